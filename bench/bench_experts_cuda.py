@@ -38,9 +38,10 @@ import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.activations import expert_codes, expert_x_tiles
-from ggmlq.cuda.codes8 import grouped, small_m_uses
+from ggmlq.cuda.codes8 import small_m_schedules
 from ggmlq.cuda.codes8.small_m import SPLITS
-from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r7_small_m_codes
+from ggmlq.cuda.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
+from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.schedule import groups
@@ -105,8 +106,7 @@ def kernels(names: list[str]) -> list[Any]:
     listing += [r4_gemv.kernel(layout_of(fmt), *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
         (r7_small_m_codes.kernel, r7_small_m_codes.variants()),
-        (grouped.float_kernel, grouped.float_variants()),
-        (grouped.integer_kernel, grouped.integer_variants()),
+        (r6_grouped_codes.kernel, expert_variants()),
     ]
     codes = {"e4m3": "e4m3", "int8": "s8"}
     kinds = {codes[name] for name in names if name in codes}
@@ -325,7 +325,7 @@ def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
     """Rows of the chosen kernel; for few tokens also of the other one."""
     pair, most = ("gemv", "grouped"), r4_gemv.MOST_LISTED
     if cell.name in TILES:
-        pair, most = ("small_m_codes", "grouped_codes"), small_m_uses.MOST
+        pair, most = ("small_m_codes", "grouped_codes"), small_m_schedules.MOST
     usual = cell.shape.tokens or TOKENS
     for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
         row = cell.time(tokens, "even", "auto")
@@ -342,7 +342,7 @@ def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
 
 def tile_rows(cell: Cell) -> Any:
     """Rows of the grouped kernel with each tile, and of the one for few codes with each cut."""
-    shares = {"e4m3": grouped.FLOAT_TILES, "int8": grouped.INTEGER_TILES}.get(cell.name, ())
+    shares = {"e4m3": EXPERT_FLOAT_TILES, "int8": EXPERT_INTEGER_TILES}.get(cell.name, ())
     few = shares and not cell.shape.tokens
     for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_small_m_codes.TILES, SPLITS) if few else ():
         yield cell.time(tokens, "even", "small_m_codes", cut=r7_small_m_codes.Cut(tile, parts))

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.codes8 import small_m, split_k
-from ggmlq.cuda.codes8.variant import FLOAT_TILES
+from ggmlq.cuda.codes8 import small_m
+from ggmlq.cuda.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ggmlq.cuda.cost import gemv, split, warp_specialized
 from ggmlq.cuda.gemv.stages import columns_for
 from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
@@ -157,8 +157,8 @@ def code_ways(m: int, n: int, k: int) -> Iterator[Way]:
                 yield facts, partial(code_product, r10_small_m, x, y, tile=tile, split=cut)
     if m <= SHORT:
         return
-    for box in split_k.TILES:
-        for cut in range(2, split_k.MOST + 1):
+    for box in SPLIT_TILES:
+        for cut in range(2, MOST_SPLITS + 1):
             if cut <= steps and box.tiles(m, n) * cut <= MOST_BLOCKS:
                 facts = box.rows, box.columns, box.stages, 0, cut
                 yield facts, partial(code_product, r11_split_k, x, y, tile=box, split=cut)

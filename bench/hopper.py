@@ -35,22 +35,22 @@ import ggmlq as gq
 from bench.on_card import Replays, in_processes
 from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
-from ggmlq.cuda.codes8 import split_k
 from ggmlq.cuda.codes8.operands import scale_gatherer
-from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
 from ggmlq.cuda.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
 from ggmlq.cuda.codes8.variant import (
     COLUMN_SCALE_TILES,
     FLOAT32_OUTPUT,
     FLOAT_TILES,
     INTEGER_TILES,
+    MOST_SPLITS,
+    SPLIT_TILES,
     OutputKind,
     Variant,
 )
 from ggmlq.cuda.intrinsics import barrier
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.rings.boxed import BoxTile
-from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r10_small_m
+from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.checks import float_dtype
 from ggmlq.dispatch.problems import ScaledLinear
@@ -91,22 +91,24 @@ def kernels() -> list[Any]:
     """All kernels of this program, the longest to compile first."""
     listing: list[Any] = []
     outs = (FLOAT32_OUTPUT, OutputKind(OUTSIDE))
-    listing += [float_kernel(Variant(wave.tile, "e4m3", "e4m3", out)) for wave in FLOAT_TILES for out in outs]
     listing += [
-        float_kernel(Variant(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOAT_TILES
+        r9_persistent.kernel(Variant(wave.tile, "e4m3", "e4m3", out)) for wave in FLOAT_TILES for out in outs
     ]
-    listing += [float_kernel(Variant(COLUMN_SCALE_TILES[0].tile, "e4m3", "e4m3", column_scales=True))]
+    listing += [
+        r9_persistent.kernel(Variant(wave.tile, "e4m3", "e4m3", outs[1], boxed=False)) for wave in FLOAT_TILES
+    ]
+    listing += [r9_persistent.kernel(Variant(COLUMN_SCALE_TILES[0].tile, "e4m3", "e4m3", column_scales=True))]
     for wave in INTEGER_TILES:
         listing += [
-            integer_kernel(Variant(wave.tile, "s8", "s8", out, boxed))
+            r9_persistent.kernel(Variant(wave.tile, "s8", "s8", out, boxed))
             for out in outs
             for boxed in (True, False)
         ]
     if not barrier.GUARDED:
-        listing += [float_kernel(Variant(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
-        listing += [integer_kernel(Variant(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
+        listing += [r9_persistent.kernel(Variant(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
+        listing += [r9_persistent.kernel(Variant(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
         listing += [r10_small_m.kernel(SmallMVariant(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
-        listing += [split_k.kernel(Variant(tile, "e4m3", "e4m3", outs[1], False)) for tile in split_k.TILES]
+        listing += [r11_split_k.kernel(Variant(tile, "e4m3", "e4m3", outs[1], False)) for tile in SPLIT_TILES]
     for rung in (r7_wgmma, r8_tma_ring):
         variants = [Variant(rung.TILE, "e4m3", "e4m3", out) for out in outs]
         variants += [Variant(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
@@ -294,8 +296,8 @@ def narrow(table: Table, names: list[str], n: int, k: int, tiles: bool) -> None:
                 if -(-n // tile.rows) * parts <= 3 * device.multiprocessors():
                     timed(table, "small_m", "fp8", (tile.columns, n, k), split=parts, tile=tile)
     if tiles and "split_k" in names:
-        for tile in split_k.TILES:
-            for parts in range(2, split_k.MOST + 1):
+        for tile in SPLIT_TILES:
+            for parts in range(2, MOST_SPLITS + 1):
                 if tile.tiles(128, n) * parts <= device.multiprocessors():
                     timed(table, "split_k", "fp8", (128, n, k), split=parts, tile=tile)
 

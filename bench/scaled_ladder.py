@@ -26,12 +26,11 @@ from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8 import mma_tiles
 from ggmlq.cuda.codes8.mma_tiles import is_uniform
-from ggmlq.cuda.codes8.persistent import float_kernel, integer_kernel
 from ggmlq.cuda.codes8.rows import operand_pair
 from ggmlq.cuda.codes8.variant import FLOAT_TILES, INTEGER_TILES, Variant
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.rings.shape import ByteTile
-from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r7_wgmma, r8_tma_ring
+from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r7_wgmma, r8_tma_ring, r9_persistent
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ScaledLinear
 
@@ -65,7 +64,7 @@ OTHERS = {
 }  # fmt: skip
 
 KERNELS = {"whole": r4_mma_int8.ungrouped, "grouped": r4_mma_int8.grouped, "widen": r5_widen.kernel}
-KERNELS |= {"floats": float_kernel, "integers": integer_kernel}
+KERNELS |= {"persistent": r9_persistent.kernel}
 KERNELS |= {"wgmma": r7_wgmma.kernel, "ring": r8_tma_ring.kernel}
 
 
@@ -132,8 +131,8 @@ def needed(tiles: bool) -> list[tuple[str, tuple]]:
     cases = [("whole", (wave.tile, "s8", "s8", False)) for wave in r4_mma_int8.UNGROUPED_TILES[:2]]
     cases += [("grouped", (r4_mma_int8.GROUPED_TILES[0].tile, "s8", "s8", True, False))]
     for wave in FLOAT_TILES:
-        cases += [("floats", (Variant(wave.tile, "e4m3", "e4m3"),))]
-    cases += [("integers", (Variant(wave.tile, "s8", "s8"),)) for wave in INTEGER_TILES]
+        cases += [("persistent", (Variant(wave.tile, "e4m3", "e4m3"),))]
+    cases += [("persistent", (Variant(wave.tile, "s8", "s8"),)) for wave in INTEGER_TILES]
     cases += [
         ("wgmma", (Variant(r7_wgmma.TILE, "e4m3", "e4m3"),)),
         ("ring", (Variant(r8_tma_ring.TILE, "e4m3", "e4m3"),)),

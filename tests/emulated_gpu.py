@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 
 import numpy as np
 from emulated_ptx import Machine, Memory, with_tables
@@ -52,8 +53,8 @@ def put_emulated(monkeypatch, multiprocessors=2):
     monkeypatch.setattr(tensor_maps, "map_address", state.memory.map)
 
     def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0, together=False):
-        for each in arguments:
-            if type(each) not in (int, tuple):
+        for each in chain.from_iterable(a if type(a) is tuple else (a,) for a in arguments):
+            if type(each) is not int:
                 state.memory.add(each)
         words = kernel._flat(arguments)  # arrays as the compiler passes them
         machine = Machine(

@@ -111,7 +111,7 @@ def patches():
     """The number of branches between which a kernel's epilogue switches, where results become codes."""
     from ggmlq.cuda.machine.coverage import families
 
-    family = families()["ggmlq.cuda.codes8.persistent.float_kernel"]
+    family = families()["ggmlq.cuda.scaled_linear.r9_persistent.kernel"]
     kernel = next(k for case in family.cases if "to e4m3" in (k := family.make(*case)).name)
     return kernel.ptx((9, 0)).count("{.reg .b32 at;")
 

@@ -14,7 +14,12 @@ from test_cuda_scaled_emulated import on_card
 from test_cuda_scaled_linear import error, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.codes8.grouped import COLUMN_SCALE_TILES, FLOAT_TILES, INTEGER_TILES, LOW
+from ggmlq.cuda.codes8.variant import (
+    EXPERT_COLUMN_SCALE_TILES,
+    EXPERT_FLOAT_TILES,
+    EXPERT_INTEGER_TILES,
+    LOW,
+)
 from ggmlq.cuda.expert_linear.r6_grouped_codes import tile_for
 from ggmlq.cuda.expert_linear.r7_small_m_codes import TILES, Cut
 from ggmlq.cuda.rings.boxed import BoxTile
@@ -146,10 +151,10 @@ def test_which_tile():
     def rows(shares, t, u=8, e=128, n=768):
         return tile_for(shares, t, u, e, n, 132).rows
 
-    assert [rows(FLOAT_TILES, t) for t in (1, 64, 512, 4096)] == [64, 64, 64, 128]
-    assert rows(FLOAT_TILES, 8192, 1, 4, 4096) == 256
-    assert [rows(COLUMN_SCALE_TILES, t) for t in (8, 4096)] == [64, 128]
-    assert tile_for(INTEGER_TILES, 8192, 1, 4, 4096, 132) == WIDE
+    assert [rows(EXPERT_FLOAT_TILES, t) for t in (1, 64, 512, 4096)] == [64, 64, 64, 128]
+    assert rows(EXPERT_FLOAT_TILES, 8192, 1, 4, 4096) == 256
+    assert [rows(EXPERT_COLUMN_SCALE_TILES, t) for t in (8, 4096)] == [64, 128]
+    assert tile_for(EXPERT_INTEGER_TILES, 8192, 1, 4, 4096, 132) == WIDE
     for tile in (LOW, TALL):
         uses = np.random.default_rng(0).multinomial(4096, [1 / 128] * 128, 50)
         seen = (-(-uses // tile.rows)).mean()

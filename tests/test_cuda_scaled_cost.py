@@ -8,7 +8,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from test_cuda_scaled_linear import card
 
-from ggmlq.cuda.codes8 import small_m, split_k
+from ggmlq.cuda.codes8 import small_m
+from ggmlq.cuda.codes8.variant import SPLIT_TILES
 from ggmlq.cuda.cost import codes8
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Operand, ScaledLinear
@@ -35,7 +36,7 @@ def test_what_is_given_is_taken(fresh):
     shape = drawn(fresh)._replace(k=9000)
     for tile in small_m.TILES:
         assert codes8.small_m(shape, (tile,), (4,))[:2] == (tile, 4)
-    for tile in split_k.TILES:
+    for tile in SPLIT_TILES:
         assert codes8.split_k(shape, (tile,), (5,))[:2] == (tile, 5)
     assert codes8.split_k(shape._replace(k=300), splits=range(1, 9)).splits <= 3
 

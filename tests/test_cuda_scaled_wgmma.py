@@ -18,19 +18,23 @@ from test_cuda_assemble import BY_LTO, FAMILIES
 from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.codes8 import grouped, persistent, small_m_uses, split_k
+from ggmlq.cuda.codes8 import kernel as specialized
 from ggmlq.cuda.codes8.small_m import TILES, SmallMVariant
+from ggmlq.cuda.codes8.small_m_schedules import IDS_PER_LANE
 from ggmlq.cuda.codes8.variant import (
     COLUMN_SCALE_TILES,
+    EXPERT_INTEGER_TILES,
     FLOAT_TILES,
     INTEGER_TILES,
     PAIR_TILE,
     OutputKind,
     Variant,
+    expert_variants,
     float_variants,
     integer_variants,
+    split_variants,
 )
-from ggmlq.cuda.expert_linear import r5_grouped, r7_small_m_codes
+from ggmlq.cuda.expert_linear import r5_grouped, r6_grouped_codes, r7_small_m_codes
 from ggmlq.cuda.linear import r15_wgmma, r16_warp_specialized
 from ggmlq.cuda.machine import device, launch, submit, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
@@ -53,15 +57,15 @@ TILINGS = [
 
 
 SUMMIT = {  # the kernels that count most
-    "persistent": lambda: persistent.float_kernel(
+    "persistent": lambda: r9_persistent.kernel(
         Variant(FLOAT_TILES[0].tile, "e4m3", "e4m3", OutputKind("bfloat16"))
     ),
     "few rows": lambda: r10_small_m.kernel(SmallMVariant(TILES[0], "e4m3", "e4m3")),
     "few codes": lambda: r7_small_m_codes.kernel(
-        SmallMVariant(TILES[1], "e4m3", "e4m3", listed=True), small_m_uses.IDS_PER_LANE[-1]
+        SmallMVariant(TILES[1], "e4m3", "e4m3", listed=True), IDS_PER_LANE[-1]
     ),
-    "integers in groups": lambda: grouped.integer_kernel(
-        Variant(grouped.INTEGER_TILES[0].tile, "s8", "s8", boxed=False)
+    "integers in groups": lambda: r6_grouped_codes.kernel(
+        Variant(EXPERT_INTEGER_TILES[0].tile, "s8", "s8", boxed=False)
     ),
     "unpromoted": unpromoted.made,
     "warp_specialized": lambda: r16_warp_specialized.kernel(
@@ -98,13 +102,7 @@ def test_machine_code_that_counts_most(name):
     assert_assembled_well(SUMMIT[name]())
 
 
-MAKERS = [
-    float_variants,
-    integer_variants,
-    split_k.variants,
-    grouped.float_variants,
-    grouped.integer_variants,
-]
+MAKERS = [float_variants, integer_variants, split_variants, expert_variants]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -122,14 +120,14 @@ def test_a_tile_adds_up(make):
         )
         assert variant.tile.columns % variant.columns_per_scale == 0
         sums = variant.form.halves * variant.form.sums + (0 if variant.integer else variant.form.sums)
-        assert sums + 24 <= persistent.CONSUMER_REGISTERS, f"{variant} has no registers for {sums} sums"
-    moved = 2 * persistent.CONSUMER_REGISTERS + persistent.PRODUCER_REGISTERS
+        assert sums + 24 <= specialized.CONSUMER_REGISTERS, f"{variant} has no registers for {sums} sums"
+    moved = 2 * specialized.CONSUMER_REGISTERS + specialized.PRODUCER_REGISTERS
     assert 128 * moved <= 65536
 
 
 def test_few_rows_add_up():
     for tile in TILES:
-        assert (tile.shared + small_m_uses.list_bytes(tile) + 1024) * tile.blocks <= 228 << 10
+        assert (tile.shared + tile.list_bytes + 1024) * tile.blocks <= 228 << 10
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
         assert tile.stages % tile.turns == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages

@@ -11,7 +11,7 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     packed/             weights in the file's bits, in the order in which tensor cores take them
     unpacked/           weights and activations as int8 codes and scales, for the middle of the ladder
     activations/        rows of floats as other floats, int8 codes, x_tiles
-    codes8/             products of 8-bit codes with scales: operands, producers, consumers
+    codes8/             products of 8-bit codes with scales: operands, one kernel with its schedules
     gemv/               the kernel for few rows of packed weights
     warp_specialized/   the kernel for many rows of packed weights: a producer warp, consumer warpgroups
     rings/              rings of stages in shared memory

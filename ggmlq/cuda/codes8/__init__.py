@@ -10,16 +10,18 @@ Kernels of ``mma.sync``, for any card from capability 8.0 on:
 
 Kernels of Hopper's ``wgmma``, whose operands the copy engine fetches in boxes (rings/boxed.py):
 
+    kernel.py              the one kernel of all rungs from ``persistent`` on: weights, schedule, epilogue
     variant.py             what a kernel is compiled for: its tile, its codes, its outputs
-    operands.py            maps of codes, scales in the order of steps
-    consumers.py           warps that multiply: from a full stage to outputs
+    operands.py            maps of codes, scales in the order of steps, all words of a kernel
+    schedules.py           dense, split along K, experts: the tiles of a block, and its producers
+    consumers.py           weights: warps that multiply, from a full stage to sums
     epilogue.py            bias, conversion and stores of the outputs
-    persistent.py          blocks that stay on the card: one warp fetches, two warpgroups multiply
-    split_k.py             K of a tile divided among the blocks of a cluster, which add their sums
-    small_m.py             few rows of x: tiles, variants, the producer
-    small_m_consumers.py   their warps that multiply
-    small_m_sums.py        their exchange of sums within a cluster
-    small_m_uses.py        their lists of rows, for experts
-    grouped.py             persistent blocks over the tiles of all experts
+    cluster_sums.py        sums that the blocks of a cluster exchange and add up
     expert_operands.py     rows of x sorted by expert, scales of w by expert
+
+The same kernel with few rows of x, where weights are the wide operand of ``wgmma``:
+
+    small_m.py             tiles, shared memory, variants
+    small_m_schedules.py   one product, or experts: the rows and the part of K of a block, and its producers
+    small_m_consumers.py   weights: warps that multiply, copies of scales
 """

@@ -1,4 +1,4 @@
-"""The consumer warps of kernels of 8-bit codes on Hopper: they multiply full stages and write the outputs.
+"""The weights of 8-bit codes on Hopper: consumer warps that multiply full stages, and the words they need.
 
 Floats: four ``wgmma`` for 64 rows, then for the next 64. Their sums are promoted to float32 totals while
 the tensor cores work for the other warpgroup. The wait for the next stage and the loads of its scales
@@ -8,9 +8,10 @@ products, one step ahead of the wait, until the tile is done.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from ..epilogue.wgmma_sums import box_putter, integer_epilogue, storer
+from ..epilogue.wgmma_sums import integer_epilogue
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, codes8, ptx
 from ..intrinsics.atoms import inlined
@@ -20,6 +21,7 @@ from ..intrinsics.language import int32, uint32, uint64
 from ..intrinsics.promoted import TURNS, float_products
 from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
 from ..rings.boxed import BoxTile, stage_advancer
+from .kernel import Schedule, Weights
 from .variant import Variant
 
 FIRST_TURN, LEAST = TURNS[0], 24  # steps of the shortest tiles whose warpgroups take turns
@@ -93,33 +95,10 @@ def thread_placer(variant: Variant) -> Any:
     return place_thread
 
 
-def writer(variant: Variant) -> Any:
-    """The device function that writes a warp's part of a tile as floats; ``out_args`` is not used."""
-    form, boxed = variant.form, variant.boxed
-    kind = variant.out.kind
-    put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
+def float_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
+    """The device function of consumer warps for floats: they multiply the steps of each tile of ``work``.
 
-    @inlined
-    def write(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any,
-    ) -> None:  # fmt: skip
-        lane, inner, buffer, at = position
-        row = uint32(row + inner)
-        if boxed:
-            put(totals, lane, buffer, at, y, column, row)
-        else:
-            g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
-            store(totals, y, uint32(column + uint32(t << uint32(1))), uint32(row + g), m, n)
-
-    return write
-
-
-def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
-    """The device function of consumer warps for floats: they multiply some steps of each tile.
-
-    The steps are ``first_step`` to ``steps`` - 1. ``write`` is made by :func:`writer`, or takes the same
-    arguments; only it reads ``out_args``. ``locate`` returns, for a tile's number and ``tiles``, the tile's
-    first row, its first column, and the column of its first scale of w.
+    ``terms``: the words that :func:`read_floats` returns. ``ends`` is for ``write`` alone.
     """
     tile, layout, form = variant.tile, variant.layout, variant.form
     stages, length, scale_bytes, scales_offset = (
@@ -144,12 +123,14 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
         turn_of if tile.groups > 1 else no_turn,
     )
     wait, empty_stage, wait_until_written = barriers.wait, stage_emptier(tile), boxes.wait_until_written
+    count_tiles, locate = schedule.count, schedule.locate
 
     @inlined
     def consume(
-        ring: Any, full: Any, warp: Any, table: Any, pitch: Any, y: Any, number: Any, stride: Any,
-        count: Any, tiles: Any, first_step: Any, steps: Any, m: Any, n: Any, out_args: Any,
-    ) -> None:  # fmt: skip
+        ring: Any, full: Any, warp: Any, terms: Any, y: Any, work: Any, extent: Any, ends: Any
+    ) -> None:
+        (table, pitch), (m, n), (number, stride, tiles, first_step, steps) = terms, extent, work
+        count = count_tiles(tiles)
         lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
         scales_at = uint32(ring + uint32(scales_offset))
         row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
@@ -191,7 +172,7 @@ def float_consumer(variant: Variant, write: Any, locate: Any) -> Any:
                 if not column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)
                 scale = next_scale
-            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, out_args)
+            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, ends)
             number = uint32(number + stride)
         if boxed and lane == uint32(0):
             wait_until_written()
@@ -235,7 +216,7 @@ def row_terms_loader(variant: Variant) -> Any:
     return two_halves if variant.form.halves == 2 else one_half
 
 
-def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
+def integer_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
     """The device function of consumer warps for integers; arguments as of :func:`float_consumer`."""
     tile, form, zeros = variant.tile, variant.form, variant.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
@@ -243,13 +224,15 @@ def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
     after, place_thread = stage_advancer(stages), thread_placer(variant)
     wait, empty_stage, wait_until_written = barriers.wait, stage_emptier(tile), boxes.wait_until_written
     finish, load_row_terms = integer_epilogue(form.columns, form.halves, zeros), row_terms_loader(variant)
+    count_tiles, locate = schedule.count, schedule.locate
 
     @inlined
     def consume(
-        ring: Any, full: Any, warp: Any, arguments: Any, y: Any, number: Any, stride: Any,
-        count: Any, tiles: Any, steps: Any, m: Any, n: Any, out_args: Any,
-    ) -> None:  # fmt: skip
-        x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w = arguments
+        ring: Any, full: Any, warp: Any, terms: Any, y: Any, work: Any, extent: Any, ends: Any
+    ) -> None:
+        x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w = terms
+        (m, n), (number, stride, tiles, _, steps) = extent, work
+        count = count_tiles(tiles)
         lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
         stage, phase = uint32(0), uint32(0)
         while number < count:
@@ -274,9 +257,62 @@ def integer_consumer(variant: Variant, write: Any, locate: Any) -> Any:
             results = finish(
                 totals, scales, w_scales + column_at, points, points_w + column_at, others_w + column_at
             )
-            write(results, (lane, inner, buffer, at), ring, y, column, row, m, n, out_args)
+            write(results, (lane, inner, buffer, at), ring, y, column, row, m, n, ends)
             number = uint32(number + stride)
         if boxed and lane == uint32(0):
             wait_until_written()
 
     return consume
+
+
+# --- weights: floats or integers ----------------------------------------------------------------
+
+
+@inlined
+def read_floats(operands: Any, sizes: Any) -> Any:
+    """FP8, whose sums are promoted every 128 columns.
+
+    Maps of codes; the map of scales of x [K / (128 · span), M]; that of scales of w [steps, N], where each
+    row of w has its own; or else a table of them, float32 [steps, pitch / 4], one for each
+    ``columns_per_scale`` rows; the outputs.
+    """
+    x, w, x_scales, column_scales_map, table, y = operands
+    m, n, steps, span, pitch = sizes
+    return (x, w, x_scales, column_scales_map, span), (table, pitch), y, (m, n), steps
+
+
+@inlined
+def read_integers(operands: Any, sizes: Any) -> Any:
+    """Integers whose scales do not vary along K.
+
+    Maps of codes; the outputs; scales of x, and the bytes from one to the next; scales of w, filled up to
+    whole tiles like its last two; int32: rows.ZeroTerms. ``rows_x``: the rows of x that share a scale.
+    """
+    x, w, y, x_scales, row_x, w_scales, points_x, others_x, points_w, others_w = operands
+    m, n, steps, rows_x = sizes
+    terms = x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w
+    return (x, w, uint64(0), uint64(0), uint32(1)), terms, y, (m, n), steps
+
+
+@inlined
+def read_sorted_floats(operands: Any, sizes: Any) -> Any:
+    """Floats of experts: rows of x in the order of a plan, whose number does not matter."""
+    return read_floats(operands, (uint32(0), *sizes))
+
+
+@inlined
+def read_sorted_integers(operands: Any, sizes: Any) -> Any:
+    """Integers of experts: each row of x in the order of a plan, ``height`` of them, has its terms."""
+    x, w, y, x_scales, points_x, others_x, w_scales, points_w, others_w = operands
+    n, steps, height = sizes
+    terms = x_scales, uint64(4), uint32(1), w_scales, points_x, others_x, points_w, others_w
+    return (x, w, uint64(0), uint64(0), uint32(1)), terms, y, (height, n), steps
+
+
+def weights_of(variant: Variant, rows_are_sorted: bool = False) -> Weights:
+    """The weights of a variant's codes; ``rows_are_sorted``: for experts."""
+    if variant.integer:
+        words, read = ((9, 3), read_sorted_integers) if rows_are_sorted else ((10, 4), read_integers)
+        return Weights(words, read, partial(integer_consumer, variant))
+    words, read = ((6, 4), read_sorted_floats) if rows_are_sorted else ((6, 5), read_floats)
+    return Weights(words, read, partial(float_consumer, variant))

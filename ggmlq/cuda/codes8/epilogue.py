@@ -4,87 +4,34 @@
               one column to the next: 0 where one scale serves all
 
 Codes are those of ``quantize_scaled``, made by its functions. A kernel whose threads hold four neighbours
-of a row (small_m_sums.py, split_k.py) loads their bias and scales before it has the sums, and then writes
+of a row (cluster_sums.py) loads their bias and scales before it has the sums, and then writes
 all four. The sums of a warpgroup of persistent blocks go through a buffer of their warp, 16 rows and 32
 columns at a time: a lane gets 16 neighbours of a row, so that its conversions do not wait for each other.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...codes import CODES
-from ...dispatch.epilogue import Epilogue
+from ..epilogue.listed_rows import row_scatterer
 from ..epilogue.wgmma_steps import PATCH_COLUMNS, bias_adder, patch_stager
-from ..epilogue.wgmma_sums import SIZES
+from ..epilogue.wgmma_sums import SIZES, box_putter, storer
 from ..intrinsics import barrier as barriers
-from ..intrinsics import ptx
+from ..intrinsics import codes, ptx
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import ROWS
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..quantize_scaled._codes import WORDS, Conversion, storing, to_word
 from ..quantize_scaled._division import divider
-from .consumers import writer
+from ..schedule.groups import HEAD
 from .variant import OutputKind, Variant
 
-PARAMETERS = (uint64,) * 4  # of a kernel: bias, scales, bytes from row to row, bytes from column to column
 LANE_CODES = 16  # neighbours of a row that a lane converts
 
 
-def output_kind(out: Any, end: Epilogue) -> OutputKind:
-    """The kind of outputs of a call: the code of its epilogue, or else the floats of ``out``."""
-    if end.code is None:
-        return OutputKind(str(out.dtype))
-    return OutputKind(end.code.name, end.scales.shape[1] > 1)
-
-
-def epilogue_arguments(end: Epilogue) -> tuple[Any, ...]:
-    """The arguments of a kernel's epilogue."""
-    bias = 0 if end.bias is None else end.bias
-    if end.scales is None:
-        return bias, 0, 0, 0
-    (rows, columns), (down, along) = end.scales.shape, end.scales.strides
-    return bias, end.scales, down if rows > 1 else 0, along if columns > 1 else 0
-
-
 # --- four neighbours of a row ------------------------------------------------------------------
-
-
-class QuadEpilogue(NamedTuple):
-    """Device functions for four neighbours of a row: load bias and scales; write those within the row."""
-
-    load_beside: Any  # (out_args, row, column, m, n) -> bias, -0.0 without one, and scales
-    write: Any  # (y, row, column, n, bias and scales, a, b, c, d)
-
-
-@cache
-def quad_epilogue(out: OutputKind) -> QuadEpilogue:
-    """The device functions for four neighbours of a row of one kind of outputs."""
-    put = quad_encoder(out) if out.coded else quad_storer(out.kind)
-    scales, add = quad_scale_loader(out), ptx.add
-
-    @inlined
-    def load_beside(out_args: Any, row: Any, column: Any, m: Any, n: Any) -> Any:
-        none = float32(-0.0)
-        e, f, g, h, last = none, none, none, none, uint32(n - uint32(1))
-        if out_args[0] != uint64(0):
-            e = ptx.load_float(out_args[0] + uint64(min(column, last)) * uint64(4))
-            f = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(1)), last)) * uint64(4))
-            g = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(2)), last)) * uint64(4))
-            h = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(3)), last)) * uint64(4))
-        return (e, f, g, h), scales(out_args, min(row, uint32(m - uint32(1))), column, last)
-
-    @inlined
-    def write(
-        y: Any, row: Any, column: Any, n: Any, bias_and_scales: Any, a: Any, b: Any, c: Any, d: Any
-    ) -> None:  # fmt: skip
-        bias, scales = bias_and_scales
-        a, b, c, d = add(a, bias[0]), add(b, bias[1]), add(c, bias[2]), add(d, bias[3])
-        put(y, row, column, n, scales, a, b, c, d)
-
-    return QuadEpilogue(load_beside, write)
 
 
 def quad_scale_loader(out: OutputKind) -> Any:
@@ -217,10 +164,31 @@ def word_storer() -> Any:
 # --- a warp's part of a tile -------------------------------------------------------------------
 
 
+def writer(variant: Variant) -> Any:
+    """The device function that writes a warp's part of a tile as floats; ``ends`` is not used."""
+    form, boxed = variant.form, variant.boxed
+    kind = variant.out.kind
+    put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
+
+    @inlined
+    def write(
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any,
+    ) -> None:  # fmt: skip
+        lane, inner, buffer, at = position
+        row = uint32(row + inner)
+        if boxed:
+            put(totals, lane, buffer, at, y, column, row)
+        else:
+            g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
+            store(totals, y, uint32(column + uint32(t << uint32(1))), uint32(row + g), m, n)
+
+    return write
+
+
 def tile_writer(variant: Variant) -> Any:
     """The device function that adds a bias to a warp's part of a tile and writes it, as floats or as codes.
 
-    Its arguments are those of :func:`.consumers.writer`.
+    Its arguments are those of :func:`writer`.
     """
     if variant.out.coded:
         return _code_writer(variant)
@@ -228,10 +196,10 @@ def tile_writer(variant: Variant) -> Any:
 
     @inlined
     def end_plainly(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any
     ) -> None:  # fmt: skip
         pair = uint32(uint32(position[0] & uint32(3)) << uint32(1))
-        totals = add(totals, out_args[0], uint32(column + pair), n)
+        totals = add(totals, ends[0], uint32(column + pair), n)
         write(totals, position, ring, y, column, row, m, n, 0)
 
     return end_plainly
@@ -246,11 +214,11 @@ def _code_writer(variant: Variant) -> Any:
 
     @inlined
     def end_in_codes(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any
     ) -> None:  # fmt: skip
         lane, inner, buffer, at = position
         pair = uint32(uint32(lane & uint32(3)) << uint32(1))
-        totals = add(totals, out_args[0], uint32(column + pair), n)
+        totals = add(totals, ends[0], uint32(column + pair), n)
         number, r, q = uint32(0), uint32(lane & uint32(ROWS - 1)), uint32(lane >> uint32(4))
         row_at, v = uint32(buffer + r * uint32(128)), cuda.local.array(LANE_CODES, float32)
         while number < uint32(halves * across):
@@ -266,7 +234,7 @@ def _code_writer(variant: Variant) -> Any:
                 four = take_floats(uint32(row_at + uint32(chunk << uint32(4))))
                 v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3] = four
             if below < m and along < n:
-                code(y, below, along, n, out_args, v)
+                code(y, below, along, n, ends, v)
             number = uint32(number + uint32(1))
 
     return end_in_codes
@@ -303,3 +271,31 @@ def lane_encoder(out: OutputKind) -> Any:
                 store_word(at + uint64(i), uint32(column + uint32(i)), n, word(v, i, uint32(0)))
 
     return code
+
+
+# --- listed rows ------------------------------------------------------------------------------
+
+
+def row_writer(variant: Variant) -> Any:
+    """The device function that writes a warp's part of a tile of experts to the rows of its uses.
+
+    ``ends``: a plan (schedule/groups.py), and the use of each of its rows.
+    """
+    rows, scatter = (
+        variant.tile.rows,
+        row_scatterer(variant.form.columns, variant.form.halves, variant.out.kind),
+    )
+    load_words = codes.load_words
+
+    @inlined
+    def write(
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any
+    ) -> None:  # fmt: skip
+        (lane, inner, buffer, at), (plan, use_of_row) = position, ends
+        slot = uint32(row // uint32(rows))
+        v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
+        count = uint32(v[3] - uint32(uint32(slot - v[1]) * uint32(rows)))
+        uses = use_of_row + uint64(row) * uint64(4)
+        scatter(totals, y, uses, inner, count, column, n, lane, buffer, at)
+
+    return write

@@ -24,9 +24,9 @@ from ..machine.tensor_maps import Box
 from ..schedule import groups as sorting
 from ..schedule.groups import HEAD, UsePlan
 from . import operands as operands8
-from .operands import IntegerTerms
-from .rows import CodeRows, ColumnGroups, zero_terms
-from .variant import SCALE_ROWS
+from .operands import IntegerTerms, Words
+from .rows import CodeRows, ColumnGroups, OperandPair, zero_terms
+from .variant import SCALE_ROWS, Variant
 
 SPARE = 256  # columns behind the last expert's, where its last tile may end
 
@@ -137,3 +137,31 @@ def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bo
     words = terms.view(np.int32)
     words[1], words[2] = points[0], others[0]
     return terms.T, 1
+
+
+# --- all words of a kernel --------------------------------------------------------------------
+
+
+def kernel_words(
+    variant: Variant, x: ScaledArray, w: ScaledArray, both: OperandPair, ids: Any, plan: UsePlan, out: Any
+) -> Words:  # fmt: skip
+    """The words of a product with experts: the uses are sorted, their rows gathered."""
+    tile, n, columns = variant.tile, w.shape[1], min(both.x.columns, both.w.columns)
+    steps, w_map = -(-columns // STEP), operands8.map_codes(both.w, columns, tile.columns)
+    if variant.integer:
+        terms, shared = x_terms(x, both.x, both.groups, variant.zeros)
+    else:
+        terms, shared = both.x.scales.at, both.x.scales.rows
+    rows = sort_rows(both.x, terms, shared, ids, plan, out)
+    maps = *map_rows(rows, both.x, ids.size, columns, tile.rows), w_map
+    if variant.integer:
+        of_x = rows.terms if variant.zeros else (rows.terms, 0, 0)
+        operands = *maps, out, *of_x, *integer_terms(w, both.groups, variant.zeros)
+        sizes: tuple[int, ...] = n, steps, plan.height
+    else:
+        table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
+        by_column = operands8.map_table(table, table.shape[1], tile.columns) if variant.column_scales else 0
+        operands = *maps, map_terms(rows, tile.rows), by_column, table, out
+        span = both.x.scales.steps if terms.shape[1] > 1 else 1 << 30
+        sizes = n, steps, span, table.strides[0]
+    return Words((*operands, rows.plan, rows.use_of_row), (*sizes, table_columns(n)), rows)

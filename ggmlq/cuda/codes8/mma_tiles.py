@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arrays.scaled import ScaledArray
 from ...dispatch.card import older_than
 from ...dispatch.problems import ScaledLinear
 from ..epilogue.results import result_of
@@ -17,7 +18,7 @@ from ..machine import device
 from ..machine.recorded import between
 from ..rings.shape import MOST_SHARED, MOST_STAGES, ByteTile
 from .checks import too_short
-from .rows import STEPS, OperandPair
+from .rows import STEPS, OperandPair, operand_pair
 
 # What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
 # scales: addresses, bytes from row to row and column to column · rows and steps that share one
@@ -119,6 +120,19 @@ def launch_split(
     partials = between((parts, m, n), np.float32)
     launch(kernel, tile, pair, partials, span, raster_height=raster_height, parts=parts)
     add_partials(partials, result_of(out, None), m, n)
+
+
+def launch_floats(
+    make: Callable[[ByteTile, OperandPair], Any], rated_tiles: Sequence[RatedTile], x: ScaledArray,
+    w: ScaledArray, out: Any, splits: int,
+) -> None:  # fmt: skip
+    """Launch the kernel that ``make`` gives for a tile and operands; ``splits``: of :func:`launch_split`."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
+    operands = operand_pair(x, w)
+    tile = best_tile(rated_tiles, operands.groups.step, *out.shape)
+    launch_split(make(tile, operands), tile, operands, out, splits)
 
 
 def span_of(pair: OperandPair, steps: int, splits: int) -> tuple[int, int]:

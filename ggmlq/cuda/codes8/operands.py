@@ -24,7 +24,6 @@ from ..intrinsics.wgmma8 import STEP
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.tensor_maps import Box
-from .epilogue import output_kind
 from .rows import CodeRows, OperandPair, ScaleView, zero_terms
 from .variant import OutputKind
 
@@ -83,6 +82,22 @@ def outputs(out: Any, end: Epilogue = PLAIN) -> Outputs:
     )
 
 
+def output_kind(out: Any, end: Epilogue) -> OutputKind:
+    """The kind of outputs of a call: the code of its epilogue, or else the floats of ``out``."""
+    if end.code is None:
+        return OutputKind(str(out.dtype))
+    return OutputKind(end.code.name, end.scales.shape[1] > 1)
+
+
+def epilogue_words(end: Epilogue) -> tuple[Any, ...]:
+    """The words of a kernel's epilogue: bias, scales, bytes from row to row and from column to column."""
+    bias = 0 if end.bias is None else end.bias
+    if end.scales is None:
+        return bias, 0, 0, 0
+    (rows, columns), (down, along) = end.scales.shape, end.scales.strides
+    return bias, end.scales, down if rows > 1 else 0, along if columns > 1 else 0
+
+
 # --- scales of x ------------------------------------------------------------------------------
 
 
@@ -132,27 +147,6 @@ def scale_gatherer() -> Kernel:
             store_float(to + (uint64(group) * uint64(pitch) + uint64(i)) * uint64(4), load_float(at))
 
     return Kernel("gather scales", gather, *(uint64,) * 4, *(uint32,) * 3, threads=THREADS, early=True)
-
-
-class FloatArguments(NamedTuple):
-    """The arguments of FP8 kernels, without the outputs and the shape."""
-
-    maps: tuple[int, ...]  # x, w, scales of x, scales of each row of w
-    table: Any  # scales of w as a table, which kernels read where the map of these is 0
-    sizes: tuple[int, ...]  # steps, steps that share a scale of x, bytes from step to step of the table
-    owner: Any
-
-
-def float_arguments(variant: Any, both: OperandPair, w: ScaledArray, m: int, n: int) -> FloatArguments:
-    """The arguments of an FP8 kernel for one variant."""
-    tile, k = variant.tile, min(both.x.columns, both.w.columns)
-    scales = x_scales_map(both.x, tile.rows)
-    steps = -(-k // STEP)
-    table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
-    column_scales_map = map_table(table, n, tile.columns) if variant.column_scales else 0
-    codes = map_codes(both.x, k, tile.box_rows), map_codes(both.w, k, tile.columns)
-    sizes = steps, scales.span, table.strides[0]
-    return FloatArguments((*codes, scales.map, column_scales_map), table, sizes, scales.owner)
 
 
 # --- scales of w, prepared once ------------------------------------------------------------------
@@ -229,3 +223,48 @@ def _terms_maker(groups: Any, zeros: bool) -> Callable[[ScaledArray], IntegerTer
         return IntegerTerms(cp.ascontiguousarray(scales), zero_parts[0], zero_parts[1])
 
     return make
+
+
+# --- all words of a kernel -----------------------------------------------------------------------
+
+
+class Words(NamedTuple):
+    """The words of a kernel, in the order of consumers.py or small_m_consumers.py."""
+
+    operands: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    owner: Any = None  # an array that operands point to
+
+
+def kernel_words(variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair, y: Any) -> Words:
+    """The words of the kernels for many rows of x, but for a schedule's own.
+
+    ``y``: the outputs, or the address of their map.
+    """
+    tile, n, k = variant.tile, len(both.w.codes), min(both.x.columns, both.w.columns)
+    codes, steps = (map_codes(both.x, k, tile.box_rows), map_codes(both.w, k, tile.columns)), -(-k // STEP)
+    sizes, x_scales = (len(both.x.codes), n, steps), both.x.scales
+    if variant.integer:
+        terms = integer_terms(w, both.groups, variant.zeros)
+        points = zero_terms(x, both.groups, weights=False) if variant.zeros else (0, 0)
+        operands = *codes, y, x_scales.at, x_scales.row, terms.scales, *points, terms.points, terms.others
+        return Words(operands, (*sizes, x_scales.rows))
+    scales = x_scales_map(both.x, tile.rows)
+    table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
+    column_scales_map = map_table(table, n, tile.columns) if variant.column_scales else 0
+    operands = *codes, scales.map, column_scales_map, table, y
+    return Words(operands, (*sizes, scales.span, table.strides[0]), scales.owner)
+
+
+def small_m_words(
+    variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair, box_rows: int, out: Any
+) -> Words:  # fmt: skip
+    """The words of the kernels for few rows of x; of ``sizes``, only those about scales."""
+    k, points = min(both.x.columns, both.w.columns), (0, 0, 0, 0)
+    if variant.zeros:
+        terms = integer_terms(w, both.groups, True)
+        points = (*zero_terms(x, both.groups, weights=False), terms.points, terms.others)
+    a, b = both.x.scales, prepared_w_scales(w, both.w)
+    codes = map_codes(both.x, k, box_rows), map_codes(both.w, k, variant.tile.rows)
+    operands = *codes, out, a.at, a.row, a.column, b.at, b.row, b.column, *points
+    return Words(operands, (a.rows, a.steps, b.rows, b.steps))

@@ -23,6 +23,11 @@ INTEGER_KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # codes, as in
 ADDRESSES = (1 << 64) - 1
 
 
+def code_kind(s: ScaledArray) -> str:
+    """The name of an array's code in instructions and variants."""
+    return INTEGER_KINDS.get(s.code.name, s.code.name)
+
+
 class ColumnGroups(NamedTuple):
     """The columns of K in groups that share all their scales."""
 

@@ -11,7 +11,7 @@ asynchronous copies bring the scales, and with 64 rows two warpgroups take the s
              of w [rows] · of x [columns], both with their zero points        integers
     sums     [sources, columns / split, rows], a column's rows side by side: those that other blocks send here
     barriers full [stages] · empty [stages]
-    list     the rows of x: for ``cuda:small_m_codes`` alone, small_m_uses.py
+    list     the rows of x: for ``cuda:small_m_codes`` alone, small_m_schedules.py
 
 The blocks of a cluster have neighbouring parts of K. Each finishes an equal part of the columns, and sends
 its sums of the other columns into the shared memory of the blocks that finish them. Few sums go straight
@@ -22,14 +22,10 @@ longer than the products. The block that finishes a column adds up its sums in t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..intrinsics import barrier as barriers
-from ..intrinsics import bf16x2, boxes, codes8, dependent_launch
-from ..intrinsics.atoms import inlined
-from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wgmma8 import INTEGERS, STEP, Form
-from ..rings.boxed import KILO, stage_advancer
+from ..rings.boxed import KILO
 from .variant import FLOAT32_OUTPUT, OutputKind
 
 CONSUMER_WARPGROUPS = 2  # beside them two warps fetch
@@ -47,6 +43,8 @@ class SmallMTile:
     stages: int  # a multiple of ``turns``: a barrier's parity tells only two phases apart
     blocks: int  # blocks that fit on a multiprocessor
     chunk: int = 32  # steps whose scales are in shared memory at a time
+
+    groups = CONSUMER_WARPGROUPS
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}, {self.stages} stages"
@@ -94,6 +92,11 @@ class SmallMTile:
         return self.barriers + 16 * self.stages
 
     @property
+    def list_bytes(self) -> int:
+        """Bytes of a list of rows."""
+        return 8 * self.columns + 8
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory, without a list of rows."""
         return KILO + self.row_list
@@ -116,9 +119,21 @@ class SmallMVariant:
     zeros: bool = False  # integers
     listed: bool = False  # a list in shared memory names the rows of x
 
+    threads, moves_registers = THREADS, False  # of a block; consumers take no registers of producers
+
     def __str__(self) -> str:
         guarded = ", guarded" * barriers.GUARDED
         return f"{self.x} {self.w} to {self.out}, {self.tile}{', zeros' * self.zeros}{guarded}"
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that fit on a multiprocessor."""
+        return self.tile.blocks
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.tile.shared + self.tile.list_bytes * self.listed
 
     @property
     def integer(self) -> bool:
@@ -129,96 +144,3 @@ class SmallMVariant:
     def form(self) -> Form:
         """The ``wgmma`` products of one warpgroup; weights are their first operand."""
         return Form(self.tile.columns, self.w, self.x)
-
-
-def row_finder(listed: bool) -> Any:
-    """The device function that gives the i-th row of x or of w, at most the last; ``listed``: from a list."""
-    take4 = bf16x2.take4
-
-    @inlined
-    def next_row(first: Any, i: Any, limit: Any) -> Any:
-        return min(uint32(first + i), uint32(limit - uint32(1)))
-
-    @inlined
-    def listed_row(locate: Any, i: Any, count: Any) -> Any:
-        return take4(uint32(locate + uint32(min(i, uint32(count - uint32(1))) << uint32(2))))
-
-    return listed_row if listed else next_row
-
-
-def producer(tile: SmallMTile, is_w: bool, listed: bool = False) -> Any:
-    """The device function of the thread that fetches an operand's steps ``first`` … ``last``.
-
-    ``row``: the first row, or the address of the list of rows; ``rows``: the rows of x to fetch. The
-    producer of w announces the bytes of both operands, and may begin before the predecessor ends.
-    """
-    stages, length, x_offset = tile.stages, tile.stage, tile.rows * STEP
-    expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, stage_advancer(stages)
-    one_by_one, find = listed and not is_w, row_finder(True)
-    wait_for_predecessor, prefetch = dependent_launch.wait_for_predecessor, boxes.prefetch
-
-    @inlined
-    def produce(ring: Any, full: Any, codes: Any, row: Any, first: Any, last: Any, rows: Any) -> None:
-        if not is_w:
-            prefetch(codes)
-            wait_for_predecessor()  # the predecessor may have made x
-        step, stage, phase = first, uint32(0), uint32(1)
-        while step < last:
-            at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
-            wait(uint32(done + uint32(8 * stages)), phase)
-            column = uint32(step * uint32(STEP))
-            if is_w:
-                expect(done, uint32(uint32(x_offset) + uint32(rows * uint32(STEP))))
-                fetch(at, codes, column, row, done)
-            elif one_by_one:
-                for i in range(uint32(0), rows):
-                    to = uint32(uint32(at + uint32(x_offset)) + uint32(uint32(i) * uint32(STEP)))
-                    fetch(to, codes, column, find(row, uint32(i), rows), done)
-            else:
-                fetch(uint32(at + uint32(x_offset)), codes, column, row, done)
-            stage, phase = after(stage, phase)
-            step = uint32(step + uint32(1))
-
-    return produce
-
-
-def scale_copier(count: int, listed: bool = False) -> Any:
-    """The device function that starts to copy scales of ``count`` rows and some steps into shared memory."""
-    find = row_finder(listed)
-    shift, stride, copy = count.bit_length() - 1, CONSUMER_THREADS // count, codes8.copy4
-
-    @inlined
-    def copy_scales(
-        to: Any, scales: Any, row: Any, column: Any, rows: Any, span: Any,
-        from_row: Any, limit: Any, first: Any, last: Any,
-    ) -> None:  # fmt: skip
-        thread = uint32(cuda.threadIdx.x)
-        row_index = find(from_row, uint32(thread & uint32(count - 1)), limit)
-        at, to = scales + uint64(uint32(row_index // rows)) * row, uint32(to + uint32(thread << uint32(2)))
-        step = uint32(first + uint32(thread >> uint32(shift)))
-        while step < last:
-            copy(to, at + uint64(uint32(step // span)) * column)
-            to, step = uint32(to + uint32(4 * CONSUMER_THREADS)), uint32(step + uint32(stride))
-
-    return copy_scales
-
-
-def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
-    """The device function that starts to copy a scale and zero-point terms for each row of integers."""
-    copy, find = codes8.copy4, row_finder(listed)
-
-    @inlined
-    def copy_scales(
-        to: Any, count: Any, scales: Any, row: Any, rows: Any, points: Any, others: Any,
-        from_row: Any, limit: Any,
-    ) -> None:  # fmt: skip
-        thread = uint32(cuda.threadIdx.x)
-        if thread < count:
-            row_index = find(from_row, thread, limit)
-            at, to = uint64(row_index) * uint64(4), uint32(to + uint32(thread << uint32(2)))
-            copy(to, scales + uint64(uint32(row_index // rows)) * row)
-            if zeros:
-                copy(uint32(to + uint32(count << uint32(2))), points + at)
-                copy(uint32(to + uint32(count << uint32(3))), others + at)
-
-    return copy_scales

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product as combined
 from math import gcd
@@ -35,6 +36,15 @@ INTEGER_TILES = (
 CODED_ZERO_POINT_TILES = INTEGER_TILES[
     2:
 ]  # larger tiles have no registers left for zero points where results become codes
+SPLIT_TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
+MOST_SPLITS = 8  # blocks that share K
+
+LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
+# How busy they keep a multiprocessor: that of LOW is a guess.
+EXPERT_FLOAT_TILES = (*FLOAT_TILES[:3], RatedTile(LOW, 0.6))
+EXPERT_COLUMN_SCALE_TILES = (COLUMN_SCALE_TILES[0], RatedTile(LOW, 0.6))
+EXPERT_INTEGER_TILES = (INTEGER_TILES[0], INTEGER_TILES[2], RatedTile(LOW, 0.55))
+EXPERT_ZERO_POINT_TILES = EXPERT_INTEGER_TILES[1:]  # the largest tile has no registers left for zero points
 FLOAT_CODES = ("e4m3", "e5m2")
 
 
@@ -72,6 +82,8 @@ class Variant:
     column_scales: bool = False  # floats: each row of w has its own scale
     zeros: bool = False  # integers: operands have zero points
 
+    blocks = 1  # that fit on a multiprocessor
+
     def __str__(self) -> str:
         ends = ["" if self.boxed else ", one by one", ", a scale a column" * self.column_scales]
         guarded = ", guarded" * barriers.GUARDED
@@ -107,6 +119,16 @@ class Variant:
         """Threads of a block."""
         return 128 * (self.tile.groups + 1)
 
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.layout.shared
+
+    @property
+    def moves_registers(self) -> bool:
+        """True where consumers take registers of the producers."""
+        return self.tile.groups > 1
+
 
 def float_variants() -> list[tuple[Variant]]:
     """Every tile, pair of codes and kind of floats, under scales of w by tile.
@@ -140,3 +162,27 @@ def integer_variants() -> list[tuple[Variant]]:
         Variant(INTEGER_TILES[0].tile, "s8", "s8", out, boxed=False) for out in (*OUTPUTS, *CODED_OUTPUTS)
     ]
     return [(variant,) for variant in every_variant]
+
+
+def split_variants() -> list[tuple[Variant]]:
+    """Every tile, pair of codes and kind of floats; scales by column and outputs in codes for e4m3 alone."""
+    combinations = combined(SPLIT_TILES, FLOAT_CODES, FLOAT_CODES, OUTPUTS)
+    cases = [(*case, False) for case in combinations]
+    cases += [(tile, "e4m3", "e4m3", out, True) for tile, out in combined(SPLIT_TILES, OUTPUTS)]
+    cases += [(SPLIT_TILES[0], "e4m3", "e4m3", out, False) for out in CODED_OUTPUTS]
+    return [(Variant(tile, a, b, out, False, by_column),) for tile, a, b, out, by_column in cases]
+
+
+def expert_variants() -> list[tuple[Variant]]:
+    """Every tile, pair of codes and kind of floats."""
+    tables: tuple[tuple[tuple[RatedTile, ...], Iterable[str], dict[str, bool]], ...] = (
+        (EXPERT_FLOAT_TILES, FLOAT_CODES, {}),
+        (EXPERT_COLUMN_SCALE_TILES, FLOAT_CODES, {"column_scales": True}),
+        (EXPERT_INTEGER_TILES, INTEGERS, {}),
+        (EXPERT_ZERO_POINT_TILES, INTEGERS, {"zeros": True}),
+    )
+    return [
+        (Variant(rated.tile, a, b, out, boxed=False, **facts),)
+        for tiles, names, facts in tables
+        for rated, a, b, out in combined(tiles, names, names, OUTPUTS)
+    ]

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 from ...dispatch.card import UNKNOWN, Card, clusters
 from ..codes8.small_m import SPLITS, SmallMTile
 from ..codes8.small_m import TILES as FEW
-from ..codes8.split_k import MOST
-from ..codes8.split_k import TILES as DIVIDED
-from ..codes8.variant import FLOAT_TILES
+from ..codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ..intrinsics.wgmma8 import STEP
 from ..rings.boxed import BoxTile
 from ..schedule.waves import best_tile
@@ -108,7 +106,9 @@ def small_m(
 
 @lru_cache(1024)
 def split_k(
-    shape: CodesShape, tiles: Sequence[BoxTile] = DIVIDED, splits: Sequence[int] = range(2, MOST + 1)
+    shape: CodesShape,
+    tiles: Sequence[BoxTile] = SPLIT_TILES,
+    splits: Sequence[int] = range(2, MOST_SPLITS + 1),
 ) -> TileSplit:
     """The best tile and split of cuda:split_k; those whose blocks all run at one time come first."""
     cuts = [cut for cut in splits if cut <= shape.steps] or [1]

@@ -118,8 +118,14 @@ class Kernel(Compiled):
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
         if 0 not in grid:
-            if self._has_arrays or self._several:
+            if self._has_arrays:
                 words = self._flat(arguments)
+            elif self._several:
+                words = [
+                    word if type(word) is int else word.data.ptr
+                    for argument in arguments
+                    for word in (argument if type(argument) is tuple else (argument,))
+                ]
             else:
                 words = [argument if type(argument) is int else argument.data.ptr for argument in arguments]
             stream = gpu.stream(index).ptr
@@ -156,13 +162,11 @@ class Kernel(Compiled):
             if type(value) is int:
                 words.append(value)
             elif type(value) is tuple:
-                words += value
+                words += map(_word, value)
             elif is_array:
                 words += COMPILER.array_words(value)
-            elif type(value) is Slot:
-                words.append(value)
             else:
-                words.append(value.data.ptr)
+                words.append(_word(value))
         return words
 
     def _load(self, index: int) -> Any:
@@ -238,6 +242,11 @@ def _shared_for_blocks(max_blocks: int) -> int:
 def _limiting_shared(shared: int, max_blocks: int, early: bool) -> int:
     """Bytes of shared memory of a launch: so many that at most ``max_blocks`` fit on a multiprocessor."""
     return max(shared, _shared_for_blocks(max_blocks)) if max_blocks and early else shared
+
+
+def _word(value: Any) -> Any:
+    """A number or a slot as it is; of an array, its address."""
+    return value if type(value) is int or type(value) is Slot else value.data.ptr
 
 
 def _word_count(kind: Any) -> int:

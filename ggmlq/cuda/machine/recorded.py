@@ -14,7 +14,7 @@ one more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...base.slots import Slot, labelled, slot_of
@@ -118,11 +118,24 @@ def recorded_product(
     owners = {id(_owner(part)) for part in memory}
     steps: list[RecordedLaunch] = []
     for kernel, grid, block, arguments, cluster, max_blocks in launches:
-        words = tuple((slot_of(each) or each) if hasattr(each, "data") else each for each in arguments)
-        if any(hasattr(word, "data") and id(_owner(word)) not in owners for word in words):
+        words = tuple(map(_slotted, arguments))
+        if any(hasattr(word, "data") and id(_owner(word)) not in owners for word in _flat(words)):
             return None
         steps.append((kernel, grid, block, words, cluster, max_blocks))
     return RecordedLaunches(steps, workspace, memory)
+
+
+def _slotted(argument: Any) -> Any:
+    """An argument with slots in place of the arrays that a call brings."""
+    if type(argument) is tuple:
+        return tuple(map(_slotted, argument))
+    return (slot_of(argument) or argument) if hasattr(argument, "data") else argument
+
+
+def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Arguments, and the elements of those that are tuples."""
+    for argument in arguments:
+        yield from argument if type(argument) is tuple else (argument,)
 
 
 def _owner(array: Any) -> Any:

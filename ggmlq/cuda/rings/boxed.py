@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..intrinsics import barrier as barriers
-from ..intrinsics import boxes, dependent_launch
+from ..intrinsics import boxes, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import BUFFER
 from ..intrinsics.language import uint32
@@ -109,6 +109,18 @@ class SharedLayout:
         return self.shared <= MOST_SHARED
 
 
+def ring_placer(barriers_offset: int) -> Any:
+    """The device function for the beginning of the ring in shared memory, and its first full barrier."""
+    base = ptx.shared_base
+
+    @inlined
+    def place_ring() -> Any:
+        ring = uint32(uint32(base() + uint32(KILO - 1)) & uint32(0xFFFFFC00))
+        return ring, uint32(ring + uint32(barriers_offset))
+
+    return place_ring
+
+
 def stage_advancer(stages: int) -> Any:
     """The device function for the next stage, and its parity."""
 
@@ -155,19 +167,6 @@ def raster(tile: BoxTile, raster_height: int) -> Any:
         return row, uint32(uint32(column << uint32(1)) + (number & uint32(1)) * uint32(columns))
 
     return of_pair if pair else one
-
-
-def product_raster(tile: BoxTile, raster_height: int) -> Any:
-    """The device function for consumers: a tile's first row, first column, and column of scales of w."""
-    locate = raster(tile, raster_height)
-
-    @inlined
-    def locate_in_product(number: Any, tiles: Any) -> Any:
-        down, across = tiles
-        row, column = locate(number, down, across)
-        return row, column, column
-
-    return locate_in_product
 
 
 def code_fetcher(tile: BoxTile, is_w: bool) -> Any:
@@ -261,45 +260,5 @@ def step_producer(layout: SharedLayout, is_w: bool) -> Any:
             stage, phase = after(stage, phase)
             step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
         return stage, phase
-
-    return produce
-
-
-def producer(layout: SharedLayout, raster_height: int, is_w: bool) -> Any:
-    """The device function of the thread that fills the ring with an operand, for all tiles of a block.
-
-    ``tiles``: tiles down and across.
-    """
-    locate, produce_steps = raster(layout.tile, raster_height), step_producer(layout, is_w)
-
-    @inlined
-    def produce(
-        ring: Any, full: Any, codes: Any, scales: Any, number: Any, stride: Any, tiles: Any, steps: Any,
-        span: Any,
-    ) -> None:  # fmt: skip
-        down, across = tiles
-        stage, phase, count = uint32(0), uint32(0), uint32(down * across)
-        while number < count:
-            row, column = locate(number, down, across)
-            at, first = column if is_w else row, uint32(0)
-            stage, phase = produce_steps(ring, full, stage, phase, codes, scales, at, at, first, steps, span)
-            number = uint32(number + stride)
-
-    return produce
-
-
-def split_producer(layout: SharedLayout, is_w: bool) -> Any:
-    """The device function that fetches an operand's steps ``first`` … ``last`` of one tile; w before the
-    predecessor ends.
-    """
-    produce_steps, wait_for_predecessor = step_producer(layout, is_w), dependent_launch.wait_for_predecessor
-
-    @inlined
-    def produce(
-        ring: Any, full: Any, codes: Any, scales: Any, at: Any, first: Any, last: Any, span: Any
-    ) -> None:  # fmt: skip
-        if not is_w:
-            wait_for_predecessor()  # the predecessor may have made x
-        produce_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
 
     return produce

@@ -20,16 +20,28 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8 import epilogue
+from ..codes8 import kernel as specialized
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
-from ..codes8.rows import operand_pair
-from ..codes8.split_k import MOST, TILES, kernel, row_split
-from ..codes8.variant import Variant
+from ..codes8.cluster_sums import exchanger, row_split
+from ..codes8.consumers import weights_of
+from ..codes8.rows import code_kind, operand_pair
+from ..codes8.schedules import split_k
+from ..codes8.variant import MOST_SPLITS, SPLIT_TILES, Variant, split_variants
 from ..cost import codes8
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
+from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile
+
+
+@family(split_variants())
+def kernel(variant: Variant) -> Kernel:
+    """The kernel of blocks that make a part of the steps of one tile; those of a tile are a cluster."""
+    weights = weights_of(variant)
+    return specialized.kernel(
+        f"divided {variant}", variant, weights, split_k(variant, weights), exchanger(variant)
+    )  # fmt: skip
 
 
 def refuses(problem: ScaledLinear) -> str | None:
@@ -52,14 +64,14 @@ def launch(
         out.fill(0)
         return
     operands8.prepare_stream(w)
-    both, to = operand_pair(x, w, STEP), epilogue.output_kind(out, end)
+    both, to = operand_pair(x, w, STEP), operands8.output_kind(out, end)
     column_scales = not operands8.shares_scales(both.w, 128)
     shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, k)
-    tile, split, _ = codes8.split_k(shape, *codes8.named_choices(tile, split, TILES, range(1, MOST + 1)))
-    variant = Variant(tile, x.code.name, w.code.name, to, False, column_scales)
-    arguments = operands8.float_arguments(variant, both, w, m, n)
+    choices = codes8.named_choices(tile, split, SPLIT_TILES, range(1, MOST_SPLITS + 1))
+    tile, split, _ = codes8.split_k(shape, *choices)
+    variant = Variant(tile, code_kind(x), code_kind(w), to, False, column_scales)
+    words = operands8.kernel_words(variant, x, w, both, out)
     kernel(variant)(
-        (tile.tiles(m, n) * split,), (variant.threads,), *arguments.maps, arguments.table, out, m, n,
-        *arguments.sizes,
-        split, *row_split(tile, split), *epilogue.epilogue_arguments(end), cluster=split,
+        (tile.tiles(m, n) * split,), (variant.threads,), words.operands,
+        (*words.sizes, split, *row_split(tile, split)), operands8.epilogue_words(end), cluster=split,
     )  # fmt: skip

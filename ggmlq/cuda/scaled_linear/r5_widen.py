@@ -26,15 +26,14 @@ from ...dispatch.problems import ScaledLinear
 from ..codes8.mma_tiles import (
     PARAMETERS,
     RatedTile,
-    best_tile,
     is_uniform,
     is_wide,
-    launch_split,
+    launch_floats,
     too_large,
     with_every_step,
 )
 from ..codes8.mma_tiles import refuses as refused
-from ..codes8.rows import operand_pair
+from ..codes8.rows import OperandPair
 from ..codes8.stages import LoopSteps, main_loop
 from ..epilogue.mma_sums import clearer, stage_scales, storer
 from ..intrinsics import codes8, ptx
@@ -170,10 +169,8 @@ def refuses(problem: ScaledLinear) -> str | None:
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any, splits: int = 0) -> None:
     """``splits``: parts of K, in place of the best number."""
-    if not (out.size and w.shape[1]):
-        out.fill(0)
-        return
-    operands = operand_pair(x, w)
-    tile = best_tile(TILES, operands.groups.step, *out.shape)
-    run = kernel(tile, x.code.name, w.code.name, is_uniform(operands, tile), converts_here())
-    launch_split(run, tile, operands, out, splits)
+
+    def make(tile: ByteTile, operands: OperandPair) -> Kernel:
+        return kernel(tile, x.code.name, w.code.name, is_uniform(operands, tile), converts_here())
+
+    launch_floats(make, TILES, x, w, out, splits)

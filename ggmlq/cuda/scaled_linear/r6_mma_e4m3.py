@@ -18,9 +18,8 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.mma_tiles import RatedTile, best_tile, launch_split, too_large, with_every_step
+from ..codes8.mma_tiles import RatedTile, launch_floats, too_large, with_every_step
 from ..codes8.mma_tiles import refuses as refused
-from ..codes8.rows import operand_pair
 from ..intrinsics import codes8
 from ..intrinsics.atoms import inlined
 from ..machine.launch import Kernel, family
@@ -71,10 +70,4 @@ def refuses(problem: ScaledLinear) -> str | None:
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any, splits: int = 0) -> None:
     """``splits``: parts of K, in place of the best number."""
-    if not (out.size and w.shape[1]):
-        out.fill(0)
-        return
-    operands = operand_pair(x, w)
-    tile = best_tile(TILES, operands.groups.step, *out.shape)
-    run = kernel(tile, x.code.name, w.code.name)
-    launch_split(run, tile, operands, out, splits)
+    launch_floats(lambda tile, _: kernel(tile, x.code.name, w.code.name), TILES, x, w, out, splits)

@@ -22,16 +22,17 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_boxes
-from ..codes8.consumers import thread_placer, writer
+from ..codes8.consumers import thread_placer
+from ..codes8.epilogue import writer
 from ..codes8.rows import operand_pair
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
-from ..intrinsics import boxes, dependent_launch, ptx
+from ..intrinsics import boxes, dependent_launch
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
 from ..intrinsics.wgmma8 import STEP
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster
+from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster, ring_placer
 
 TILE = BoxTile(128, 128, 1)
 
@@ -52,8 +53,8 @@ def variants(tile: BoxTile) -> list[tuple[Variant]]:
 def kernel(variant: Variant) -> Kernel:
     """The kernel: a block makes one tile, and all its threads multiply."""
     tile, layout, threads = variant.tile, variant.layout, 128 * variant.tile.groups
-    barriers_offset, scales_offset, rows, columns_per_scale, boxed = (
-        layout.barriers, layout.scales, tile.rows, variant.columns_per_scale, variant.boxed,
+    scales_offset, rows, columns_per_scale, boxed = (
+        layout.scales, tile.rows, variant.columns_per_scale, variant.boxed,
     )  # fmt: skip
     start, locate = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
     fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
@@ -69,7 +70,7 @@ def kernel(variant: Variant) -> Kernel:
         boxes.wait_until_written,
         dependent_launch.take_turn,
     )
-    base, columns = ptx.shared_base, tile.columns
+    place_ring, columns = ring_placer(layout.barriers), tile.columns
 
     def product(
         x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
@@ -77,8 +78,7 @@ def kernel(variant: Variant) -> Kernel:
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
-        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(barriers_offset))
+        ring, full = place_ring()
         if thread == uint32(0):
             start(full)
         cuda.syncthreads()
@@ -132,12 +132,8 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
     (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out)
     column_scales = not operands8.shares_scales(both.w, 128)
     variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
-    arguments = operands8.float_arguments(variant, both, w, m, n)
-    kernel = make(variant)
-    kernel(
-        (tile.tiles(m, n),), (kernel.threads,), *arguments.maps, arguments.table, to.at, m, n,
-        *arguments.sizes,
-    )  # fmt: skip
+    words, kernel = operands8.kernel_words(variant, x, w, both, to.at), make(variant)
+    kernel((tile.tiles(m, n),), (kernel.threads,), *words.operands, *words.sizes)
 
 
 @register(

@@ -17,15 +17,16 @@ from typing import Any
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
-from ..codes8.consumers import thread_placer, writer
-from ..codes8.persistent import block_opener
+from ..codes8.consumers import thread_placer, weights_of
+from ..codes8.epilogue import writer
+from ..codes8.schedules import dense, late_opener
 from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, producer, raster, stage_advancer
+from ..rings.boxed import BoxTile, raster, stage_advancer
 from .r7_wgmma import refuses, run, variants
 
 TILE = BoxTile(128, 128, 6)
@@ -47,9 +48,10 @@ def kernel(variant: Variant) -> Kernel:
         variant.columns_per_scale,
         variant.boxed,
     )
-    open_block, after, locate = block_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
-    produce_w, produce_x = producer(layout, RASTER_HEIGHT, True), producer(layout, RASTER_HEIGHT, False)
-    zeros, nothing, with_scales, first, _, _, _, factors, promote, scales_of_w = float_products(
+    open_block, after, locate = late_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
+    schedule = dense(variant, weights_of(variant))
+    produce_w, produce_x = schedule.produce_w, schedule.produce_x
+    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
         variant.form, variant.column_groups
     )
     thread_factors, promoted, place_thread, write = (
@@ -66,17 +68,18 @@ def kernel(variant: Variant) -> Kernel:
         x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
-        ring, full = open_block()
+        ring, full, _ = open_block(x, m)
         thread, number = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         warp = first_lane(uint32(thread >> uint32(5)))
         down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
         across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         if uint32(warp) >= uint32(fetching):
             stride = uint32(down * across)  # each block has one tile
+            work = number, stride, (down, across), uint32(0), steps
             if thread == uint32(32 * fetching):
-                produce_w(ring, full, w, column_scales_map, number, stride, (down, across), steps, span)
+                produce_w(ring, full, w, column_scales_map, work, span)
             if thread == uint32(32 * fetching + 32):
-                produce_x(ring, full, x, x_scales, number, stride, (down, across), steps, span)
+                produce_x(ring, full, x, x_scales, work, span)
         else:
             row, column = locate(number, down, across)
             lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
@@ -91,7 +94,7 @@ def kernel(variant: Variant) -> Kernel:
                     uint32(stage * uint32(scale_bytes)),
                 )
                 wait(barrier, phase)
-                sums = with_scales(sums, uint32(row_scales_at + scales_offset_now))
+                sums = begin(sums, uint32(row_scales_at + scales_offset_now))
                 factors_now = thread_factors(sums, scales_of_w(w_scales))
                 sums = first(
                     sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))

@@ -24,11 +24,13 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
+from ..codes8 import kernel as specialized
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
-from ..codes8.epilogue import epilogue_arguments
-from ..codes8.persistent import float_kernel, integer_kernel
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
+from ..codes8.consumers import weights_of
+from ..codes8.epilogue import tile_writer
+from ..codes8.rows import code_kind, operand_pair
+from ..codes8.schedules import dense
 from ..codes8.variant import (
     CODED_ZERO_POINT_TILES,
     COLUMN_SCALE_TILES,
@@ -36,13 +38,25 @@ from ..codes8.variant import (
     INTEGER_TILES,
     PAIR_TILE,
     Variant,
+    float_variants,
+    integer_variants,
 )  # fmt: skip
 from ..intrinsics.wgmma8 import STEP
 from ..machine import device
+from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile
 from ..schedule.waves import best_tile
 
 LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
+
+
+@family(float_variants() + integer_variants())
+def kernel(variant: Variant) -> Kernel:
+    """The kernel of blocks that stay on the card and take tile after tile."""
+    weights = weights_of(variant)
+    return specialized.kernel(
+        f"persistent {variant}", variant, weights, dense(variant, weights), tile_writer(variant)
+    )  # fmt: skip
 
 
 @register(
@@ -55,46 +69,23 @@ def launch(
     """``out`` may be float16 or bfloat16, too; ``tile``: one to take in place of the best."""
     if not (out.size and w.shape[1]):
         out.fill(0)
-    elif w.code.kind == "integer":
-        integers(x, w, out, tile, end)
+        return
+    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
+    integer, zeros = w.code.kind == "integer", x.zeros is not None or w.zeros is not None
+    column_scales = not integer and not operands8.shares_scales(both.w, 128)
+    if integer:
+        tiles = CODED_ZERO_POINT_TILES if zeros and end.code else INTEGER_TILES
     else:
-        floats(x, w, out, tile, end)
-
-
-def floats(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Epilogue) -> None:
-    """A product of FP8."""
-    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
-    column_scales = not operands8.shares_scales(both.w, 128)
+        tiles = COLUMN_SCALE_TILES if column_scales else FLOAT_TILES
     if tile is None:
-        tile = best_tile(COLUMN_SCALE_TILES if column_scales else FLOAT_TILES, m, n)
-        codes = {x.code.name, w.code.name}
-        if to.boxed and codes == {"e4m3"} and _gains_by_pairs(tile, m, n, x.shape[1]):
+        tile = best_tile(tiles, m, n)
+        if to.boxed and {x.code.name, w.code.name} == {"e4m3"} and _gains_by_pairs(tile, m, n, x.shape[1]):
             tile = PAIR_TILE
-    variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
-    arguments = operands8.float_arguments(variant, both, w, m, n)
-    float_kernel(variant)(
-        _grid(tile, m, n), (variant.threads,), *arguments.maps, arguments.table, to.at, m, n,
-        *arguments.sizes, *epilogue_arguments(end), cluster=tile.blocks,
-    )  # fmt: skip
-
-
-def integers(x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None, end: Epilogue) -> None:
-    """A product of integers."""
-    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
-    zeros = x.zeros is not None or w.zeros is not None
-    tile = tile or best_tile(CODED_ZERO_POINT_TILES if zeros and end.code else INTEGER_TILES, m, n)
-    variant = Variant(
-        tile, INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name], to.out, to.boxed, zeros=zeros
-    )
-    k = min(both.x.columns, both.w.columns)
-    terms = operands8.integer_terms(w, both.groups, zeros)
-    points = zero_terms(x, both.groups, weights=False) if zeros else (0, 0)
-    x_scales = both.x.scales
-    integer_kernel(variant)(
-        _grid(tile, m, n), (variant.threads,),
-        operands8.map_codes(both.x, k, tile.box_rows), operands8.map_codes(both.w, k, tile.columns),
-        to.at, x_scales.at, x_scales.row, terms.scales, *points, terms.points, terms.others,
-        m, n, -(-k // STEP), x_scales.rows, *epilogue_arguments(end), cluster=tile.blocks,
+    variant = Variant(tile, code_kind(x), code_kind(w), to.out, to.boxed, column_scales, zeros)
+    words = operands8.kernel_words(variant, x, w, both, to.at)
+    kernel(variant)(
+        _grid(tile, m, n), (variant.threads,), words.operands, words.sizes, operands8.epilogue_words(end),
+        cluster=tile.blocks,
     )  # fmt: skip
 
 

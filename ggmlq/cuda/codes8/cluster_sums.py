@@ -1,16 +1,140 @@
-"""The exchange of sums in products of few rows (small_m.py): blocks of a cluster send and add them."""
+"""The exchange of sums in a cluster whose blocks split K: each adds up and writes a part of the outputs.
+
+Schedule split_k: when the products are done, the stages of a block take up
+
+    sums     [rows, columns], this block's, when its stages are free
+    brought  [sources, rows / split, columns], behind them, when no block of the cluster multiplies any more
+
+Few rows (small_m.py): sums have their own place in shared memory. Sums are added in the order of the parts,
+so the result does not depend on timing.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
-from ..epilogue.wgmma_sums import cluster_pusher, column_stager
+from ..epilogue.wgmma_sums import cluster_pusher, column_stager, row_stager
 from ..intrinsics import barrier as barriers
-from ..intrinsics import bf16x2, ptx
+from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.language import cuda, float32, int32, uint32
-from .epilogue import quad_epilogue
+from ..intrinsics.language import cuda, float32, int32, uint32, uint64
+from ..rings.boxed import BoxTile
+from .epilogue import quad_encoder, quad_scale_loader, quad_storer
 from .small_m import CONSUMER_THREADS, SmallMVariant
+from .variant import OutputKind, Variant
+
+# --- four neighbours of a row ------------------------------------------------------------------
+
+
+class QuadEpilogue(NamedTuple):
+    """Device functions for four neighbours of a row: load bias and scales; write those within the row."""
+
+    load_beside: Any  # (out_args, row, column, m, n) -> bias, -0.0 without one, and scales
+    write: Any  # (y, row, column, n, bias and scales, a, b, c, d)
+
+
+@cache
+def quad_epilogue(out: OutputKind) -> QuadEpilogue:
+    """The device functions for four neighbours of a row of one kind of outputs."""
+    put = quad_encoder(out) if out.coded else quad_storer(out.kind)
+    scales, add = quad_scale_loader(out), ptx.add
+
+    @inlined
+    def load_beside(out_args: Any, row: Any, column: Any, m: Any, n: Any) -> Any:
+        none = float32(-0.0)
+        e, f, g, h, last = none, none, none, none, uint32(n - uint32(1))
+        if out_args[0] != uint64(0):
+            e = ptx.load_float(out_args[0] + uint64(min(column, last)) * uint64(4))
+            f = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(1)), last)) * uint64(4))
+            g = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(2)), last)) * uint64(4))
+            h = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(3)), last)) * uint64(4))
+        return (e, f, g, h), scales(out_args, min(row, uint32(m - uint32(1))), column, last)
+
+    @inlined
+    def write(
+        y: Any, row: Any, column: Any, n: Any, bias_and_scales: Any, a: Any, b: Any, c: Any, d: Any
+    ) -> None:  # fmt: skip
+        bias, scales = bias_and_scales
+        a, b, c, d = add(a, bias[0]), add(b, bias[1]), add(c, bias[2]), add(d, bias[3])
+        put(y, row, column, n, scales, a, b, c, d)
+
+    return QuadEpilogue(load_beside, write)
+
+
+# --- split_k ----------------------------------------------------------------------------------
+
+
+def row_split(tile: BoxTile, split: int) -> Sequence[int]:
+    """The rows that a block finishes, and a factor: ``row * factor >> 16`` is the block of a row."""
+    rows = -(-tile.rows // split)
+    return rows, (1 << 16) // rows + 1
+
+
+def exchanger(variant: Variant) -> Any:
+    """The device function that sends sums to the block that finishes them, adds them and writes them."""
+    tile, fours = variant.tile, variant.tile.columns // 4
+    pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # no two rows g share a bank
+    rows, stride = tile.rows, 128 * tile.groups // fours  # rows that all threads copy in one round
+    stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.named_barrier(1, 128 * tile.groups)
+    arrive_at_cluster_relaxed, wait_for_cluster, sync_cluster = (
+        barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.sync_cluster
+    )  # fmt: skip
+    put16_in_block, take16, take_floats = barriers.put16_in_block, ptx.take16, ptx.take_floats
+    load_beside, write = quad_epilogue(variant.out)
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
+
+    @inlined
+    def exchange(
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any,
+    ) -> None:  # fmt: skip
+        lane, inner, _, _ = position
+        rank, split, rows_per_block, inverse, result_args = out_args
+        alone = split == uint32(1)  # there is no cluster to wait for
+        meet()  # the stages of this block are free
+        if not alone:
+            arrive_at_cluster_relaxed()
+        row_index = uint32(inner + uint32(lane >> uint32(2)))
+        stage(
+            totals, uint32(ring + row_index * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3)))
+        )
+        meet()
+        if not alone:
+            wait_for_cluster()
+        thread, received = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
+        r, at = uint32(thread >> uint32(log)), uint32(uint32(thread & uint32(fours - 1)) << uint32(4))
+        while r < uint32(rows):
+            owner = uint32(uint32(r * inverse) >> uint32(16))
+            if owner != rank:
+                v = take16(uint32(ring + r * uint32(pitch) + at))
+                target = uint32(uint32(r - uint32(owner * rows_per_block)) + uint32(rank * rows_per_block))
+                put16_in_block(uint32(received + target * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
+            r = uint32(r + uint32(stride))
+        if not alone:
+            sync_cluster()  # all sums have arrived
+        wait_for_predecessor()  # the predecessor may still read the outputs
+        first, r = uint32(rank * rows_per_block), uint32(thread >> uint32(log))
+        last = min(rows_per_block, uint32(uint32(rows) - first))
+        across = uint32(column + uint32(at >> uint32(2)))
+        while r < last:
+            e, f, g, h = float32(0), float32(0), float32(0), float32(0)
+            below, source = uint32(row + first + r), uint32(0)
+            bias_and_scales = load_beside(result_args, below, across, m, n)
+            while source < split:
+                locate = uint32(received + uint32(source * rows_per_block + r) * uint32(pitch))
+                if source == rank:
+                    locate = uint32(ring + uint32(first + r) * uint32(pitch))
+                v, source = take_floats(uint32(locate + at)), uint32(source + uint32(1))
+                e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
+            if below < m:
+                write(y, below, across, n, bias_and_scales, e, f, g, h)
+            r = uint32(r + uint32(stride))
+
+    return exchange
+
+
+# --- few rows ---------------------------------------------------------------------------------
 
 
 def sum_exchanger(variant: SmallMVariant) -> Any:

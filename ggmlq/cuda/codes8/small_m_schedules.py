@@ -1,0 +1,244 @@
+"""Schedules of products with few rows of x (small_m.py): a block for a tile of rows of w and a part of K.
+
+    small_m          one product; the blocks of a tile are a cluster
+    small_m_experts  such blocks for each use of an expert, a number t · U + u: token t meets the u-th of its
+                     experts (schedule/uses.py)
+
+Of experts, one warp looks at all ids and leaves in shared memory, at the end of the block's layout,
+
+    rows of x [columns] · uses [columns] · the number of uses · the expert
+
+for producers, scale copiers and the epilogue. If an earlier block serves a block's use, it ends at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import bf16x2, boxes, dependent_launch, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..intrinsics.wgmma8 import STEP
+from ..rings.boxed import barrier_initializer, ring_placer, stage_advancer
+from ..schedule.uses import NO_EXPERT, finder
+from .cluster_sums import sum_reducer
+from .epilogue import quad_storer
+from .kernel import Schedule, Weights
+from .small_m import CONSUMER_THREADS, SmallMTile, SmallMVariant
+from .small_m_consumers import row_finder
+
+IDS_PER_LANE = 2, 8, 32  # kernels for up to 64, 256 and 1024 uses
+MOST = 32 * IDS_PER_LANE[-1]  # uses
+NAN = float("nan")
+
+
+def producer(variant: SmallMVariant, is_w: bool) -> Any:
+    """The device function of the thread that fetches an operand's steps ``first`` … ``last``.
+
+    ``row_x``: the first row of x, or the address of the list of rows; ``rows``: the rows of x to fetch. The
+    producer of w announces the bytes of both operands, and may begin before the predecessor ends.
+    """
+    tile, listed = variant.tile, variant.listed
+    stages, length, x_offset = tile.stages, tile.stage, tile.rows * STEP
+    expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, stage_advancer(stages)
+    one_by_one, find = listed and not is_w, row_finder(True)
+    wait_for_predecessor, prefetch = dependent_launch.wait_for_predecessor, boxes.prefetch
+
+    @inlined
+    def produce(ring: Any, full: Any, codes: Any, scales: Any, work: Any, span: Any) -> None:
+        row_x, rows, row_w, _, first, last = work
+        row = row_w if is_w else row_x
+        if not is_w:
+            prefetch(codes)
+            wait_for_predecessor()  # the predecessor may have made x
+        step, stage, phase = first, uint32(0), uint32(1)
+        while step < last:
+            at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
+            wait(uint32(done + uint32(8 * stages)), phase)
+            column = uint32(step * uint32(STEP))
+            if is_w:
+                expect(done, uint32(uint32(x_offset) + uint32(rows * uint32(STEP))))
+                fetch(at, codes, column, row, done)
+            elif one_by_one:
+                for i in range(uint32(0), rows):
+                    to = uint32(uint32(at + uint32(x_offset)) + uint32(uint32(i) * uint32(STEP)))
+                    fetch(to, codes, column, find(row, uint32(i), rows), done)
+            else:
+                fetch(uint32(at + uint32(x_offset)), codes, column, row, done)
+            stage, phase = after(stage, phase)
+            step = uint32(step + uint32(1))
+
+    return produce
+
+
+@inlined
+def part_of(rank: Any, steps: Any, halvings: Any) -> Any:
+    """The first step of a block's part of K, and the one after its last."""
+    first = uint32(uint32(rank * steps) >> halvings)
+    return first, uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
+
+
+def starter(variant: SmallMVariant) -> Any:
+    """The device function by which one thread makes the barriers."""
+    return barrier_initializer(variant.tile.stages, 4 * variant.tile.groups // variant.tile.turns)
+
+
+@inlined
+def leave(ends: Any) -> None:
+    barriers.sync_warp()
+    if ends[1] != uint32(0):
+        barriers.wait_for_cluster()
+
+
+def closer(variant: SmallMVariant) -> Any:
+    """The device function that ends a block: it adds up its part of the sums."""
+    add, sync_cluster = sum_reducer(variant), barriers.sync_cluster
+
+    @inlined
+    def close(ring: Any, y: Any, work: Any, extent: Any, ends: Any) -> None:
+        rank, halvings, row0, results = ends
+        sync_cluster()  # all sums have arrived
+        if uint32(cuda.threadIdx.x) < uint32(CONSUMER_THREADS):
+            add(ring, rank, halvings, y, row0, extent[0], extent[1], results)
+
+    return close
+
+
+def small_m(variant: SmallMVariant, weights: Weights) -> Schedule:
+    """The schedule of one product.
+
+    ``sizes``: m, n, steps, log2 of the blocks that share K; then those about scales.
+    """
+    tile, start, place_ring = variant.tile, starter(variant), ring_placer(variant.tile.barriers)
+    rows, columns, read_weights = tile.rows, tile.columns, weights.read
+    rank_here, arrive_at_cluster = barriers.rank_in_cluster, barriers.arrive_at_cluster
+    let_successor_start = dependent_launch.let_successor_start
+
+    @inlined
+    def open_block(operands: Any, sizes: Any) -> Any:
+        _, _, steps, halvings = sizes[:4]
+        let_successor_start()
+        ring, full = place_ring()
+        thread, rank = uint32(cuda.threadIdx.x), rank_here()
+        if thread == uint32(0):
+            start(full)
+        if halvings != uint32(0):  # a single block has no cluster
+            arrive_at_cluster()
+        cuda.syncthreads()
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
+        return ring, full, (rank, row0, part_of(rank, steps, halvings))
+
+    @inlined
+    def read(operands: Any, sizes: Any, results: Any, facts: Any) -> Any:
+        maps, terms, y, (m, n), _ = read_weights(operands, sizes)
+        rank, row0, (first, last) = facts
+        work = uint32(0), uint32(columns), row0, n, first, last
+        return maps, terms, y, (m, n), work, (rank, sizes[3], row0, results)
+
+    produce_w, produce_x = (producer(variant, is_w) for is_w in (True, False))
+    words = (*weights.words, 4)
+    return Schedule(words, open_block, read, produce_w, produce_x, closer(variant), leave=leave)
+
+
+# --- experts ----------------------------------------------------------------------------------
+
+
+def small_m_experts(variant: SmallMVariant, weights: Weights, ids_per_lane: int) -> Schedule:
+    """The schedule of experts' uses.
+
+    ``sizes``: uses, uses of a row of x, experts; then those of small_m without m.
+    """
+    tile, start, place_ring = variant.tile, starter(variant), ring_placer(variant.tile.barriers)
+    rows, list_offset, read_weights = tile.rows, tile.row_list, weights.read
+    write_list, read_list, write_nan = (
+        use_list_writer(tile, ids_per_lane), use_list_reader(tile), nan_writer(variant)
+    )  # fmt: skip
+    rank_here, arrive_at_cluster, take_turn = (
+        barriers.rank_in_cluster, barriers.arrive_at_cluster, dependent_launch.take_turn,
+    )  # fmt: skip
+
+    @inlined
+    def read(operands: Any, sizes: Any, results: Any, facts: Any) -> Any:
+        rank, row0, row_list, served, (row_w, end_w), (first, last) = facts
+        maps, terms, y, (_, n), _ = read_weights(operands[:3] + operands[4:], (served, *sizes[3:]))
+        work, none = (row_list, served, row_w, end_w, first, last), uint64(0)
+        return maps, terms, y, (served, n), work, (rank, sizes[5], row0, (none, none, none, none))
+
+    def enclose(run: Any) -> Any:
+        def product(operands: Any, sizes: Any, results: Any) -> None:
+            (y, ids), (uses, per, experts, n, steps, halvings) = operands[2:4], sizes[:6]
+            take_turn()
+            ring, full = place_ring()
+            thread, rank, use = uint32(cuda.threadIdx.x), rank_here(), uint32(cuda.blockIdx.y)
+            if thread < uint32(32):
+                write_list(ring, ids, use, uses, per, experts, thread)
+                if thread == uint32(0):
+                    start(full)
+            cuda.syncthreads()
+            served, expert = read_list(ring)
+            row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
+            if expert == uint32(NO_EXPERT):
+                if rank == uint32(0):
+                    write_nan(y, use, row0, n)
+                return
+            if served == uint32(0):
+                return
+            if halvings != uint32(0):  # a single block has no cluster
+                arrive_at_cluster()
+            below = uint32(expert * n)
+            rows_of_w = uint32(below + row0), uint32(below + n)
+            part, row_list = part_of(rank, steps, halvings), uint32(ring + uint32(list_offset))
+            facts = rank, row0, row_list, served, rows_of_w, part
+            run(ring, full, operands, sizes, results, facts)
+
+        return product
+
+    produce_w, produce_x = (producer(variant, is_w) for is_w in (True, False))
+    operands, sizes = weights.words
+    words = operands + 1, sizes + 2, 0
+    return Schedule(
+        words, None, read, produce_w, produce_x, closer(variant), leave=leave, enclose=enclose
+    )  # fmt: skip
+
+
+def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
+    """The device function by which one warp writes the list into shared memory."""
+    find, put, take4, columns = finder(tile.columns, ids_per_lane), ptx.put, bf16x2.take4, tile.columns
+    list_offset, uses_offset, end = tile.row_list, tile.row_list + 4 * columns, tile.row_list + 8 * columns
+
+    @inlined
+    def make(ring: Any, ids: Any, use: Any, uses: Any, per: Any, experts: Any, lane: Any) -> None:
+        served, expert = find(uint32(ring + uint32(uses_offset)), ids, use, uses, experts, lane)
+        at = uint32(ring + uint32(lane << uint32(2)))
+        if lane < served:
+            put(uint32(at + uint32(list_offset)), uint32(take4(uint32(at + uint32(uses_offset))) // per))
+        if lane == uint32(0):
+            put(uint32(ring + uint32(end)), served)
+            put(uint32(ring + uint32(end + 4)), expert)
+
+    return make
+
+
+def use_list_reader(tile: SmallMTile) -> Any:
+    """The device function that reads from the list how many uses the block serves, and their expert."""
+    take4, end = bf16x2.take4, tile.row_list + 8 * tile.columns
+
+    @inlined
+    def read(ring: Any) -> Any:
+        return take4(uint32(ring + uint32(end))), take4(uint32(ring + uint32(end + 4)))
+
+    return read
+
+
+def nan_writer(variant: SmallMVariant) -> Any:
+    """The device function that writes NaN to a tile's outputs of one use, because its id is no expert."""
+    store, fours, none = quad_storer(variant.out.kind), variant.tile.rows // 4, (float32(0),) * 4
+
+    @inlined
+    def write_nan(y: Any, use: Any, row0: Any, n: Any) -> None:
+        thread, nan = uint32(cuda.threadIdx.x), float32(NAN)
+        if thread < uint32(fours):
+            store(y, use, uint32(row0 + uint32(thread << uint32(2))), n, none, nan, nan, nan, nan)
+
+    return write_nan
