@@ -18,7 +18,8 @@ from ..intrinsics.language import SIMULATED, ir, types, uint32, uint64
 from ..intrinsics.wgmma8 import unpacked
 from .results import LETTERS, NOTHING
 
-AT_ONCE = 16  # loads in flight: with more, wide tiles have too few registers
+# Sums whose residuals are loaded while as many before them are added; so many as registers are free then.
+NARROW, FEW, MANY = 160, 8, 12  # columns of a tile, sums
 
 
 def residual_of(residual: Any) -> tuple[Any, int]:
@@ -79,10 +80,14 @@ def _adding(columns: int) -> str:
 
     ``which`` takes float32 from a word, or bfloat16 as the upper half of one, or float16 as the lower half.
     """
-    count = columns // 2
+    count, at_once = columns // 2, FEW if columns <= NARROW else MANY
+
+    def word_of(i: int) -> str:
+        return f"w{i % (2 * at_once)}"
+
     residual, kind, column, row, m, n, low, high = (f"${2 * count + i}" for i in range(8))
     lines = ["{.reg .pred wide, half, p, low, high; .reg .b32 c, r, which, size; .reg .b16 h, k;"]
-    lines += [f".reg .b32 w<{AT_ONCE}>; .reg .f32 v; .reg .b64 at, above, pitch, far;"]
+    lines += [f".reg .b32 w<{2 * at_once}>; .reg .f32 v; .reg .b64 at, above, pitch, far;"]
     lines += [f"setp.eq.u32 wide, {kind}, 0; setp.eq.u32 half, {kind}, 1; selp.b32 size, 2, 1, wide;"]
     lines += [f"setp.lt.u32 low, {row}, {n}; add.u32 r, {row}, 8; setp.lt.u32 high, r, {n};"]
     lines += [f"and.b32 r, {row}, 1; selp.b32 which, 0x4410, 0x1044, half; selp.b32 c, 0x22, 0x2200, half;"]
@@ -91,19 +96,20 @@ def _adding(columns: int) -> str:
     lines += [f"mul.wide.u32 at, {column}, {n}; add.u64 at, at, far; shl.b64 at, at, size;"]
     lines += [f"add.u64 at, at, {residual}; selp.b32 c, 32, 16, wide; cvt.u64.u32 far, c;"]
     lines += [f"add.u64 above, at, far; shl.b32 c, {n}, size; cvt.u64.u32 pitch, c; mul.wide.u32 far, c, 7;"]
-    for first in range(0, count, AT_ONCE):
-        some = range(first, min(first + AT_ONCE, count), 4)
-        for i in some:
+    groups = [range(first, min(first + at_once, count), 4) for first in range(0, count, at_once)]
+    for group, after in zip([range(0), *groups], [*groups, range(0)], strict=True):
+        lines += ["bar.warp.sync -1;"] if group and after else []  # the assembler would load all at once
+        for i in after:
             for e, step in enumerate(("pitch", "far")):
-                word, below = f"w{i - first + e}", f"w{i - first + e + 2}"
+                word, below = word_of(i + e), word_of(i + e + 2)
                 lines += [f"add.u32 c, {column}, {2 * i + e}; setp.lt.and.u32 p, c, {m}, low;"]
                 lines += [f"mov.b32 {word}, 0; @p ld.global.b32 {word}, [at];"]
                 lines += [f"setp.lt.and.u32 p, c, {m}, high;"]
                 lines += [f"mov.b32 {below}, 0; @p ld.global.b32 {below}, [above];"]
                 lines += [f"add.u64 at, at, {step}; add.u64 above, above, {step};"]
-        for i in some:
+        for i in group:
             for e, bias in enumerate((low, low, high, high)):
-                word = f"w{i - first + e}"
+                word = word_of(i + e)
                 lines += [f"prmt.b32 {word}, {word}, 0, which; mov.b32 v, {word}; mov.b32 {{h, k}}, {word};"]
                 lines += [f"@half cvt.f32.f16 v, h; add.rn.f32 ${i + e}, ${i + e}, {bias};"]
                 lines += [f"add.rn.f32 ${i + e}, ${i + e}, v;"]
