@@ -47,14 +47,15 @@ def residual_loader() -> Any:
 
 
 @cache
-def residual_adder(columns: int) -> Callable[..., Any]:
+def residual_adder(columns: int, paced: bool) -> Callable[..., Any]:
     """The device function (sums, residual, kind, column, row, m, n, low, high) for sums with their residual.
 
-    A bias, ``low`` of row g and ``high`` of row g + 8, is added first.
+    A bias, ``low`` of row g and ``high`` of row g + 8, is added first. ``paced``: the assembler may not load
+    all at once, for which kernels with many numbers beside the sums have no registers.
     """
     count = columns // 2
     kind, result = types.UniTuple(f32, count), ir.LiteralStructType([FLOAT] * count)
-    text = _adding(columns)
+    text = _adding(columns, paced)
     constraints = [*["=f"] * count, *map(str, range(count)), *"lrrrrrff"]
 
     def add(
@@ -75,7 +76,7 @@ def residual_adder(columns: int) -> Callable[..., Any]:
     return intrinsic
 
 
-def _adding(columns: int) -> str:
+def _adding(columns: int, paced: bool) -> str:
     """The assembly of ``add``. Operands: the sums twice, then those of ``add`` in their order.
 
     ``which`` takes float32 from a word, or bfloat16 as the upper half of one, or float16 as the lower half.
@@ -98,7 +99,7 @@ def _adding(columns: int) -> str:
     lines += [f"add.u64 above, at, far; shl.b32 c, {n}, size; cvt.u64.u32 pitch, c; mul.wide.u32 far, c, 7;"]
     groups = [range(first, min(first + at_once, count), 4) for first in range(0, count, at_once)]
     for group, after in zip([range(0), *groups], [*groups, range(0)], strict=True):
-        lines += ["bar.warp.sync -1;"] if group and after else []  # the assembler would load all at once
+        lines += ["bar.warp.sync -1;"] if paced and group and after else []  # loads do not pass it
         for i in after:
             for e, step in enumerate(("pitch", "far")):
                 word, below = word_of(i + e), word_of(i + e + 2)

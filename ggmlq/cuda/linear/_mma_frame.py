@@ -45,7 +45,12 @@ def storer(columns: int, fragment: tuple[Callable[..., Any], ...]) -> Any:
 
     ``more``: a residual and its kind, as epilogue/residual.py has them.
     """
-    ends, load_bias, add, nothing = thread_sums(columns), bias_loader(), residual_adder(columns), NOTHING
+    ends, load_bias, add, nothing = (
+        thread_sums(columns),
+        bias_loader(),
+        residual_adder(columns, False),
+        NOTHING,
+    )
     write, write16 = ends.write, ends.write16
     first_fragment, second_fragment = fragment
 

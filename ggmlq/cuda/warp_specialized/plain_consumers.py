@@ -168,7 +168,7 @@ def plain_consumer(
     accumulate, (make_order, _) = either_accumulator(layout, tile), orders(layout, tile)
     announce, store_partial, finish = split_epilogue
     behind, ends, load_bias = tile.stages(layout) * 16, thread_sums(tile.columns), results.bias_loader()
-    write, write16, add = ends.write, ends.write16, residual_adder(tile.columns)
+    write, write16, add = ends.write, ends.write16, residual_adder(tile.columns, True)
     nothing, wait_for_predecessor = results.NOTHING, dependent_launch.wait_for_predecessor
 
     @inlined
