@@ -13,6 +13,7 @@ from ggmlq.cuda.codes8 import rows
 from ggmlq.cuda.machine import device, served, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
+from ggmlq.dispatch.epilogue import Epilogue
 
 
 @cache
@@ -78,3 +79,15 @@ def launched(state, rung, x, w, out, **more):
     state.memory.add(out)
     rung.launch(x, w, out, **more)
     return out
+
+
+def addends(shape, memory, rng):
+    """An epilogue with a bias and a residual, of kinds that are drawn; their sum, and that of their sizes."""
+    parts, total, sizes = {}, 0, 0
+    for name, size in (("bias", shape[-1:]), ("residual", shape)):
+        values, kind = rng.standard_normal(size, np.float32), rng.choice(["f", "e", "H"])
+        held = (values.view(np.uint32) >> 16).astype(np.uint16) if kind == "H" else values.astype(kind)
+        memory.add(parts.setdefault(name, on_device(held)))
+        values = (held.astype(np.uint32) << 16).view(np.float32) if kind == "H" else held.astype(np.float32)
+        total, sizes = total + values, sizes + np.abs(values)
+    return Epilogue(**parts), total, sizes

@@ -5,6 +5,7 @@ Kernels are NumPy's products here, and remember how many rows they got and in wh
 
 from __future__ import annotations
 
+import itertools
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -18,8 +19,9 @@ from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.base import devices
 from ggmlq.cuda.machine import device
 from ggmlq.dispatch import ladder
+from ggmlq.dispatch.epilogue import PLAIN
 from ggmlq.formats import FORMATS
-from ggmlq.ops import invariant, transposed
+from ggmlq.ops import call, invariant, transposed
 from ggmlq.ops.activations import ACTIVATIONS
 from ggmlq.testing.cases import weights
 
@@ -90,6 +92,8 @@ def card(monkeypatch):
         state.calls.append((len(rows), result.dtype))
         if result.bias is not None:
             y = y + np.asarray(result.bias, np.float32)
+        if getattr(result, "residual", None) is not None:
+            y = y + np.asarray(result.residual, np.float32)
         y = y.reshape(result.shape).astype(result.dtype).view(DeviceArray)
         if result.out is None:
             return y
@@ -131,13 +135,41 @@ def test_a_residual_is_added_before_results_are_rounded(card, q, fresh):
     y = gq.linear(x, q, bias=bias, residual=residual, dtype=np.float16)
     assert type(y) is DeviceArray
     assert np.array_equal(y, (sums + residual).astype(np.float16))
-    assert card.calls == [(5, np.float32)]  # not a kernel that rounds
+    assert card.calls == [(5, np.float16)]  # one product is asked for all of it
     out, want = residual.copy(), (sums + residual).astype(np.float16)
     assert gq.linear(x, q, bias=bias, residual=out, out=out) is out
     assert np.array_equal(out, want)
     out = floats(fresh, 5, 24)
     assert gq.linear(x, q, residual=residual[:1], out=out) is out
     assert np.array_equal(out, np.asarray(x) @ decoded(q).T + residual[:1])
+
+
+@pytest.mark.parametrize(("ends", "adds"), [(False, False), (True, False), (True, True)])
+def test_what_a_kernel_does_not_add_is_added_behind_it(ends, adds, card, q, fresh, monkeypatch):
+    """In float32, rounded once; the residual may be the result, and of one row it is a bias."""
+
+    def launch(x, w, out, end=PLAIN):
+        assert adds or end.residual is None
+        assert ends or end is PLAIN
+        sums = np.asarray(x) @ decoded(w).T
+        for part in end.bias, end.residual:
+            sums = sums if part is None else sums + np.asarray(part, np.float32)
+        out[...] = sums
+
+    rung = SimpleNamespace(ends=ends, adds=adds, narrow=True, repeats=True, launch=launch)
+    monkeypatch.setattr(call.tuning, "chosen", lambda *facts: rung)
+    for m, bias, kind, dtype in itertools.product((1, 3), (None, floats(fresh, 24)), "efd", "ef"):
+        for shape in ((m, 24), (24,), (m, 1)):
+            x, residual = floats(fresh, m, 64), floats(fresh, *shape, kind=kind)
+            want = np.asarray(x) @ decoded(q).T + (0 if bias is None else np.asarray(bias))
+            want = (want + np.asarray(residual).astype(np.float32)).astype(dtype)
+            result = call.Result("linear", (m, 24), np.dtype(dtype), None, bias, residual=residual)
+            y = call.run("linear", (x, q), result, "cuda:chosen")
+            assert y.dtype == dtype
+            assert np.allclose(y, want, rtol=2.0**-10, atol=2.0**-20), (m, kind, shape)
+            if shape == (m, 24):
+                assert call.run("linear", (x, q), result._replace(out=residual), "cuda:chosen") is residual
+                assert np.allclose(residual, want, rtol=2.0**-10, atol=2.0**-10)
 
 
 @pytest.mark.parametrize("m", [1, 63, 64, 65, 200])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.activations import joined, layers, router
+from ggmlq.cuda.epilogue import gates
 from ggmlq.cuda.quantize import heads
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.config import Rope
@@ -25,7 +27,7 @@ HOST = Exact()
 @pytest.fixture
 def card(monkeypatch):
     state = put_emulated(monkeypatch)
-    for module in (layers, joined, router, heads):
+    for module in (layers, gates, joined, router, heads):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     return state
 
@@ -58,9 +60,27 @@ def test_gates(card, fresh, name):
     """An exponent of up to 128 is rounded, and its exponential is off by as many units."""
     gate, up = (3 * fresh.standard_normal((3, 150)).astype(np.float32) for _ in range(2))
     gate[0, :4] = 0, 90, -90, 1000
-    y = np.asarray(layers.gated(name, on_device(gate), on_device(up)))
+    y = np.asarray(gates.gate_product(name, on_device(gate)[:, ::-1], on_device(up)[:, ::-1]))
     expected = HOST.gated(name, gate.astype(np.float64), up.astype(np.float64))
-    assert np.allclose(y, expected, rtol=256 * ULP, atol=256 * ULP)
+    assert np.allclose(y[:, ::-1], expected, rtol=256 * ULP, atol=256 * ULP)
+
+
+@pytest.mark.parametrize("kind", ["f", "e", "H"])
+def test_a_gate_behind_two_products(card, fresh, kind):
+    """The number of float32, rounded once, in place of one of the products too; nothing is written beyond."""
+    name = str(fresh.choice(layers.GATES))
+    gate, up = (on_device(fresh.standard_normal((5, 61), np.float32)) for _ in range(2))
+    want = np.asarray(gates.gate_product(name, gate, up))
+    y = on_device(np.full((7, 61), 9, kind))
+    y[1:6] = gate if kind == "f" else 0
+    card.memory.add(y)
+    gates.gated(name, y[1:6] if kind == "f" else gate, up, y[1:6])
+    assert (np.asarray(y)[[0, -1]] == 9).all()
+    got = np.asarray(y[1:6])
+    if kind == "H":
+        assert np.array_equal(got.view(ml_dtypes.bfloat16), want.astype(ml_dtypes.bfloat16))
+    else:
+        assert np.array_equal(got, want.astype(kind))
 
 
 @pytest.mark.parametrize("columns", [40, 600])
@@ -77,7 +97,7 @@ def test_a_sum_and_its_norm(card, fresh, columns):
 @pytest.mark.parametrize("name", layers.GATES)
 def test_gates_of_pairs(card, fresh, name):
     both = 3 * fresh.standard_normal((2, 2, 140)).astype(np.float32)
-    apart = layers.gated(name, on_device(both[..., :70]), on_device(both[..., 70:]))
+    apart = gates.gate_product(name, on_device(both[..., :70]), on_device(both[..., 70:]))
     assert np.array_equal(joined.gated_pair(name, on_device(both)), apart)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
-from emulated_gpu import put_emulated
+from emulated_gpu import addends, put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
 from numpy.testing import assert_equal
@@ -22,7 +22,6 @@ from ggmlq.cuda.packed.layout import layout_of, layouts
 from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.rings.mma_tile import RESERVED, SHARED
 from ggmlq.dispatch.cards import card_named
-from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.formats.packing import halves
 from ggmlq.reference.operands import activations, two_digits
@@ -81,19 +80,20 @@ def packed(card, monkeypatch, host):
     ids=str,
 )
 def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh):
-    """Rows and columns that fill no tile, with a bias, within the bound; nothing is written beyond."""
+    """Rows and columns that fill no tile, with a bias and a residual, within the bound; nothing beyond."""
     name, m, n, k = case
     host = weights(name, n, k, int(fresh.integers(1 << 30)))
     q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, DTYPES[target]))
     x, values = bits(rows("normal", m, k, int(fresh.integers(1 << 30))), kind)
-    bias = fresh.standard_normal(n).astype(np.float32)
     tile = next(each for each in tiles_of(layout_of(host.format), "float16") if each.columns == split[0])
-    RUNG.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=Epilogue(there(card, bias)))
+    end, added, sizes = addends((m, n), card.memory, fresh)
+    RUNG.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=end)
     got = np.asarray(y[1:-1])
     assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
     arithmetic = "exact" if kind == "float16" else "bf16x"
-    want = gq.reference.linear(values, host, arithmetic) + bias
-    limit = gq.reference.bound(values, host, "bf16x") + 2.0**-23 * np.abs(want)
+    product = gq.reference.linear(values, host, arithmetic)
+    want = product + added
+    limit = gq.reference.bound(values, host, "bf16x") + 2.0**-23 * (np.abs(want) + np.abs(product) + sizes)
     if target == "bfloat16":
         got = (got.astype(np.uint32) << 16).view(np.float32)
     limit += np.abs(want) * {"float32": 0, "float16": 2.0**-11, "bfloat16": 2.0**-8}[target] + 1e-7
@@ -109,18 +109,20 @@ def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh
     ids=str,
 )
 def test_as_bytes_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh):
-    """Rows and columns that fill no tile, with a bias: the arithmetic q8 but for sums in float32."""
+    """Rows and columns that fill no tile, with a bias and a residual: q8 but for sums in float32."""
     name, m, n, k = case
     host = weights(name, n, k, int(fresh.integers(1 << 30)))
     q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, DTYPES[target]))
     x, values = bits(rows("normal", m, k, int(fresh.integers(1 << 30))), kind)
-    bias = fresh.standard_normal(n).astype(np.float32)
     tile = next(each for each in tiles_of(layout_of(host.format), BYTES) if each.columns == split[0])
-    Q8.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=Epilogue(there(card, bias)))
+    end, added, sizes = addends((m, n), card.memory, fresh)
+    Q8.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=end)
     assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
     product = gq.reference.linear(values, host, "q8")
-    want = product + bias
-    limit = gq.reference.bound(values, host, "q8") + 2.0**-23 * (np.abs(want) + np.abs(product)) + 1e-7
+    want = product + added
+    limit = (
+        gq.reference.bound(values, host, "q8") + 2.0**-23 * (np.abs(want) + np.abs(product) + sizes) + 1e-7
+    )
     limit += np.abs(want) * {"float32": 0, "float16": 2.0**-11}[target]
     assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
 
@@ -142,13 +144,15 @@ def test_with_sums_of_halves_on_an_emulated_card(case, kind, target, split, card
     numbers = rows("normal", m, k, int(fresh.integers(1 << 30))) * np.float32(4.0) ** -np.arange(m)[:, None]
     numbers[0] = 65504 if target == "float32" else 1
     x, values = bits(numbers, kind)
-    bias = fresh.standard_normal(n).astype(np.float32)
     tile = next(each for each in tiles_of(layout_of(host.format), HALF_SUMS) if each.columns == split[0])
-    HALVES.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=Epilogue(there(card, bias)))
+    end, added, sizes = addends((m, n), card.memory, fresh)
+    HALVES.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, split[1]), end=end)
     assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
     product = gq.reference.linear(values, host, "f16r")
-    want = product + bias
-    limit = gq.reference.bound(values, host, "f16r") + 2.0**-23 * (np.abs(want) + np.abs(product)) + 1e-7
+    want = product + added
+    limit = (
+        gq.reference.bound(values, host, "f16r") + 2.0**-23 * (np.abs(want) + np.abs(product) + sizes) + 1e-7
+    )
     limit += np.abs(want) * {"float32": 0, "float16": 2.0**-11}[target]
     assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
 

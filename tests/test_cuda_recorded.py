@@ -180,6 +180,38 @@ def test_results_as_halves(kernel, bias, card):
             assert (bias is not None) is (b is not None and b.data.ptr in words)
 
 
+@pytest.mark.parametrize("kernel", ["cuda:gemv", "cuda:warp_specialized", "cuda:mma_bf16", "cuda:wgmma"])
+@pytest.mark.parametrize("bias", [None, np.float32])
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_residual_goes_to_the_kernel_that_rounds(m, bias, kernel, card):
+    """It may be the result. Behind a kernel that does not round it is added by another one."""
+    q, b = weights("q4_0"), None if bias is None else on_device(np.zeros(N, bias))
+    adds = kernel != "cuda:wgmma"
+    for round in range(4):
+        x, stream, more = aligned((m, K)), on_device(np.zeros((m, N), np.float16)), aligned((m, N))
+        card.launches.clear()
+        y = gq.linear(x, q, kernel=kernel, bias=b, residual=more, dtype=np.float16)
+        assert (y.dtype, y.shape) == (np.float16, (m, N))
+        words = [word for launch in card.launches for word in launch[3]]
+        assert (more.data.ptr in words and y.data.ptr in words) is adds, round
+        assert gq.linear(x, q, kernel=kernel, bias=b, residual=stream, out=stream) is stream
+        words = card.launches[-1][3]
+        assert (list(words).count(stream.data.ptr) == 2) is adds
+
+
+@pytest.mark.parametrize("shape", [(3, N), (1, N), (N,), (3, 1), (1, 3, N)])
+def test_a_residual_that_no_kernel_adds(shape, card):
+    """Other shapes and kinds, and one that lies in the result in another way, are added behind."""
+    q, x = weights("q4_0"), aligned((1, 3, K))
+    kernel = "cuda:warp_specialized"
+    for kind, whole in ((np.float64, ()), (np.float32, ((1, 3, N), (3, N), (1, N), (N,)))):
+        for _ in range(3):
+            card.launches.clear()
+            more = on_device(np.zeros(shape, kind))
+            gq.linear(x, q, kernel=kernel, residual=more, dtype=np.float16)
+            assert any(more.data.ptr in launch[3] for launch in card.launches) is (shape in whole), kind
+
+
 def test_memory_between_kernels_has_places_of_its_own(card, monkeypatch):
     """A pool gives an address again as soon as it is free; a recording must not take it for one array."""
     memory = on_device(np.zeros(4096, np.uint8))

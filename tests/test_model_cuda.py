@@ -142,7 +142,7 @@ def kernels_of_layers(put):
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
         turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
         spread=spread,
-        gated=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
+        gate_product=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
 
 

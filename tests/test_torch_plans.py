@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -134,8 +135,8 @@ def test_memory_between_kernels_is_there_until_all_are_launched(card, torch, mon
     tensors.members.cache_clear()
     call, seen = plan.__class__.__call__, []
 
-    def launched(self, x, y, stream, between=0, bias=0):
-        call(self, x, y, stream, between, bias)
+    def launched(self, x, y, stream, between=0, *addends):
+        call(self, x, y, stream, between, *addends)
         seen.append({y, between} <= alive)
 
     monkeypatch.setattr(plan.__class__, "__call__", launched)
@@ -311,6 +312,31 @@ def test_bits_of_bfloat16_in_and_out(m, card, torch):
     assert q.recording((m, "auto", None, "HHH")) is not None
     odd, out = q[: N - 1], arrays(aligned((m, N - 1), BFLOAT16))
     assert not of_bits(x, odd, kernel="auto", out=out, arithmetic=None, bias=None)
+
+
+@pytest.mark.parametrize("m", [1, 7, 300])
+def test_a_residual_of_tensors(m, card, torch):
+    """Launches that were recorded with one add another, which may be the result; of one row it is a bias."""
+    q = weights("q4_0")
+    for _ in range(3):
+        x, out, more = (arrays(aligned(shape, BFLOAT16)) for shape in ((m, K), (m, N), (m, N)))
+        assert of_bits(x, q, kernel="auto", out=out, arithmetic=None, residual=more)
+    assert q.recording((m, "auto", None, "HHH" if m == 1 else "HH+H")) is not None
+    card.launches.clear()
+    x, y, more = (aligned(shape, BFLOAT16) for shape in ((m, K), (m, N), (m, N)))
+    call = partial(tensors.linear, x, q, "auto", None)
+    assert call(y, None, BFLOAT16, more) is y
+    assert {y.data_ptr(), more.data_ptr()} <= {*card.launches[-1][3]}
+    assert call(more, None, BFLOAT16, more) is more
+    assert list(card.launches[-1][3]).count(more.data_ptr()) == 2
+    assert len(card.launches) == 2
+    other = aligned((m, N), FLOAT16)
+    assert call(None, None, BFLOAT16, other) is None, "nothing was recorded with this kind"
+    assert call(None, None, FLOAT32, more) is None
+    memory = aligned((m * N + 8,), BFLOAT16).data
+    near, far = (Tensor(memory[i : i + m * N].reshape(m, N), BFLOAT16) for i in (0, 8))
+    assert call(near, None, BFLOAT16, far) is None, "it would be overwritten"
+    assert len(card.launches) == 2
 
 
 def test_a_bias_of_a_layer(card, torch):

@@ -31,7 +31,7 @@ FEW = 8  # cases of a family that come together
 BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
-    "ggmlq.cuda.activations.layers.gater", "ggmlq.cuda.epilogue.gates.gater",
+    "ggmlq.cuda.epilogue.gates.gater",
     "ggmlq.cuda.activations.layers.spreader",
     "ggmlq.cuda.activations.joined.sum_normer", "ggmlq.cuda.activations.joined.pair_gater",
     "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",

@@ -8,14 +8,15 @@ from ..codes import Code
 
 
 class Epilogue(NamedTuple):
-    """The steps: add a bias, then make codes under static scales; the bits are those of separate kernels.
+    """The steps: add a bias and a residual, then make codes under static scales, all in float32.
 
-    Each step computes in float32.
+    Bits are those of separate kernels. But where warps or blocks add up sums, a residual is one of these.
     """
 
     bias: Any = None  # [N], C-contiguous: float32; for blocks also float16, or bits of bfloat16 as uint16
     code: Code | None = None  # of 8 bits, for floats; None: results stay floats
     scales: Any = None  # float32, (1 or M, 1 or N)
+    residual: Any = None  # [M, N], N even, C-contiguous, of a kind like the bias; without a code
 
 
 PLAIN = Epilogue()

@@ -100,6 +100,7 @@ class Rung:
                   launches can be recorded and repeated; on a GPU x may then be float32, float16 or, as
                   uint16, the bits of bfloat16
         ends      ``launch(x, w, out, end=Epilogue(…))`` adds a bias, and writes codes into ``out``
+        adds      it adds the residual of that Epilogue, too
         invariant a row of ``out`` has its bits whatever the other rows are; or a ``launch`` so that it has
     """
 
@@ -116,6 +117,7 @@ class Rung:
     narrow: bool = False
     repeats: bool = False
     ends: bool = False
+    adds: bool = False
     invariant: bool | Callable[..., Any] = False
 
 
@@ -133,11 +135,12 @@ def register(
     narrow: bool = False,
     repeats: bool = False,
     ends: bool = False,
+    adds: bool = False,
     invariant: bool | Callable[..., Any] = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""
     flags: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
-    flags |= {"repeats": repeats, "ends": ends, "invariant": invariant}
+    flags |= {"repeats": repeats, "ends": ends, "adds": adds, "invariant": invariant}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)

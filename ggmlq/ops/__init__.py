@@ -10,6 +10,7 @@
     invariant        products on a GPU of which no row depends on the rows beside it
     epilogue         bias, residual and rounding in one pass, where no kernel does them
     tensors          calls with torch tensors, warm ones and others
+    tensor_sums      products of them with a residual, in one launch
     layer_call       warm calls of a layer in torch
     torch_context    the context in which kernels work on torch's stream, with its memory
     operands         operands of a product, checked

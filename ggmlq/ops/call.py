@@ -26,6 +26,7 @@ from ..dispatch.checks import FLOAT32, check_bias, check_out, float_dtype, takes
 from ..dispatch.epilogue import PLAIN, Epilogue, is_written
 from ..dispatch.ladder import Problem, Rung
 from . import tuning, warm
+from .epilogue import lies_as_results
 from .quantize_scaled import coded, static_scales
 
 
@@ -46,6 +47,7 @@ class Result(NamedTuple):
     out: Any
     bias: Any
     coding: Coding | None = None
+    residual: Any = None  # on a GPU; of the result's shape, or one that NumPy broadcasts to it
 
 
 def result_of(
@@ -69,7 +71,7 @@ def run(
     ``key``: the key of the call's recording, if it is an ordinary call; ``remake(*key.arrays)`` makes the
     first operand again; None: it is the array.
     """
-    weights, (request, shape, wanted, out, bias, coding) = operands[1], result
+    weights, (request, shape, wanted, out, bias, coding, _) = operands[1], result
     memory, xp = weights.memory, namespace(weights.memory)
     with on_device_of(problem, memory, weights), np.errstate(over="ignore", invalid="ignore"):
         if kernel == "auto" and not is_host(memory) and does_without_cublas(memory):
@@ -79,11 +81,14 @@ def run(
         sums = (len(operands[0]), len(weights)) if len(operands) == 2 else shape
         some = math.prod(sums) and weights.shape[-1]
         scale = weights.scale if isinstance(weights, QuantArray) else None
-        epilogue = _epilogue(rung, weights, sums, result) if rung.ends and some and scale is None else PLAIN
-        rest = bias if epilogue.bias is None else None  # what no kernel adds
+        addends = _addends(result, sums)
+        takes = rung.ends and some and scale is None
+        epilogue = _epilogue(rung, weights, sums, result, *addends) if takes else PLAIN
+        added = epilogue.bias, epilogue.residual
+        rest = [one for one, other in zip(addends, added, strict=True) if one is not None and other is None]
         narrow = FLOAT32 if scale is not None else wanted if out is None else out.dtype
         dtype = _written(rung, narrow, sums, rest, coding, epilogue)
-        direct = out is not None and _takes(out, operands, bias, dtype)
+        direct = out is not None and _takes(out, (*operands, *rest), bias, dtype)
         y = out.reshape(sums) if direct else xp.empty(sums, dtype)
         if not some:
             y[...] = 0
@@ -97,8 +102,9 @@ def run(
             rung.launch(*operands, y, end=epilogue)
         if scale is not None:
             multiply(y, scale if len(operands) == 2 else of_uses(scale, operands[2]))
-        if rest is not None:
-            y += rest
+        for addend in rest:  # what no kernel adds
+            rows = y.reshape(shape)
+            rows += addend
         if out is not None:
             if not direct and not _narrowed(y, out):
                 out[...] = y.reshape(shape)
@@ -116,9 +122,19 @@ def does_without_cublas(memory: Any) -> bool:
     return is_over_torch(type(memory)) or bool(cuda_device().capturing(memory.device.id))
 
 
-def _epilogue(rung: Rung, weights: Any, sums: tuple[int, ...], result: Result) -> Epilogue:
-    """The steps after the sums that the rung takes itself: bias and codes, but never a bias in float64."""
-    bias, coding, memory = result.bias, result.coding, weights.memory
+def _addends(result: Result, sums: tuple[int, ...]) -> tuple[Any, Any]:
+    """Bias and residual; a residual that is the same for all rows is a bias where there is no other."""
+    bias, residual = result.bias, result.residual
+    if bias is None and residual is not None and residual.shape[-1:] == (residual.size,) == sums[-1:]:
+        return residual.reshape(-1), None
+    return bias, residual
+
+
+def _epilogue(
+    rung: Rung, weights: Any, sums: tuple[int, ...], result: Result, bias: Any, residual: Any
+) -> Epilogue:  # fmt: skip
+    """The steps after the sums that the rung takes itself: bias, residual and codes; no bias in float64."""
+    coding, memory = result.coding, weights.memory
     if bias is not None:
         if bias.dtype.itemsize > 4:
             return PLAIN
@@ -128,6 +144,8 @@ def _epilogue(rung: Rung, weights: Any, sums: tuple[int, ...], result: Result) -
         request = f"{result.request} with requantize"
         scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
         return Epilogue(bias, coding.code, scales)
+    if residual is not None and rung.adds and lies_as_results(residual, sums):
+        return Epilogue(bias, residual=residual.reshape(sums))
     return PLAIN if bias is None else Epilogue(bias)
 
 
@@ -178,5 +196,5 @@ def _written(
     """The dtype that a kernel writes: that of codes, of 16 bits where it may round its sums, or float32."""
     if epilogue.code is not None:
         return epilogue.code.dtype
-    narrow = rung.narrow and rest is None and coding is None and wanted.itemsize == 2 and not sums[-1] % 2
+    narrow = rung.narrow and not rest and coding is None and wanted.itemsize == 2 and not sums[-1] % 2
     return wanted if narrow else FLOAT32

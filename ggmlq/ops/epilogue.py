@@ -1,7 +1,8 @@
 """The epilogue of products beside their kernels: bias, residual and rounding, in one pass over the sums.
 
 Sums are float32. A bias is added to them, then a residual, in float32, and the result is rounded once to the
-dtype that the caller wants. On the host the pass goes by pieces of rows, which stay in the cache.
+dtype that the caller wants. On the host the pass goes by pieces of rows, which stay in the cache. On a GPU it
+serves where no kernel does all of this itself (call.py).
 """
 
 from __future__ import annotations
@@ -76,6 +77,17 @@ def fits(part: Any, shape: tuple[int, ...]) -> bool:
         return np.broadcast_shapes(tuple(part), shape) == shape
     except ValueError:
         return False
+
+
+def lies_as_results(residual: Any, shape: tuple[int, ...]) -> bool:
+    """True if kernels may add a residual on a GPU: of float32 or 16 bits, each number where its result lies.
+
+    They read two neighbours of 16 bits at a time, of rows of even length.
+    """
+    n = shape[-1]
+    if residual.shape[-1:] != (n,) or residual.size != math.prod(shape) or n % 2 or residual.data.ptr % 4:
+        return False
+    return residual.dtype.char in "feH" and bool(residual.flags.c_contiguous)
 
 
 def place_for_sums(end: Ending, *operands: Any) -> Any:

@@ -16,9 +16,9 @@ from ..base.devices import device_of, is_host, is_over_torch, on_device_of, plac
 from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype, is_bfloat16
 from ..dispatch.problems import Linear
-from . import tensors, transposed, warm, warm_device
+from . import tensor_sums, tensors, transposed, warm, warm_device
 from .call import Result, as_wanted, result_of, run
-from .epilogue import added, ended, rows_of
+from .epilogue import added, ended, ending, rows_of
 from .invariant import by_pieces, kernel_of
 from .operands import check_blocks
 
@@ -145,7 +145,13 @@ def _added(
     x: Any, q: Any, kernel: str, arithmetic: Any, out: Any, bias: Any, residual: Any, dtype: Any,
     invariant: bool,
 ) -> Any:  # fmt: skip
-    """The product plus a residual, where there is one; repeated calls are warm but for that."""
+    """The product plus a residual, where there is one. On a GPU a kernel may add it, and repeated calls are
+    warm; elsewhere they are warm but for that.
+    """
+    if residual is not None and not invariant and (on_device := _warm(x)) is not None:
+        y = on_device(x, q, kernel, arithmetic, out, bias, dtype, residual)
+        if y is not None:
+            return y
     options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "invariant": invariant}
     if isinstance(q, Transposed):
         options |= {"out": out, "bias": bias, "residual": residual, "dtype": dtype}
@@ -156,8 +162,18 @@ def _added(
             bias = check_bias(REQUEST, bias, q)
     shape = (*rows_of(x), q.shape[0])
     if is_tensor(x):
+        y = None
+        if not (invariant or isinstance(q, Divided)):
+            product = partial(of_bits, q=q, kernel=kernel, arithmetic=arithmetic)
+            y = tensor_sums.linear_added(REQUEST, product, q.memory, x, residual, shape, out, dtype, bias)
+        if y is not None:
+            return y
         options |= {"bias": bias}
         return tensors.added(REQUEST, lambda: linear(x, q, **options), x, residual, shape, out, dtype)
+    if not (invariant or isinstance(q, Divided) or is_host(q.memory)):
+        x = activations(REQUEST, x, q, bfloat16=True)
+        end = ending(REQUEST, shape, q.device, residual, out, dtype)
+        return _product(x, q, kernel, arithmetic, out, bias, dtype, residual=end.residual)
     return added(REQUEST, partial(linear, x, q, **options), q, shape, bias, residual, out, dtype)
 
 
@@ -170,10 +186,11 @@ def _warm(x: Any) -> Any:
 
 def _product(
     x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any,
-    invariant: bool = False,
+    invariant: bool = False, residual: Any = None,
 ) -> Any:  # fmt: skip
-    """The product of checked activations, floats or the bits of bfloat16."""
+    """The product of checked activations, floats or the bits of bfloat16; ``residual``: on a GPU alone."""
     result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
+    result = result._replace(residual=residual)
     problem = problem_of(x, q)
     if (
         x.dtype is not FLOAT32
@@ -201,11 +218,13 @@ def problem_of(x: Any, q: QuantArray) -> Linear:
 
 
 def of_bits(
-    bits: Any, q: QuantArray, *, out: Any, kernel: str, arithmetic: Any, bias: Any = None
+    bits: Any, q: QuantArray, *, out: Any, kernel: str, arithmetic: Any, bias: Any = None,
+    residual: Any = None,
 ) -> bool:  # fmt: skip
     """Multiply bfloat16 on a GPU by a kernel that reads its bits; False where there is none.
 
-    ``out`` is float32, or uint16 for the bits of bfloat16; then ``bias`` may be bits, too.
+    ``out`` is float32, or uint16 for the bits of bfloat16; then ``bias`` may be bits, too. With a residual
+    all of them, x too, are bits or floats, and a kernel does all.
     """
     if (
         q.scale is not None
@@ -217,12 +236,14 @@ def of_bits(
     problem = problem_of(bits, q)
     if not bits.size or not (rung := ladder.choose(problem, kernel, arithmetic)).repeats:
         return False
-    if out.dtype != np.uint16:
+    n = len(q)
+    if residual is None and out.dtype != np.uint16:
         _product(bits, q, kernel, arithmetic, out, bias, np.float32)
         return True
-    n = len(q)
     if not (rung.narrow and rung.ends) or n % 2 or (bias is not None and bias.shape != (n,)):
         return False
-    result = Result(REQUEST, out.shape, out.dtype, out, bias)
+    if not (residual is None or rung.adds or (bias is None and problem.m == 1)):
+        return False
+    result = Result(REQUEST, out.shape, out.dtype, out, bias, residual=residual)
     run(problem, (bits, q), result, kernel, arithmetic, warm.linear_key(bits, problem.m, kernel, arithmetic))
     return True

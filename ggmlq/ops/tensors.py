@@ -70,8 +70,12 @@ def members(torch: Any) -> Torch:
 # --- warm calls -------------------------------------------------------------------------------
 
 
-def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
-    """``x @ q.T + bias`` of tensors, if that is a warm call (an earlier one was recorded); else None."""
+def linear(
+    x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any, residual: Any = None
+) -> Any | None:  # fmt: skip
+    """``x @ q.T + bias + residual`` of tensors, if that is a warm call (an earlier one was recorded); else
+    None. On the host that has no residual.
+    """
     torch = members(sys.modules["torch"])
     if type(q) is not QuantArray or type(x) is not torch.tensor:
         return None
@@ -84,10 +88,14 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         if on_device:
             wanted = kind if out is None else out.dtype
             written = wanted if wanted in torch.kinds else torch.float32
+            m = math.prod(shape[:-1])
+            added, after = (residual, None) if bias is None and m == 1 else (bias, residual)
+            letters = _letters_of(torch, added, after)
             launches, whole = warm_device.recording(
-                q, math.prod(shape[:-1]), kernel, arithmetic, letter, torch.kinds[written],
-                None if bias is None else torch.kinds.get(bias.dtype),
-            )  # fmt: skip
+                q, m, kernel, arithmetic, letter, torch.kinds[written], letters
+            )
+            if residual is not None and not whole:
+                return None
         else:
             launches = q.recording((shape, kernel, arithmetic))
     except (TypeError, AttributeError):  # it cannot be hashed, so it is no dtype nor the name of a kernel
@@ -99,8 +107,11 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
         return None
     if out is not None and (not is_ordinary(torch, out, (*shape[:-1], n), index) or out.is_inference()):
         return None
+    if residual is not None and not (on_device and _fits(torch, residual, (*shape[:-1], n), index, out)):
+        return None
     if on_device:
-        y = _on_device(torch, launches, x, q, out, bias, written if whole else torch.float32, whole)
+        written = written if whole else torch.float32
+        y = _on_device(torch, launches, x, q, out, bias, written, whole, added, after)
         if y is None or y is out:
             return y
     else:
@@ -121,9 +132,12 @@ def linear(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dt
 
 
 def _on_device(
-    torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any, written: Any, whole: bool
+    torch: Torch, launches: Any, x: Any, q: Any, out: Any, bias: Any, written: Any, whole: bool, added: Any,
+    after: Any,
 ) -> Any | None:  # fmt: skip
-    """The product by recorded launches, of the dtype ``written``; ``whole``: they add the bias."""
+    """The product by recorded launches, of the dtype ``written``; ``whole``: they add ``added`` as a bias and
+    ``after`` as a residual.
+    """
     index, memory = x.get_device(), q.memory
     current = torch.device() if is_over_torch(type(memory)) else cuda_driver().device()
     if not (current == index == memory.data.device_id) or not x.is_contiguous():
@@ -132,21 +146,34 @@ def _on_device(
     if not address or address % 16 or (stream and (torch.device() != index or torch.capturing())):
         return None
     y = out
-    if out is None or out.dtype is not written or out.data_ptr() % 4 or not _is_apart(out, x, memory, bias):
+    if out is None or out.dtype is not written or out.data_ptr() % 4 or not is_apart(out, x, memory, bias):
         y = torch.empty((*x.shape[:-1], q.shape[0]), dtype=written, device=x.device)
         if not y.data_ptr():  # a mode under which tensors have no memory
             return None
-    at = bias.data_ptr() if whole and bias is not None else 0
+    at = [part.data_ptr() if whole and part is not None else 0 for part in (added, after)]
     if launches.workspace:
         workspace = torch.empty(launches.workspace, dtype=torch.bytes, device=x.device)
-        launches(address, y.data_ptr(), stream, workspace.data_ptr(), at)
+        launches(address, y.data_ptr(), stream, workspace.data_ptr(), *at)
     else:
-        launches(address, y.data_ptr(), stream, 0, at)
+        launches(address, y.data_ptr(), stream, 0, *at)
     if bias is not None and not whole:
         with cuda_module("machine.serving").served_by(is_over_torch(type(memory))):
             add = warm_device.adder(q, math.prod(x.shape[:-1]), torch.kinds[bias.dtype])
         add(bias.data_ptr(), y.data_ptr(), stream)
     return y
+
+
+def _letters_of(torch: Torch, bias: Any, residual: Any) -> str | None:
+    """The letters of what launches add, as warm_device.py has them."""
+    letters = None if bias is None else torch.kinds.get(bias.dtype)
+    return letters if residual is None else f"{letters or ''}+{torch.kinds.get(residual.dtype)}"
+
+
+def _fits(torch: Torch, residual: Any, shape: tuple[int, ...], index: int, out: Any) -> bool:
+    """True for a residual that launches can add: of the result's shape, ``out`` itself or apart from it."""
+    if not is_ordinary(torch, residual, shape, index):
+        return False
+    return out is None or out is residual or is_apart(out, residual)
 
 
 def _address(x: Any) -> int:
@@ -171,11 +198,12 @@ def is_ordinary(torch: Torch, tensor: Any, shape: tuple[int, ...], index: int, o
     return tensor.get_device() == index and _is_plain(torch, tensor) and tensor.is_contiguous()
 
 
-def _is_apart(out: Any, x: Any, memory: Any, bias: Any) -> bool:
+def is_apart(out: Any, x: Any, memory: Any = None, bias: Any = None) -> bool:
     """True if ``out`` shares no memory with what a product reads; all of it is contiguous."""
     spans = [(part.data_ptr(), part.numel() * part.element_size()) for part in (x, bias) if part is not None]
+    spans += [] if memory is None else [(memory.data.ptr, memory.nbytes)]
     first, last = out.data_ptr(), out.data_ptr() + out.numel() * out.element_size()
-    return not any(at < last and first < at + size for at, size in (*spans, (memory.data.ptr, memory.nbytes)))
+    return not any(at < last and first < at + size for at, size in spans)
 
 
 # --- other calls, by the way of arrays --------------------------------------------------------
@@ -191,22 +219,22 @@ def called(
     ``of_bits`` multiplies the bits of bfloat16 on a GPU; if no kernel does, it does nothing and gives False.
     """
     torch = sys.modules["torch"]
-    kind = _kind(request, torch, dtype)
+    kind = kind_named(request, torch, dtype)
     if residual is not None:
         more = (operands, shape, None, torch.float32, bias, of_bits)
         return added(
             request, lambda: called(operation, request, x, *more, **options), x, residual, shape, out, dtype
         )
-    _refuse_others(request, torch, x=x, bias=bias, out=out)
+    refuse_others(request, torch, x=x, bias=bias, out=out)
     bfloat = of_bits is not None and x.is_cuda and x.dtype is torch.bfloat16 and not x.is_neg()
     with as_torch_works(torch, x.device, getattr(operands[0], "memory", None) if operands else None):
         rows = array_of(request, x) if not bfloat else bits_of(request, x.detach().view(torch.int16), "x")
         y = out
         if bfloat and out is None and kind is torch.bfloat16:
             y = torch.empty(shape, dtype=kind, device=x.device)
-            bits = dict(options, out=_bits(request, torch, y, "out"), bias=None)
+            bits = dict(options, out=memory_as_kernels_read(request, torch, y, "out"), bias=None)
             if bias is not None:
-                bits["bias"] = _bits(request, torch, bias, "bias")
+                bits["bias"] = memory_as_kernels_read(request, torch, bias, "bias")
             if of_bits is not None and of_bits(rows.view(np.uint16), *operands, **bits):
                 return y
         if of_bits is not None and out is None and x.is_cuda and kind is x.dtype is torch.float16:
@@ -231,14 +259,14 @@ def added(
 ) -> Any:  # fmt: skip
     """``product()``, float32 of this shape, plus a residual, rounded once."""
     torch = sys.modules["torch"]
-    kind = _kind(request, torch, dtype)
-    _check_residual(request, torch, x, residual, shape, out)
+    kind = kind_named(request, torch, dtype)
+    check_residual(request, torch, x, residual, shape, out)
     y = product()
     y += residual
     return y.to(kind) if out is None else out.copy_(y)
 
 
-def _kind(request: str, torch: Any, dtype: Any) -> Any:
+def kind_named(request: str, torch: Any, dtype: Any) -> Any:
     """The dtype of torch's that a caller names, by it or by NumPy's."""
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(request, dtype).name)
     if not kind.is_floating_point:
@@ -246,11 +274,11 @@ def _kind(request: str, torch: Any, dtype: Any) -> Any:
     return kind
 
 
-def _check_residual(
+def check_residual(
     request: str, torch: Any, x: Any, residual: Any, shape: tuple[int, ...], out: Any
 ) -> None:  # fmt: skip
     """Refuse a residual that cannot be added to a result of this shape, or an ``out`` of another."""
-    _refuse_others(request, torch, x=x, residual=residual, out=out)
+    refuse_others(request, torch, x=x, residual=residual, out=out)
     for name, tensor in (("residual", residual), ("out", out)):
         if tensor is not None and tensor.device != x.device:
             raise DeviceError(f"{request}: {name} is on {tensor.device}, x on {x.device}; move it there")
@@ -262,14 +290,14 @@ def _check_residual(
         raise ShapeError(f"{request}: out has shape {tuple(out.shape)}, the result {shape}; allocate {shape}")
 
 
-def _bits(request: str, torch: Any, tensor: Any, name: str) -> Any:
+def memory_as_kernels_read(request: str, torch: Any, tensor: Any, name: str) -> Any:
     """A tensor as an array: of bfloat16 the bits, as uint16."""
     if tensor.dtype is not torch.bfloat16:
         return array_of(request, tensor, name)
     return bits_of(request, tensor.detach().view(torch.int16), name).view(np.uint16)
 
 
-def _refuse_others(request: str, torch: Any, **operands: Any) -> None:
+def refuse_others(request: str, torch: Any, **operands: Any) -> None:
     for name, operand in operands.items():
         if operand is None:
             continue

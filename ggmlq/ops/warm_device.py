@@ -1,7 +1,8 @@
 """Warm calls on a GPU: products with blocks that repeat recorded launches, or a rung that was chosen before.
 
-A recording has the kinds of x, of y and of the bias in its key. Rungs that round their sums write y as it is
-wanted and add the bias; of others y is float32 first, and kernels behind do the rest.
+A recording has the kinds of x, of y, of the bias and of the residual in its key. Rungs that round their sums
+write y as it is wanted and add the bias; of others y is float32 first, and kernels behind do the rest. A warm
+call with a residual repeats launches that add it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ..dispatch.ladder import Rung
 FLOAT16 = np.dtype(np.float16)
 
 
-def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any) -> Any | None:
+def on_device(
+    x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any, residual: Any = None
+) -> Any | None:  # fmt: skip
     """A warm product of CuPy's floats with blocks, on the current device; None where the call is not warm."""
     if type(q) is not QuantArray or type(memory := q.memory) is not type(x):
         return None
@@ -38,12 +41,19 @@ def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any,
     if bias is not None and not _fits(bias, (n,), x, index):
         return None
     wanted = np.dtype(dtype) if out is None else out.dtype
+    added, after = bias, None  # by the launches
+    if residual is not None:
+        if not _fits(residual, result, x, index) or not residual.flags.c_contiguous:
+            return None
+        if out is not None and residual is not out and gpu.share(out, residual):
+            return None
+        added, after = (residual, None) if bias is None and m == 1 else (bias, residual)
     try:
-        bias_kind = None if bias is None else bias.dtype.char
-        launches, whole = recording(q, m, kernel, arithmetic, kind, wanted.char, bias_kind)
+        letters = letters_of(added, after)
+        launches, whole = recording(q, m, kernel, arithmetic, kind, wanted.char, letters)
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
-    if launches is None or (stream.ptr and stream.is_capturing()):
+    if launches is None or (residual is not None and not whole) or (stream.ptr and stream.is_capturing()):
         return None  # CuPy's pool would give the memory of a captured product to others
     written = wanted if whole else FLOAT32
     if out is None:
@@ -60,10 +70,10 @@ def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any,
         launches.launch(x.reshape(m, size[1]), q, y.reshape(m, n))
     elif not is_aligned(x):
         return None
-    elif whole and bias is not None:
-        if not bias.flags.c_contiguous:
+    elif whole and letters:
+        if bias is not None and not bias.flags.c_contiguous:
             return None
-        launches(x.data.ptr, y.data.ptr, stream.ptr, bias=bias.data.ptr)
+        launches(x.data.ptr, y.data.ptr, stream.ptr, 0, _address(added), _address(after))
     else:
         launches(x.data.ptr, y.data.ptr, stream.ptr)
     if whole:
@@ -71,14 +81,26 @@ def on_device(x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any,
     return _finished(gpu, q, m, y, bias, stream.ptr, out is None and dtype is np.float16)
 
 
-def recording(
-    q: Any, m: int, kernel: Any, arithmetic: Any, x: str, y: str, bias: str | None
-) -> tuple[Any, bool]:  # fmt: skip
-    """The recording of a product, and whether it writes y as it is wanted, bias included; else it is float32.
+def _address(array: Any) -> int:
+    """The address of an array, 0 for None."""
+    return 0 if array is None else int(array.data.ptr)
 
-    ``x``, ``y``, ``bias``: letters of their kinds.
+
+def letters_of(bias: Any, residual: Any) -> str:
+    """The letters of the kinds of what launches add, of which one or both may be None."""
+    letters = "" if bias is None else bias.dtype.char
+    return letters if residual is None else f"{letters}+{residual.dtype.char}"
+
+
+def recording(
+    q: Any, m: int, kernel: Any, arithmetic: Any, x: str, y: str, addends: str | None
+) -> tuple[Any, bool]:  # fmt: skip
+    """The recording of a product, and whether it writes y as it is wanted, with all that is added to it; else
+    y is float32.
+
+    ``x``, ``y``, ``addends``: letters of their kinds.
     """
-    kinds = x + y + (bias or "")
+    kinds = x + y + (addends or "")
     launches = q.recording(key_of(m, kernel, arithmetic, kinds))
     if launches is not None or kinds == x + "f":
         return launches, type(launches) is not Rung or kinds == x + "f"
@@ -112,7 +134,7 @@ def _finished(gpu: Any, q: Any, m: int, y: Any, bias: Any, stream: int, halves: 
 def key_of(m: int, kernel: str, arithmetic: str | None, kinds: str) -> tuple[Any, ...]:
     """The key of a product of m rows on a GPU.
 
-    ``kinds``: letters of the dtypes of x, y and the bias, if there is one ("H": the bits of bfloat16).
+    ``kinds``: letters of the dtypes of x, y and what is added, if there is any ("H": the bits of bfloat16).
     """
     return (m, kernel, arithmetic) if kinds == "ff" else (m, kernel, arithmetic, kinds)
 
@@ -147,8 +169,7 @@ def launched(
     x, q = operands
     if cuda_device().capturing(x.device.id):
         return False
-    bias = end.bias
-    kinds = x.dtype.char + y.dtype.char + ("" if bias is None else bias.dtype.char)
+    kinds = x.dtype.char + y.dtype.char + letters_of(end.bias, end.residual)
     place = key_of(*facts, kinds)
     if not rung.repeats:
         q.keep_recording(place, rung)
@@ -157,8 +178,8 @@ def launched(
         return False
     recorder = cuda_module("machine.recorded")
     if (launches := q.recording(place)) is not None:  # something else of the call is not ordinary
-        at = 0 if bias is None else bias.data.ptr
-        launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr, bias=at)
-    elif (launches := recorder.recorded_product(rung.launch, x, q, y, bias)) is not None:
+        stream, addresses = cuda_driver().stream(x.device.id).ptr, map(_address, (end.bias, end.residual))
+        launches(x.data.ptr, y.data.ptr, stream, 0, *addresses)
+    elif (launches := recorder.recorded_product(rung.launch, x, q, y, end)) is not None:
         q.keep_recording(place, launches)
     return True

@@ -8,7 +8,7 @@ code_tiles.py      the same in the order of ``mma``, in pieces that a block copi
 scaled_tiles.py    floats e4m3 in that order, with a power of two for each 32
 digit_tiles.py     the same as two floats of 4 bits each, with a scale for each 16
 x_tiles.py         bfloat16, swizzled as ``wgmma`` reads it from shared memory
-layers.py          norms of rows, heads turned by positions, gates: a launch each
+layers.py          norms of rows, heads turned by positions: a launch each; the functions of gates
 joined.py          a sum and its norm, a gate and what it lets through as halves of a row: a launch each
 router.py          the scores of experts, the choice of some, weighted sums: a launch each
 expert_x_tiles.py  the same for experts: rows where a plan has their uses

@@ -1,4 +1,4 @@
-"""Small parts of a layer, each in one launch: norms of rows, heads turned by positions, gates.
+"""Small parts of a layer, each in one launch: norms of rows, heads turned by positions; and gating functions.
 
 CuPy takes a launch for each sum, root and product. In float32 throughout; exponentials are the GPU's own, off
 by two units in the last place, and a little more where their argument is large.
@@ -281,31 +281,3 @@ def gating(name: str) -> Any:
         return mul(product(g, mul(g, float32(1.702))), add(u, float32(1)))
 
     return {"silu": silu, "gelu": gelu, "swiglu_oai": swiglu_oai}[name]
-
-
-@family((name,) for name in GATES)
-def gater(name: str) -> Kernel:
-    """The kernel of a gate and what it lets through."""
-    act, take_turn = gating(name), dependent_launch.take_turn
-
-    def kernel(
-        gate: Any,  # float32 [count]
-        up: Any,
-        out: Any,
-        count: Any,
-    ) -> None:
-        take_turn()
-        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        if i < count:
-            out[i] = act(gate[i], up[i])
-
-    return Kernel(f"gate {name}", kernel, VECTOR, VECTOR, VECTOR, uint32, threads=THREADS, early=True)
-
-
-def gated(name: str, gate: Any, up: Any) -> Any:
-    """``act(gate) · up`` by the activation's name."""
-    xp = cupy()
-    gates, ups = (xp.ascontiguousarray(x).reshape(-1) for x in (gate, up))
-    out = xp.empty(gates.shape, np.float32)
-    gater(name)((-(-gates.size // THREADS),), (THREADS,), gates, ups, out, gates.size)
-    return out.reshape(gate.shape)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..activations.joined import numbered_gating
 from ..activations.layers import GATES
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.language import cuda, uint32, uint64
+from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from .results import LETTERS, store_as
 
@@ -40,3 +43,11 @@ def gated(activation: str, gates: Any, ups: Any, y: Any) -> None:
     """``y = act(gates) · ups`` of float32 arrays; y may be one of them, or have 16 bits."""
     blocks = -(-y.size // THREADS)
     gater()((blocks,), (THREADS,), gates, ups, y, LETTERS[y.dtype.char], GATES.index(activation), y.size)
+
+
+def gate_product(activation: str, gate: Any, up: Any) -> Any:
+    """``act(gate) · up`` of float32 arrays of one shape, with any strides."""
+    xp = cupy()
+    y = xp.empty(gate.shape, np.float32)
+    gated(activation, xp.ascontiguousarray(gate), xp.ascontiguousarray(up), y)
+    return y

@@ -18,6 +18,7 @@ from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
 from ..cost import gemv as cost
+from ..epilogue.residual import residual_loader, residual_of
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..gemv import clusters
 from ..gemv.stages import LEAST, SPANS, TWO, WIDE, GemvStage, columns_for, columns_of, fetchers
@@ -41,10 +42,40 @@ def spans(layout: PackedLayout, columns: int, newer: bool = True) -> tuple[int, 
 
 
 @cache
+def sum_adder(stage: GemvStage) -> Any:
+    """The device function that adds a residual to the sums of the first warp, in shared memory.
+
+    ``more``: a residual and its kind, as epilogue/residual.py has them. Nobody needs to wait: a thread adds
+    to the sums that it takes from there later (gemv/clusters.py).
+    """
+    columns, rows, stride, warps = stage.columns, stage.rows, stage.sums, stage.warps
+    base, load = ptx.shared_base, residual_loader()
+    take_float, put_float = bf16x2.take_float, bf16x2.put_float
+
+    @inlined
+    def add(more: Any, row0: Any, m: Any, n: Any) -> None:
+        (warp, lane), (residual, kind), last = warp_and_lane(), more, min(uint32(columns), m)
+        column = warp
+        while column < last:
+            for below in range(0, rows, 32):
+                row = uint32(lane + uint32(below))
+                if uint32(row0 + row) < n:
+                    at = uint32(base() + uint32(uint32(column * uint32(stride) + row) << uint32(2)))
+                    put_float(at, take_float(at) + load(residual, kind, column, uint32(row0 + row), n))
+            column = uint32(column + uint32(warps))
+
+    return add
+
+
+@cache
 def epilogue(stage: GemvStage) -> Any:
-    """The device function that adds up the sums of the warps, the first warp first, and stores outputs."""
+    """The device function that adds up the sums of the warps, the first warp first, and stores outputs.
+
+    The first block of a tile adds the residual.
+    """
     columns, tiles, stride, twice = stage.columns, stage.tiles, stage.sums, stage.fragment_rows > TWO
     share, base, put_float = clusters.cluster_epilogue(stage), ptx.shared_base, bf16x2.put_float
+    add = sum_adder(stage)
 
     @inlined
     def put(sums: Any, pair: Any, warp: Any, g: Any, t: Any) -> None:
@@ -56,7 +87,9 @@ def epilogue(stage: GemvStage) -> Any:
                 put_float(base() + at * uint32(4), sums[pair * 8 * tiles + i])
 
     @inlined
-    def finish(sums: Any, result: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
+    def finish(
+        sums: Any, result: Any, more: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any
+    ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
         if t * uint32(2) < uint32(columns):
@@ -64,6 +97,8 @@ def epilogue(stage: GemvStage) -> Any:
             if twice:
                 put(sums, 1, warp, g, t)  # one loop over all would not be unrolled
         cuda.syncthreads()
+        if more[0] != uint64(0) and rank == uint32(0):
+            add(more, row0, m, n)
         share(result, row0, rank, splits, m, n)
 
     return finish
@@ -92,6 +127,7 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
         x: Any, x_kind: Any,  # [m, k], of a kind by its place in KINDS; no float32 from 9 rows on
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
         m: Any, n: Any, k: Any, spans: Any, splits: Any,
+        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/residual.py
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         tile, rank, first, stride = place(warp, splits)
@@ -127,10 +163,10 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
         if shares:
             add_up(sums)
         cuda.syncthreads()  # the rings are free
-        result = (y, y_kind, bias, bias_kind)
-        finish(sums, result, uint32(tile * uint32(rows)), rank, splits, m, n)
+        result, more = (y, y_kind, bias, bias_kind), (residual, residual_kind)
+        finish(sums, result, more, uint32(tile * uint32(rows)), rank, splits, m, n)
 
-    parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 5
+    parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 5 + (uint64, uint32)
     layout, columns, span, small = stage.layout, stage.columns, stage.span, stage.small
     name = (
         f"{word} of {layout.name}, up to {columns} rows, {span} fragments a stage{', small blocks' * small}"
@@ -203,6 +239,6 @@ def multiply_rows(
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
     make = kernel(w.layout, stage.columns, stage.span, stage.small, fragment_rows)
     tiles = w.fragments.shape[0] // fragment_rows
-    sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits)
+    sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits, *residual_of(end.residual))
     operands = w.fragments, rows, KIND_NUMBERS[kind], *result_of(out, end.bias)
     make((tiles * splits,), (make.threads,), *operands, *sizes, cluster=splits, max_blocks=most)

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..epilogue.results import bias_loader, result_of
+from ...dispatch.epilogue import Epilogue
+from ..epilogue.residual import residual_adder, residual_of
+from ..epilogue.results import NOTHING, bias_loader, result_of
 from ..epilogue.split_sums import FOUR, add_partials
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import dependent_launch, ptx
@@ -39,24 +41,35 @@ class MmaParts(NamedTuple):
 
 @cache
 def storer(columns: int, fragment: tuple[Callable[..., Any], ...]) -> Any:
-    """The device function that writes a lane's results, or its partial sums, of ``columns`` columns."""
-    ends, load_bias = thread_sums(columns), bias_loader()
+    """The device function that writes a lane's results, or its partial sums, of ``columns`` columns.
+
+    ``more``: a residual and its kind, as epilogue/residual.py has them.
+    """
+    ends, load_bias, add, nothing = (
+        thread_sums(columns),
+        bias_loader(),
+        residual_adder(columns, False),
+        NOTHING,
+    )
     write, write16 = ends.write, ends.write16
     first_fragment, second_fragment = fragment
 
     @inlined
-    def store_fragment(sums: Any, result: Any, column: Any, row: Any, m: Any, n: Any) -> None:
-        y, y_kind, _, _ = result
+    def store_fragment(sums: Any, result: Any, more: Any, column: Any, row: Any, m: Any, n: Any) -> None:
+        (y, y_kind, _, _), (residual, kind) = result, more
         low, high = load_bias(result, row, n), load_bias(result, uint32(row + uint32(ROWS // 2)), n)
+        if residual != uint64(0):
+            sums = add(sums, residual, kind, column, row, m, n, low, high)
+            low, high = nothing, nothing
         if y_kind == uint32(0):
             write(sums, y, column, row, m, n, low, high)
         else:
             write16(sums, y, column, row, m, n, low, high, uint32(y_kind - uint32(1)))
 
     @inlined
-    def store(totals: Any, result: Any, column: Any, row: Any, m: Any, n: Any) -> None:
-        store_fragment(first_fragment(totals), result, column, row, m, n)
-        store_fragment(second_fragment(totals), result, column, uint32(row + uint32(ROWS)), m, n)
+    def store(totals: Any, result: Any, more: Any, column: Any, row: Any, m: Any, n: Any) -> None:
+        store_fragment(first_fragment(totals), result, more, column, row, m, n)
+        store_fragment(second_fragment(totals), result, more, column, uint32(row + uint32(ROWS)), m, n)
 
     return store
 
@@ -78,6 +91,7 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
         x: Any,  # activations, as ``parts`` take them
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [splits, m, n]: epilogue/results.py
         m: Any, n: Any, k: Any, steps: Any,
+        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/residual.py
     ) -> None:  # fmt: skip
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
@@ -99,9 +113,10 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
         g, t = g_and_t(lane)
         row = uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + warp * uint32(rows)
         result = y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind
-        store(totals, result, uint32(m0 + t * uint32(2)), uint32(row + g), m, n)
+        column, more = uint32(m0 + t * uint32(2)), (residual, residual_kind)
+        store(totals, result, more, column, uint32(row + g), m, n)
 
-    parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5
+    parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)
     return Kernel(
         name, product, *parameters,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST, early=True,
@@ -110,17 +125,20 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
 
 
 def launch_tiles(
-    make: Callable[..., Any], tile: MmaTile, splits: int, fragments: Any, x: Any, k: int, out: Any, bias: Any
-) -> None:
+    make: Callable[..., Any], tile: MmaTile, splits: int, fragments: Any, x: Any, k: int, out: Any,
+    end: Epilogue,
+) -> None:  # fmt: skip
     """Launch the kernel of a tile, and add up partial sums; ``k``: as its parts take it."""
-    (m, n), steps, result = out.shape, fragments.shape[1], result_of(out, bias)
+    (m, n), steps, result = out.shape, fragments.shape[1], result_of(out, end.bias)
+    residual = residual_of(end.residual)
     grid, block = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), (tile.threads,)
     # A multiprocessor with room for more would take them from others, where there are few blocks.
     beside = min(tile.blocks, -(-math.prod(grid) // device.multiprocessors()))
     if splits == 1:
-        make(grid, block, fragments, x, *result, m, n, k, steps, max_blocks=beside)
+        make(grid, block, fragments, x, *result, m, n, k, steps, *residual, max_blocks=beside)
         return
     wide = -(-n // FOUR) * FOUR
     partials = between((splits, m, wide), np.float32)
-    make(grid, block, fragments, x, *result_of(partials, None), m, wide, k, steps, max_blocks=beside)
-    add_partials(partials, result, m, n)
+    sums, none = result_of(partials, None), residual_of(None)
+    make(grid, block, fragments, x, *sums, m, wide, k, steps, *none, max_blocks=beside)
+    add_partials(partials, result, m, n, residual)

@@ -60,7 +60,7 @@ def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
 
 @register(
     __name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_shape, narrow=True,
-    repeats=True, ends=True,
+    repeats=True, ends=True, adds=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
@@ -76,4 +76,4 @@ def launch(
         rows = narrowed(rows, kind)
     card, steps = device.card_of(device.current()), w.fragments.shape[1]
     tile, splits = split or best_split(card, w.layout, kind, m, n, steps)
-    launch_tiles(kernel(w.layout, tile, kind), tile, splits, w.fragments, rows, k, out, end.bias)
+    launch_tiles(kernel(w.layout, tile, kind), tile, splits, w.fragments, rows, k, out, end)

@@ -51,7 +51,7 @@ def refuses(problem: Linear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="int16x", accumulate="int32", refuses=refuses, narrow=True, repeats=True,
-    ends=True,
+    ends=True, adds=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, split: GemvSplit | None = None, end: Epilogue = PLAIN

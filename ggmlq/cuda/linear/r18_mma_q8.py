@@ -64,7 +64,7 @@ def refuses(problem: Linear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses, narrow=True, repeats=True,
-    ends=True,
+    ends=True, adds=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
@@ -79,4 +79,4 @@ def launch(
     assert isinstance(tile, CodeTile)
     tiles = code_tiles_of(x, steps, tile.columns, sum_run(w.layout))
     height = EIGHT * tiles.shape[1]
-    launch_tiles(kernel(w.layout, tile), tile, splits, w.fragments, tiles, height, out, end.bias)
+    launch_tiles(kernel(w.layout, tile), tile, splits, w.fragments, tiles, height, out, end)

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...base.slots import Slot, labelled, slot_of
-from ...dispatch.epilogue import Epilogue
+from ...dispatch.epilogue import PLAIN, Epilogue
 from . import device, serving
 from .launch import RECORDING, Kernel
 from .prepared_launch import PreparedLaunch
 
-X, Y, WORKSPACE, BIAS = 0, 1, 2, 3  # numbers of a call's addresses
+X, Y, WORKSPACE, BIAS, RESIDUAL = 0, 1, 2, 3, 4  # numbers of a call's addresses
 APART = 256  # bytes to which arrays between kernels are aligned
 RecordedLaunch = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
 
@@ -49,16 +49,18 @@ class RecordedLaunches:
                 for kernel, grid, block, arguments, cluster, max_blocks in self._launches
             )
 
-    def __call__(self, x: int, y: int, stream: int, workspace: int = 0, bias: int = 0) -> None:
+    def __call__(
+        self, x: int, y: int, stream: int, workspace: int = 0, bias: int = 0, residual: int = 0
+    ) -> None:  # fmt: skip
         """Launch the product of the array at ``x``, to ``y``.
 
-        ``workspace``: the address of ``self.workspace`` bytes of memory; 0: CuPy allocates them. ``bias``:
-        that of the bias, where the product adds one.
+        ``workspace``: the address of ``self.workspace`` bytes of memory; 0: CuPy allocates them. ``bias``,
+        ``residual``: those of what the product adds, if anything.
         """
         if self.workspace and not workspace:
             memory = self._allocate(self.workspace)  # goes back to the stream's pool when all is launched
             workspace = memory.ptr
-        self.launch((x, y, workspace, bias), stream)
+        self.launch((x, y, workspace, bias, residual), stream)
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         """Launch all on a stream; ``addresses``: those of the slots, by their numbers."""
@@ -101,15 +103,16 @@ def prepared_memory(q: Any) -> list[Any]:
 
 
 def recorded_product(
-    launch: Callable[..., None], x: Any, q: Any, y: Any, bias: Any = None
+    launch: Callable[..., None], x: Any, q: Any, y: Any, end: Epilogue = PLAIN
 ) -> RecordedLaunches | None:  # fmt: skip
     """Launch a product and record it for the next one; None where weights were not prepared before.
 
-    None, too, where a launch has an array that is neither labelled nor prepared with the weights. A product
-    with a bias is launched with an Epilogue.
+    None, too, where a launch has an array that is neither labelled nor prepared with the weights.
     """
     ids_before = list(map(id, q.prepared_copies()))
-    options = {} if bias is None else {"end": Epilogue(labelled(bias, Slot(BIAS)))}
+    parts = {"bias": (end.bias, BIAS), "residual": (end.residual, RESIDUAL)}
+    addends = {name: labelled(part, Slot(slot)) for name, (part, slot) in parts.items() if part is not None}
+    options = {"end": end._replace(**addends)} if addends else {}
     arrays = labelled(x, Slot(X)), labelled(y, Slot(Y))
     launches, workspace = recorded_launches(lambda: launch(arrays[0], q, arrays[1], **options))
     if not ids_before or ids_before != list(map(id, q.prepared_copies())):

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..epilogue import results
+from ..epilogue.residual import residual_adder
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
-from ..intrinsics import warpgroup
+from ..intrinsics import dependent_launch, warpgroup
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
-from ..intrinsics.language import cuda, uint32
+from ..intrinsics.language import cuda, uint32, uint64
 from ..packed.half_weights import half_weights, serves_halves
 from ..packed.layout import ROWS, PackedLayout
 from ..packed.natural import lane_order, natural_loader
@@ -157,18 +158,23 @@ def either_accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 def plain_consumer(
     layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, split_epilogue: SplitEpilogue
 ) -> Any:  # fmt: skip
-    """The device function of the consumer warps; operands are those of consumers.py, whether x lies in the
-    order of its columns, and whether it is float16.
+    """The device function of the consumer warps.
+
+    Operands are those of consumers.py, whether x lies in the order of its columns, whether it is float16, and
+    a residual with its kind.
+
+    The block with the first stages of a tile adds the residual to its sums.
     """
     accumulate, (make_order, _) = either_accumulator(layout, tile), orders(layout, tile)
     announce, store_partial, finish = split_epilogue
     behind, ends, load_bias = tile.stages(layout) * 16, thread_sums(tile.columns), results.bias_loader()
-    write, write16 = ends.write, ends.write16
+    write, write16, add = ends.write, ends.write16, residual_adder(tile.columns, True)
+    nothing, wait_for_predecessor = results.NOTHING, dependent_launch.wait_for_predecessor
 
     @inlined
     def consume(
         ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
-        stages_left: Any, rank: Any, split: Any, plain: Any, halves: Any,
+        stages_left: Any, rank: Any, split: Any, plain: Any, halves: Any, residual: Any, residual_kind: Any,
     ) -> None:  # fmt: skip
         (n, steps), next_whole, y, scratch = sizes, rank, outputs[0], uint32(full + uint32(behind))
         stage, phase, opaque = uint32(0), uint32(0), opaque_zero(steps)
@@ -186,16 +192,21 @@ def plain_consumer(
             total, stage, phase = accumulate(
                 halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
             )
-            if first > uint32(0) or last < stages:
+            whole, low, high = first == uint32(0) and last == stages, nothing, nothing
+            if whole:
+                low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
+            if residual != uint64(0) and first == uint32(0):
+                wait_for_predecessor()  # it may have made the residual
+                total = add(total, residual, residual_kind, column, row, limit, n, low, high)
+                low, high = nothing, nothing
+            at, kind, _, _ = y
+            if not whole:
                 number = uint32(number - whole_tiles)
                 store_partial(total, outputs[1], outputs[2], number, first, position, scratch)
+            elif kind == uint32(0):
+                write(total, at, column, row, limit, n, low, high)
             else:
-                at, kind, _, _ = y
-                low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
-                if kind == uint32(0):
-                    write(total, at, column, row, limit, n, low, high)
-                else:
-                    write16(total, at, column, row, limit, n, low, high, uint32(kind - uint32(1)))
+                write16(total, at, column, row, limit, n, low, high, uint32(kind - uint32(1)))
         shared = split_tiles, split_blocks, splits, block_stages, longer_blocks
         finish(outputs, schedule, thread_at, n, stages, position, shared, whole_tiles, scratch)
 

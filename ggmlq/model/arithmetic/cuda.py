@@ -112,7 +112,7 @@ class Cuda(Kernels):
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up, in one launch."""
-        return _layers().gated(activation, gate, up)
+        return cuda_module("epilogue.gates").gate_product(activation, gate, up)
 
     def gated_product(self, activation: str, x: Array, q: QuantArray, bias: Array | None) -> Array:
         """act(gate) · up of rows times two matrices over each other; of one row in one launch."""
