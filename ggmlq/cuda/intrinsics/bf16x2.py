@@ -152,6 +152,15 @@ def copy16_or_zeros(shared: Any, address: Any, size: Any) -> Any:
     only_on_a_gpu()
 
 
+@instruction(
+    "{.reg .pred there; setp.lt.u32 there, $3, $4; @there cp.async.cg.shared.global [$0], [$1], 16, $2;}",
+    None, u32, u64, u32, u32, u32, effect=True,
+)  # fmt: skip
+def copy16_below(shared: Any, address: Any, size: Any, row: Any, count: Any) -> Any:
+    """Start to copy ``size`` bytes, 0 or 16, as copy16_or_zeros, where ``row`` is below ``count``."""
+    only_on_a_gpu()
+
+
 @instruction("prefetch.global.L2 [$0];", None, u64, effect=True)
 def prefetch(address: Any) -> Any:
     """Start to read the line of 128 bytes at an address into the second cache, which is never stale."""

@@ -27,6 +27,13 @@ def serves_halves(layout: PackedLayout) -> bool:
     return layout.scale == "half"
 
 
+def multiplies_halves(x: Any, layout: PackedLayout) -> bool:
+    """True where x is float16 and weights become halves; parts of a unit would round small scales to numbers
+    of few bits.
+    """
+    return bool(x.dtype.char == "e") and serves_halves(layout) and layout.unit == 1
+
+
 @cache
 def half_weights(layout: PackedLayout) -> Any:
     """The device function that makes a lane's sixteen registers of halves; operands are those of ``unpack``

@@ -259,12 +259,15 @@ def grouper() -> Kernel:
         ids: Any,  # int64 [uses]
         plan: Any,
         places: Any, block_counts: Any,  # of the plan
+        zeros: Any, words: Any,  # uint32 [words], for the next kernel
         uses: Any, experts: Any, columns: Any, slots: Any,
     ) -> None:  # fmt: skip
         wait_for_predecessor()
-        let_successor_start()  # not before: it reads rows of x as soon as it starts
+        let_successor_start()  # not before: it reads ids, or rows of x, as soon as it starts
         (warp, lane), thread = warp_and_lane(), uint32(cuda.threadIdx.x)
         rank, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        for word in range(uint32(rank * uint32(THREADS)) + thread, words, uint32(blocks * uint32(THREADS))):
+            store4(zeros + uint64(word) * uint64(4), uint32(0))
         entries, table = uint32(experts + uint32(1)), plan + uint64(4 * HEAD)
         counts, uses_of_columns = base(), table + uint64(slots) * uint64(16)
         disorder, befores = counts + experts * uint32(4), counts + entries * uint32(4)
@@ -296,14 +299,18 @@ def grouper() -> Kernel:
         )  # fmt: skip
 
     sizes: dict[str, Any] = {"threads": THREADS, "shared": 16 * (MOST + 1), "least": (8, 0)}
-    return Kernel("uses by expert", group, *(uint64,) * 4, *(uint32,) * 4, early=True, **sizes)
+    return Kernel("uses by expert", group, *(uint64,) * 5, *(uint32,) * 5, early=True, **sizes)
 
 
-def sorted_uses(ids: Any, shape: UsePlan) -> tuple[Any, Any]:
-    """The plan for the ids of the experts of all tokens, and the part of it with the places."""
+def sorted_uses(ids: Any, shape: UsePlan, zeros: Any = None) -> tuple[Any, Any]:
+    """The plan for the ids of the experts of all tokens, and the part of it with the places.
+
+    ``zeros``: words that are cleared for the next kernel.
+    """
     plan = device.cupy().empty(shape.words, np.uint32)
     places, blocks = plan[shape.places :], shape.blocks
     operands = ids, plan, places, places[shape.uses :] if blocks > 1 else 0
+    cleared = (0, 0) if zeros is None else (zeros, zeros.size)
     sizes = shape.uses, shape.experts, shape.columns, shape.slots
-    grouper()((blocks,), (THREADS,), *operands, *sizes, cluster=blocks)
+    grouper()((blocks,), (THREADS,), *operands, *cleared, *sizes, cluster=blocks)
     return plan, places

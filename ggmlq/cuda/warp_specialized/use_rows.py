@@ -1,0 +1,150 @@
+"""Rows of uses: activations of experts that a product copies from where they lie, row by row.
+
+A plan lists the uses of a tile (schedule/groups.py). Their rows of x lie anywhere, so no box brings them. The
+warps beside the consumers copy them, 16 bytes a thread, to the swizzled place of their chunk:
+
+    row of a tile   0          1          2          3          4          …
+    threads         0 … 7      8 … 15     16 … 23    24 … 31    0 … 7 again, of one warp
+
+A stage is full when the copy engine has brought its weights and each of these threads its chunks. Rows beyond
+the last use are not copied; what stands there is multiplied and thrown away. Chunks beyond K become zeros.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import bf16x2, boxes
+from ..intrinsics.atoms import inlined
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wide import wide_place
+from ..packed.layout import STEP, PackedLayout
+from ..rings.mma_copies import CHUNK, several
+from .plain_rows import RowFetcher
+from .producer import requester
+from .tile import CONSUMER_THREADS, CONSUMER_WARPS, X_ROW_BYTES, WarpSpecializedTile
+
+CHUNKS = X_ROW_BYTES // CHUNK  # of a row in a stage, each copied by a thread
+CHUNK_COLUMNS = STEP // CHUNKS
+
+
+def copying_threads(tile: WarpSpecializedTile) -> int:
+    """Threads of a block that copy: all beside the consumers."""
+    return tile.threads - CONSUMER_THREADS
+
+
+def barrier_maker(stages: int, copying: int) -> Any:
+    """The device function by which one thread makes the barriers of stages that ``copying`` threads fill."""
+    init, publish = barriers.init, barriers.publish_barriers
+
+    @inlined
+    def start(full: Any) -> None:
+        for s in range(stages):
+            init(uint32(full + uint32(8 * s)), uint32(1 + copying))
+            init(uint32(full + uint32(8 * stages + 8 * s)), uint32(CONSUMER_WARPS))
+        publish()
+
+    return start
+
+
+@cache
+def row_finder(tile: WarpSpecializedTile) -> Any:
+    """The device function for a thread's rows of a tile: the numbers of their chunks in x.
+
+    Its facts: the list of uses, how many there are, uses of a row of x, chunks of such a row.
+    """
+    together, load = copying_threads(tile) // CHUNKS, barriers.load_relaxed
+
+    def row(i: int) -> Any:
+        @inlined
+        def first_chunk(facts: Any) -> Any:
+            uses, count, per, chunks, first, chunk = facts
+            place = min(uint32(first + uint32(i * together)), uint32(count - uint32(1)))
+            use = uint32(load(uses + uint64(place) * uint64(4)))
+            return (uint32(uint32(use // per) * chunks + chunk),)
+
+        return first_chunk
+
+    return several(row, tile.columns // together)
+
+
+@cache
+def chunk_copier(tile: WarpSpecializedTile) -> Any:
+    """The device function that starts a thread's copies of a stage.
+
+    Its facts: the first of its columns in x; the numbers of its rows' chunks; its first row and their count;
+    places of its chunk in even and odd rows; bytes of it that there are, in the first and the last fragment.
+    """
+    together, fragments, x_tile_bytes = (
+        copying_threads(tile) // CHUNKS, tile.fragments, tile.x_tile_bytes,
+    )  # fmt: skip
+    copy16_below = bf16x2.copy16_below
+
+    def row(i: int) -> Any:
+        @inlined
+        def copy(facts: Any) -> Any:
+            x, chunks, first, count, places, sizes = facts
+            source = wide_place(chunks[i], uint32(CHUNK), x)
+            to = uint32(places[i % 2] + uint32(i * together * X_ROW_BYTES))
+            for fragment in range(fragments):
+                copy16_below(
+                    uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment * X_ROW_BYTES),
+                    sizes[fragment], uint32(first + uint32(i * together)), count,
+                )  # fmt: skip
+            return (count,)
+
+        return copy
+
+    return several(row, tile.columns // together)
+
+
+def use_fetcher(layout: PackedLayout, tile: WarpSpecializedTile) -> RowFetcher:
+    """The functions of all threads beside the consumers, of which the first also fetches weights.
+
+    x: its address, columns of a row, uses of a row. Its locator gives the list of a tile's uses, and how many
+    there are from its first one on.
+    """
+    length, fragments, together = tile.stage(layout), tile.fragments, copying_threads(tile) // CHUNKS
+    (fetch_weights, _), prefetch, arrive = (
+        requester(layout, tile, brings_x=False), boxes.prefetch, barriers.arrive_when_copied,
+    )  # fmt: skip
+    find_rows, copy_chunks, odd = row_finder(tile), chunk_copier(tile), CHUNK * (together % 8)
+    columns = tile.columns
+
+    @inlined
+    def begin(fragments: Any, x: Any) -> None:
+        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+            prefetch(fragments)
+
+    @inlined
+    def rows(x: Any, listed: Any) -> Any:
+        (_, k, per), (uses, count) = x, listed
+        thread = uint32(uint32(cuda.threadIdx.x) - uint32(CONSUMER_THREADS))
+        first, chunk = uint32(thread >> uint32(3)), uint32(thread & uint32(7))
+        facts = uses, count, per, uint32(k // uint32(CHUNK_COLUMNS)), first, chunk
+        return find_rows(facts), min(count, uint32(columns))
+
+    @inlined
+    def request_weights(ring: Any, full: Any, stage: Any, fragments: Any, i: Any, row: Any) -> None:
+        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+            fetch_weights(ring, full, stage, fragments, i, row)
+
+    @inlined
+    def request_x(ring: Any, full: Any, stage: Any, x: Any, i: Any, listed: Any) -> None:
+        (x, k, _), (chunks, count) = x, listed
+        thread = uint32(uint32(cuda.threadIdx.x) - uint32(CONSUMER_THREADS))
+        first, chunk = uint32(thread >> uint32(3)), uint32(thread & uint32(7))
+        place = uint32(uint32(ring + stage * uint32(length)) + uint32(first * uint32(X_ROW_BYTES)))
+        place = uint32(place + uint32(uint32(chunk ^ (first & uint32(7))) << uint32(4)))
+        step = uint32(i * uint32(fragments))
+        column = uint32(uint32(step * uint32(STEP)) + uint32(chunk * uint32(CHUNK_COLUMNS)))
+        size = uint32(CHUNK) if column < k else uint32(0)
+        size_after = uint32(CHUNK) if uint32(column + uint32(STEP)) < k else uint32(0)
+        source = wide_place(step, uint32(X_ROW_BYTES), x)
+        places = place, uint32(place ^ uint32(odd))
+        copy_chunks((source, chunks, first, count, places, (size, size_after)))
+        arrive(uint32(full + stage * uint32(8)))
+
+    return RowFetcher(begin, rows, request_weights, request_x)
