@@ -22,6 +22,7 @@ memory and some ten microseconds around the products; with many by the card's po
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +32,7 @@ from ...arrays.array import QuantArray
 from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Linear, Operand
+from ..activations.expert_rows import sorted_uses_and_rows
 from ..activations.floats import narrowed, narrowed_for_wgmma
 from ..activations.x_tiles import rows_of_kind
 from ..cost.split import least_saved, most_partials
@@ -42,7 +44,7 @@ from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed import natural
-from ..packed.half_weights import multiplies_halves
+from ..packed.half_weights import halved, keeps_halves
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..schedule import groups
@@ -67,19 +69,35 @@ from ..warp_specialized.tile import (
 from ..warp_specialized.use_rows import barrier_maker, copying_threads, use_fetcher
 
 TILES = (
-    *(WarpSpecializedTile(columns, 2) for columns in (16, 32, 48, 64)),
-    *map(WarpSpecializedTile, (96, 144, 160, 208, 256)),
+    *(WarpSpecializedTile(columns, 2) for columns in (16, 32)),
+    *map(WarpSpecializedTile, (48, 64, 96, 144, 160, 208, 256)),
 )
 COST = {  # of a block's stage and its part of what surrounds tiles, by columns; only their ratios count
-    16: 1.1, 32: 1.21, 48: 1.42, 64: 1.63, 96: 1.05, 144: 1.36, 160: 1.46, 208: 1.72, 256: 2.1,
+    16: 1.1, 32: 1.21, 48: 0.74, 64: 0.84, 96: 1.05, 144: 1.36, 160: 1.46, 208: 1.72, 256: 2.1,
 }  # fmt: skip
 
 
-@family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
-def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
+def kinds_of(layout: PackedLayout, tile: WarpSpecializedTile) -> tuple[str, ...]:
+    """The kinds of x by kernel: one serves both, but where blocks that share a multiprocessor have no
+    registers for that.
+    """
+    if not keeps_halves(layout):
+        return ("bf16",)
+    return ("bf16", "f16") if tile.blocks > 1 else ("bf16 f16",)
+
+
+def cases() -> Iterator[tuple[PackedLayout, WarpSpecializedTile, str]]:
+    """All kernels: of layouts, tiles, and kinds of x."""
+    for layout in layouts():
+        for tile in TILES:
+            yield from ((layout, tile, kinds) for kinds in kinds_of(layout, tile))
+
+
+@family(cases)
+def kernel(layout: PackedLayout, tile: WarpSpecializedTile, kinds: str) -> Kernel:
     """The kernel of blocks that stay on the card until the tiles of all experts are computed."""
-    wide, reads_natural, locate = tile.wide, natural.serves(layout), consumer_locator(tile.columns)
-    products = Products(layout, tile, reads_natural, copied=True)
+    wide, in_order, locate = tile.wide, natural.serves(layout), consumer_locator(tile.columns)
+    products = Products(layout, tile, in_order, True, tuple(kinds.split()))
     split_epilogue = through_memory(tile, locate, listed=True)
     consume = consumer(products, locate, listed_results(tile), split_epilogue, stored_split)
     produce = row_producer(layout, tile, producer_locator(tile.columns), use_fetcher(layout, tile))
@@ -95,7 +113,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
         dependent_launch.wait_for_predecessor,
     )  # fmt: skip
-    make_plan, plan_at = planner(tile.threads, stores_experts=False), scratch_at + SCRATCH
+    make_plan, plan_at = planner(tile.threads), scratch_at + SCRATCH
     give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
 
     def product(
@@ -123,7 +141,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
             slots = uint32(load_relaxed(plan))
             cuda.syncthreads()
         else:
-            slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
+            slots = make_plan(entries, ids, uses, experts, uint32(columns))
         tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
         split = split_last_wave(tiles, stages, blocks, gain)
@@ -146,16 +164,21 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
             outputs, sizes = (y, partials, flags), (n, steps)
             consume(
                 ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, uint32(0),
-                reads_natural, halves != uint32(0),
+                in_order, halves != uint32(0),
             )  # fmt: skip
         let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
 
     return Kernel(
-        f"warp_specialized experts of {layout.name}, {tile}", product, uint64, uint64, *(uint32,) * 3,
-        *(uint64,) * 6, *(uint32,) * 7,
+        f"warp_specialized experts of {layout.name}, {tile}, {kinds}", product,
+        uint64, uint64, *(uint32,) * 3, *(uint64,) * 6, *(uint32,) * 7,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout) + BYTES, least=(9, 0),
         exact=True, early=True, lto=wide,
     )  # fmt: skip
+
+
+def kernel_for(layout: PackedLayout, tile: WarpSpecializedTile, halves: bool) -> Kernel:
+    """The kernel for x in bfloat16, or in float16."""
+    return kernel(layout, tile, kinds_of(layout, tile)[-1 if halves else 0])
 
 
 @lru_cache(4096)
@@ -199,15 +222,15 @@ def multiply(
     w, (e, n, k) = packed_weights(matrices[0]), matrices[0].shape
     steps, down, empty = w.fragments.shape[1], -(-n // TILE_ROWS), device.cupy().empty
     tile = tile or tile_for(*ids.shape, e)
-    plan_shape, product_kernel = groups.UsePlan(ids.size, e, tile.columns), kernel(w.layout, tile)
+    plan_shape, halves = groups.UsePlan(ids.size, e, tile.columns), halved(x, w.layout)
+    product_kernel = kernel_for(w.layout, tile, halves)
     most = device.multiprocessors() * device.resident_blocks(tile.blocks, product_kernel.shared)
     gain = least_saved(tile.columns, stage_us(w.layout, tile.columns, tile.blocks))
     slots = most_partials(most, steps // UNIT_FRAGMENTS, gain)
     # A product begins when the one before ends, so all have the same partial sums.
     partials = empty(slots * TILE_ROWS * tile.columns, np.float32)
     flags = empty((len(matrices), slots + 1), np.uint32)
-    rows, halves = sixteen_bits(x, w.layout)
-    plan, _ = groups.sorted_uses(ids, plan_shape, flags)
+    plan, rows = plan_and_rows(x, ids, plan_shape, flags, natural.serves(w.layout), halves)
     uses_of_columns = plan[groups.HEAD + 4 * plan_shape.slots :]
     if ids.size <= MOST_USES and e <= MOST_EXPERTS:
         plan = 0
@@ -216,15 +239,20 @@ def multiply(
     for q, out, flags_of_product in zip(matrices, outs, flags, strict=True):
         weights, *_ = q.prepared(weights_map(tile.box_row(w.layout)))
         product_kernel(
-            (grid,), (tile.threads,), weights, rows, halves, k, ids.size // len(rows), plan, uses_of_columns,
-            ids, out, partials, flags_of_product, n, steps, down, width, ids.size, e, gain,
+            (grid,), (tile.threads,), weights, rows, int(halves), k, ids.size // len(rows), plan,
+            uses_of_columns, ids, out, partials, flags_of_product, n, steps, down, width, ids.size, e, gain,
         )  # fmt: skip
 
 
-def sixteen_bits(x: Any, layout: PackedLayout) -> tuple[Any, int]:
-    """Rows of x as the product reads them, and 1 if as float16; those that lie so are not copied."""
-    halves, in_order = multiplies_halves(x, layout), natural.serves(layout)
+def plan_and_rows(
+    x: Any, ids: Any, plan_shape: groups.UsePlan, flags: Any, in_order: bool, halves: bool
+) -> tuple[Any, Any]:
+    """The plan, and rows of x as kernels read them: those that lie so are not copied. Flags are cleared."""
     x, kind = rows_of_kind(x, halves)
+    if kind == "float32":
+        return sorted_uses_and_rows(ids, plan_shape, flags, x, in_order)
     if not in_order:
-        return narrowed_for_wgmma(x), 0
-    return (x if halves or kind == "bfloat16" else narrowed(x, "bfloat16")), int(halves)
+        x = narrowed_for_wgmma(x)
+    elif not halves and kind == "float16":
+        x = narrowed(x, "bfloat16")
+    return groups.sorted_uses(ids, plan_shape, flags)[0], x

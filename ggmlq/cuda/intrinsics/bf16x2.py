@@ -153,11 +153,12 @@ def copy16_or_zeros(shared: Any, address: Any, size: Any) -> Any:
 
 
 @instruction(
-    "{.reg .pred there; setp.lt.u32 there, $3, $4; @there cp.async.cg.shared.global [$0], [$1], 16, $2;}",
-    None, u32, u64, u32, u32, u32, effect=True,
+    "{.reg .pred in; .reg .b32 size; setp.lt.u32 in, $2, $3; setp.lt.and.u32 in, $4, $5, in; "
+    "selp.b32 size, 16, 0, in; cp.async.cg.shared.global [$0], [$1], 16, size;}",
+    None, u32, u64, *(u32,) * 4, effect=True,
 )  # fmt: skip
-def copy16_below(shared: Any, address: Any, size: Any, row: Any, count: Any) -> Any:
-    """Start to copy ``size`` bytes, 0 or 16, as copy16_or_zeros, where ``row`` is below ``count``."""
+def copy16_inside(shared: Any, address: Any, row: Any, rows: Any, column: Any, columns: Any) -> Any:
+    """Start to copy 16 bytes into shared memory; zeros, and no access, beyond these rows and columns."""
     only_on_a_gpu()
 
 

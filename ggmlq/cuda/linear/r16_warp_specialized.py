@@ -43,7 +43,7 @@ from ..intrinsics.language import cuda, int32, types, uint32, uint64
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from ..packed.half_weights import multiplies_halves
+from ..packed.half_weights import halved
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.boxed import barrier_initializer
@@ -147,7 +147,7 @@ def launch(
         out.fill(0)
         return
     w, (m, n) = packed_weights(q), out.shape
-    halves = multiplies_halves(x, w.layout)
+    halves = halved(x, w.layout)
     (x, kind), steps, card = rows_of_kind(x, halves), w.fragments.shape[1], device.card_of(device.current())
     plain = plain and (halves or kind == "bfloat16")
     shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)

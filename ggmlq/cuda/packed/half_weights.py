@@ -27,11 +27,16 @@ def serves_halves(layout: PackedLayout) -> bool:
     return layout.scale == "half"
 
 
-def multiplies_halves(x: Any, layout: PackedLayout) -> bool:
-    """True where x is float16 and weights become halves; parts of a unit would round small scales to numbers
+def keeps_halves(layout: PackedLayout) -> bool:
+    """True where weights become halves for x in float16; parts of a unit would round small scales to numbers
     of few bits.
     """
-    return bool(x.dtype.char == "e") and serves_halves(layout) and layout.unit == 1
+    return serves_halves(layout) and layout.unit == 1
+
+
+def halved(x: Any, layout: PackedLayout) -> bool:
+    """True where x is float16 and so weights become halves."""
+    return bool(x.dtype.char == "e") and keeps_halves(layout)
 
 
 @cache

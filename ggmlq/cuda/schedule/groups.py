@@ -1,7 +1,7 @@
 """A plan for products with experts, made on the GPU: uses sorted by expert, a column of a tile for each use.
 
 A *use* is a number t · U + u: token t is multiplied by the u-th of its U experts. Uses of one expert lie
-side by side in the x_tiles (activations/expert_x_tiles.py), each expert from a whole tile on. A *slot* is
+side by side in the columns of tiles, each expert from a whole tile on. A *slot* is
 the place of a tile of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32
 bits (for few uses block_plan.py does without it):
 
@@ -246,26 +246,19 @@ def column_assigner() -> Any:
     return assign
 
 
-@family()
-def grouper() -> Kernel:
-    """The kernel that makes a plan: one block or a cluster, each block for some of the uses."""
+@cache
+def plan_maker() -> Any:
+    """The device function by which the first ``blocks`` blocks of a grid, a cluster, make a plan, each for
+    some of the uses; they also clear ``words`` words for the next kernel.
+    """
     count_slots, write_table, count, assign = slot_counter(), table_writer(), use_counter(), column_assigner()
     base, put, take4, store4 = ptx.shared_base, ptx.put, bf16x2.take4, ptx.store4
-    wait_for_predecessor, let_successor_start, exchange_counts = (
-        dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start, count_exchanger(),
-    )  # fmt: skip
+    exchange_counts = count_exchanger()
 
-    def group(
-        ids: Any,  # int64 [uses]
-        plan: Any,
-        places: Any, block_counts: Any,  # of the plan
-        zeros: Any, words: Any,  # uint32 [words], for the next kernel
-        uses: Any, experts: Any, columns: Any, slots: Any,
-    ) -> None:  # fmt: skip
-        wait_for_predecessor()
-        let_successor_start()  # not before: it reads ids, or rows of x, as soon as it starts
-        (warp, lane), thread = warp_and_lane(), uint32(cuda.threadIdx.x)
-        rank, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+    @inlined
+    def make(operands: Any, blocks: Any) -> None:
+        ids, plan, places, block_counts, zeros, words, uses, experts, columns, slots = operands
+        (warp, lane), thread, rank = warp_and_lane(), uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         for word in range(uint32(rank * uint32(THREADS)) + thread, words, uint32(blocks * uint32(THREADS))):
             store4(zeros + uint64(word) * uint64(4), uint32(0))
         entries, table = uint32(experts + uint32(1)), plan + uint64(4 * HEAD)
@@ -298,19 +291,51 @@ def grouper() -> Kernel:
             columns, reads_again, in_order,
         )  # fmt: skip
 
-    sizes: dict[str, Any] = {"threads": THREADS, "shared": 16 * (MOST + 1), "least": (8, 0)}
-    return Kernel("uses by expert", group, *(uint64,) * 5, *(uint32,) * 5, early=True, **sizes)
+    return make
+
+
+OPERANDS = (uint64,) * 5 + (uint32,) * 5  # kinds of those of plan_maker()
+SHARED = 16 * (MOST + 1)  # bytes
+
+
+@family()
+def grouper() -> Kernel:
+    """The kernel that makes a plan: one block or a cluster."""
+    make_plan, wait_for_predecessor, let_successor_start = (
+        plan_maker(), dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start,
+    )  # fmt: skip
+
+    def group(
+        ids: Any,  # int64 [uses]
+        plan: Any,
+        places: Any, block_counts: Any,  # of the plan
+        zeros: Any, words: Any,  # uint32 [words], for the next kernel
+        uses: Any, experts: Any, columns: Any, slots: Any,
+    ) -> None:  # fmt: skip
+        wait_for_predecessor()
+        let_successor_start()  # not before: it reads ids, or rows of x, as soon as it starts
+        operands = ids, plan, places, block_counts, zeros, words, uses, experts, columns, slots
+        make_plan(operands, uint32(cuda.gridDim.x))
+
+    return Kernel(
+        "uses by expert", group, *OPERANDS, threads=THREADS, shared=SHARED, least=(8, 0), early=True
+    )
+
+
+def new_plan(ids: Any, shape: UsePlan, zeros: Any = None) -> tuple[Any, Any, tuple[Any, ...]]:
+    """The memory of a plan for the ids of the experts of all tokens, the part of it with the places, and the
+    operands of ``plan_maker()``. ``zeros``: words that are cleared for the next kernel.
+    """
+    plan = device.cupy().empty(shape.words, np.uint32)
+    places = plan[shape.places :]
+    cleared = (0, 0) if zeros is None else (zeros, zeros.size)
+    block_counts = places[shape.uses :] if shape.blocks > 1 else 0
+    sizes = shape.uses, shape.experts, shape.columns, shape.slots
+    return plan, places, (ids, plan, places, block_counts, *cleared, *sizes)
 
 
 def sorted_uses(ids: Any, shape: UsePlan, zeros: Any = None) -> tuple[Any, Any]:
-    """The plan for the ids of the experts of all tokens, and the part of it with the places.
-
-    ``zeros``: words that are cleared for the next kernel.
-    """
-    plan = device.cupy().empty(shape.words, np.uint32)
-    places, blocks = plan[shape.places :], shape.blocks
-    operands = ids, plan, places, places[shape.uses :] if blocks > 1 else 0
-    cleared = (0, 0) if zeros is None else (zeros, zeros.size)
-    sizes = shape.uses, shape.experts, shape.columns, shape.slots
-    grouper()((blocks,), (THREADS,), *operands, *cleared, *sizes, cluster=blocks)
+    """The plan for ids, and the part of it with the places."""
+    plan, places, operands = new_plan(ids, shape, zeros)
+    grouper()((shape.blocks,), (THREADS,), *operands, cluster=shape.blocks)
     return plan, places

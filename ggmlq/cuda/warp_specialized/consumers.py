@@ -40,6 +40,7 @@ class Products(NamedTuple):
     tile: WarpSpecializedTile
     natural: bool  # x may lie in the order of its columns; else all is as it was packed
     copied: bool = False  # threads copy x into stages, not the copy engine
+    kinds: tuple[str, ...] = ("bf16", "f16")  # of x; of two a launch says which
 
 
 def starter(columns: int, kind: str) -> Any:
@@ -97,7 +98,7 @@ def accumulator(products: Products, halves: bool) -> Any:
     registers. A stage is released once the products after its last ones have been started, for only then
     are its own complete.
     """
-    layout, tile, natural, copied = products
+    layout, tile, natural, copied, _ = products
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
     single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
     multiply = starter(tile.columns, "f16" if halves else "bf16")
@@ -158,13 +159,13 @@ def accumulator(products: Products, halves: bool) -> Any:
     return accumulate
 
 
-def either_accumulator(products: Products) -> Any:
+def kinds_accumulator(products: Products) -> Any:
     """The device function for the sums of stages, of either kind of floats where the type allows both."""
-    of_bfloats = accumulator(products, False)
-    of_halves: Any = accumulator(products, True) if serves_halves(products.layout) else None
+    kinds = products.kinds if serves_halves(products.layout) else products.kinds[:1]
+    of_bfloats, of_halves = (accumulator(products, kind == "f16") for kind in (kinds[0], kinds[-1]))
 
     @inlined
-    def only_bfloats(
+    def of_one(
         halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
         first: Any, last: Any, opaque: Any,
     ) -> Any:  # fmt: skip
@@ -181,7 +182,7 @@ def either_accumulator(products: Products) -> Any:
             total, stage, phase = of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
         return total, stage, phase
 
-    return accumulate if of_halves else only_bfloats
+    return accumulate if len(kinds) > 1 else of_one
 
 
 class TileResults(NamedTuple):
@@ -242,7 +243,7 @@ def consumer(
 
     ``plain``: whether x lies in the order of its columns; ``halves``: whether it is float16.
     """
-    accumulate, (make_order, _) = either_accumulator(products), orders(products.layout, products.natural)
+    accumulate, (make_order, _) = kinds_accumulator(products), orders(products.layout, products.natural)
     (announce, store_partial, finish), (begin, write) = split_epilogue, tile_results
     behind = products.tile.stages(products.layout) * 16
 

@@ -38,7 +38,8 @@ class RowFetcher(NamedTuple):
     """Device functions that fetch a stage."""
 
     begin: Any  # (fragments, x)
-    rows: Any  # (x, column): the rows of a tile, by the column that its locator gives
+    place: Any  # (column): the place of a tile's rows, by the column that its locator gives
+    rows: Any  # (x, place): the rows, where the predecessor has ended
     request_weights: Any  # (ring, full, stage, fragments, i, row)
     request_x: Any  # (ring, full, stage, x, i, rows)
 
@@ -54,7 +55,7 @@ def box_fetcher(layout: PackedLayout, tile: WarpSpecializedTile) -> RowFetcher:
         prefetch(x_map)
 
     @inlined
-    def rows(x_map: Any, column: Any) -> Any:
+    def first_row(column: Any) -> Any:
         return uint32(column * uint32(columns))
 
     @inlined
@@ -64,14 +65,15 @@ def box_fetcher(layout: PackedLayout, tile: WarpSpecializedTile) -> RowFetcher:
             step = uint32(uint32(i * uint32(fragments_each)) + uint32(fragment))
             fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * uint32(STEP)), row, done)
 
-    return RowFetcher(begin, rows, requester(layout, tile)[0], request_x)
+    rows = inlined(lambda x_map, row: row)
+    return RowFetcher(begin, first_row, rows, requester(layout, tile)[0], request_x)
 
 
 def row_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, fetcher: RowFetcher) -> Any:
     """The device function of the threads that fetch weights and rows of x; weights of the first stages before
     the predecessor ends. ``locate``: as in producer.py.
     """
-    stages, (begin, rows_of, request_weights, request_x) = tile.stages(layout), fetcher
+    stages, (begin, place_of, rows_of, request_weights, request_x) = tile.stages(layout), fetcher
     stages_per_unit, wait = UNIT_FRAGMENTS // tile.fragments, barriers.wait
     after, wait_for_predecessor = stage_advancer(stages), dependent_launch.wait_for_predecessor
 
@@ -89,23 +91,23 @@ def row_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, f
                 stages_left, end, next_whole, stages_of_tile, blocks, whole_tiles
             )
             row, column, _ = locate(schedule, number)
+            place = place_of(column)
             i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
-            ahead = uint32(0)
             if begun == uint32(0):
                 begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
                 while at < ahead:
                     request_weights(ring, full, at, fragments, uint32(i + at), row)
                     at = uint32(at + uint32(1))
                 wait_for_predecessor()  # it may have made x, or the list of its rows
-            rows = rows_of(x, column)
-            if ahead != uint32(0):
-                at = uint32(0)
+                rows, at = rows_of(x, place), uint32(0)
                 while at < ahead:
                     request_x(ring, full, at, x, uint32(i + at), rows)
                     at = uint32(at + uint32(1))
                 i, stage = uint32(i + ahead), ahead
                 if ahead == uint32(stages):
                     stage, phase = uint32(0), uint32(1)
+            else:
+                rows = rows_of(x, place)
             while i < last:
                 wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
                 request_weights(ring, full, stage, fragments, i, row)

@@ -6,8 +6,8 @@ warps beside the consumers copy them, 16 bytes a thread, to the swizzled place o
     row of a tile   0          1          2          3          4          …
     threads         0 … 7      8 … 15     16 … 23    24 … 31    0 … 7 again, of one warp
 
-A stage is full when the copy engine has brought its weights and each of these threads its chunks. Rows beyond
-the last use are not copied; what stands there is multiplied and thrown away. Chunks beyond K become zeros.
+A stage is full when the copy engine has brought its weights and each of these threads its chunks. Chunks of
+rows beyond the last use, and of columns beyond K, become zeros without an access to memory.
 """
 
 from __future__ import annotations
@@ -74,24 +74,24 @@ def row_finder(tile: WarpSpecializedTile) -> Any:
 def chunk_copier(tile: WarpSpecializedTile) -> Any:
     """The device function that starts a thread's copies of a stage.
 
-    Its facts: the first of its columns in x; the numbers of its rows' chunks; its first row and their count;
-    places of its chunk in even and odd rows; bytes of it that there are, in the first and the last fragment.
+    Its facts: the address of the stage's columns in x; the numbers of its rows' chunks; its first row and the
+    count of rows; places of its chunk in even and odd rows; its first column and the count of columns.
     """
     together, fragments, x_tile_bytes = (
         copying_threads(tile) // CHUNKS, tile.fragments, tile.x_tile_bytes,
     )  # fmt: skip
-    copy16_below = bf16x2.copy16_below
+    copy16_inside = bf16x2.copy16_inside
 
     def row(i: int) -> Any:
         @inlined
         def copy(facts: Any) -> Any:
-            x, chunks, first, count, places, sizes = facts
+            x, chunks, first, count, places, column, k = facts
             source = wide_place(chunks[i], uint32(CHUNK), x)
             to = uint32(places[i % 2] + uint32(i * together * X_ROW_BYTES))
             for fragment in range(fragments):
-                copy16_below(
+                copy16_inside(
                     uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment * X_ROW_BYTES),
-                    sizes[fragment], uint32(first + uint32(i * together)), count,
+                    uint32(first + uint32(i * together)), count, uint32(column + uint32(fragment * STEP)), k,
                 )  # fmt: skip
             return (count,)
 
@@ -140,11 +140,10 @@ def use_fetcher(layout: PackedLayout, tile: WarpSpecializedTile) -> RowFetcher:
         place = uint32(place + uint32(uint32(chunk ^ (first & uint32(7))) << uint32(4)))
         step = uint32(i * uint32(fragments))
         column = uint32(uint32(step * uint32(STEP)) + uint32(chunk * uint32(CHUNK_COLUMNS)))
-        size = uint32(CHUNK) if column < k else uint32(0)
-        size_after = uint32(CHUNK) if uint32(column + uint32(STEP)) < k else uint32(0)
         source = wide_place(step, uint32(X_ROW_BYTES), x)
         places = place, uint32(place ^ uint32(odd))
-        copy_chunks((source, chunks, first, count, places, (size, size_after)))
+        copy_chunks((source, chunks, first, count, places, column, k))
         arrive(uint32(full + stage * uint32(8)))
 
-    return RowFetcher(begin, rows, request_weights, request_x)
+    place = inlined(lambda listed: listed)
+    return RowFetcher(begin, place, rows, request_weights, request_x)
