@@ -113,8 +113,11 @@ def expert_linear(
         return q.run("expert_linear", x, ids, out=out, dtype=dtype, **options)
     check_matrices(REQUEST, q)
     if is_tensor(x):
-        rest = _shape(x, q, ids), out, dtype, None, None if invariant else of_bits
-        return tensors.called(expert_linear, REQUEST, x, (q, ids), *rest, **options)
+        bits = None if invariant else of_bits
+        shape = _shape(x, q, ids)
+        return tensors.called(
+            expert_linear, REQUEST, x, (q, ids), shape, out, dtype, None, bits, **options
+        )  # fmt: skip
     with on_device_of(REQUEST, q.memory, q):  # in a CUDA graph what x and ids become stays with q
         operands = experts(REQUEST, x, q, ids, look=q.device == "cpu" if check is None else check)
     result = result_of(REQUEST, q, operands.shape, dtype, out)

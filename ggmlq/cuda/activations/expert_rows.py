@@ -16,7 +16,8 @@ from ..intrinsics.floats import LEAST
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..schedule.groups import OPERANDS, SHARED, THREADS, UsePlan, new_plan, plan_maker
+from ..schedule.counts import THREADS
+from ..schedule.groups import OPERANDS, SHARED, UsePlan, new_plan, plan_maker
 from .floats import sixteen_loader
 
 SIXTEEN = 16  # columns of a thread

@@ -109,9 +109,7 @@ def readable_rows(x: Any) -> tuple[Any, str]:
 
 
 def rows_of_kind(x: Any, halves: bool) -> tuple[Any, str]:
-    """The same; ``halves``: as the bits of float16, like bfloat16. x that does not lie as kernels read it
-    stays float16.
-    """
+    """Rows that kernels can read, and their kind; ``halves``: x is float16 and stays so, as its bits."""
     x, kind = readable_rows(x)
     if halves:
         return (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"

@@ -80,7 +80,7 @@ def producer_locator(columns: int) -> Any:
 
 
 def consumer_locator(columns: int) -> Any:
-    """The same for consumers."""
+    """The device function for the place of a tile with ``columns`` columns, as consumers need it."""
     find, listed = tile_finder(), use_lister(columns)
 
     @inlined
