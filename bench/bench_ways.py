@@ -35,7 +35,6 @@ from ggmlq.base.writing import write_whole
 from ggmlq.cuda.codes8 import small_m
 from ggmlq.cuda.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ggmlq.cuda.cost import gemv, split, warp_specialized
-from ggmlq.cuda.gemv.stages import columns_for
 from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
@@ -134,8 +133,7 @@ def gemv_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
     x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
     y = cp.empty((m, n), np.float16)
     card, height = device.card_of(device.current()), FRAGMENT_ROWS * -(-n // TILE_ROWS)
-    rows = columns_for(m, True)
-    shape = gemv.GemvShape(layout_of(fmt), height, k, rows, card.multiprocessors, card.memory)
+    shape = gemv.GemvShape(layout_of(fmt), height, k, m, card.multiprocessors, card.memory)
 
     def product(q: Any, each: gemv.GemvSplit) -> None:
         launch(x, q, y, split=each)

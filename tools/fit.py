@@ -35,7 +35,6 @@ from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
 from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
 from ggmlq.cuda.gemv.clusters import SplitBlocks
-from ggmlq.cuda.gemv.stages import columns_for
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
@@ -58,8 +57,7 @@ Figure = dict[str, Any]
 
 def gemv_estimates(figure: Figure) -> Iterator[float]:
     height, layout = FRAGMENT_ROWS * -(-figure["N"] // TILE_ROWS), layout_of(gq.formats[figure["format"]])
-    rows = columns_for(figure["M"], True)
-    shape = gemv.GemvShape(layout, height, figure["K"], rows, CARD.multiprocessors, CARD.memory)
+    shape = gemv.GemvShape(layout, height, figure["K"], figure["M"], CARD.multiprocessors, CARD.memory)
     for fragment_rows, splits, most, _ in figure["ways"]:
         yield gemv.microseconds(shape, gemv.GemvSplit(fragment_rows, SplitBlocks(splits, most)))
 

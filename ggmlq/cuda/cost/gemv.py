@@ -47,7 +47,7 @@ class GemvShape(NamedTuple):
 def microseconds(shape: GemvShape, split: GemvSplit) -> float:
     """Microseconds of a product with one split."""
     c, layout, (fragment_rows, (splits, most)) = constants().gemv, shape.layout, split
-    sms, lone, rows = shape.multiprocessors, split.blocks == ALONE, columns_for(shape.m, False)
+    sms, lone, rows = shape.multiprocessors, split.blocks == ALONE, columns_for(shape.m)
     tiles, millions = shape.height // fragment_rows * splits, shape.k * ROWS * fragment_rows / splits / 1e6
     full, left = divmod(tiles, sms * most)
     beside = full * most + -(-left // sms)
@@ -67,7 +67,7 @@ def microseconds(shape: GemvShape, split: GemvSplit) -> float:
 
 def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
     """The splits worth an estimate: each was as fast as any for some shape."""
-    columns, sms, tiles = columns_for(shape.m, False), shape.multiprocessors, shape.height // TWO
+    columns, sms, tiles = columns_for(shape.m), shape.multiprocessors, shape.height // TWO
     able = [
         fragment_rows
         for fragment_rows in (TWO, FOUR)[: 1 + shape.wide]

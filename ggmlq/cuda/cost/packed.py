@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...dispatch.card import Card
-from ..gemv.stages import COLUMNS, columns_for
+from ..gemv.stages import COLUMNS
 from ..packed import byte_codes
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from ..warp_specialized.tile import UNIT_FRAGMENTS
@@ -32,9 +32,9 @@ class PackedShape(NamedTuple):
 
 def gemv_us(shape: PackedShape) -> float:
     """Estimated microseconds of cuda:gemv, or of cuda:gemv_int16 for one row."""
-    card, columns = shape.card, columns_for(shape.m, shape.narrow)
+    card = shape.card
     height = FRAGMENT_ROWS * -(-shape.n // TILE_ROWS)
-    return best_split(GemvShape(shape.layout, height, shape.k, columns, card.multiprocessors, card.memory))[0]
+    return best_split(GemvShape(shape.layout, height, shape.k, shape.m, card.multiprocessors, card.memory))[0]
 
 
 def warp_specialized_us(shape: PackedShape) -> float:

@@ -51,6 +51,7 @@ class GemvStage:
     span: int  # fragments of a row
     small: bool = False
     fragment_rows: int = TWO
+    narrow: bool = False  # of eight rows: their floats have 16 bits
 
     @property
     def warps(self) -> int:
@@ -79,12 +80,12 @@ class GemvStage:
     @property
     def floats(self) -> bool:
         """True where rows of a stage have room for float32, False where they are of 16 bits."""
-        return self.columns <= FLOATS
+        return self.columns <= FLOATS and not self.narrow
 
     @property
     def takes_bits(self) -> bool:
         """True where activations may be of 16 bits; with eight rows a branch in the loop costs too much."""
-        return self.columns != FLOATS
+        return self.columns != FLOATS or self.narrow
 
     @property
     def tiles(self) -> int:
@@ -150,9 +151,14 @@ def columns_of(fragment_rows: int) -> tuple[int, ...]:
     return COLUMNS if fragment_rows == TWO else tuple(WARPS[fragment_rows])
 
 
-def columns_for(m: int, narrow: bool) -> int:
-    """The rows of activations of the smallest kernel that takes ``m`` rows, of 16 bits where ``narrow``."""
-    return next(c for c in COLUMNS if c >= m and not (narrow and c == FLOATS))
+def columns_for(m: int) -> int:
+    """The rows of activations of the smallest kernel that takes ``m`` rows."""
+    return next(columns for columns in COLUMNS if columns >= m)
+
+
+def widths_of(columns: int) -> tuple[bool, ...]:
+    """The kernels of so many rows: False for all floats, or those of 32 bits; True for those of 16 alone."""
+    return (False, True) if columns == FLOATS else (False,)
 
 
 def kinds_of(fragment_rows: int, columns: int) -> tuple[bool, ...]:

@@ -21,7 +21,7 @@ from ..cost import gemv as cost
 from ..epilogue.residual import residual_loader, residual_of
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..gemv import clusters
-from ..gemv.stages import LEAST, SPANS, TWO, WIDE, GemvStage, columns_for, columns_of, fetchers
+from ..gemv.stages import LEAST, SPANS, TWO, WIDE, GemvStage, columns_for, fetchers, widths_of
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
@@ -171,24 +171,32 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
     name = (
         f"{word} of {layout.name}, up to {columns} rows, {span} fragments a stage{', small blocks' * small}"
     )
-    name += f", {rows} rows of weights" * (fragment_rows > TWO)
+    name += f", {rows} rows of weights" * (fragment_rows > TWO) + ", floats of 16 bits" * stage.narrow
     least = WIDE if small or fragment_rows > TWO or (columns > 16 and span > 1) else LEAST
     sizes: dict[str, Any] = {"threads": 32 * warps, "shared": stage.shared, "least": least}
     return Kernel(name, gemv, *parameters, early=True, blocks=stage.blocks, max_blocks=stage.blocks, **sizes)
 
 
-def stage_for(layout: PackedLayout, m: int, small: bool = False, fragment_rows: int = TWO) -> GemvStage:
+def stage_for(
+    layout: PackedLayout, m: int, small: bool = False, fragment_rows: int = TWO, narrow: bool = False
+) -> GemvStage:
     """The stage of the kernel for ``m`` rows: the largest that this GPU has room for, if there is one."""
-    return stage_in(layout, m, device.room(), device.older_than(WIDE) is None, small, fragment_rows)
+    return stage_in(layout, m, device.room(), device.older_than(WIDE) is None, small, fragment_rows, narrow)
 
 
 @cache
 def stage_in(
-    layout: PackedLayout, m: int, room: int | None, newer: bool, small: bool = False, fragment_rows: int = TWO
+    layout: PackedLayout,
+    m: int,
+    room: int | None,
+    newer: bool,
+    small: bool = False,
+    fragment_rows: int = TWO,
+    narrow: bool = False,
 ) -> GemvStage:
-    columns = next(columns for columns in columns_of(fragment_rows) if columns >= m)
-    wide = spans(layout, columns, newer)
-    stages = [GemvStage(layout, columns, span, small, fragment_rows) for span in wide]
+    columns = columns_for(m)
+    wide, narrow = spans(layout, columns, newer), narrow and True in widths_of(columns)
+    stages = [GemvStage(layout, columns, span, small, fragment_rows, narrow) for span in wide]
     return next((s for s in stages if room is None or s.blocks * s.shared <= room), stages[-1])
 
 
@@ -231,13 +239,13 @@ def multiply_rows(
     assert isinstance(q.format, BlockFormat)
     w = packed_weights(q)
     rows, kind = readable_rows(x)
-    columns = columns_for(m, kind != "float32")
-    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, columns)
-    stage, (splits, most) = stage_for(w.layout, columns, blocks != clusters.ALONE, fragment_rows), blocks
+    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, m)
+    small, (splits, most) = blocks != clusters.ALONE, blocks
+    stage = stage_for(w.layout, m, small, fragment_rows, kind != "float32")
     assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
     if kind == "float32" and not stage.floats:
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
-    make = kernel(w.layout, stage.columns, stage.span, stage.small, fragment_rows)
+    make = kernel(w.layout, stage.columns, stage.span, stage.small, fragment_rows, stage.narrow)
     tiles = w.fragments.shape[0] // fragment_rows
     sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits, *residual_of(end.residual))
     operands = w.fragments, rows, KIND_NUMBERS[kind], *result_of(out, end.bias)

@@ -30,7 +30,7 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ..cost.gemv import GemvSplit
 from ..gemv import by_runs
-from ..gemv.stages import COLUMNS, FOUR, TWO, GemvStage, activation_loader, columns_of, kinds_of
+from ..gemv.stages import COLUMNS, FOUR, TWO, GemvStage, activation_loader, columns_of, kinds_of, widths_of
 from ..intrinsics import bf16x2
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
@@ -116,17 +116,20 @@ def fragment_multiplier(stage: GemvStage) -> Any:
 
 @family(
     lambda: (
-        (layout, columns, span, small, fragment_rows)
+        (layout, columns, span, small, fragment_rows, narrow)
         for layout in layouts()
         for fragment_rows in (TWO, FOUR)
         for columns in columns_of(fragment_rows)
         for span in spans(layout, columns)
         for small in kinds_of(fragment_rows, columns)
+        for narrow in widths_of(columns)
     )
 )
-def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int) -> Kernel:
+def kernel(
+    layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int, narrow: bool
+) -> Kernel:
     """The kernel for up to ``columns`` rows of activations, of small blocks or of lone ones."""
-    stage = GemvStage(layout, columns, span, small, fragment_rows)
+    stage = GemvStage(layout, columns, span, small, fragment_rows, narrow)
     if by_runs.serves(stage):
         return gemv_kernel("gemv", stage, by_runs.multiplier(stage), by_runs.gatherer(stage))
     return gemv_kernel("gemv", stage, multiplier(stage))
