@@ -245,7 +245,8 @@ def multiply_rows(
     assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
     if kind == "float32" and not stage.floats:
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
-    make = kernel(w.layout, stage.columns, stage.span, stage.small, fragment_rows, stage.narrow)
+    facts = stage.columns, stage.span, stage.small, fragment_rows, *(True,) * stage.narrow
+    make = kernel(w.layout, *facts)
     tiles = w.fragments.shape[0] // fragment_rows
     sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits, *residual_of(end.residual))
     operands = w.fragments, rows, KIND_NUMBERS[kind], *result_of(out, end.bias)

@@ -116,7 +116,7 @@ def fragment_multiplier(stage: GemvStage) -> Any:
 
 @family(
     lambda: (
-        (layout, columns, span, small, fragment_rows, narrow)
+        (layout, columns, span, small, fragment_rows, *(True,) * narrow)
         for layout in layouts()
         for fragment_rows in (TWO, FOUR)
         for columns in columns_of(fragment_rows)
@@ -126,7 +126,7 @@ def fragment_multiplier(stage: GemvStage) -> Any:
     )
 )
 def kernel(
-    layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int, narrow: bool
+    layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int, narrow: bool = False
 ) -> Kernel:
     """The kernel for up to ``columns`` rows of activations, of small blocks or of lone ones."""
     stage = GemvStage(layout, columns, span, small, fragment_rows, narrow)
