@@ -1,4 +1,4 @@
-"""The frame of cuda:mma_bf16 and cuda:mma_q8: a block's tile from the ring's first stage to its results."""
+"""The frame of cuda:mma_bf16, cuda:mma_q8 and cuda:mma_mxf8: a block's tile from the ring's first stage to its results."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def storer(columns: int, fragment: tuple[Callable[..., Any], ...]) -> Any:
     return store
 
 
-def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts) -> Kernel:
+def tile_kernel(
+    name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts, least: tuple[int, int] = LEAST,
+    exact: bool = False,
+) -> Kernel:  # fmt: skip
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
     length, stages, fragment_bytes = tile.stage(layout), tile.stages(layout), layout.fragment_bytes
     ahead, end, of_activations = stages - 1, (stages - 1) * length, parts.place
@@ -119,8 +122,8 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
     parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)
     return Kernel(
         name, product, *parameters,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST, early=True,
-        limits_blocks=True,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=least,
+        exact=exact, early=True, limits_blocks=True,
     )  # fmt: skip
 
 

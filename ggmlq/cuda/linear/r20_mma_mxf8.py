@@ -52,9 +52,7 @@ def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
     products, fetch = products_of(tile, E4M3), (fetchers(layout, tile)[0], code_fetcher(layout, tile))
     multiply = multiplier(layout, tile, E4M3)
     parts = MmaParts(as_it_is, fetch, products.zeros, no_constants, multiply, products.fragment)
-    scaling = tile_kernel(f"mma_mxf8 of {layout.name}, {tile}", layout, tile, parts)
-    scaling.least, scaling.exact = LEAST, True  # the frame is for cards from 8.0 on
-    return scaling
+    return tile_kernel(f"mma_mxf8 of {layout.name}, {tile}", layout, tile, parts, LEAST, exact=True)
 
 
 def refuses_elsewhere(problem: Linear) -> str | None:
@@ -74,7 +72,7 @@ def refuses(problem: Linear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="mxf8", accumulate="f32", refuses=refuses, narrow=True, repeats=True,
-    ends=True,
+    ends=True, adds=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
@@ -89,4 +87,4 @@ def launch(
     assert isinstance(tile, CodeTile)
     tiles = scaled_tiles_of(x, steps, tile.columns)
     height = EIGHT * tiles.shape[1]
-    launch_tiles(kernel(w.layout, tile), tile, splits, w.fragments, tiles, height, out, end.bias)
+    launch_tiles(kernel(w.layout, tile), tile, splits, w.fragments, tiles, height, out, end)

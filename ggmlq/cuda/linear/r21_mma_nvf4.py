@@ -71,6 +71,7 @@ def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
         x: Any, factors: Any,  # tiles of digits, and float32 of each row
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [splits, m, n]: epilogue/results.py
         m: Any, n: Any, height: Any, steps: Any,
+        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/residual.py
     ) -> None:  # fmt: skip
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
@@ -92,9 +93,9 @@ def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
         column = uint32(m0 + t * uint32(2))
         totals = scaled(totals, factors + uint64(column) * uint64(4))
         result = y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind
-        store(totals, result, column, uint32(row + g), m, n)
+        store(totals, result, (residual, residual_kind), column, uint32(row + g), m, n)
 
-    parameters = (uint64,) * 4 + (uint32, uint64) + (uint32,) * 5
+    parameters = (uint64,) * 4 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)
     return Kernel(
         f"mma_nvf4 of {layout.name}, {tile}", product, *parameters,
         threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST, exact=True,
@@ -112,7 +113,7 @@ def refuses(problem: Linear) -> str | None:
 
 @register(
     __name__, __doc__, arithmetic="nvf4x2", accumulate="f32", refuses=refuses, narrow=True, repeats=True,
-    ends=True,
+    ends=True, adds=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
@@ -131,4 +132,4 @@ def launch(
     def make(grid: Any, block: Any, fragments: Any, tiles: Any, *more: Any, max_blocks: int) -> None:
         run(grid, block, fragments, tiles, factors, *more, max_blocks=max_blocks)
 
-    launch_tiles(make, tile, splits, w.fragments, tiles, EIGHT * tiles.shape[1], out, end.bias)
+    launch_tiles(make, tile, splits, w.fragments, tiles, EIGHT * tiles.shape[1], out, end)
