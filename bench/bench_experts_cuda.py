@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.activations import expert_codes, expert_rows
+from ggmlq.cuda.activations import expert_codes, expert_x_tiles
 from ggmlq.cuda.codes8 import small_m_schedules
 from ggmlq.cuda.codes8.small_m import SPLITS
 from ggmlq.cuda.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
@@ -101,9 +101,7 @@ def kernels(names: list[str]) -> list[Any]:
     """All kernels that some formats need here, the longest to compile first."""
     formats = [gq.formats[name] for name in names if name not in TILES]
     listing = [
-        r5_grouped.kernel_for(layout_of(fmt), tile, False)
-        for tile in reversed(r5_grouped.TILES)
-        for fmt in formats
+        r5_grouped.kernel(layout_of(fmt), tile) for tile in reversed(r5_grouped.TILES) for fmt in formats
     ]
     listing += [r4_gemv.kernel(layout_of(fmt), *case) for case in reversed(r4_gemv.CASES) for fmt in formats]
     every = [
@@ -114,7 +112,8 @@ def kernels(names: list[str]) -> list[Any]:
     kinds = {codes[name] for name in names if name in codes}
     for make, cases in every:
         listing += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in kinds]
-    return [*listing, groups.grouper(), expert_rows.narrowing_grouper(), expert_codes.gatherer()]
+    gatherers = expert_x_tiles.gatherer(), expert_x_tiles.few_gatherer(), expert_codes.gatherer()
+    return [*listing, groups.grouper(), *gatherers]
 
 
 def compiled(number: int, names: list[str]) -> str:

@@ -53,14 +53,6 @@ def mbarrier_arrive(warp, name, operands, active):
         barrier.turn()
 
 
-@op("cp.async.mbarrier.arrive.noinc")
-def arrive_when_copied(warp, name, operands, active):
-    for at in lanes(warp, operands[0], active):
-        barrier = warp.block.barriers[at]
-        barrier.left -= 1
-        barrier.turn()
-
-
 @op("mbarrier.try_wait", "mbarrier.test_wait")
 def mbarrier_wait(warp, name, operands, active):
     at, parity = place(warp, operands[1]), read(warp, operands[2], np.uint32)

@@ -17,6 +17,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import put_gpu
 
 import ggmlq as gq
+from ggmlq.cuda.activations import expert_x_tiles
 from ggmlq.cuda.cost import split
 from ggmlq.cuda.intrinsics import barrier, dependent_launch
 from ggmlq.cuda.intrinsics.language import uint32, uint64
@@ -68,6 +69,15 @@ def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
     assert list(captured) == [(6, 0)]
     assert (memory.pool, pool.freed) == (None, 2)
     assert keep == [], "weights hold nothing where the driver tells a graph's end"
+
+
+def test_rows_of_experts_are_read_past_the_first_cache():
+    """Before the predecessor ends: that cache may hold what an earlier kernel read of the same memory."""
+    text = expert_x_tiles.gatherer().ptx((9, 0))
+    before = text[: text.index("griddepcontrol.wait")]
+    assert "ld.global.cg" in before
+    assert "ld.global.v" not in before
+    assert "ld.global.nc" not in before
 
 
 @pytest.mark.cuda

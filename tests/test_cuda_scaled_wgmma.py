@@ -71,7 +71,7 @@ SUMMIT = {  # the kernels that count most
     "warp_specialized": lambda: r16_warp_specialized.kernel(
         layout_of(FORMATS["q4_0"]), r16_warp_specialized.TILES[1]
     ),
-    "grouped": lambda: r5_grouped.kernel_for(layout_of(FORMATS["q4_K"]), r5_grouped.TILES[0], False),
+    "grouped": lambda: r5_grouped.kernel(layout_of(FORMATS["q4_K"]), r5_grouped.TILES[0]),
     "wgmma": lambda: r15_wgmma.kernel(layout_of(FORMATS["q8_0"]), r15_wgmma.TILES[2]),
 }
 

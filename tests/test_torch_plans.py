@@ -19,8 +19,7 @@ from told_driver import K, N, ends, multiply, put_driver, said, weights
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.machine import device
-from ggmlq.ops import operands, tensors, warm_device
-from ggmlq.ops.expert_linear import of_bits as bits_of_experts
+from ggmlq.ops import tensors, warm_device
 from ggmlq.ops.linear import of_bits
 
 KINDS = {"f": FLOAT32, "e": FLOAT16, "H": BFLOAT16}
@@ -338,40 +337,6 @@ def test_a_residual_of_tensors(m, card, torch):
     near, far = (Tensor(memory[i : i + m * N].reshape(m, N), BFLOAT16) for i in (0, 8))
     assert call(near, None, BFLOAT16, far) is None, "it would be overwritten"
     assert len(card.launches) == 2
-
-
-def test_bits_of_bfloat16_for_experts(card, torch):
-    """The product copies them from where they lie, behind the plan; or another kernel is taken."""
-    matrix, (t, u, e) = weights("q4_0"), (50, 2, 4)
-    q = gq.QuantArray(matrix.format, (e, N // e, K), matrix.raw.reshape(e, N // e, -1))
-    x, ids = arrays(aligned((t, K), BFLOAT16)), on_device(np.zeros((t, u), np.int64))
-    options = {"out": arrays(aligned((t, u, N // e), FLOAT32)), "arithmetic": None, "check": None}
-    card.launches.clear()
-    assert bits_of_experts(x, q, ids, kernel="auto", **options)
-    *_, (_, plan, *_), (_, product, _, words) = card.launches
-    assert (plan, "experts of" in product) == ("uses by expert", True)
-    assert {x.data.ptr, ids.data.ptr} <= {*words}
-    card.launches.clear()
-    assert not bits_of_experts(x, q, ids, kernel="cuda:gemv", **options)
-    shifted = arrays(aligned((t * K + 4,), BFLOAT16))[1 : t * K + 1].reshape(t, K)
-    assert not bits_of_experts(shifted, q, ids, kernel="auto", **options)
-    assert not card.launches
-
-
-@pytest.mark.parametrize(("t", "kernel"), [(50, "auto"), (2, "cuda:gemv")])
-def test_ids_of_both_products_are_checked_once(t, kernel, card, monkeypatch):
-    matrix, e, checked = weights("q4_0"), 4, []
-    q = gq.QuantArray(matrix.format, (e, N // e, K), matrix.raw.reshape(e, N // e, -1))
-    x, ids, check = (
-        on_device(np.zeros((t, K), np.float32)),
-        on_device(np.zeros((t, 2), np.int64)),
-        operands.check_ids,
-    )
-    monkeypatch.setattr(
-        operands, "check_ids", lambda *given, **more: checked.append(1) or check(*given, **more)
-    )
-    y = gq.gated_linear(x, q, q, ids=ids, kernel=kernel)
-    assert (y.shape, len(checked)) == ((t, 2, N // e), 1)
 
 
 def test_a_bias_of_a_layer(card, torch):

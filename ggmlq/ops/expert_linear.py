@@ -14,17 +14,15 @@ from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, operation
 from ..base.devices import device_of, is_host, namespace, on_device_of
 from ..dispatch.checks import as_floats
-from ..dispatch.ladder import choose
 from ..dispatch.problems import ExpertLinear
 from ..errors import DeviceError, ShapeError
-from . import tensors, warm, warm_device
+from . import tensors, warm
 from .call import result_of, run
 from .epilogue import ended, ending, finished, memory_of, place_for_sums
 from .invariant import by_uses
-from .operands import Experts, check_ids, check_matrices, check_rows, experts, shape_of_ids
+from .operands import check_ids, check_matrices, check_rows, experts, shape_of_ids
 
 REQUEST = "expert_linear(x, q, ids)"
-GROUPED = "cuda:grouped"  # the kernel of many tokens
 
 
 @operation
@@ -113,11 +111,7 @@ def expert_linear(
         return q.run("expert_linear", x, ids, out=out, dtype=dtype, **options)
     check_matrices(REQUEST, q)
     if is_tensor(x):
-        bits = None if invariant else of_bits
-        shape = _shape(x, q, ids)
-        return tensors.called(
-            expert_linear, REQUEST, x, (q, ids), shape, out, dtype, None, bits, **options
-        )  # fmt: skip
+        return tensors.called(expert_linear, REQUEST, x, (q, ids), _shape(x, q, ids), out, dtype, **options)
     with on_device_of(REQUEST, q.memory, q):  # in a CUDA graph what x and ids become stays with q
         operands = experts(REQUEST, x, q, ids, look=q.device == "cpu" if check is None else check)
     result = result_of(REQUEST, q, operands.shape, dtype, out)
@@ -135,28 +129,6 @@ def expert_linear(
             return ended(y, out)
     key = warm.experts_key(x, ids, kernel, how)
     return run(problem, operands, result, kernel, arithmetic, key, None, invariant)
-
-
-def of_bits(
-    bits: Any, q: Any, ids: Any, *, out: Any, kernel: str, arithmetic: Any, check: bool | None,
-    bias: Any = None,
-) -> bool:  # fmt: skip
-    """Multiply bfloat16 on a GPU by the kernel that reads its bits; False where another one is taken.
-
-    ``out`` is float32; the kernel writes nothing else. There is no bias.
-    """
-    if not isinstance(q, QuantArray) or q.scale is not None or device_of(bits) != q.device:
-        return False
-    if not out.size or out.dtype != np.float32 or not warm_device.is_aligned(bits):
-        return False
-    ids = check_ids(REQUEST, ids, q, look=bool(check))
-    check_rows(REQUEST, bits.shape, q, ids.shape)
-    operands = Experts(bits.reshape(-1, bits.shape[-1]), q, ids)
-    problem = ExpertLinear.of(*operands)
-    if choose(problem, kernel, arithmetic).name != GROUPED:
-        return False
-    run(problem, operands, result_of(REQUEST, q, operands.shape, np.float32, out), GROUPED)
-    return True
 
 
 def _ended(

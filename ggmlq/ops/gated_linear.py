@@ -22,16 +22,16 @@ from ..dispatch.tuned import is_timed
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
 from .activations import ACTIVATIONS
-from .call import result_of, run
 from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
-from .expert_linear import GROUPED, expert_linear
 from .expert_linear import REQUEST as EXPERTS
+from .expert_linear import expert_linear
 from .linear import linear, problem_of
 from .operands import experts, shape_of_ids
 from .scaled_linear import scaled_linear
 
 REQUEST = "gated_linear(x, gate, up)"
 ONE_ROW, INT16 = "cuda:gemv_int16", "int16x"  # the kernel that does all for one row, and its arithmetic
+GROUPED = "cuda:grouped"  # the kernel of many tokens with experts
 ONE_LAUNCH = {"silu": "silu", "gelu_tanh": "gelu", "swiglu_oai": "swiglu_oai"}  # its names of activations
 BEHIND = ("silu", "gelu_tanh")  # activations whose kernel behind two products keeps NaN; limits do not
 
@@ -155,8 +155,7 @@ def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
 def _of_experts(
     x: Any, both: tuple[Any, Any], ids: Any, options: dict[str, Any], place: Any
 ) -> tuple[Any, Any] | None:  # fmt: skip
-    """Both products with experts in blocks of one type on a GPU, whose operands are checked once for the two;
-    None for others.
+    """Both products with experts, whose rows one kernel gathers for the two; None where none does.
 
     ``place`` receives the first one, if it is there.
     """
@@ -166,17 +165,13 @@ def _of_experts(
     if gate.format is not up.format or options["invariant"]:
         return None
     operands = experts(EXPERTS, x, gate, ids, look=bool(options["check"]))
-    problem, how = ExpertLinear.of(*operands), (options["kernel"], options.get("arithmetic"))
-    outs, shape = (place, None), operands.shape
-    if math.prod(shape) and choose(problem, *how).name == GROUPED:
-        outs = tuple(namespace(gate.memory).empty(shape, np.float32) if out is None else out for out in outs)
-        cuda_module("expert_linear.r5_grouped").multiply(operands.x, both, operands.ids, outs)
-        return outs
-    sums, others = (
-        run(problem, operands._replace(q=w), result_of(EXPERTS, w, shape, np.float32, out), *how)
-        for w, out in zip(both, outs, strict=True)
-    )
-    return sums, others
+    rung = choose(ExpertLinear.of(*operands), options["kernel"], options.get("arithmetic"))
+    if rung.name != GROUPED or not math.prod(operands.shape):
+        return None
+    empty = namespace(gate.memory).empty
+    outs = empty(operands.shape, np.float32) if place is None else place, empty(operands.shape, np.float32)
+    cuda_module("expert_linear.r5_grouped").multiply(operands.x, both, operands.ids, outs)
+    return outs
 
 
 def _at_once(

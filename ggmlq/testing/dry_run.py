@@ -213,10 +213,10 @@ def _coded(operand: Operand, *shape: int) -> Any:
 def expert_kernels(fmt: Format, card: Card, rows: Iterable[int] = ROWS) -> list[Any]:
     """The kernels that a product with experts launches by itself."""
     with on_paper(card) as launched:
-        for (experts, used, n, k), tokens, kind in product(EXPERTS, rows, INPUTS):
+        for (experts, used, n, k), tokens in product(EXPERTS, rows):
             if k % fmt.block_size == 0:
                 ids = np.zeros((tokens, used), np.int64).view(PaperArray)
-                gq.expert_linear(paper((tokens, k), kind), weights(fmt, experts, n, k), ids)
+                gq.expert_linear(paper((tokens, k), np.float32), weights(fmt, experts, n, k), ids)
     return list(dict.fromkeys(launched))
 
 

@@ -11,6 +11,6 @@ x_tiles.py         bfloat16, swizzled as ``wgmma`` reads it from shared memory
 layers.py          norms of rows, heads turned by positions: a launch each; the functions of gates
 joined.py          a sum and its norm, a gate and what it lets through as halves of a row: a launch each
 router.py          the scores of experts, the choice of some, weighted sums: a launch each
-expert_rows.py     bfloat16 of rows of experts, beside the plan of their uses
+expert_x_tiles.py  the same for experts: rows where a plan has their uses
 expert_codes.py    rows of 8-bit codes where a plan has their uses
 """

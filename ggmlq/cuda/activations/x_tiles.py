@@ -23,7 +23,7 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from .floats import aligned_floats, narrowed, sixteen_loader
+from .floats import aligned_floats, sixteen_loader
 from .sixteen import kind_of
 
 THREADS, STEP, THREAD_COLUMNS = 256, 64, 16  # of a block; columns of an x_tile; columns of a thread
@@ -106,14 +106,6 @@ def readable_rows(x: Any) -> tuple[Any, str]:
     """Rows that x_tile_kernel can read, converted only if they must be, and their kind of floats."""
     kind = kind_of(x)
     return (x, kind) if kind else (aligned_floats(x), "float32")
-
-
-def rows_of_kind(x: Any, halves: bool) -> tuple[Any, str]:
-    """Rows that kernels can read, and their kind; ``halves``: x is float16 and stays so, as its bits."""
-    x, kind = readable_rows(x)
-    if halves:
-        return (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
-    return x, kind
 
 
 def x_tiles_of(

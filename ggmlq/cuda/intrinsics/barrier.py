@@ -55,12 +55,6 @@ def arrive(barrier: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, u32, effect=True)
-def arrive_when_copied(barrier: Any) -> Any:
-    """Arrive at a barrier once as soon as all copies that this thread started have come."""
-    only_on_a_gpu()
-
-
 @instruction(
     "{.reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
     "mbarrier.arrive.shared::cluster.b64 _, [there];}",

@@ -152,16 +152,6 @@ def copy16_or_zeros(shared: Any, address: Any, size: Any) -> Any:
     only_on_a_gpu()
 
 
-@instruction(
-    "{.reg .pred in; .reg .b32 size; setp.lt.u32 in, $2, $3; setp.lt.and.u32 in, $4, $5, in; "
-    "selp.b32 size, 16, 0, in; cp.async.cg.shared.global [$0], [$1], 16, size;}",
-    None, u32, u64, *(u32,) * 4, effect=True,
-)  # fmt: skip
-def copy16_inside(shared: Any, address: Any, row: Any, rows: Any, column: Any, columns: Any) -> Any:
-    """Start to copy 16 bytes into shared memory; zeros, and no access, beyond these rows and columns."""
-    only_on_a_gpu()
-
-
 @instruction("prefetch.global.L2 [$0];", None, u64, effect=True)
 def prefetch(address: Any) -> Any:
     """Start to read the line of 128 bytes at an address into the second cache, which is never stale."""

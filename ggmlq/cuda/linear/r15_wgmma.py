@@ -35,7 +35,7 @@ from ..packed.weights import FragmentWeights, fragment_weights
 from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
 from ..unpacked.tiles import store_four
-from ..warp_specialized.consumers import starter
+from ..warp_specialized.consumers import multiplier
 from ..warp_specialized.problems import refuses_without_wgmma
 from ._tiled import BUDGET, launch_tiles
 
@@ -128,7 +128,7 @@ def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
     fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
     start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
-    unpack, multiply, store = unpacker(weights), starter(columns, "bf16"), storer(columns)
+    unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
     let_successor_start, shrunk = dependent_launch.let_successor_start, np.float32(weights.factor)
 

@@ -32,7 +32,8 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
-from ..activations.x_tiles import cleared, rows_of_kind, x_tiles_of
+from ..activations.floats import narrowed
+from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
 from ..epilogue.residual import residual_of
@@ -44,16 +45,16 @@ from ..intrinsics.language import cuda, int32, types, uint32, uint64
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from ..packed.half_weights import halved
+from ..packed.half_weights import serves_halves
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
-from ..warp_specialized.consumers import HALVES, Products, consumer, dense_results
 from ..warp_specialized.late_activations import plan_late
-from ..warp_specialized.plain_rows import map_words, reads_plain
+from ..warp_specialized.plain_consumers import HALVES, plain_consumer
+from ..warp_specialized.plain_rows import map_words
 from ..warp_specialized.problems import refuses
 from ..warp_specialized.producer import weights_map
 from ..warp_specialized.stream_k import flag_count
@@ -70,8 +71,8 @@ NO_MAP = (0,) * (tensor_maps.SIZE // 8 - 1)
 def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
     wide, locate = tile.wide, consumer_locator(tile.columns)
-    products = Products(layout, tile, reads_plain(layout, tile))
-    consume = consumer(products, locate, dense_results(tile), within_clusters(layout, tile, locate))
+    split_epilogue = within_clusters(layout, tile, locate)
+    consume = plain_consumer(layout, tile, locate, split_epilogue)
     supply = supplier(layout, tile, locate_for_producer)
     start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
@@ -125,7 +126,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
             plain, halves = height == uint32(0), kind == uint32(HALVES)
             consume(
                 ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split, plain,
-                halves, (residual, residual_kind),
+                halves, residual, residual_kind,
             )  # fmt: skip
 
     return Kernel(
@@ -151,8 +152,11 @@ def launch(
         out.fill(0)
         return
     w, (m, n) = packed_weights(q), out.shape
-    halves = halved(x, w.layout)
-    (x, kind), steps, card = rows_of_kind(x, halves), w.fragments.shape[1], device.card_of(device.current())
+    # Parts of a unit would round small scales to numbers of few bits.
+    halves = x.dtype.char == "e" and serves_halves(w.layout) and w.layout.unit == 1
+    (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
+    if halves:  # moved as they are, like bfloat16; those that do not lie as kernels read them stay halves
+        x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
     plain = plain and (halves or kind == "bfloat16")
     shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
     tile = tile or best_tile(shape).tile

@@ -27,18 +27,6 @@ def serves_halves(layout: PackedLayout) -> bool:
     return layout.scale == "half"
 
 
-def keeps_halves(layout: PackedLayout) -> bool:
-    """True where weights become halves for x in float16; parts of a unit would round small scales to numbers
-    of few bits.
-    """
-    return serves_halves(layout) and layout.unit == 1
-
-
-def halved(x: Any, layout: PackedLayout) -> bool:
-    """True where x is float16 and so weights become halves."""
-    return bool(x.dtype.char == "e") and keeps_halves(layout)
-
-
 @cache
 def half_weights(layout: PackedLayout) -> Any:
     """The device function that makes a lane's sixteen registers of halves; operands are those of ``unpack``

@@ -5,8 +5,7 @@ waves.py       the tile with which all multiprocessors are done first (8-bit cod
 work_units.py  the steps of a tile that a block computes; the last wave split along K
 split_k.py     K split among blocks by the grid
 uses.py        the expert of a use, and the uses that a block serves where tokens are few
-counts.py      the uses of each expert, counted by the blocks that make a plan
 groups.py      a plan in memory: uses sorted by expert, a column of a tile for each
-block_plan.py  the tiles of the same plan for a thousand uses, found by every block for itself
+block_plan.py  the same plan for a thousand uses, made by every block for itself
 grouped.py     the order of the tiles of all experts
 """

@@ -1,10 +1,11 @@
-"""The tiles of experts for up to 1024 uses, which every block finds for itself; cf. groups.py.
+"""A plan of the tiles of experts for up to 1024 uses, which every block makes for itself; cf. groups.py.
 
     entries   [experts + 1]    first slot << 16 | uses; in the last one, the number of slots
 
-It takes a block a microsecond or two to read all ids, as long as a kernel that makes a plan for all of them.
-So blocks of a product know their tiles, and fetch their first weights, while that kernel still lists the uses
-of each tile. Slots are those of its plan.
+It takes a block a microsecond or two to read all ids. A kernel that does it for all, and the wait of the
+next kernel for its end, take five. So the kernel that gathers rows (activations/expert_x_tiles.py) and the
+one that multiplies (grouped.py) each find the expert of a slot themselves. A use gets the column of its
+rank among the ids of its expert, the same in every run.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ BYTES = -(-4 * (MOST_EXPERTS + 1) // 16) * 16  # of entries
 
 
 @cache
-def planner(threads: int) -> Any:
+def planner(threads: int, stores_experts: bool) -> Any:
     """The device function by which a block of ``threads`` threads makes the entries; it returns the number
     of slots.
+
+    ``stores_experts``: the expert of each use is stored, from ``experts_at`` on.
     """
     expert_of_use, count_slots = expert_of(uncached=True), slot_counter()
     put, take4, add = ptx.put, bf16x2.take4, votes.add_shared
 
     @inlined
-    def plan(entries: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
+    def plan(entries: Any, experts_at: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
         entry, first = uint32(thread), uint32(thread)
         while entry <= experts:
@@ -48,6 +51,8 @@ def planner(threads: int) -> Any:
                 use = uint32(first + uint32(i * threads))
                 if use_experts[i] != uint32(NO_EXPERT):
                     add(uint32(entries + use_experts[i] * uint32(4)), uint32(1))
+                if stores_experts and use < uses:
+                    put(uint32(experts_at + use * uint32(4)), use_experts[i])
             first = uint32(first + uint32(threads * AT_ONCE))
         cuda.syncthreads()
         count_slots(entries, experts, columns)
@@ -104,3 +109,26 @@ def entry_finder() -> Any:
         return low, first, uint32(uint32(after >> uint32(16)) - first), uint32(entry & uint32(0xFFFF))
 
     return find
+
+
+@cache
+def column_ranker() -> Any:
+    """The device function by which a warp finds the column of a use: its expert's first column plus its rank.
+
+    ``experts_at``: the experts of all uses; the use must have one.
+    """
+    equal, ones, take4 = votes.lanes_where_equal, votes.count, bf16x2.take4
+
+    @inlined
+    def rank(entries: Any, experts_at: Any, use: Any, expert: Any, columns: Any, lane: Any) -> Any:
+        earlier, first = uint32(0), uint32(0)
+        while first < use:
+            other, there = uint32(NO_EXPERT), uint32(first + lane)
+            if there < use:
+                other = uint32(take4(uint32(experts_at + there * uint32(4))))
+            earlier = uint32(earlier + ones(equal(other, expert)))
+            first = uint32(first + uint32(32))
+        slot = uint32(take4(uint32(entries + expert * uint32(4))) >> uint32(16))
+        return uint32(uint32(slot * columns) + earlier)
+
+    return rank

@@ -2,7 +2,7 @@
 
 This is to the tiles of a plan (groups.py, block_plan.py) what raster.py is to one product. A tile is 128
 rows of an expert's weights × a slot of its uses. Those of an expert are computed in sweeps over some slots,
-row of tiles after row: tiles that share weights follow each other, and the rows of x of a sweep stay in the
+row of tiles after row: tiles that share weights follow each other, and the x_tiles of a sweep stay in the
 L2 cache.
 """
 
@@ -53,41 +53,29 @@ def tile_finder() -> Any:
 
 
 @cache
-def use_lister(columns: int) -> Any:
-    """The device function for the list of a slot's uses, and how many there are from its first one on."""
-
-    @inlined
-    def listed(schedule: Any, slot: Any, slot_of_expert: Any, uses: Any) -> Any:
-        at = schedule[5] + uint64(uint32(slot * uint32(columns))) * uint64(4)
-        return at, uint32(uses - slot_of_expert * uint32(columns))
-
-    return listed
-
-
-def producer_locator(columns: int) -> Any:
-    """The device function for the place of a tile with ``columns`` columns, as producers need it: its first
-    fragment row, and its uses.
+def producer_locator() -> Any:
+    """The device function for the place of a tile, as the producer needs it: its first fragment row and its
+    slot.
     """
-    find, listed = tile_finder(), use_lister(columns)
+    find = tile_finder()
 
     @inlined
     def locate(schedule: Any, number: Any) -> Any:
-        expert, row, slot, slot_of_expert, uses = find(schedule, number)
-        row = uint32(uint32(uint32(expert * schedule[3]) + row) * uint32(FRAGMENT_ROWS))
-        return row, listed(schedule, slot, slot_of_expert, uses), uint32(0)
+        expert, row, slot, _, _ = find(schedule, number)
+        return uint32(uint32(uint32(expert * schedule[3]) + row) * uint32(FRAGMENT_ROWS)), slot, uint32(0)
 
     return locate
 
 
 def consumer_locator(columns: int) -> Any:
     """The device function for the place of a tile with ``columns`` columns, as consumers need it."""
-    find, listed = tile_finder(), use_lister(columns)
+    find = tile_finder()
 
     @inlined
     def locate(schedule: Any, number: Any, thread_at: Any) -> Any:
-        below, column = thread_at
+        (below, column), uses_of_columns = thread_at, schedule[5]
         _, row, slot, slot_of_expert, uses = find(schedule, number)
-        rows_of_columns, there = listed(schedule, slot, slot_of_expert, uses)
-        return uint32(row * uint32(TILE_ROWS) + below), column, there, rows_of_columns
+        row, there = uint32(row * uint32(TILE_ROWS) + below), uint32(uses - slot_of_expert * uint32(columns))
+        return row, column, there, uses_of_columns + uint64(uint32(slot * uint32(columns))) * uint64(4)
 
     return locate

@@ -1,7 +1,7 @@
 """A plan for products with experts, made on the GPU: uses sorted by expert, a column of a tile for each use.
 
 A *use* is a number t · U + u: token t is multiplied by the u-th of its U experts. Uses of one expert lie
-side by side in the columns of tiles, each expert from a whole tile on. A *slot* is
+side by side in the x_tiles (activations/expert_x_tiles.py), each expert from a whole tile on. A *slot* is
 the place of a tile of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32
 bits (for few uses block_plan.py does without it):
 
@@ -24,15 +24,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..intrinsics import bf16x2, codes, dependent_launch, ptx
+from ..intrinsics import barrier as barriers
+from ..intrinsics import bf16x2, codes, dependent_launch, ptx, votes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from .counts import THREAD_IDS, THREADS, count_exchanger, slot_counter, use_counter
 from .uses import NO_EXPERT, expert_of
 
+THREADS, THREAD_IDS = 1024, 8  # of the block; ids that a thread reads together
 MOST = 4096  # experts
 MOST_BLOCKS, LEAST_USES = 8, 1024  # of the cluster; uses of a block, at least
 NOWHERE = 0xFFFFFFFF
@@ -83,6 +84,36 @@ def expected_slots(tokens: int, used: int, experts: int, columns: int) -> float:
 
 
 @cache
+def slot_counter() -> Any:
+    """The device function by which a warp finds each expert's first slot and the number of slots; and each
+    expert's first use, which counts if uses are in order.
+    """
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
+
+    @inlined
+    def count_slots(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
+        total, uses, first = uint32(0), uint32(0), uint32(0)
+        while first < experts:
+            expert, count = uint32(first + lane), uint32(0)
+            if expert < experts:
+                count = uint32(take4(counts + expert * uint32(4)))
+            expert_slots = uint32((count + columns - uint32(1)) // columns)
+            up_to, uses_to = sum_up_to(expert_slots, lane), sum_up_to(count, lane)
+            if expert < experts:
+                put(firsts + expert * uint32(4), uint32(uint32(total + up_to) - expert_slots))
+                put(begins + expert * uint32(4), uint32(uint32(uses + uses_to) - count))
+            total, uses = (
+                uint32(total + from_lane(up_to, uint32(31))), uint32(uses + from_lane(uses_to, uint32(31))),
+            )  # fmt: skip
+            first = uint32(first + uint32(32))
+        if lane == uint32(0):
+            put(firsts + experts * uint32(4), total)
+        return total
+
+    return count_slots
+
+
+@cache
 def table_writer() -> Any:
     """The device function that writes the table: each thread of all blocks looks for the experts of some
     slots.
@@ -106,6 +137,72 @@ def table_writer() -> Any:
             store16(to, low, first, uint32(end - first), take4(counts + low * uint32(4)))
 
     return write_table
+
+
+@cache
+def count_exchanger() -> Any:
+    """The device function by which the blocks of a cluster exchange their counts, in memory.
+
+    Afterwards ``counts`` are those of all blocks, and ``befores`` those of the blocks before.
+    """
+    put, take4, store4, load4 = ptx.put, bf16x2.take4, ptx.store4, codes.load4
+    sync_cluster = barriers.sync_cluster
+
+    @inlined
+    def exchange(counts: Any, befores: Any, block_counts: Any, entries: Any, rank: Any, blocks: Any) -> None:
+        for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
+            at = block_counts + uint64(uint32(rank * entries) + uint32(entry)) * uint64(4)
+            store4(at, take4(counts + uint32(entry) * uint32(4)))
+        sync_cluster()
+        for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
+            before, total = uint32(0), uint32(0)
+            for block in range(uint32(0), blocks):
+                if uint32(block) == rank:
+                    before = uint32(total)
+                at = block_counts + uint64(uint32(uint32(block) * entries) + uint32(entry)) * uint64(4)
+                total = uint32(total + load4(at))
+            put(counts + uint32(entry) * uint32(4), total)
+            put(befores + uint32(entry) * uint32(4), before)
+        cuda.syncthreads()
+
+    return exchange
+
+
+@cache
+def use_counter() -> Any:
+    """The device function by which a block counts the uses of each expert, and finds out whether they are
+    in order.
+
+    ``use_experts``, ``ranks``: the experts of the uses that a thread read last, and how many uses of the
+    same expert were counted before each. Blocks with more uses than their threads hold keep ranks in
+    ``places``.
+    """
+    expert_of_use, put, store4, add = expert_of(), ptx.put, ptx.store4, votes.add_shared
+
+    @inlined
+    def count(
+        ids: Any, counts: Any, disorder: Any, places: Any, use_experts: Any, ranks: Any, begin: Any,
+        end: Any, uses: Any, experts: Any, reads_again: Any,
+    ) -> None:  # fmt: skip
+        thread = uint32(cuda.threadIdx.x)
+        for first in range(begin, end, uint32(THREADS * THREAD_IDS)):
+            for i in range(THREAD_IDS):
+                use = uint32(first) + uint32(i * THREADS) + thread
+                use_experts[i] = expert_of_use(ids, use, experts) if use < end else uint32(NO_EXPERT)
+                # until it is counted, a rank is the next use's expert, which may not be smaller
+                ranks[i], use = uint32(NO_EXPERT), uint32(use + uint32(1))
+                if use <= end and use < uses:
+                    ranks[i] = expert_of_use(ids, use, experts)
+            for i in range(THREAD_IDS):
+                use = uint32(first) + uint32(i * THREADS) + thread
+                if use < end and (use_experts[i] > ranks[i] or use_experts[i] == uint32(NO_EXPERT)):
+                    put(disorder, uint32(1))
+                if use_experts[i] != uint32(NO_EXPERT):
+                    ranks[i] = add(counts + use_experts[i] * uint32(4), uint32(1))
+                if reads_again and use < end:
+                    store4(places + uint64(use) * uint64(4), ranks[i])
+
+    return count
 
 
 @cache
@@ -149,22 +246,25 @@ def column_assigner() -> Any:
     return assign
 
 
-@cache
-def plan_maker() -> Any:
-    """The device function by which the first ``blocks`` blocks of a grid, a cluster, make a plan.
-
-    Each does so for some of the uses. They also clear ``words`` words for the next kernel.
-    """
+@family()
+def grouper() -> Kernel:
+    """The kernel that makes a plan: one block or a cluster, each block for some of the uses."""
     count_slots, write_table, count, assign = slot_counter(), table_writer(), use_counter(), column_assigner()
     base, put, take4, store4 = ptx.shared_base, ptx.put, bf16x2.take4, ptx.store4
-    exchange_counts = count_exchanger()
+    wait_for_predecessor, let_successor_start, exchange_counts = (
+        dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start, count_exchanger(),
+    )  # fmt: skip
 
-    @inlined
-    def make(operands: Any, blocks: Any) -> None:
-        ids, plan, places, block_counts, zeros, words, uses, experts, columns, slots = operands
-        (warp, lane), thread, rank = warp_and_lane(), uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        for word in range(uint32(rank * uint32(THREADS)) + thread, words, uint32(blocks * uint32(THREADS))):
-            store4(zeros + uint64(word) * uint64(4), uint32(0))
+    def group(
+        ids: Any,  # int64 [uses]
+        plan: Any,
+        places: Any, block_counts: Any,  # of the plan
+        uses: Any, experts: Any, columns: Any, slots: Any,
+    ) -> None:  # fmt: skip
+        wait_for_predecessor()
+        let_successor_start()  # not before: it reads rows of x as soon as it starts
+        (warp, lane), thread = warp_and_lane(), uint32(cuda.threadIdx.x)
+        rank, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         entries, table = uint32(experts + uint32(1)), plan + uint64(4 * HEAD)
         counts, uses_of_columns = base(), table + uint64(slots) * uint64(16)
         disorder, befores = counts + experts * uint32(4), counts + entries * uint32(4)
@@ -195,51 +295,15 @@ def plan_maker() -> Any:
             columns, reads_again, in_order,
         )  # fmt: skip
 
-    return make
+    sizes: dict[str, Any] = {"threads": THREADS, "shared": 16 * (MOST + 1), "least": (8, 0)}
+    return Kernel("uses by expert", group, *(uint64,) * 4, *(uint32,) * 4, early=True, **sizes)
 
 
-OPERANDS = (uint64,) * 5 + (uint32,) * 5  # kinds of those of plan_maker()
-SHARED = 16 * (MOST + 1)  # bytes
-
-
-@family()
-def grouper() -> Kernel:
-    """The kernel that makes a plan: one block or a cluster."""
-    make_plan, wait_for_predecessor, let_successor_start = (
-        plan_maker(), dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start,
-    )  # fmt: skip
-
-    def group(
-        ids: Any,  # int64 [uses]
-        plan: Any,
-        places: Any, block_counts: Any,  # of the plan
-        zeros: Any, words: Any,  # uint32 [words], for the next kernel
-        uses: Any, experts: Any, columns: Any, slots: Any,
-    ) -> None:  # fmt: skip
-        wait_for_predecessor()
-        let_successor_start()  # not before: it reads ids, or rows of x, as soon as it starts
-        operands = ids, plan, places, block_counts, zeros, words, uses, experts, columns, slots
-        make_plan(operands, uint32(cuda.gridDim.x))
-
-    return Kernel(
-        "uses by expert", group, *OPERANDS, threads=THREADS, shared=SHARED, least=(8, 0), early=True
-    )
-
-
-def new_plan(ids: Any, shape: UsePlan, zeros: Any = None) -> tuple[Any, Any, tuple[Any, ...]]:
-    """The memory of a plan for the ids of the experts of all tokens, the part of it with the places, and the
-    operands of ``plan_maker()``. ``zeros``: words that are cleared for the next kernel.
-    """
+def sorted_uses(ids: Any, shape: UsePlan) -> tuple[Any, Any]:
+    """The plan for the ids of the experts of all tokens, and the part of it with the places."""
     plan = device.cupy().empty(shape.words, np.uint32)
-    places = plan[shape.places :]
-    cleared = (0, 0) if zeros is None else (zeros, zeros.size)
-    block_counts = places[shape.uses :] if shape.blocks > 1 else 0
+    places, blocks = plan[shape.places :], shape.blocks
+    operands = ids, plan, places, places[shape.uses :] if blocks > 1 else 0
     sizes = shape.uses, shape.experts, shape.columns, shape.slots
-    return plan, places, (ids, plan, places, block_counts, *cleared, *sizes)
-
-
-def sorted_uses(ids: Any, shape: UsePlan, zeros: Any = None) -> tuple[Any, Any]:
-    """The plan for ids, and the part of it with the places."""
-    plan, places, operands = new_plan(ids, shape, zeros)
-    grouper()((shape.blocks,), (THREADS,), *operands, cluster=shape.blocks)
+    grouper()((blocks,), (THREADS,), *operands, *sizes, cluster=blocks)
     return plan, places

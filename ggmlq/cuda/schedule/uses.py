@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from ..intrinsics import bf16x2, integers, ptx, votes
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32, uint64
 
@@ -71,28 +70,3 @@ def finder(columns: int, ids_per_lane: int) -> Any:
         return (served if before % uint32(columns) == uint32(0) else uint32(0)), expert
 
     return find
-
-
-@cache
-def lost_row_writer(warps: int) -> Any:
-    """The device function by which ``warps`` warps of each block write NaN to the results of uses without an
-    expert: y, float32 [uses, n].
-    """
-    expert_of_use, equal, store4 = expert_of(uncached=True), votes.lanes_where_equal, ptx.store4
-
-    @inlined
-    def write(ids: Any, uses: Any, experts: Any, y: Any, n: Any, warp: Any, lane: Any) -> None:
-        first = uint32(uint32(uint32(cuda.blockIdx.x) * uint32(warps) + warp) << uint32(5))
-        while first < uses:
-            use, expert = uint32(first + lane), uint32(0)
-            if use < uses:
-                expert = expert_of_use(ids, use, experts)
-            lost, number = equal(expert, uint32(NO_EXPERT)), uint32(0)
-            while lost != uint32(0) and number < uint32(32):
-                if lost >> number & uint32(1) != uint32(0):
-                    for column in range(lane, n, uint32(32)):
-                        store4(address(y, uint32(first + number), n, uint32(column), 4), uint32(NAN))
-                number = uint32(number + uint32(1))
-            first = uint32(first + uint32(cuda.gridDim.x) * uint32(32 * warps))
-
-    return write

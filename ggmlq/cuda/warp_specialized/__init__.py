@@ -3,11 +3,11 @@ multiply.
 
     problems.py          problems that such kernels refuse
     tile.py              WarpSpecializedTile: outputs of a block, threads, and how a stage is laid out
-    suppliers.py         all warps of a dense product beside the consumers
+    suppliers.py         all warps beside the consumers
     producer.py          the thread that fetches weights and x_tiles into the ring of stages
-    plain_rows.py        the same for activations of 16 bits as they lie: boxes by a tensor map
-    use_rows.py          the same for experts: rows of a tile's uses, copied one by one
-    consumers.py         the warpgroups that unpack fragments and multiply them with activations
+    plain_rows.py        the same for activations of 16 bits as they lie, by a tensor map
+    consumers.py         the warpgroups that unpack fragments and multiply them with x_tiles
+    plain_consumers.py   the same for dense products: activations in either order, as either 16 bits
     stream_k.py          tiles whose K is split among blocks: partial sums through global memory
     cluster_split.py     the same through the shared memory of a cluster
     late_activations.py  x_tiles that idle warps of the product make while it runs

@@ -24,12 +24,11 @@ from .late_activations import section_waiter
 from .tile import MAP_ELEMENT, UNIT_FRAGMENTS, X_ROW_BYTES, WarpSpecializedTile
 
 
-def requester(layout: PackedLayout, tile: WarpSpecializedTile, brings_x: bool = True) -> Any:
+def requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device functions that request a stage: its weights, announcing the bytes of all of it; and its
-    x_tiles. ``brings_x``: else the bytes of the weights alone are announced.
+    x_tiles.
     """
     length, x_tile_bytes, size = tile.stage(layout), tile.x_tile_bytes, tile.size(layout)
-    size -= 0 if brings_x else tile.fragments * x_tile_bytes
     count = tile.boxes(layout)
     box_row, wide, fragments_each = tile.box_row(layout), tile.box_row(layout) // MAP_ELEMENT, tile.fragments
     weights_at = tile.fragments * x_tile_bytes

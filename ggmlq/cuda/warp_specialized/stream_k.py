@@ -132,9 +132,8 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     """
     fours, slot_bytes, apart = tile.columns // 8, 4 * TILE_ROWS * tile.columns, 16 * CONSUMER_THREADS
     at_once = 8 if tile.columns <= 64 else 4  # blocks whose sums are loaded together
-    loads = LOADS // 2 if listed and tile.blocks > 1 else LOADS  # lists and neighbours leave few registers
-    fours_each = loads // at_once  # of one block
-    few, many = 4 * fours_each, 4 * loads
+    fours_each = LOADS // at_once  # of one block
+    few, many = 4 * fours_each, 4 * LOADS
     load_if, store_float, load4 = integers.load_floats_l2_if, ptx.store_float, codes.load4
     load_bias, store = results.bias_loader(), results.store_result
 

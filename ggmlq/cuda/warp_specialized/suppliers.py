@@ -14,7 +14,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32
 from ..packed.layout import PackedLayout
 from .late_activations import reorderer
-from .plain_rows import box_fetcher, row_producer
+from .plain_rows import plain_producer
 from .producer import producer
 from .tile import (
     CONSUMER_THREADS,
@@ -35,8 +35,7 @@ def supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> An
 
 
 def _narrow_supplier(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
-    produce = producer(layout, tile, locate, False)
-    produce_plain = row_producer(layout, tile, locate, box_fetcher(layout, tile))
+    produce, produce_plain = producer(layout, tile, locate, False), plain_producer(layout, tile, locate)
 
     @inlined
     def supply(
