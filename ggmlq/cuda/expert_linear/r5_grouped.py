@@ -49,9 +49,9 @@ from ..schedule.grouped import consumer_locator, producer_locator
 from ..schedule.raster import raster_width
 from ..schedule.work_units import shared_stages, split_last_wave
 from ..warp_specialized import problems
-from ..warp_specialized.consumers import consumer
+from ..warp_specialized.consumers import Products, consumer, listed_results
 from ..warp_specialized.producer import producer, weights_map
-from ..warp_specialized.stream_k import store_split, stored_split
+from ..warp_specialized.stream_k import store_split, stored_split, through_memory
 from ..warp_specialized.tile import (
     CONSUMER_REGISTERS,
     CONSUMER_THREADS,
@@ -75,7 +75,9 @@ COST = {  # of a block's stage and its part of what surrounds tiles, by columns;
 def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay on the card until the tiles of all experts are computed."""
     wide = tile.wide
-    consume = consumer(layout, tile, consumer_locator(tile.columns), stored_split, listed=True)
+    products, locate = Products(layout, tile, natural=False, halves=False), consumer_locator(tile.columns)
+    split_epilogue = through_memory(tile, locate, listed=True)
+    consume = consumer(products, locate, listed_results(tile), split_epilogue, stored_split)
     produce = producer(layout, tile, producer_locator(), reorders=False)
     start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, base, load_relaxed = (
@@ -136,7 +138,10 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
                 take()
             wait_for_predecessor()  # it writes the uses of columns and clears flags
             outputs, sizes = (y, partials, flags), (n, steps)
-            consume(ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, uint32(0))
+            consume(
+                ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, uint32(0), False,
+                False, (uint64(0), uint32(0)),
+            )  # fmt: skip
         let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
 
     return Kernel(

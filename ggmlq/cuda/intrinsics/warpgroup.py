@@ -48,9 +48,9 @@ class Sums(NamedTuple):
 
 
 @cache
-def sums(columns: int) -> Sums:
-    """The device functions for a product of ``columns`` columns."""
-    count, kinds = columns // 2, f"m64n{columns}k16.f32.bf16.bf16"
+def sums(columns: int, floats: str = "bf16") -> Sums:
+    """The device functions for a product of ``columns`` columns; ``floats``: "bf16" or "f16"."""
+    count, kinds = columns // 2, f"m64n{columns}k16.f32.{floats}.{floats}"
     kind = types.UniTuple(f32, count)
 
     def zeros() -> Any:
@@ -61,7 +61,7 @@ def sums(columns: int) -> Sums:
         return context.make_tuple(builder, signature.return_type, [ir.Constant(FLOAT, 0.0)] * count)
 
     def advance(total: Any, rows: Any, at: Any) -> Any:
-        """Start to add [64, 64] in registers, four a 16 columns, times a tile [64, columns] of bfloat16.
+        """Start to add [64, 64] in registers, four a 16 columns, times a tile [64, columns].
 
         ``at``: the tile's address. Rows of a tile lie swizzled, chunk c of 16 bytes at c ^ (row % 8).
         Waits for the products that were started before these.
@@ -122,35 +122,3 @@ def sums(columns: int) -> Sums:
         as_intrinsic(times, kind(kind, f32), emit_times),
         as_intrinsic(put, types.void(kind, u32, u32), emit_put),
     )
-
-
-@cache
-def advancer(columns: int, kind: str) -> Any:
-    """The device function ``advance`` of ``sums`` for a kind of floats: "bf16" or "f16"."""
-    count, kinds = columns // 2, f"m64n{columns}k16.f32.{kind}.{kind}"
-    sums_kind = types.UniTuple(f32, count)
-
-    def advance(total: Any, rows: Any, at: Any) -> Any:
-        """Start to add [64, 64] in registers times a tile [64, columns]; waits for the products before."""
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        total, rows, at = operands
-        registers, last = ",".join(f"${i}" for i in range(count)), count + 4 * STEPS
-        lines = [f"{{.reg .b32 low; .reg .b64 b; shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
-        lines += [f"mov.b64 b, {{low, {HIGH}}}; wgmma.fence.sync.aligned;"]
-        for s in range(STEPS):
-            four = ",".join(f"${count + 4 * s + i}" for i in range(4))
-            lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{registers}}},{{{four}}},b,1,1,1,0;"]
-            lines += ["add.u64 b, b, 2;"] if s < STEPS - 1 else []
-        lines += ["wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;}"]
-        constraints = ["=f"] * count + ["r"] * (4 * STEPS + 1) + [str(i) for i in range(count)]
-        arguments = [*unpacked(builder, rows, 4 * STEPS), at, *unpacked(builder, total, count)]
-        result = ir.LiteralStructType([FLOAT] * count)
-        results = emit_assembly(builder, result, "\n".join(lines), constraints, arguments, effect=True)
-        parts = [builder.extract_value(results, i) for i in range(count)]
-        return context.make_tuple(builder, signature.return_type, parts)
-
-    if SIMULATED:
-        return advance
-    return as_intrinsic(advance, sums_kind(sums_kind, types.UniTuple(u32, 4 * STEPS), u32), emit)

@@ -52,9 +52,9 @@ from ..rings.boxed import barrier_initializer
 from ..schedule.raster import consumer_locator, locate_for_producer, raster
 from ..schedule.work_units import shared_stages
 from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
+from ..warp_specialized.consumers import HALVES, Products, consumer, dense_results
 from ..warp_specialized.late_activations import plan_late
-from ..warp_specialized.plain_consumers import HALVES, plain_consumer
-from ..warp_specialized.plain_rows import map_words
+from ..warp_specialized.plain_rows import map_words, reads_plain
 from ..warp_specialized.problems import refuses
 from ..warp_specialized.producer import weights_map
 from ..warp_specialized.stream_k import flag_count
@@ -71,8 +71,8 @@ NO_MAP = (0,) * (tensor_maps.SIZE // 8 - 1)
 def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
     wide, locate = tile.wide, consumer_locator(tile.columns)
-    split_epilogue = within_clusters(layout, tile, locate)
-    consume = plain_consumer(layout, tile, locate, split_epilogue)
+    products = Products(layout, tile, reads_plain(layout, tile), halves=True)
+    consume = consumer(products, locate, dense_results(tile), within_clusters(layout, tile, locate))
     supply = supplier(layout, tile, locate_for_producer)
     start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
@@ -126,7 +126,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
             plain, halves = height == uint32(0), kind == uint32(HALVES)
             consume(
                 ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split, plain,
-                halves, residual, residual_kind,
+                halves, (residual, residual_kind),
             )  # fmt: skip
 
     return Kernel(

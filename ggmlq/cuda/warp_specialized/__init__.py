@@ -6,8 +6,7 @@ multiply.
     suppliers.py         all warps beside the consumers
     producer.py          the thread that fetches weights and x_tiles into the ring of stages
     plain_rows.py        the same for activations of 16 bits as they lie, by a tensor map
-    consumers.py         the warpgroups that unpack fragments and multiply them with x_tiles
-    plain_consumers.py   the same for dense products: activations in either order, as either 16 bits
+    consumers.py         the warpgroups that unpack fragments and multiply them with activations
     stream_k.py          tiles whose K is split among blocks: partial sums through global memory
     cluster_split.py     the same through the shared memory of a cluster
     late_activations.py  x_tiles that idle warps of the product make while it runs

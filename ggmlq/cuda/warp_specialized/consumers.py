@@ -1,70 +1,107 @@
-"""The consumers: warpgroups that unpack fragments and multiply them with x_tiles, work unit after work unit.
+"""The consumers: warpgroups that unpack fragments and multiply them with activations, work unit after unit.
 
 There are two warpgroups, each with 64 rows of weights. While the tensor cores multiply one set of
 registers, the next fragment is unpacked into the other set; its words were loaded before that. Whichever
 warpgroup is ready takes the tensor cores.
+
+Where x lies in stages as the caller has it, a lane takes weights in that order, too (packed/natural.py).
+Where it is float16, weights are halves (packed/half_weights.py), otherwise bfloat16.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..epilogue import listed_rows, results
+from ..epilogue.residual import residual_adder
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
-from ..intrinsics import warpgroup
+from ..intrinsics import dependent_launch, warpgroup
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
-from ..intrinsics.language import cuda, uint32
+from ..intrinsics.language import cuda, uint32, uint64
+from ..packed.half_weights import half_weights, serves_halves
 from ..packed.layout import ROWS, PackedLayout
+from ..packed.natural import lane_order, natural_loader
 from ..packed.weights import fragment_weights
 from ..rings.boxed import stage_advancer
 from ..schedule.work_units import next_work_unit
-from .stream_k import SplitEpilogue, through_memory
+from .stream_k import SplitEpilogue
 from .tile import WarpSpecializedTile
 
+HALVES = 3  # the number of x's kind where weights are halves, behind those of KINDS
 
-def multiplier(columns: int) -> Any:
-    """The device function that starts the products of one step with a lane's registers.
 
-    It waits for the products of the step before, whose registers and stage are free then.
+class Products(NamedTuple):
+    """The facts about a kernel's products that its consumers are made with."""
+
+    layout: PackedLayout
+    tile: WarpSpecializedTile
+    natural: bool  # x may lie in the order of its columns; else all is as it was packed
+    halves: bool  # x may be float16; else it is bfloat16
+
+
+def starter(columns: int, kind: str) -> Any:
+    """The device function that starts the products of one step, once those of the step before are done;
+    ``kind``: "bf16" or "f16".
+
+    The registers and the stage of the step before are free then.
     """
-    advance = warpgroup.sums(columns).advance
+    advance = warpgroup.sums(columns, kind).advance
 
     @inlined
-    def multiply(total: Any, a: Any, at: Any) -> Any:
+    def start(total: Any, a: Any, at: Any) -> Any:
         rows = (
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
         )  # fmt: skip
         return advance(total, rows, uint32(at))
 
-    return multiply
+    return start
 
 
-def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
-    """The device function for the sums of stages ``first`` … ``last - 1``.
+def orders(layout: PackedLayout, natural: bool) -> Any:
+    """The device functions for the order of a lane's columns, and for loading its words in that order.
+
+    Some tiles and types know one order alone.
+    """
+    if natural:
+        return lane_order(layout), natural_loader(layout)
+    load_as_packed = fragment_weights(layout).load
+
+    @inlined
+    def load(at: Any, lane: Any, order: Any, words: Any) -> None:
+        load_as_packed(at, lane, words)
+
+    return inlined(lambda lane, plain: lane), load
+
+
+def accumulator(products: Products, halves: bool) -> Any:
+    """The device function for the sums of stages ``first`` … ``last - 1``; ``halves``: of float16.
 
     It returns the sums, and the ring's next stage with its parity. Three fragments are in flight: one is
     multiplied, the next is unpacked meanwhile, and the words of the one after that are being loaded into
     registers. A stage is released once the products after its last ones have been started, for only then
     are its own complete.
     """
+    layout, tile, natural, _ = products
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
     single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
-    multiply = multiplier(tile.columns)
+    multiply = starter(tile.columns, "f16" if halves else "bf16")
     weights_at, row_bytes = tile.fragments * x_tile_bytes, tile.box_row(layout)
     second = tile.next_fragment(layout)
     wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
-    count, load, unpack, scale = fragment_weights(layout)
+    (count, _, unpack, scale), (_, load) = fragment_weights(layout), orders(layout, natural)
+    unpack, scale = (half_weights(layout), 1.0) if halves else (unpack, scale)
     zeros, times, factor, scales = sums.zeros, sums.times, np.float32(scale), scale != 1
 
     @inlined
     def accumulate(
-        ring: Any, full: Any, warp: Any, lane: Any, stage: Any, phase: Any, first: Any, last: Any, opaque: Any
-    ) -> Any:
+        ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any, first: Any, last: Any,
+        opaque: Any,
+    ) -> Any:  # fmt: skip
         even, odd, words = (
             cuda.local.array(16, uint32), cuda.local.array(16, uint32), cuda.local.array(count, uint32),
         )  # fmt: skip
@@ -72,7 +109,7 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         total, before, i = zeros(), uint32(0), first
         at = uint32(ring + stage * uint32(length))
         wait(uint32(full + stage * uint32(8)), phase)
-        load(uint32(at + warp_at), lane, words)
+        load(uint32(at + warp_at), lane, order, words)
         unpack(words, even, opaque)
         while i < last:
             here, empty = at, uint32(full + uint32(8 * stages) + stage * uint32(8))
@@ -80,9 +117,9 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
                 stage, phase = after(stage, phase)
                 at = uint32(ring + stage * uint32(length))
                 wait(uint32(full + stage * uint32(8)), phase)
-                load(uint32(at + warp_at), lane, words)
+                load(uint32(at + warp_at), lane, order, words)
             else:
-                load(uint32(at + warp_at + uint32(second)), lane, words)
+                load(uint32(at + warp_at + uint32(second)), lane, order, words)
             total = multiply(total, even, here)
             if before != uint32(0) and lane == uint32(0):
                 arrive(before)
@@ -94,7 +131,7 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
             i, at = uint32(i + uint32(1)), uint32(ring + stage * uint32(length))
             if i < last:
                 wait(uint32(full + stage * uint32(8)), phase)
-            load(uint32(at + warp_at), lane, words)  # after the last stage: any words, never multiplied
+            load(uint32(at + warp_at), lane, order, words)  # after the last stage: any words
             total = multiply(total, odd, here)
             if single and lane == uint32(0):
                 arrive(before)
@@ -110,6 +147,88 @@ def accumulator(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     return accumulate
 
 
+def either_accumulator(products: Products) -> Any:
+    """The device function for the sums of stages, of either kind of floats where the type allows both."""
+    of_bfloats = accumulator(products, False)
+
+    @inlined
+    def only_bfloats(
+        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
+        first: Any, last: Any, opaque: Any,
+    ) -> Any:  # fmt: skip
+        return of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+
+    if not (products.halves and serves_halves(products.layout)):
+        return only_bfloats
+    of_halves = accumulator(products, True)
+
+    @inlined
+    def accumulate(
+        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
+        first: Any, last: Any, opaque: Any,
+    ) -> Any:  # fmt: skip
+        if halves:
+            total, stage, phase = of_halves(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+        else:
+            total, stage, phase = of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+        return total, stage, phase
+
+    return accumulate
+
+
+class TileResults(NamedTuple):
+    """Device functions for the results of a tile, from its sums."""
+
+    begin: Any  # (list of rows of y, lane, columns): before the products
+    add: Any  # (sums, y, place, n, (first, last, stages), residual): sums, and biases still to be added
+    write: Any  # (sums, biases, y, place, n, what ``begin`` gave): of a whole tile
+
+
+def dense_results(tile: WarpSpecializedTile) -> TileResults:
+    """The functions for y [m, n] as epilogue/results.py has it, and a residual as epilogue/residual.py."""
+    ends, load_bias, nothing = thread_sums(tile.columns), results.bias_loader(), results.NOTHING
+    write_floats, write16, add_residual = ends.write, ends.write16, residual_adder(tile.columns, True)
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
+
+    @inlined
+    def add(total: Any, y: Any, place: Any, n: Any, parts: Any, residual: Any) -> Any:
+        (at, kind), (row, column, limit), (first, last, stages) = residual, place, parts
+        low, high = nothing, nothing
+        if first == uint32(0) and last == stages:
+            low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
+        if at != uint64(0) and first == uint32(0):
+            wait_for_predecessor()  # it may have made the residual
+            total = add_residual(total, at, kind, column, row, limit, n, low, high)
+            low, high = nothing, nothing
+        return total, low, high
+
+    @inlined
+    def write(total: Any, biases: Any, y: Any, place: Any, n: Any, listed: Any) -> None:
+        (at, kind, _, _), (row, column, limit), (low, high) = y, place, biases
+        if kind == uint32(0):
+            write_floats(total, at, column, row, limit, n, low, high)
+        else:
+            write16(total, at, column, row, limit, n, low, high, uint32(kind - uint32(1)))
+
+    return TileResults(inlined(lambda rows_of_columns, lane, limit: uint32(0)), add, write)
+
+
+def listed_results(tile: WarpSpecializedTile) -> TileResults:
+    """The functions for rows of float32 that a list names for the columns of a tile."""
+    scatter, nothing = listed_rows.scatterer(tile.columns), results.NOTHING
+
+    @inlined
+    def add(total: Any, y: Any, place: Any, n: Any, parts: Any, residual: Any) -> Any:
+        return total, nothing, nothing
+
+    @inlined
+    def write(total: Any, biases: Any, y: Any, place: Any, n: Any, rows_of_y: Any) -> None:
+        row, column, _ = place
+        scatter(total, y, rows_of_y, column, row, n)
+
+    return TileResults(listed_rows.holder(tile.columns), add, write)
+
+
 @inlined
 def split_of_host(split: Any, scratch: Any) -> Any:
     """The split of the last wave where the host decides it: the arguments of cost/split.py's Split, and the
@@ -119,28 +238,28 @@ def split_of_host(split: Any, scratch: Any) -> Any:
 
 
 def consumer(
-    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, read_split: Any = split_of_host,
-    listed: bool = False, split_epilogue: SplitEpilogue | None = None,
+    products: Products, locate: Any, tile_results: TileResults, split_epilogue: SplitEpilogue,
+    read_split: Any = split_of_host,
 ) -> Any:  # fmt: skip
     """The device function of the consumer warps.
 
     ``locate``: the device function (schedule, number of a tile, thread_at) for a thread's place in the
-    results: row of weights, column, number of columns and, if ``listed``, the list of the rows of y that
-    columns go to. ``thread_at``: the thread's row and column in a tile. ``read_split``: the device function
-    (split, scratch) for the split of the last wave; it is called anew each time, so that no register holds
-    the split during products. ``split_epilogue``: the functions of blocks that share a tile. The first of
-    ``outputs`` is a result as epilogue/results.py has it; if ``listed``, the address of float32.
+    results: row of weights, column, number of columns and the list of the rows of y that columns go to, or 0.
+    ``thread_at``: the thread's row and column in a tile. ``split_epilogue``: the functions of blocks that
+    share a tile. ``read_split``: the device function (split, scratch) for the split of the last wave; it is
+    called anew each time, so that no register holds the split during products.
+
+    ``plain``: whether x lies in the order of its columns; ``halves``: whether it is float16. ``residual``:
+    its address, or 0, and its kind; the block with the first stages of a tile adds it to its sums.
     """
-    accumulate = accumulator(layout, tile)
-    (announce, store_partial, finish) = split_epilogue or through_memory(tile, locate, listed)
-    behind, ends, load_bias = tile.stages(layout) * 16, thread_sums(tile.columns), results.bias_loader()
-    write, write16 = ends.write, ends.write16
-    hold, scatter = listed_rows.holder(tile.columns), listed_rows.scatterer(tile.columns)
+    accumulate, (make_order, _) = either_accumulator(products), orders(products.layout, products.natural)
+    (announce, store_partial, finish), (begin, add, write) = split_epilogue, tile_results
+    behind = products.tile.stages(products.layout) * 16
 
     @inlined
     def consume(
         ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
-        stages_left: Any, rank: Any, split: Any,
+        stages_left: Any, rank: Any, split: Any, plain: Any, halves: Any, residual: Any,
     ) -> None:  # fmt: skip
         (n, steps), next_whole, y, scratch = sizes, rank, outputs[0], uint32(full + uint32(behind))
         stage, phase, opaque = uint32(0), uint32(0), opaque_zero(steps)
@@ -148,37 +267,32 @@ def consumer(
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
         thread_at = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
         split_tiles, split_blocks, _, _, _, whole_tiles = read_split(split, scratch)
+        order = make_order(lane, plain)
         announce(outputs[2], (rank, split_blocks, split_tiles))
         while stages_left > uint32(0) or next_whole < whole_tiles:
             number, first, last, stages_left, next_whole = next_work_unit(
                 stages_left, end, next_whole, stages, blocks, whole_tiles
             )
             row, column, limit, rows_of_columns = locate(schedule, number, thread_at)
-            if listed:
-                rows_of_y = hold(rows_of_columns, lane, limit)
-            total, stage, phase = accumulate(ring, full, warp, lane, stage, phase, first, last, opaque)
+            rows_of_y = begin(rows_of_columns, lane, limit)
+            total, stage, phase = accumulate(
+                halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
+            )
             split_tiles, split_blocks, _, _, _, whole_tiles = read_split(split, scratch)
+            place, parts = (row, column, limit), (first, last, stages)
+            total, low, high = add(total, y, place, n, parts, residual)
             if first > uint32(0) or last < stages:
-                position = rank, split_blocks, split_tiles
-                store_partial(
-                    total, outputs[1], outputs[2], uint32(number - whole_tiles), first, position, scratch
-                )
-            elif listed:
-                scatter(total, y, rows_of_y, column, row, n)
+                number, position = uint32(number - whole_tiles), (rank, split_blocks, split_tiles)
+                store_partial(total, outputs[1], outputs[2], number, first, position, scratch)
             else:
-                at, kind, _, _ = y
-                low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
-                if kind == uint32(0):
-                    write(total, at, column, row, limit, n, low, high)
-                else:
-                    write16(total, at, column, row, limit, n, low, high, uint32(kind - uint32(1)))
+                write(total, (low, high), y, place, n, rows_of_y)
         split_tiles, split_blocks, splits, block_stages, longer_blocks, whole_tiles = read_split(
             split, scratch
         )
-        position, split = (
+        position, shared = (
             (rank, split_blocks, split_tiles),
             (split_tiles, split_blocks, splits, block_stages, longer_blocks),
         )
-        finish(outputs, schedule, thread_at, n, stages, position, split, whole_tiles, scratch)
+        finish(outputs, schedule, thread_at, n, stages, position, shared, whole_tiles, scratch)
 
     return consume

@@ -1,7 +1,7 @@
 """Plain rows: activations of 16 bits that a product fetches as they lie, without a kernel before.
 
 The copy engine fetches boxes of x, 64 columns of a tile's rows, whose map is a parameter of the kernel. Rows
-beyond M and columns beyond K come as zeros. Consumers take weights in the same order (plain_consumers.py).
+beyond M and columns beyond K come as zeros. Consumers take weights in the same order (consumers.py).
 """
 
 from __future__ import annotations
