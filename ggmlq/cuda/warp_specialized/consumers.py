@@ -43,23 +43,22 @@ class Products(NamedTuple):
     halves: bool  # x may be float16; else it is bfloat16
 
 
-def starter(columns: int, kind: str) -> Any:
-    """The device function that starts the products of one step, once those of the step before are done;
-    ``kind``: "bf16" or "f16".
+def multiplier(columns: int, floats: str = "bf16") -> Any:
+    """The device function that starts the products of one step with a lane's registers.
 
-    The registers and the stage of the step before are free then.
+    It waits for the products of the step before, whose registers and stage are free then.
     """
-    advance = warpgroup.sums(columns, kind).advance
+    advance = warpgroup.sums(columns, floats).advance
 
     @inlined
-    def start(total: Any, a: Any, at: Any) -> Any:
+    def multiply(total: Any, a: Any, at: Any) -> Any:
         rows = (
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
         )  # fmt: skip
         return advance(total, rows, uint32(at))
 
-    return start
+    return multiply
 
 
 def orders(layout: PackedLayout, natural: bool) -> Any:
@@ -89,7 +88,7 @@ def accumulator(products: Products, halves: bool) -> Any:
     layout, tile, natural, _ = products
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
     single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
-    multiply = starter(tile.columns, "f16" if halves else "bf16")
+    multiply = multiplier(tile.columns, "f16" if halves else "bf16")
     weights_at, row_bytes = tile.fragments * x_tile_bytes, tile.box_row(layout)
     second = tile.next_fragment(layout)
     wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
