@@ -14,6 +14,7 @@ from ggmlq.cuda.machine import device, served, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.epilogue import Epilogue
+from ggmlq.ops.activations import ACTIVATIONS
 
 
 @cache
@@ -91,3 +92,17 @@ def addends(shape, memory, rng):
         values = (held.astype(np.uint32) << 16).view(np.float32) if kind == "H" else held.astype(np.float32)
         total, sizes = total + values, sizes + np.abs(values)
     return Epilogue(**parts), total, sizes
+
+
+def addends_or_gate(shape, memory, rng):
+    """An epilogue that is drawn: with a bias and a residual, or with a gate; the factor, and what is added."""
+    if rng.integers(2):
+        end, added, _ = addends(shape, memory, rng)
+        return end, 1, added
+    sums, name = 4 * rng.standard_normal(shape, np.float32), str(rng.choice(["silu", "gelu"]))
+    held = on_device(sums)
+    memory.add(held)
+    act = ACTIVATIONS["gelu_tanh" if name == "gelu" else name]
+    with np.errstate(over="ignore"):
+        factor = act(np, sums.copy(), np.ones_like(sums))
+    return Epilogue(residual=held, gate=name), factor, 0

@@ -293,6 +293,40 @@ def test_a_gate(card, q, fresh):
         assert np.allclose(out, ACTIVATIONS["silu"](np, g, u), atol=1e-5)
 
 
+@pytest.mark.parametrize("gates", [True, False])
+def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, monkeypatch):
+    """One kernel is asked for the product and all behind it; where another one was timed it stands behind."""
+    up, linear = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), PRODUCTS[0]
+    x, ends = floats(fresh, 5, 64), []
+
+    def launch(x, w, out, end=PLAIN):
+        ends.append(end)
+        assert gates or end is PLAIN
+        out[...] = np.asarray(x) @ decoded(w).T
+        if gates:
+            gated(end.gate, end.residual, out, out)
+
+    rung = SimpleNamespace(ends=True, adds=True, gates=gates, narrow=True, repeats=True, launch=launch)
+    monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=True))
+    monkeypatch.setattr(call.tuning, "chosen", lambda *facts: rung)
+    monkeypatch.setattr(call, "cuda_module", lambda name: SimpleNamespace(gated=gated))
+    monkeypatch.setattr(linear.warm_device, "on_device", lambda *facts: None)
+    monkeypatch.setattr(
+        call.warm, "launch", lambda rung, operands, y, key, remake, end: launch(*operands, y, end)
+    )
+    monkeypatch.setattr(linear, "run", call.run)
+    g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))
+    for name, dtype in itertools.product(("silu", "gelu_tanh"), "ef"):
+        with np.errstate(over="ignore"):
+            want = ACTIVATIONS[name](np, g.copy(), u)
+            y = gq.gated_linear(x, q, up, activation=name, dtype=np.dtype(dtype).type)
+        assert np.allclose(y, want, rtol=2.0**-9, atol=1e-4)
+        assert (ends[-1].gate is not None) == gates
+    out = floats(fresh, 5, 24)
+    assert gq.gated_linear(x, q, up, activation="gelu_tanh", out=out) is out
+    assert np.allclose(out, want, rtol=1e-4, atol=1e-4)
+
+
 def test_experts(card, fresh):
     q = moved(weights("q8_0", 72, 64, seed=int(fresh.integers(1 << 30))).reshape(3, 24, 64))
     x, ids = floats(fresh, 4, 64), on_device(fresh.integers(0, 3, (4, 2)))

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
-from emulated_gpu import addends, put_emulated
+from emulated_gpu import addends_or_gate, put_emulated
 from emulated_packed import pack_blocks, pack_q4_0
 from fake_cupy import decoded, encoded, on_device
 
@@ -235,7 +235,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     """Blocks that run in turn leave all slices to the first of a tile; at one time each finishes its own.
 
     Blocks of a cluster send their sums to each other. The product itself makes the x_tiles of wide tiles,
-    except the first ones. A bias and a residual of some kind are added.
+    except the first ones. A bias and a residual of some kind are added, or a gate multiplies.
     """
     monkeypatch.setattr(late_activations, "LEAST", 0)
     cut = int(fresh.integers(2, MAX_CLUSTER + 1))
@@ -286,7 +286,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
         call(kernel, grid, block, *arguments, cluster=cluster, together=product and way == "at one time")
 
     monkeypatch.setattr(Kernel, "__call__", launched)
-    end, added, _ = addends((m, n), state.memory, fresh)
+    end, factor, added = addends_or_gate((m, n), state.memory, fresh)
     RUNG.launch(given, q, y[1:-1], tile=tile, end=end)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     assert len(before) <= 1
@@ -294,5 +294,5 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     if full and given.dtype.itemsize == 2 and not tile.wide and name == "q4_0" and way == "clusters":
         assert not before, "rows are read as they lie, and there are no flags"
     arithmetic = "f16" if given.dtype == np.float16 else "bf16s"
-    want = gq.reference.linear(x.astype(np.float32), host, arithmetic) + added
+    want = gq.reference.linear(x.astype(np.float32), host, arithmetic) * factor + added
     assert gq.nmse(np.asarray(y[1:-1]), want) < 1e-10

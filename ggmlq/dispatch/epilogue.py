@@ -8,15 +8,17 @@ from ..codes import Code
 
 
 class Epilogue(NamedTuple):
-    """The steps: add a bias and a residual, then make codes under static scales, all in float32.
+    """The steps: add a bias and a residual, or multiply with a gate; then make codes under static scales.
 
-    Bits are those of separate kernels. But where warps or blocks add up sums, a residual is one of these.
+    All are in float32. Bits are those of separate kernels. But where warps or blocks add up sums, a residual
+    is one of these, and a gate multiplies each of them.
     """
 
     bias: Any = None  # [N], C-contiguous: float32; for blocks also float16, or bits of bfloat16 as uint16
     code: Code | None = None  # of 8 bits, for floats; None: results stay floats
     scales: Any = None  # float32, (1 or M, 1 or N)
     residual: Any = None  # [M, N], N even, C-contiguous, of a kind like the bias; without a code
+    gate: str | None = None  # "silu" or "gelu" of the residual, then float32, multiplies sums without a bias
 
 
 PLAIN = Epilogue()

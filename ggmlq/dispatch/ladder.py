@@ -101,6 +101,7 @@ class Rung:
                   uint16, the bits of bfloat16
         ends      ``launch(x, w, out, end=Epilogue(…))`` adds a bias, and writes codes into ``out``
         adds      it adds the residual of that Epilogue, too
+        gates     it multiplies with the gate of that Epilogue, too
         invariant a row of ``out`` has its bits whatever the other rows are; or a ``launch`` so that it has
     """
 
@@ -118,6 +119,7 @@ class Rung:
     repeats: bool = False
     ends: bool = False
     adds: bool = False
+    gates: bool = False
     invariant: bool | Callable[..., Any] = False
 
 
@@ -136,11 +138,12 @@ def register(
     repeats: bool = False,
     ends: bool = False,
     adds: bool = False,
+    gates: bool = False,
     invariant: bool | Callable[..., Any] = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""
     flags: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
-    flags |= {"repeats": repeats, "ends": ends, "adds": adds, "invariant": invariant}
+    flags |= {"repeats": repeats, "ends": ends, "adds": adds, "gates": gates, "invariant": invariant}
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 from ..arrays.array import QuantArray
 from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
-from ..base.devices import cuda_device, is_host, is_over_torch, namespace, on_device_of, place_of
+from ..base.devices import cuda_device, cuda_module, is_host, is_over_torch, namespace, on_device_of, place_of
 from ..codes import Code
 from ..codes.tiling import Tile
 from ..dispatch.checks import FLOAT32, check_bias, check_out, float_dtype, takes_sums
@@ -48,6 +48,7 @@ class Result(NamedTuple):
     bias: Any
     coding: Coding | None = None
     residual: Any = None  # on a GPU; of the result's shape, or one that NumPy broadcasts to it
+    gate: str | None = None  # the function of the residual that multiplies the result, as in an Epilogue
 
 
 def result_of(
@@ -71,7 +72,7 @@ def run(
     ``key``: the key of the call's recording, if it is an ordinary call; ``remake(*key.arrays)`` makes the
     first operand again; None: it is the array.
     """
-    weights, (request, shape, wanted, out, bias, coding, _) = operands[1], result
+    weights, (request, shape, wanted, out, bias, coding, *_) = operands[1], result
     memory, xp = weights.memory, namespace(weights.memory)
     with on_device_of(problem, memory, weights), np.errstate(over="ignore", invalid="ignore"):
         if kernel == "auto" and not is_host(memory) and does_without_cublas(memory):
@@ -104,7 +105,10 @@ def run(
             multiply(y, scale if len(operands) == 2 else of_uses(scale, operands[2]))
         for addend in rest:  # what no kernel adds
             rows = y.reshape(shape)
-            rows += addend
+            if result.gate is None:
+                rows += addend
+            else:
+                cuda_module("epilogue.gates").gated(result.gate, addend, rows, rows)
         if out is not None:
             if not direct and not _narrowed(y, out):
                 out[...] = y.reshape(shape)
@@ -123,8 +127,10 @@ def does_without_cublas(memory: Any) -> bool:
 
 
 def _addends(result: Result, sums: tuple[int, ...]) -> tuple[Any, Any]:
-    """Bias and residual; a residual that is the same for all rows is a bias where there is no other."""
+    """Bias and residual, or a gate; a residual that is the same for all rows is a bias if there is none."""
     bias, residual = result.bias, result.residual
+    if result.gate is not None:
+        return None, residual
     if bias is None and residual is not None and residual.shape[-1:] == (residual.size,) == sums[-1:]:
         return residual.reshape(-1), None
     return bias, residual
@@ -133,8 +139,9 @@ def _addends(result: Result, sums: tuple[int, ...]) -> tuple[Any, Any]:
 def _epilogue(
     rung: Rung, weights: Any, sums: tuple[int, ...], result: Result, bias: Any, residual: Any
 ) -> Epilogue:  # fmt: skip
-    """The steps after the sums that the rung takes itself: bias, residual and codes; no bias in float64."""
+    """The steps after the sums that the rung takes: bias, residual, gate, codes; no bias in float64."""
     coding, memory = result.coding, weights.memory
+    adds = rung.adds if result.gate is None else rung.gates
     if bias is not None:
         if bias.dtype.itemsize > 4:
             return PLAIN
@@ -144,8 +151,8 @@ def _epilogue(
         request = f"{result.request} with requantize"
         scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
         return Epilogue(bias, coding.code, scales)
-    if residual is not None and rung.adds and lies_as_results(residual, sums):
-        return Epilogue(bias, residual=residual.reshape(sums))
+    if residual is not None and adds and lies_as_results(residual, sums):
+        return Epilogue(bias, residual=residual.reshape(sums), gate=result.gate)
     return PLAIN if bias is None else Epilogue(bias)
 
 

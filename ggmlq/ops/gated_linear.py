@@ -25,7 +25,7 @@ from .activations import ACTIVATIONS
 from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
 from .expert_linear import REQUEST as EXPERTS
 from .expert_linear import expert_linear
-from .linear import linear, problem_of
+from .linear import gated, linear, problem_of
 from .operands import experts, shape_of_ids
 from .scaled_linear import scaled_linear
 
@@ -121,7 +121,13 @@ def gated_linear(
         if ids is None and (name := _at_once(x, gate, up, activation, options, both, end)):
             return _in_one_launch(name, x, (gate, up), both, end)
         place = place_for_sums(end, *_reads(x, gate, up, ids, both))
-        sums, others = _products(x, (gate, up), ids, options, both, place)
+        if activation in BEHIND and ids is None and not invariant and both[1] is None:
+            sums = _product(x, gate, None, dict(options, bias=both[0], out=place))
+            if (y := _gated_product(x, up, sums, activation, options, end)) is not None:
+                return y
+            others = _product(x, up, None, options)
+        else:
+            sums, others = _products(x, (gate, up), ids, options, both, place)
         if end.out is None and end.dtype == np.float32:
             end = end._replace(out=sums)
         if activation in BEHIND and sums.size and not is_host(memory):
@@ -143,6 +149,16 @@ def _products(
     (gate, up), (bias, other) = matrices, biases
     sums = _product(x, gate, ids, dict(options, bias=bias, out=place))
     return sums, _product(x, up, ids, dict(options, bias=other))
+
+
+def _gated_product(
+    x: Any, up: Any, sums: Any, activation: str, options: dict[str, Any], end: Ending
+) -> Any:  # fmt: skip
+    """The result where the kernel of the second product multiplies with the gate; None where none does."""
+    if not isinstance(up, QuantArray) or is_host(up.memory) or not isinstance(x, type(up.memory)):
+        return None
+    kernel, arithmetic = options["kernel"], options.get("arithmetic")
+    return gated(x, up, sums, ONE_LAUNCH[activation], kernel, arithmetic, end.out, end.dtype.type)
 
 
 def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:

@@ -177,6 +177,23 @@ def _added(
     return added(REQUEST, partial(linear, x, q, **options), q, shape, bias, residual, out, dtype)
 
 
+def gated(
+    x: Any, q: QuantArray, sums: Any, gate: str, kernel: str, arithmetic: Any, out: Any, dtype: Any
+) -> Any:
+    """The product on a GPU times a function of float32 ``sums`` of its shape; None where its kernel does not
+    multiply with it. ``gate``: as in an Epilogue.
+    """
+    x = activations(REQUEST, x, q, bfloat16=True)
+    if sums.shape[-1] % 2 or not sums.size or q.scale is not None or not sums.flags.c_contiguous:
+        return None
+    if not ladder.choose(problem_of(x, q), kernel, arithmetic).gates:
+        return None
+    y = warm_device.on_device(x, q, kernel, arithmetic, out, None, dtype, sums, gate)
+    if y is None:
+        y = _product(x, q, kernel, arithmetic, out, None, dtype, residual=sums, gate=gate)
+    return y
+
+
 def _warm(x: Any) -> Any:
     """The function for warm products of torch tensors or CuPy arrays; None for other arrays."""
     if not is_host(x):
@@ -186,11 +203,14 @@ def _warm(x: Any) -> Any:
 
 def _product(
     x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any,
-    invariant: bool = False, residual: Any = None,
+    invariant: bool = False, residual: Any = None, gate: str | None = None,
 ) -> Any:  # fmt: skip
-    """The product of checked activations, floats or the bits of bfloat16; ``residual``: on a GPU alone."""
+    """The product of checked activations, floats or the bits of bfloat16.
+
+    ``residual``, on a GPU alone; ``gate``: the function of it that multiplies the product.
+    """
     result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
-    result = result._replace(residual=residual)
+    result = result._replace(residual=residual, gate=gate)
     problem = problem_of(x, q)
     if (
         x.dtype is not FLOAT32

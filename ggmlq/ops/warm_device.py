@@ -23,9 +23,13 @@ FLOAT16 = np.dtype(np.float16)
 
 
 def on_device(
-    x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any, residual: Any = None
+    x: Any, q: Any, kernel: Any, arithmetic: Any, out: Any, bias: Any, dtype: Any, residual: Any = None,
+    gate: str | None = None,
 ) -> Any | None:  # fmt: skip
-    """A warm product of CuPy's floats with blocks, on the current device; None where the call is not warm."""
+    """A warm product of CuPy's floats with blocks, on the current device; None where the call is not warm.
+
+    ``gate``: the function of the residual that multiplies the product, of dispatch/epilogue.py.
+    """
     if type(q) is not QuantArray or type(memory := q.memory) is not type(x):
         return None
     if dtype is not np.float32 and dtype is not np.float16:
@@ -47,9 +51,9 @@ def on_device(
             return None
         if out is not None and residual is not out and gpu.share(out, residual):
             return None
-        added, after = (residual, None) if bias is None and m == 1 else (bias, residual)
+        added, after = (residual, None) if bias is None and m == 1 and gate is None else (bias, residual)
     try:
-        letters = letters_of(added, after)
+        letters = letters_of(added, after, gate)
         launches, whole = recording(q, m, kernel, arithmetic, kind, wanted.char, letters)
     except TypeError:  # a key that cannot be hashed names no kernel
         return None
@@ -86,10 +90,10 @@ def _address(array: Any) -> int:
     return 0 if array is None else int(array.data.ptr)
 
 
-def letters_of(bias: Any, residual: Any) -> str:
-    """The letters of the kinds of what launches add, of which one or both may be None."""
+def letters_of(bias: Any, residual: Any, gate: str | None = None) -> str:
+    """The letters of the kinds of what launches add, of which one or both may be None, or of a gate."""
     letters = "" if bias is None else bias.dtype.char
-    return letters if residual is None else f"{letters}+{residual.dtype.char}"
+    return letters if residual is None else f"{letters}{gate or '+'}{residual.dtype.char}"
 
 
 def recording(
@@ -169,7 +173,7 @@ def launched(
     x, q = operands
     if cuda_device().capturing(x.device.id):
         return False
-    kinds = x.dtype.char + y.dtype.char + letters_of(end.bias, end.residual)
+    kinds = x.dtype.char + y.dtype.char + letters_of(end.bias, end.residual, end.gate)
     place = key_of(*facts, kinds)
     if not rung.repeats:
         q.keep_recording(place, rung)

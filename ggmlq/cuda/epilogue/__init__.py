@@ -7,6 +7,7 @@ wgmma_steps.py    steps on a tuple of such sums: add a bias, stage patches for c
 thread_sums.py    a thread's sums of ``wgmma`` of packed weights: written, stored as partial sums, or sent
 results.py        results of float32 or 16 bits, with a bias
 residual.py       the residual of a product, added to a thread's sums of packed weights
+gate_factors.py   the function of a gate, which multiplies such sums
 split_sums.py     the kernel that adds partial sums of columns that were split among blocks
 listed_rows.py    results that go to rows named by a list: the uses of experts
 gates.py          the kernel of a gate behind two products

@@ -36,7 +36,7 @@ from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
-from ..epilogue.residual import residual_of
+from ..epilogue.gate_factors import addend_of
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch, ptx
@@ -91,7 +91,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
         m: Any, n: Any, steps: Any, height: Any,
         across: Any, width: Any, per_sweep: Any, tiles: Any,  # schedule/raster.py
         matrix: Any, words: Any,  # the map of x, or zeros: plain_rows.py
-        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/residual.py
+        residual: Any, residual_kind: Any,  # or a gate, of y's shape; or 0: epilogue/gate_factors.py
         counters: Any, ready: Any, sections: Any, section_tickets: Any, tickets: Any,  # late_activations.py
         split_tiles: Any, split_blocks: Any, splits: Any, block_stages: Any, longer_blocks: Any,  # Split
     ) -> None:  # fmt: skip
@@ -139,7 +139,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
 
 @register(
     __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
-    ends=True, adds=True,
+    ends=True, adds=True, gates=True,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
@@ -188,6 +188,6 @@ def launch(
         (split.blocks,), (product.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
         x_tiles, *result_of(out, end.bias), partials, flags,
         x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order,
-        x, words or NO_MAP, *residual_of(end.residual), *late, *split.arguments,
+        x, words or NO_MAP, *addend_of(end), *late, *split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..epilogue import listed_rows, results
+from ..epilogue.gate_factors import FIRST, gate_multiplier
 from ..epilogue.residual import residual_adder
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
@@ -184,10 +185,14 @@ class TileResults(NamedTuple):
 
 
 def dense_results(tile: WarpSpecializedTile) -> TileResults:
-    """The functions for y [m, n] as epilogue/results.py has it, and a residual as epilogue/residual.py."""
+    """The functions for y [m, n] as epilogue/results.py has it, with a residual or a gate.
+
+    Only the block with the first stages of a tile adds a residual: epilogue/residual.py. Each multiplies its
+    sums with the function of a gate: epilogue/gate_factors.py.
+    """
     ends, load_bias, nothing = thread_sums(tile.columns), results.bias_loader(), results.NOTHING
     write_floats, write16, add_residual = ends.write, ends.write16, residual_adder(tile.columns, True)
-    wait_for_predecessor = dependent_launch.wait_for_predecessor
+    multiply, wait_for_predecessor = gate_multiplier(tile.columns), dependent_launch.wait_for_predecessor
 
     @inlined
     def add(total: Any, y: Any, place: Any, n: Any, parts: Any, residual: Any) -> Any:
@@ -195,7 +200,10 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
         low, high = nothing, nothing
         if first == uint32(0) and last == stages:
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
-        if at != uint64(0) and first == uint32(0):
+        if at != uint64(0) and kind >= uint32(FIRST):
+            wait_for_predecessor()  # it may have made the gate
+            total = multiply(total, at, kind, column, row, limit, n)
+        elif at != uint64(0) and first == uint32(0):
             wait_for_predecessor()  # it may have made the residual
             total = add_residual(total, at, kind, column, row, limit, n, low, high)
             low, high = nothing, nothing
@@ -249,7 +257,7 @@ def consumer(
     called anew each time, so that no register holds the split during products.
 
     ``plain``: whether x lies in the order of its columns; ``halves``: whether it is float16. ``residual``:
-    its address, or 0, and its kind; the block with the first stages of a tile adds it to its sums.
+    its address, or 0, and its kind.
     """
     accumulate, (make_order, _) = either_accumulator(products), orders(products.layout, products.natural)
     (announce, store_partial, finish), (begin, add, write) = split_epilogue, tile_results
