@@ -95,7 +95,7 @@ def addends(shape, memory, rng):
 
 
 def addends_or_gate(shape, memory, rng):
-    """An epilogue that is drawn: with a bias and a residual, or with a gate; the factor, and what is added."""
+    """An epilogue that is drawn, of a bias and a residual or a gate; the factor, and what is added."""
     if rng.integers(2):
         end, added, _ = addends(shape, memory, rng)
         return end, 1, added

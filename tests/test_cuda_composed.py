@@ -302,9 +302,10 @@ def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, m
     def launch(x, w, out, end=PLAIN):
         ends.append(end)
         assert gates or end is PLAIN
-        out[...] = np.asarray(x) @ decoded(w).T
-        if gates:
-            gated(end.gate, end.residual, out, out)
+        product = np.asarray(x) @ decoded(w).T
+        if end.gate:
+            gated(end.gate, end.residual, product, product)
+        out[...] = product
 
     rung = SimpleNamespace(ends=True, adds=True, gates=gates, narrow=True, repeats=True, launch=launch)
     monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=True))
