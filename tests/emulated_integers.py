@@ -102,17 +102,21 @@ def red_or(warp, name, operands, active):
         where |= by[lane]
 
 
+LOOP = 8  # instructions of a loop that waits, at most
+
+
 @op("ld.acquire")
 def look_again(warp, name, operands, active):
-    """A load in a loop: as long as nothing changed the warp waits."""
+    """A load in a loop: as long as nothing changed the warp waits. A later loop may see the same."""
     at, found = place(warp, operands[1]), np.zeros(32, np.uint32)
     lanes = np.flatnonzero(active)
     for lane in lanes:
         found[lane] = bytes_at(warp, name, int(at[lane]), 4).view(np.uint32)[0]
     now = [(int(at[lane]), int(found[lane])) for lane in lanes]
-    if warp.state.get("seen") == now:
+    before, step = warp.state.get("seen", (None, 0))
+    if before == now and warp.steps - step <= LOOP:
         return False
-    warp.state["seen"] = now
+    warp.state["seen"] = now, warp.steps
     return write(warp, operands[0], found, active)
 
 

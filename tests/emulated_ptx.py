@@ -138,7 +138,7 @@ class Warp:
         self.machine, self.block, self.number, self.index = machine, block, number, index
         self.cluster = cluster
         cluster.live += 1
-        self.at, self.registers, self.state = np.zeros(32, np.int64), {}, {}
+        self.at, self.registers, self.state, self.steps = np.zeros(32, np.int64), {}, {}, 0
         self.special = {"%tid.x": 32 * number + np.arange(32), "%ctaid.x": np.full(32, index)}
         self.local = np.full(32 * LOCAL, 0xAB, np.uint8)
         self.special["%laneid"] = np.arange(32)
@@ -196,6 +196,7 @@ class Warp:
                     return moved
                 self.at[mask] += 1
             moved = True
+            self.steps += 1
         self.cluster.live -= 1
         self.cluster.turn()
         return moved
