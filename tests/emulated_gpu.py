@@ -94,9 +94,12 @@ def addends(shape, memory, rng):
     return Epilogue(**parts), total, sizes
 
 
-def addends_or_gate(shape, memory, rng):
-    """An epilogue that is drawn, of a bias and a residual or a gate; the factor, and what is added."""
-    if rng.integers(2):
+def addends_or_gate(shape, memory, rng, gates):
+    """An epilogue that is drawn, of a bias and a residual or a gate; the factor, and what is added.
+
+    ``gates``: whether it may be a gate.
+    """
+    if not gates or rng.integers(2):
         end, added, _ = addends(shape, memory, rng)
         return end, 1, added
     sums, name = 4 * rng.standard_normal(shape, np.float32), str(rng.choice(["silu", "gelu"]))

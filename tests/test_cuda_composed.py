@@ -307,8 +307,8 @@ def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, m
             gated(end.gate, end.residual, product, product)
         out[...] = product
 
-    rung = SimpleNamespace(ends=True, adds=True, gates=gates, narrow=True, repeats=True, launch=launch)
-    monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=True))
+    rung = SimpleNamespace(ends=True, adds=True, gates=96 * gates, narrow=True, repeats=True, launch=launch)
+    monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=96))
     monkeypatch.setattr(call.tuning, "chosen", lambda *facts: rung)
     monkeypatch.setattr(call, "cuda_module", lambda name: SimpleNamespace(gated=gated))
     monkeypatch.setattr(linear.warm_device, "on_device", lambda *facts: None)

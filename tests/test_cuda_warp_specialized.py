@@ -22,6 +22,7 @@ from ggmlq.cuda.cost.warp_specialized import (
     WarpSpecializedShape,
     best_tile,
 )
+from ggmlq.cuda.epilogue.gate_factors import MOST_GATED
 from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
@@ -286,7 +287,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
         call(kernel, grid, block, *arguments, cluster=cluster, together=product and way == "at one time")
 
     monkeypatch.setattr(Kernel, "__call__", launched)
-    end, factor, added = addends_or_gate((m, n), state.memory, fresh)
+    end, factor, added = addends_or_gate((m, n), state.memory, fresh, tile.columns <= MOST_GATED)
     RUNG.launch(given, q, y[1:-1], tile=tile, end=end)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     assert len(before) <= 1

@@ -101,7 +101,7 @@ class Rung:
                   uint16, the bits of bfloat16
         ends      ``launch(x, w, out, end=Epilogue(…))`` adds a bias, and writes codes into ``out``
         adds      it adds the residual of that Epilogue, too
-        gates     it multiplies with the gate of that Epilogue, too
+        gates     the rows up to which it multiplies with the gate of that Epilogue
         invariant a row of ``out`` has its bits whatever the other rows are; or a ``launch`` so that it has
     """
 
@@ -119,7 +119,7 @@ class Rung:
     repeats: bool = False
     ends: bool = False
     adds: bool = False
-    gates: bool = False
+    gates: int = 0
     invariant: bool | Callable[..., Any] = False
 
 
@@ -138,7 +138,7 @@ def register(
     repeats: bool = False,
     ends: bool = False,
     adds: bool = False,
-    gates: bool = False,
+    gates: int = 0,
     invariant: bool | Callable[..., Any] = False,
 ) -> Callable[[Callable[..., Any]], Rung]:
     """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""

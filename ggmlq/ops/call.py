@@ -141,7 +141,7 @@ def _epilogue(
 ) -> Epilogue:  # fmt: skip
     """The steps after the sums that the rung takes: bias, residual, gate, codes; no bias in float64."""
     coding, memory = result.coding, weights.memory
-    adds = rung.adds if result.gate is None else rung.gates
+    adds = rung.adds if result.gate is None else sums[0] <= rung.gates
     if bias is not None:
         if bias.dtype.itemsize > 4:
             return PLAIN

@@ -186,7 +186,8 @@ def gated(
     x = activations(REQUEST, x, q, bfloat16=True)
     if sums.shape[-1] % 2 or not sums.size or q.scale is not None or not sums.flags.c_contiguous:
         return None
-    if not ladder.choose(problem_of(x, q), kernel, arithmetic).gates:
+    problem = problem_of(x, q)
+    if problem.m > ladder.choose(problem, kernel, arithmetic).gates:
         return None
     y = warm_device.on_device(x, q, kernel, arithmetic, out, None, dtype, sums, gate)
     if y is None:

@@ -21,6 +21,9 @@ from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
 from .residual import FEW, residual_of
 
+MOST_GATED = (
+    96  # columns of a tile: of wider ones a kernel behind is faster (bench/notes/warp_specialized.md)
+)
 FACTORS = ("silu", "gelu")
 FIRST = 4  # the kind of the first of them; kinds of residuals come before
 SLOPE, CUBE = sqrt(8 / pi), 0.044715 * sqrt(8 / pi)  # of gelu

@@ -36,7 +36,7 @@ from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
 from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
-from ..epilogue.gate_factors import addend_of
+from ..epilogue.gate_factors import MOST_GATED, addend_of
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch, ptx
@@ -139,7 +139,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
 
 @register(
     __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
-    ends=True, adds=True, gates=True,
+    ends=True, adds=True, gates=MOST_GATED,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
@@ -160,6 +160,8 @@ def launch(
     plain = plain and (halves or kind == "bfloat16")
     shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
     tile = tile or best_tile(shape).tile
+    if end.gate is not None and tile.columns > MOST_GATED:
+        tile = next(each for each in TILES[::-1] if each.columns <= MOST_GATED)
     product = kernel(w.layout, tile)
     across = shape.across(tile)
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(w.layout)))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..epilogue import listed_rows, results
-from ..epilogue.gate_factors import FIRST, gate_multiplier
+from ..epilogue.gate_factors import FIRST, MOST_GATED, gate_multiplier
 from ..epilogue.residual import residual_adder
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
@@ -188,11 +188,12 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
     """The functions for y [m, n] as epilogue/results.py has it, with a residual or a gate.
 
     Only the block with the first stages of a tile adds a residual: epilogue/residual.py. Each multiplies its
-    sums with the function of a gate: epilogue/gate_factors.py.
+    sums with the function of a gate, in tiles that are narrow enough: epilogue/gate_factors.py.
     """
     ends, load_bias, nothing = thread_sums(tile.columns), results.bias_loader(), results.NOTHING
     write_floats, write16, add_residual = ends.write, ends.write16, residual_adder(tile.columns, True)
-    multiply, wait_for_predecessor = gate_multiplier(tile.columns), dependent_launch.wait_for_predecessor
+    wait_for_predecessor, gates = dependent_launch.wait_for_predecessor, tile.columns <= MOST_GATED
+    multiply = gate_multiplier(tile.columns)
 
     @inlined
     def add(total: Any, y: Any, place: Any, n: Any, parts: Any, residual: Any) -> Any:
@@ -200,7 +201,7 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
         low, high = nothing, nothing
         if first == uint32(0) and last == stages:
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
-        if at != uint64(0) and kind >= uint32(FIRST):
+        if gates and at != uint64(0) and kind >= uint32(FIRST):
             wait_for_predecessor()  # it may have made the gate
             total = multiply(total, at, kind, column, row, limit, n)
         elif at != uint64(0) and first == uint32(0):
