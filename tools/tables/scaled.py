@@ -1,9 +1,8 @@
 """The tables of docs/scaled.md: number formats, errors, why sums are promoted; and docs/scaled.svg.
 
-The tables are computed, nothing is measured: they are the same on every machine. The picture has scaled
-products beside DeepGEMM and cuBLASLt, and each rung of the ladder. Its times are those of
-bench/results/scaled_peers_turns_h200.json and, for shapes that it has not, of the run before it; those of the
-rungs stand in docs/scaled.md, which is read.
+All but one are computed: they are the same on every machine. That one and the picture have scaled products
+beside DeepGEMM and cuBLASLt, whose times are those of bench/results/scaled_peers_h200.json; the picture also
+has each rung of the ladder, whose times stand in docs/scaled.md, which is read.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ def texts(options: Options) -> Texts:
     yield "docs/scaled.md unscaled", errors(1.0, more, UNSCALED, None)
     yield "docs/scaled.md calibrated", errors(1.0, DOCUMENT, CALIBRATED, "amax")
     yield "docs/scaled.md promotion", promotion()
+    yield "docs/scaled.md peers", peers()
 
 
 def number(n: Number) -> list[str]:
@@ -65,6 +65,29 @@ def errors(scale: float, values: tuple[float, ...], names: tuple[str, ...], cali
         for i, value in enumerate(values)
     ]
     return table(["value", *names], rows)
+
+
+def of_peers() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+    """The figures of each product beside its peers, by kind of codes and shape."""
+    products: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for figure in load(RESULTS / "scaled_peers_h200.json")["figures"]:
+        products.setdefault((figure["case"], figure["shape"]), {})[figure["of"]] = figure
+    return products
+
+
+def peers() -> str:
+    """The times of products, after a rest and sustained, and how many times as fast as each peer they are."""
+    rows = []
+    for (case, shape), figures in of_peers().items():
+        row, ours = [f"{case} {shape.replace('x', ' × ')}"], figures["ggmlq"]
+        for which in ("us", "sustained us"):
+            row.append(f"{ours[which]:.{0 if ours[which] > 100 else 1}f}")
+            for name in PEERS:
+                ratio = figures[name][which] / ours[which] if name in figures else None
+                row.append("–" if ratio is None else f"**{ratio:.2f}**" if ratio >= 0.995 else f"{ratio:.2f}")
+        rows.append(row)
+    beside = [f"× {label}" for label, _ in PEERS.values()]
+    return table(["M × N × K", "µs rested", *beside, "µs sustained", *beside], rows)
 
 
 def promotion() -> str:
@@ -133,13 +156,8 @@ def draw_ladder(axes: Any) -> None:
 
 
 def draw_ratios(axes: Any) -> None:
-    """Times as fast as each peer, by kind of codes and shape; a later run counts."""
-    times: dict[tuple[str, str], dict[str, float]] = {}
-    for name in ("scaled_peers_h200", "scaled_peers_turns_h200"):
-        run: dict[tuple[str, str], dict[str, float]] = {}
-        for line in load(RESULTS / f"{name}.json")["figures"]:
-            run.setdefault((line["case"], line["shape"]), {})[line["of"]] = line["us"]
-        times |= {key: us for key, us in run.items() if len(us) > 1}
+    """Times as fast as each peer, by kind of codes and shape."""
+    times = {key: {of: each["us"] for of, each in figures.items()} for key, figures in of_peers().items()}
     for name, (label, color) in PEERS.items():
         points = [(us[name] / us["ggmlq"], i) for i, us in enumerate(times.values()) if name in us]
         axes.plot(*zip(*points, strict=True), "o", color=color, label=f"beside {label}")
