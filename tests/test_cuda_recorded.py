@@ -212,6 +212,17 @@ def test_a_residual_that_no_kernel_adds(shape, card):
             assert any(more.data.ptr in launch[3] for launch in card.launches) is (shape in whole), kind
 
 
+def test_a_residual_between_words_is_added_behind(card):
+    """Kernels read two numbers of 16 bits at a time; a warm call looks where they lie, too."""
+    q, x, launched = weights("q4_0"), aligned((3, K)), []
+    for start in (0, 0, 0, 1, 1):
+        more = on_device(np.zeros(3 * N + 2, np.float16))[start : start + 3 * N].reshape(3, N)
+        card.launches.clear()
+        gq.linear(x, q, kernel="cuda:warp_specialized", residual=more, dtype=np.float16)
+        launched.append(any(more.data.ptr in launch[3] for launch in card.launches))
+    assert launched == [True, True, True, False, False]
+
+
 def test_memory_between_kernels_has_places_of_its_own(card, monkeypatch):
     """A pool gives an address again as soon as it is free; a recording must not take it for one array."""
     memory = on_device(np.zeros(4096, np.uint8))

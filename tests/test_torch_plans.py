@@ -336,7 +336,11 @@ def test_a_residual_of_tensors(m, card, torch):
     memory = aligned((m * N + 8,), BFLOAT16).data
     near, far = (Tensor(memory[i : i + m * N].reshape(m, N), BFLOAT16) for i in (0, 8))
     assert call(near, None, BFLOAT16, far) is None, "it would be overwritten"
+    between = Tensor(memory[1 : 1 + m * N].reshape(m, N), BFLOAT16)
+    assert call(None, None, BFLOAT16, between) is None, "kernels read two numbers at a time"
     assert len(card.launches) == 2
+    bits, place = arrays(x), arrays(y)
+    assert of_bits(bits, q, kernel="auto", out=place, arithmetic=None, residual=arrays(between)) == (m == 1)
 
 
 def test_a_bias_of_a_layer(card, torch):

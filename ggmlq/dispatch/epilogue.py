@@ -10,8 +10,8 @@ from ..codes import Code
 class Epilogue(NamedTuple):
     """The steps: add a bias and a residual, or multiply with a gate; then make codes under static scales.
 
-    All are in float32. Bits are those of separate kernels. But where warps or blocks add up sums, a residual
-    is one of these, and a gate multiplies each of them.
+    All are in float32. Bits are those of separate kernels. But where warps or blocks of packed weights share
+    the columns of a tile, a residual is one of their sums, and a gate multiplies each of them.
     """
 
     bias: Any = None  # [N], C-contiguous: float32; for blocks also float16, or bits of bfloat16 as uint16

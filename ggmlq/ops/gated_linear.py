@@ -158,7 +158,8 @@ def _gated_product(
     if not isinstance(up, QuantArray) or is_host(up.memory) or not isinstance(x, type(up.memory)):
         return None
     kernel, arithmetic = options["kernel"], options.get("arithmetic")
-    return gated(x, up, sums, ONE_LAUNCH[activation], kernel, arithmetic, end.out, end.dtype.type)
+    out = sums if end.out is None and end.dtype == np.float32 else end.out
+    return gated(x, up, sums, ONE_LAUNCH[activation], kernel, arithmetic, out, end.dtype.type)
 
 
 def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:

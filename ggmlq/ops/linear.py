@@ -18,7 +18,7 @@ from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype, is_
 from ..dispatch.problems import Linear
 from . import tensor_sums, tensors, transposed, warm, warm_device
 from .call import Result, as_wanted, result_of, run
-from .epilogue import added, ended, ending, rows_of
+from .epilogue import added, ended, ending, lies_as_results, rows_of
 from .invariant import by_pieces, kernel_of
 from .operands import check_blocks
 
@@ -263,7 +263,8 @@ def of_bits(
         return True
     if not (rung.narrow and rung.ends) or n % 2 or (bias is not None and bias.shape != (n,)):
         return False
-    if not (residual is None or rung.adds or (bias is None and problem.m == 1)):
+    is_bias = bias is None and problem.m == 1
+    if not (residual is None or is_bias or (rung.adds and lies_as_results(residual, (problem.m, n)))):
         return False
     result = Result(REQUEST, out.shape, out.dtype, out, bias, residual=residual)
     run(problem, (bits, q), result, kernel, arithmetic, warm.linear_key(bits, problem.m, kernel, arithmetic))

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..base.devices import is_host
 from .tensors import (
     check_residual,
     is_apart,
@@ -33,6 +34,8 @@ def linear_added(
     kind = kind if out is None else out.dtype
     parts = [part for part in (x, residual, bias, out) if part is not None]
     if not x.is_cuda or kind not in members_of.kinds or residual.shape != shape or 0 in shape:
+        return None
+    if is_host(memory) or any(part.device != x.device for part in parts):  # which is said elsewhere
         return None
     if not all(p.dtype in members_of.kinds and p.is_contiguous() and not p.is_neg() for p in parts):
         return None

@@ -170,10 +170,13 @@ def _letters_of(torch: Torch, bias: Any, residual: Any) -> str | None:
 
 
 def _fits(torch: Torch, residual: Any, shape: tuple[int, ...], index: int, out: Any) -> bool:
-    """True for a residual that launches can add: of the result's shape, ``out`` itself or apart from it."""
+    """True for a residual that launches can add: of the result's shape, ``out`` itself or apart from it.
+
+    They read two numbers of 16 bits at a time.
+    """
     if not is_ordinary(torch, residual, shape, index):
         return False
-    return out is None or out is residual or is_apart(out, residual)
+    return not residual.data_ptr() % 4 and (out is None or out is residual or is_apart(out, residual))
 
 
 def _address(x: Any) -> int:

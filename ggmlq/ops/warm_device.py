@@ -52,6 +52,8 @@ def on_device(
         if out is not None and residual is not out and gpu.share(out, residual):
             return None
         added, after = (residual, None) if bias is None and m == 1 and gate is None else (bias, residual)
+        if after is not None and after.data.ptr % 4:  # kernels read two of 16 bits at a time
+            return None
     try:
         letters = letters_of(added, after, gate)
         launches, whole = recording(q, m, kernel, arithmetic, kind, wanted.char, letters)

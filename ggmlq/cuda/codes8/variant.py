@@ -33,9 +33,8 @@ INTEGER_TILES = (
     RatedTile(BoxTile(128, 128, 6), 0.87),
     RatedTile(BoxTile(128, 64, 8), 0.5),
 )
-CODED_ZERO_POINT_TILES = INTEGER_TILES[
-    2:
-]  # larger tiles have no registers left for zero points where results become codes
+# Larger tiles have no registers left for zero points where results become codes.
+CODED_ZERO_POINT_TILES = INTEGER_TILES[2:]
 SPLIT_TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
 MOST_SPLITS = 8  # blocks that share K
 

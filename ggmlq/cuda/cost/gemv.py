@@ -38,7 +38,7 @@ class GemvShape(NamedTuple):
     layout: PackedLayout
     height: int  # fragment rows: a multiple of eight
     k: int
-    m: int  # rows of activations, or those of the kernel
+    m: int  # rows of activations
     multiprocessors: int
     memory: float = UNKNOWN  # MB a microsecond
     wide: bool = True  # whether blocks may have four fragment rows

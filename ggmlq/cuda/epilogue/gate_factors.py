@@ -1,7 +1,8 @@
 """The function of a gate as a factor: ``act(g)`` times the sums of ``wgmma`` of another product.
 
 g is the float32 result of the gate's product, [m, n] like that of this one. Blocks that share a tile multiply
-each its part of the sums, for a factor is the same for all parts. Sums and places are those of residual.py.
+each its part of the sums, for a factor is the same for all parts; where that part overflows, the result is
+infinite or NaN. Sums and places are those of residual.py.
 
     silu    g / (1 + exp(-g))
     gelu    g / (1 + exp(-g (SLOPE + CUBE g²))), which is that by tanh
@@ -21,9 +22,7 @@ from ..intrinsics.language import SIMULATED, ir, types
 from ..intrinsics.wgmma8 import unpacked
 from .residual import FEW, residual_of
 
-MOST_GATED = (
-    96  # columns of a tile: of wider ones a kernel behind is faster (bench/notes/warp_specialized.md)
-)
+MOST_GATED = 96  # columns of a tile; with wider ones a kernel behind is faster
 FACTORS = ("silu", "gelu")
 FIRST = 4  # the kind of the first of them; kinds of residuals come before
 SLOPE, CUBE = sqrt(8 / pi), 0.044715 * sqrt(8 / pi)  # of gelu

@@ -8,7 +8,8 @@ add up at the end, in a fixed order. And codes of some types stay raised, which 
 (packed/operand.py).
 
 Activations stay as they are and become bfloat16 while they are read: so one kernel does all. (Floats of 32
-bits are rounded by a kernel before if they are 9 rows and more; 5 to 8 rows of others count as 9.) The codes
+bits are rounded by a kernel before if they are 9 rows and more; 5 to 8 rows have a kernel for them and one
+for 16 bits.) The codes
 are exact in bfloat16, and scales multiply only sums: nothing overflows. (An activation that is infinite may
 make NaN, for raised codes are up to 128 too high and that is taken off.)
 

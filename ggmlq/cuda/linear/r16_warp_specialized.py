@@ -145,8 +145,8 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
     plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate. ``plain``: read 16 bits as they lie, where tile
-    and type allow it; else a kernel before makes x_tiles.
+    """``tile``: another tile than the best by estimate; with a gate it has at most MOST_GATED columns.
+    ``plain``: read 16 bits as they lie, where tile and type allow it; else a kernel before makes x_tiles.
     """
     if not (x.size and out.size):
         out.fill(0)
