@@ -95,9 +95,11 @@ def write(prebuilt: Path, code: Mapping[Wanted, bytes], compilers: str) -> None:
 
 
 def _is_written(path: Path, kernels: Mapping[Origin, bytes]) -> bool:
-    """True where a pack holds just these kernels of today's sources."""
+    """True where a pack holds just these kernels of today's sources, in pieces of today's size."""
     pack = opened(path)
     if pack is None or {*map(str, kernels)} != {*pack.kernels}:
+        return False
+    if len(pack.chunks) != len(list(_chunks(kernels))):
         return False
     return all(pack.holds(str(o), key_of(o, path.parent.name, pack.compilers) or "") for o in kernels)
 
@@ -121,7 +123,7 @@ def packed(path: Path, kernels: Mapping[Origin, bytes], compilers: str) -> bytes
 
 
 def _chunks(kernels: Mapping[Origin, bytes]) -> Iterator[list[Origin]]:
-    """The kernels in pieces of about a megabyte, beside those that differ in the first argument."""
+    """The kernels in pieces of about two megabytes, beside those that differ in the first argument."""
     chunk: list[Origin] = []
     for origin in sorted(kernels, key=lambda o: (o.family, *map(described, (*o.case[1:], *o.case[:1])))):
         if chunk and sum(len(kernels[each]) for each in chunk) + len(kernels[origin]) > CHUNK:

@@ -127,23 +127,11 @@ _RUNGS: dict[str, Rung] = {}
 
 
 def register(
-    module: str,
-    doc: str | None,
-    *,
-    arithmetic: str,
-    accumulate: str,
-    refuses: Callable[[Any], str | None] = serves_all,
-    caution: str | None = None,
-    narrow: bool = False,
-    repeats: bool = False,
-    ends: bool = False,
-    adds: bool = False,
-    gates: int = 0,
-    invariant: bool | Callable[..., Any] = False,
-) -> Callable[[Callable[..., Any]], Rung]:
-    """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, see :class:`Rung`."""
-    flags: dict[str, Any] = {"refuses": refuses, "caution": caution, "narrow": narrow}
-    flags |= {"repeats": repeats, "ends": ends, "adds": adds, "gates": gates, "invariant": invariant}
+    module: str, doc: str | None, *, arithmetic: str, accumulate: str, **flags: Any
+) -> Callable[[Callable[..., Any]], Rung]:  # fmt: skip
+    """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, and what it does besides,
+    by the names of :class:`Rung`: ``refuses``, ``caution`` and flags.
+    """
 
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)
