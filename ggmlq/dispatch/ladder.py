@@ -129,8 +129,9 @@ _RUNGS: dict[str, Rung] = {}
 def register(
     module: str, doc: str | None, *, arithmetic: str, accumulate: str, **flags: Any
 ) -> Callable[[Callable[..., Any]], Rung]:  # fmt: skip
-    """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``, and what it does besides,
-    by the names of :class:`Rung`: ``refuses``, ``caution`` and flags.
+    """Decorate the ``launch`` of a rung's module; pass ``__name__`` and ``__doc__``.
+
+    ``flags``: what else :class:`Rung` says of it, by its names, from ``refuses`` on.
     """
 
     def decorate(launch: Callable[..., Any]) -> Rung:

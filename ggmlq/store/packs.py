@@ -7,7 +7,8 @@ line of JSON, then the code, then a digest of all before:
      "kernels": {"ggmlq.cuda.linear.r13_gemv.kernel(…)": ["<key>", 0, 24480, 20864], …}}
 
 Kernels that are alike lie side by side and are compressed together, in chunks of about two megabytes:
-one is unpacked in 6 to 13 ms. A number of a kernel's entry is its chunk, the next two are its place and size there.
+one is unpacked in 6 to 13 ms. A number of a kernel's entry is its chunk, the next two are its place and size
+there.
 A pack that is damaged, or of another machine, is not used: a warning says so, and its kernels are compiled.
 """
 
