@@ -209,7 +209,7 @@ def main() -> int:
         if options.json and facts["figures"]:
             write_whole(options.json, json.dumps(facts, indent=1))
     print(summary(facts["figures"]))
-    return 0
+    return parts.status(facts)
 
 
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -224,7 +224,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         compiled({"cuda:warp_specialized"}, set(options.formats.split(",")))
     left = lambda: options.seconds - (time.perf_counter() - begun)
     facts: dict[str, Any] = {} if options.once else {**machine(), "commit": commit()}
-    facts |= {"seed": None if texts else seed, "part": options.part, "figures": []}
+    facts |= {"seed": None if texts else seed, "part": options.part, "figures": [], "failed": []}
     yield facts
     for n, k in parts.of_part(shapes, options.part):
         for name in options.formats.split(","):
@@ -235,6 +235,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     facts["figures"] += measured(name, n, k, rows, left, options.tiles)
             except Exception as failed:  # what was timed stays
                 print(f"  {name} {n}x{k}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+                facts["failed"].append(f"{name} {n}x{k}")
             yield facts
 
 

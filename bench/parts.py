@@ -63,7 +63,16 @@ def joined(paths: Sequence[Path]) -> dict[str, Any]:
         placed += [((turn, each["part"][0]), list(figures)) for turn, (_, figures) in enumerate(cases)]
     placed.sort(key=lambda pair: pair[0])
     merged = [figure for _, figures in placed for figure in figures]
-    return {name: value for name, value in parts[0].items() if name != "part"} | {"figures": merged}
+    failed = [case for each in parts for case in each.get("failed", [])]
+    facts = {name: value for name, value in parts[0].items() if name != "part"}
+    return facts | {"figures": merged, "failed": failed}
+
+
+def status(facts: dict[str, Any]) -> int:
+    """The exit status of a run: 1 where cases failed, which are named."""
+    if facts["failed"]:
+        print(f"without {', '.join(facts['failed'])}, which failed", file=sys.stderr)
+    return int(bool(facts["failed"]))
 
 
 def cards(facts: dict[str, Any]) -> list[str]:

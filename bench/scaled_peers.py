@@ -230,7 +230,7 @@ def main() -> int:
         if options.json and facts["figures"]:
             write_whole(options.json, json.dumps(facts, indent=1))
     print(summary(facts["figures"]))
-    return 0
+    return parts.status(facts)
 
 
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -245,7 +245,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         chosen = SHAPES
     cases = [(case, shape) for case, shapes in chosen.items() for shape in shapes]
     facts: dict[str, Any] = {**machine(), "commit": commit(), "peers": versions()}
-    facts |= {"part": options.part, "figures": []}
+    facts |= {"part": options.part, "figures": [], "failed": []}
     yield facts
     for case, shape in parts.of_part(cases, options.part):
         if time.perf_counter() - begun > options.seconds:
@@ -255,6 +255,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             facts["figures"] += measured(case, m, n, k, options.sustained)
         except Exception as failed:  # what was timed stays
             print(f"  {case} {shape}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+            facts["failed"].append(f"{case} {'x'.join(map(str, shape))}")
         yield facts
 
 

@@ -149,9 +149,12 @@ def test_parts_of_a_benchmark_join(tmp_path, capsys):
     for i in (3, 1, 2):
         figures = [{"N": n, "K": 8, "M": m} for n in parts.of_part(cases, (i, 3)) for m in (1, 64)]
         paths.append(tmp_path / f"{i}.json")
-        paths[-1].write_text(json.dumps({"commit": "a", "seed": 5, "part": (i, 3), "figures": figures}))
+        facts = {"commit": "a", "seed": 5, "part": (i, 3), "figures": figures, "failed": ["9x8"] * (i == 2)}
+        paths[-1].write_text(json.dumps(facts))
     figures = [{"N": n, "K": 8, "M": m} for n in cases for m in (1, 64)]
-    assert parts.joined(paths) == {"commit": "a", "seed": 5, "figures": figures}
+    assert parts.joined(paths) == {"commit": "a", "seed": 5, "figures": figures, "failed": ["9x8"]}
+    assert (parts.status(parts.joined(paths)), parts.status(parts.joined(paths[:2]))) == (1, 0)
+    assert "without 9x8, which failed" in capsys.readouterr().err
     assert [f["N"] for f in parts.joined(paths[:2])["figures"]] == [0, 0, 2, 2, 3, 3, 5, 5, 6, 6]
     assert capsys.readouterr().err == "without part 2 of 3\n"
     with pytest.raises(SystemExit, match=r"part \[3\] is given twice"):
