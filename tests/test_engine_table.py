@@ -103,10 +103,10 @@ def test_goals():
 
 def test_a_page(tmp_path, monkeypatch, capsys):
     page, readme, figures = tmp_path / "docs" / "engine.md", tmp_path / "README.md", tmp_path / "card.json"
-    begin = [f"<!-- table: tools/tables/engine.py{part} -->" for part in (" short", " full", "")]
+    begin = [f"<!-- table: tools/tables/engine.py{part} -->" for part in (" short", " full", "", " humming")]
     end = "<!-- end of table -->"
     page.parent.mkdir()
-    page.write_text(f"a\n{begin[0]}\nold\n{end}\nb\n{begin[1]}\n\nold\n\n{end}\nc\n")
+    page.write_text(f"a\n{begin[0]}\nold\n{end}\n{begin[3]}\n{end}\nb\n{begin[1]}\n\nold\n\n{end}\nc\n")
     readme.write_text(f"{begin[2]}\n{end}\n")
     results.save(figures, made_up())
     monkeypatch.setattr(table, "ROOT", tmp_path)
@@ -119,6 +119,7 @@ def test_a_page(tmp_path, monkeypatch, capsys):
     assert page.read_text().startswith(f"a\n{begin[0]}\n| M | q4_0 | q8_0 |")
     assert f"b\n{begin[1]}\n\n![time against rows" in page.read_text()
     assert page.read_text().endswith(f"\n\n{end}\nc\n")
+    assert f"{begin[3]}\n| type, N × K | M=1 |" in page.read_text()
 
 
 def test_no_figures_break_nothing(tmp_path, capsys):
