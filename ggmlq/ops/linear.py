@@ -242,10 +242,11 @@ def of_bits(
     bits: Any, q: QuantArray, *, out: Any, kernel: str, arithmetic: Any, bias: Any = None,
     residual: Any = None,
 ) -> bool:  # fmt: skip
-    """Multiply bfloat16 on a GPU by a kernel that reads its bits; False where there is none.
+    """Multiply on a GPU, by a kernel that reads arrays as they lie, bits of bfloat16, too; False, and nothing
+    done, where there is none.
 
     ``out`` is float32, or uint16 for the bits of bfloat16; then ``bias`` may be bits, too. With a residual
-    all of them, x too, are bits or floats, and a kernel does all.
+    each of them, x too, is bits or floats of up to 32 bits, and the kernel does all.
     """
     if (
         q.scale is not None
