@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import atomic, file, lock
+from ggmlq.gguf import atomic, file, lock, target
 
 
 def saved(folder, value):
@@ -107,6 +107,23 @@ def test_a_folder_without_locks(tmp_path, monkeypatch, function):
         monkeypatch.setattr(lock.os, "open", refused)
     with lock.locked(str(tmp_path)):
         pass
+
+
+def test_a_part_that_another_save_puts_aside_is_not_read_only(tmp_path, monkeypatch):
+    """It goes between two looks at it, and comes back soon."""
+    saved(tmp_path, 1)
+    real = os.stat
+
+    def stat(path, *args, **options):
+        facts = real(path, *args, **options)
+        if str(path).endswith("00002-of-00003.gguf"):
+            os.unlink(path)
+        return facts
+
+    monkeypatch.setattr(target.os, "stat", stat)
+    target.check(str(tmp_path / "m-00002-of-00003.gguf"))
+    monkeypatch.undo()
+    assert values(gq.open(saved(tmp_path, 2)[1])) == {2}
 
 
 SAVER = """

@@ -33,11 +33,25 @@ def check(path: str) -> None:
     if not stat.S_ISREG(mode):
         raise GGUFOSError(f"{path} is not a regular file, and a save would replace it; name another file")
     # An administrator may write to any file; still refuse, since somebody took the permission away.
-    if not mode & 0o222 or not os.access(path, os.W_OK):
+    if not mode & 0o222 or not _is_writable(path):
         raise GGUFOSError(
             f"{path} is there and read-only (mode {stat.S_IMODE(mode):04o}); a save would replace it; allow "
             f"writing (chmod u+w), or name another file"
         )
+
+
+def _is_writable(path: str) -> bool:
+    """True if the system opens the file for writing, or if another save has just put it aside.
+
+    ``os.access`` has the same answer for a file that is gone as for one that is read-only.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _is_device(path: str) -> bool:
