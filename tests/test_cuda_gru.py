@@ -90,8 +90,8 @@ def test_a_grid_that_runs_together_and_tuples_of_arguments(monkeypatch):
     put_gpu(monkeypatch)
     found = []
     monkeypatch.setattr(submit, "driver_launch", lambda: lambda *given: found.append(given) or 0)
-    several = types.UniTuple(types.int32, 3)
-    kernel = Kernel("nothing", lambda *_: None, types.uint64, several, threads=32, together=True)
+    mixed = types.Tuple((types.int32, types.uint64, types.int32))
+    kernel = Kernel("nothing", lambda *_: None, types.uint64, mixed, threads=32, together=True)
     kernel._loaded[0] = SimpleNamespace(ptr=5), 0, False
     minus = (1 << 64) - 1
     kernel((8,), (32,), 7, (1, minus, 3))

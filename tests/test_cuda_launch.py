@@ -14,7 +14,8 @@ from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq.base import devices
-from ggmlq.cuda.intrinsics.language import cuda, float32, uint8, uint32, uint64
+from ggmlq.cuda.intrinsics.blank import Blank
+from ggmlq.cuda.intrinsics.language import cuda, elements_of, float32, types, uint8, uint32, uint64
 from ggmlq.cuda.machine import device, submit
 from ggmlq.cuda.machine.launch import Kernel, array
 
@@ -113,6 +114,18 @@ def test_words_only(launches):
     with pytest.raises(AssertionError, match="nothing"):
         kernel(uint64, uint32)((1,), (32,), 1)
     assert not launches.calls
+
+
+def test_words_of_parameters():
+    """The same where nothing is compiled, as of stand-ins for Numba's types."""
+    mixed, blank = (uint64, uint32, uint64), Blank("types")
+    assert elements_of(uint32) == (uint32,)
+    assert elements_of(types.Tuple(mixed)) == mixed
+    assert elements_of(types.UniTuple(uint32, 2)) == (uint32, uint32)
+    assert elements_of(types.UniTuple(uint32, 0)) == ()
+    assert elements_of(blank.uint32) == (blank.uint32,)
+    assert elements_of(blank.Tuple((blank.uint64, blank.uint32))) == (blank.uint64, blank.uint32)
+    assert elements_of(blank.UniTuple(blank.uint32, 2)) == (blank.uint32, blank.uint32)
 
 
 def test_only_kernels_that_wait_start_early():

@@ -18,15 +18,16 @@ from test_cuda_assemble import BY_LTO, FAMILIES
 from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.codes8 import kernel as specialized
 from ggmlq.cuda.codes8.small_m import TILES, SmallMVariant
 from ggmlq.cuda.codes8.small_m_schedules import IDS_PER_LANE
 from ggmlq.cuda.codes8.variant import (
     COLUMN_SCALE_TILES,
+    CONSUMER_REGISTERS,
     EXPERT_INTEGER_TILES,
     FLOAT_TILES,
     INTEGER_TILES,
     PAIR_TILE,
+    PRODUCER_REGISTERS,
     OutputKind,
     Variant,
     expert_variants,
@@ -120,8 +121,8 @@ def test_a_tile_adds_up(make):
         )
         assert variant.tile.columns % variant.columns_per_scale == 0
         sums = variant.form.halves * variant.form.sums + (0 if variant.integer else variant.form.sums)
-        assert sums + 24 <= specialized.CONSUMER_REGISTERS, f"{variant} has no registers for {sums} sums"
-    moved = 2 * specialized.CONSUMER_REGISTERS + specialized.PRODUCER_REGISTERS
+        assert sums + 24 <= CONSUMER_REGISTERS, f"{variant} has no registers for {sums} sums"
+    moved = 2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS
     assert 128 * moved <= 65536
 
 

@@ -24,6 +24,7 @@ from ggmlq.cuda.cost.warp_specialized import (
 )
 from ggmlq.cuda.epilogue.gate_factors import MOST_GATED
 from ggmlq.cuda.intrinsics import boxes
+from ggmlq.cuda.intrinsics.language import elements_of
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
@@ -32,7 +33,7 @@ from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.schedule import work_units
 from ggmlq.cuda.schedule.raster import Raster
 from ggmlq.cuda.schedule.work_units import blocks_of_tile, next_work_unit, shared_stages, split_last_wave
-from ggmlq.cuda.warp_specialized import late_activations, producer
+from ggmlq.cuda.warp_specialized import late_activations, producer, schedules
 from ggmlq.dispatch.card import UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
@@ -177,8 +178,10 @@ def test_the_first_tiles_do_not_wait_for_late_activations(fresh):
 
 def test_the_map_of_x_lies_where_the_copy_engine_can_take_it():
     at = 0
-    for kind in r16_warp_specialized.BEFORE_MAP:
-        size = kind.bitwidth // 8
+    words = [word for kind in schedules.BEFORE_MAP for word in elements_of(kind)]
+    assert len(words) == schedules.X_MAP
+    for word in words:
+        size = word.bitwidth // 8
         at = -(-at // size) * size + size
     assert (boxes.PARAMETERS + at) % 128 == 0
 

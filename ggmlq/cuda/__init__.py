@@ -11,9 +11,9 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     packed/             weights in the file's bits, in the order in which tensor cores take them
     unpacked/           weights and activations as int8 codes and scales, for the middle of the ladder
     activations/        rows of floats as other floats, int8 codes, x_tiles
-    codes8/             products of 8-bit codes with scales: operands, one kernel with its schedules
+    codes8/             products of 8-bit codes with scales: operands, weights, schedules, epilogues
     gemv/               the kernel for few rows of packed weights
-    warp_specialized/   the kernel for many rows of packed weights: a producer warp, consumer warpgroups
+    warp_specialized/   the kernel of Hopper for packed weights and for codes; its parts for packed weights
     rings/              rings of stages in shared memory
     epilogue/           from sums in registers to results in memory
     intrinsics/         instructions without a name in Numba, and formats' atoms on the GPU
@@ -35,6 +35,8 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
 
 and in each of its blocks, which stay on the card until all tiles are computed:
 
+    warp_specialized/schedules.py         the block's share of the work; what producers and consumers need
+    warp_specialized/kernel.py            each warp is a producer or a consumer
     schedule/work_units.py                the tile, and the steps of it, that come next
     schedule/raster.py                    the place of that tile
     warp_specialized/producer.py          one thread fetches weights and x_tiles into the ring of stages;

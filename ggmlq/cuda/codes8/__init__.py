@@ -8,9 +8,10 @@ Kernels of ``mma.sync``, for any card from capability 8.0 on:
     mma_tiles.py           which tile serves a shape, and the arguments that all of them take
     stages.py              their ring of stages in shared memory, and the main loop along K
 
-Kernels of Hopper's ``wgmma``, whose operands the copy engine fetches in boxes (rings/boxed.py):
+The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands the copy engine fetches in boxes
+(rings/boxed.py):
 
-    kernel.py              the one kernel of all rungs from ``persistent`` on: weights, schedule, epilogue
+    producers.py           the two producers of a block, and the words of a kernel
     variant.py             what a kernel is compiled for: its tile, its codes, its outputs
     operands.py            maps of codes, scales in the order of steps, all words of a kernel
     schedules.py           dense, split along K, experts: the tiles of a block, and its producers

@@ -21,7 +21,7 @@ from ..intrinsics.language import int32, uint32, uint64
 from ..intrinsics.promoted import TURNS, float_products
 from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
 from ..rings.boxed import BoxTile, stage_advancer
-from .kernel import Schedule, Weights
+from ..warp_specialized.kernel import Schedule, Weights
 from .variant import Variant
 
 FIRST_TURN, LEAST = TURNS[0], 24  # steps of the shortest tiles whose warpgroups take turns
@@ -95,10 +95,10 @@ def thread_placer(variant: Variant) -> Any:
     return place_thread
 
 
-def float_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
+def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
     """The device function of consumer warps for floats: they multiply the steps of each tile of ``work``.
 
-    ``terms``: the words that :func:`read_floats` returns. ``ends`` is for ``write`` alone.
+    ``tasks``: producers.py. ``finals`` is for ``write`` alone.
     """
     tile, layout, form = variant.tile, variant.layout, variant.form
     stages, length, scale_bytes, scales_offset = (
@@ -123,13 +123,11 @@ def float_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
         turn_of if tile.groups > 1 else no_turn,
     )
     wait, empty_stage, wait_until_written = barriers.wait, stage_emptier(tile), boxes.wait_until_written
-    count_tiles, locate = schedule.count, schedule.locate
+    count_tiles, locate = schedule.walk
 
     @inlined
-    def consume(
-        ring: Any, full: Any, warp: Any, terms: Any, y: Any, work: Any, extent: Any, ends: Any
-    ) -> None:
-        (table, pitch), (m, n), (number, stride, tiles, first_step, steps) = terms, extent, work
+    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
+        (table, pitch), y, (number, stride, tiles, first_step, steps), (m, n), finals = tasks
         count = count_tiles(tiles)
         lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
         scales_at = uint32(ring + uint32(scales_offset))
@@ -172,7 +170,7 @@ def float_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
                 if not column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)
                 scale = next_scale
-            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, ends)
+            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, finals)
             number = uint32(number + stride)
         if boxed and lane == uint32(0):
             wait_until_written()
@@ -216,7 +214,7 @@ def row_terms_loader(variant: Variant) -> Any:
     return two_halves if variant.form.halves == 2 else one_half
 
 
-def integer_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
+def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
     """The device function of consumer warps for integers; arguments as of :func:`float_consumer`."""
     tile, form, zeros = variant.tile, variant.form, variant.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
@@ -224,14 +222,12 @@ def integer_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
     after, place_thread = stage_advancer(stages), thread_placer(variant)
     wait, empty_stage, wait_until_written = barriers.wait, stage_emptier(tile), boxes.wait_until_written
     finish, load_row_terms = integer_epilogue(form.columns, form.halves, zeros), row_terms_loader(variant)
-    count_tiles, locate = schedule.count, schedule.locate
+    count_tiles, locate = schedule.walk
 
     @inlined
-    def consume(
-        ring: Any, full: Any, warp: Any, terms: Any, y: Any, work: Any, extent: Any, ends: Any
-    ) -> None:
+    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
+        terms, y, (number, stride, tiles, _, steps), (m, n), finals = tasks
         x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w = terms
-        (m, n), (number, stride, tiles, _, steps) = extent, work
         count = count_tiles(tiles)
         lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
         stage, phase = uint32(0), uint32(0)
@@ -257,7 +253,7 @@ def integer_consumer(variant: Variant, write: Any, schedule: Schedule) -> Any:
             results = finish(
                 totals, scales, w_scales + column_at, points, points_w + column_at, others_w + column_at
             )
-            write(results, (lane, inner, buffer, at), ring, y, column, row, m, n, ends)
+            write(results, (lane, inner, buffer, at), ring, y, column, row, m, n, finals)
             number = uint32(number + stride)
         if boxed and lane == uint32(0):
             wait_until_written()
@@ -313,6 +309,6 @@ def weights_of(variant: Variant, rows_are_sorted: bool = False) -> Weights:
     """The weights of a variant's codes; ``rows_are_sorted``: for experts."""
     if variant.integer:
         words, read = ((9, 3), read_sorted_integers) if rows_are_sorted else ((10, 4), read_integers)
-        return Weights(words, read, partial(integer_consumer, variant))
+        return Weights(variant.frame, partial(integer_consumer, variant), words, read)
     words, read = ((6, 4), read_sorted_floats) if rows_are_sorted else ((6, 5), read_floats)
-    return Weights(words, read, partial(float_consumer, variant))
+    return Weights(variant.frame, partial(float_consumer, variant), words, read)

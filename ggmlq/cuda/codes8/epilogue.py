@@ -165,14 +165,14 @@ def word_storer() -> Any:
 
 
 def writer(variant: Variant) -> Any:
-    """The device function that writes a warp's part of a tile as floats; ``ends`` is not used."""
+    """The device function that writes a warp's part of a tile as floats; ``finals`` is not used."""
     form, boxed = variant.form, variant.boxed
     kind = variant.out.kind
     put, store = box_putter(form.columns, form.halves, kind), storer(form.columns, form.halves, kind)
 
     @inlined
     def write(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any,
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any,
     ) -> None:  # fmt: skip
         lane, inner, buffer, at = position
         row = uint32(row + inner)
@@ -196,10 +196,10 @@ def tile_writer(variant: Variant) -> Any:
 
     @inlined
     def end_plainly(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any
     ) -> None:  # fmt: skip
         pair = uint32(uint32(position[0] & uint32(3)) << uint32(1))
-        totals = add(totals, ends[0], uint32(column + pair), n)
+        totals = add(totals, finals[0], uint32(column + pair), n)
         write(totals, position, ring, y, column, row, m, n, 0)
 
     return end_plainly
@@ -214,11 +214,11 @@ def _code_writer(variant: Variant) -> Any:
 
     @inlined
     def end_in_codes(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any
     ) -> None:  # fmt: skip
         lane, inner, buffer, at = position
         pair = uint32(uint32(lane & uint32(3)) << uint32(1))
-        totals = add(totals, ends[0], uint32(column + pair), n)
+        totals = add(totals, finals[0], uint32(column + pair), n)
         number, r, q = uint32(0), uint32(lane & uint32(ROWS - 1)), uint32(lane >> uint32(4))
         row_at, v = uint32(buffer + r * uint32(128)), cuda.local.array(LANE_CODES, float32)
         while number < uint32(halves * across):
@@ -234,7 +234,7 @@ def _code_writer(variant: Variant) -> Any:
                 four = take_floats(uint32(row_at + uint32(chunk << uint32(4))))
                 v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3] = four
             if below < m and along < n:
-                code(y, below, along, n, ends, v)
+                code(y, below, along, n, finals, v)
             number = uint32(number + uint32(1))
 
     return end_in_codes
@@ -279,7 +279,7 @@ def lane_encoder(out: OutputKind) -> Any:
 def row_writer(variant: Variant) -> Any:
     """The device function that writes a warp's part of a tile of experts to the rows of its uses.
 
-    ``ends``: a plan (schedule/groups.py), and the use of each of its rows.
+    ``finals``: a plan (schedule/groups.py), and the use of each of its rows.
     """
     rows, scatter = (
         variant.tile.rows,
@@ -289,9 +289,9 @@ def row_writer(variant: Variant) -> Any:
 
     @inlined
     def write(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, ends: Any
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any
     ) -> None:  # fmt: skip
-        (lane, inner, buffer, at), (plan, use_of_row) = position, ends
+        (lane, inner, buffer, at), (plan, use_of_row) = position, finals
         slot = uint32(row // uint32(rows))
         v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
         count = uint32(v[3] - uint32(uint32(slot - v[1]) * uint32(rows)))

@@ -28,7 +28,8 @@ from ..rings.boxed import (
     step_producer,
 )  # fmt: skip
 from ..schedule.groups import HEAD
-from .kernel import Schedule, Weights
+from ..warp_specialized.kernel import Schedule, Weights
+from .producers import CodeWalk, encloser, tuples, two_producers
 from .variant import RASTER_HEIGHT, Variant
 
 
@@ -70,7 +71,7 @@ def closer(tile: BoxTile) -> Any:
     pair, sync_warp, sync_cluster = tile.pair, barriers.sync_warp, barriers.sync_cluster
 
     @inlined
-    def close(ring: Any, y: Any, work: Any, extent: Any, ends: Any) -> None:
+    def close(ring: Any, full: Any, ends: Any) -> None:
         if pair:
             sync_warp()
             sync_cluster()  # the other block writes into this one's stages, and arrives at its barriers
@@ -142,16 +143,9 @@ def product_locator(tile: BoxTile) -> Any:
     return locate_in_product
 
 
-def dense(variant: Variant, weights: Weights) -> Schedule:
-    """The schedule of blocks that stay on the card and take tile after tile of one product."""
-    locate, tiles_of, read_weights = product_locator(variant.tile), tiler(variant.tile), weights.read
-
-    @inlined
-    def read(operands: Any, sizes: Any, results: Any, _: Any) -> Any:
-        maps, terms, y, extent, steps = read_weights(operands, sizes)
-        tiles = tiles_of(extent[0], extent[1])
-        work = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), steps
-        return maps, terms, y, extent, work, results
+def dense_producers(variant: Variant) -> tuple[Any, Any]:
+    """The device functions of the threads that fetch codes of w and of x for all tiles of a block."""
+    locate = product_locator(variant.tile)
 
     def produce(is_w: bool) -> Any:
         @inlined
@@ -162,10 +156,24 @@ def dense(variant: Variant, weights: Weights) -> Schedule:
 
         return tile_producer(variant.layout, is_w, as_it_is, place, count_in_product)
 
-    return Schedule(
-        (*weights.words, 4), late_opener(variant), read, produce(True), produce(False), closer(variant.tile),
-        count=count_in_product, locate=locate,
-    )  # fmt: skip
+    return produce(True), produce(False)
+
+
+def dense(variant: Variant, weights: Weights) -> Schedule:
+    """The schedule of blocks that stay on the card and take tile after tile of one product."""
+    tiles_of, read_weights = tiler(variant.tile), weights.read
+
+    @inlined
+    def read(operands: Any, sizes: Any, results: Any, _: Any) -> Any:
+        maps, terms, y, extent, steps = read_weights(operands, sizes)
+        tiles = tiles_of(extent[0], extent[1])
+        work = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), steps
+        return maps, terms, y, extent, work, results
+
+    produce = two_producers(weights.frame.consumers, *dense_producers(variant))
+    walk = CodeWalk(count_in_product, product_locator(variant.tile))
+    enclose = encloser(late_opener(variant), read)
+    return Schedule(tuples(*weights.words, 4), enclose, produce, closer(variant.tile), walk)
 
 
 def split_k(variant: Variant, weights: Weights) -> Schedule:
@@ -209,18 +217,17 @@ def split_k(variant: Variant, weights: Weights) -> Schedule:
         return row, column, first, last
 
     @inlined
-    def leave(ends: Any) -> None:
+    def leave(finals: Any) -> None:
         sync_warp()
-        if ends[1] != uint32(1):
+        if finals[1] != uint32(1):
             arrive_at_cluster_relaxed()
             wait_for_cluster()
             sync_cluster()
 
-    produce_w, produce_x = (part_producer(variant.layout, is_w) for is_w in (True, False))
-    return Schedule(
-        (operands, size + 3, 4), open_block, read, produce_w, produce_x, closer(variant.tile), aim, leave,
-        count=count_in_product, locate=locate,
-    )  # fmt: skip
+    of_w, of_x = (part_producer(variant.layout, is_w) for is_w in (True, False))
+    produce = two_producers(weights.frame.consumers, of_w, of_x, aim, leave)
+    walk, enclose = CodeWalk(count_in_product, locate), encloser(open_block, read)
+    return Schedule(tuples(operands, size + 3, 4), enclose, produce, closer(variant.tile), walk)
 
 
 def part_producer(layout: SharedLayout, is_w: bool) -> Any:
@@ -303,8 +310,7 @@ def experts(variant: Variant, weights: Weights) -> Schedule:
 
     produce_w = tile_producer(variant.layout, True, as_it_is, place_w, count_of_plan)
     produce_x = tile_producer(variant.layout, False, choose_rows, place_x, count_of_plan)
-    operands, sizes = weights.words
-    return Schedule(
-        (operands + 3, sizes + 1, 0), late_opener(variant), read, produce_w, produce_x, closer(variant.tile),
-        count=count_of_plan, locate=locate,
-    )  # fmt: skip
+    produce = two_producers(weights.frame.consumers, produce_w, produce_x)
+    (operands, sizes), walk = weights.words, CodeWalk(count_of_plan, locate)
+    enclose = encloser(late_opener(variant), read)
+    return Schedule(tuples(operands + 3, sizes + 1, 0), enclose, produce, closer(variant.tile), walk)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from ..intrinsics import barrier as barriers
 from ..intrinsics.wgmma8 import INTEGERS, STEP, Form
 from ..rings.boxed import KILO
+from ..warp_specialized.kernel import Frame
 from .variant import FLOAT32_OUTPUT, OutputKind
 
 CONSUMER_WARPGROUPS = 2  # beside them two warps fetch
@@ -119,7 +120,7 @@ class SmallMVariant:
     zeros: bool = False  # integers
     listed: bool = False  # a list in shared memory names the rows of x
 
-    threads, moves_registers = THREADS, False  # of a block; consumers take no registers of producers
+    threads = THREADS  # of a block
 
     def __str__(self) -> str:
         guarded = ", guarded" * barriers.GUARDED
@@ -134,6 +135,11 @@ class SmallMVariant:
     def shared(self) -> int:
         """Bytes of shared memory."""
         return self.tile.shared + self.tile.list_bytes * self.listed
+
+    @property
+    def frame(self) -> Frame:
+        """Its warps, and what a block takes."""
+        return Frame(4 * self.tile.groups, self.threads, self.shared, self.blocks)
 
     @property
     def integer(self) -> bool:

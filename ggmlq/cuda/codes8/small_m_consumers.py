@@ -15,7 +15,7 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
 from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
 from ..rings.boxed import stage_advancer
-from .kernel import Schedule, Weights
+from ..warp_specialized.kernel import Schedule, Weights
 from .small_m import CONSUMER_THREADS, SmallMTile, SmallMVariant
 
 
@@ -125,7 +125,7 @@ def stage_strider(tile: SmallMTile) -> Any:
     return stride
 
 
-def float_consumer(variant: SmallMVariant, send: Any, schedule: Schedule) -> Any:
+def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any:
     """The device function of consumer warps for floats: sums are promoted, then sent to the blocks that
     finish them.
     """
@@ -145,11 +145,10 @@ def float_consumer(variant: SmallMVariant, send: Any, schedule: Schedule) -> Any
     )  # fmt: skip
 
     @inlined
-    def consume(
-        ring: Any, full: Any, warp: Any, terms: Any, y: Any, work: Any, extent: Any, ends: Any
-    ) -> None:
+    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
+        terms, _, (_, _, row0, n, first, last), extent, finals = tasks
         x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w = terms[0]
-        (_, _, row0, n, first, last), m, rank, halvings = work, extent[0], ends[0], ends[1]
+        m, rank, halvings = extent[0], finals[0], finals[1]
         lane, row, column, turn, a0, b0 = place_thread(ring, uint32(uint32(warp) >> uint32(2)))
         w_scales_at, x_scales_at, row_list = place_scales(ring)
         totals, sums, stage, phase = zeros(), nothing(), turn, uint32(0)
@@ -186,7 +185,7 @@ def float_consumer(variant: SmallMVariant, send: Any, schedule: Schedule) -> Any
     return consume
 
 
-def integer_consumer(variant: SmallMVariant, send: Any, schedule: Schedule) -> Any:
+def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any:
     """The device function of consumer warps for integers, whose sums are exact."""
     tile = variant.tile
     stages, length, columns = tile.stages, tile.stage // 16, tile.columns
@@ -200,12 +199,11 @@ def integer_consumer(variant: SmallMVariant, send: Any, schedule: Schedule) -> A
     commit, wait_for_copies = ptx.commit, ptx.wait_for_all_but(0)
 
     @inlined
-    def consume(
-        ring: Any, full: Any, warp: Any, terms: Any, y: Any, work: Any, extent: Any, ends: Any
-    ) -> None:
+    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
+        terms, _, (_, _, row0, n, first, last), extent, finals = tasks
         x_scales, row_x, _, rows_x, _, w_scales, row_w, _, rows_w, _ = terms[0]
         points_x, others_x, points_w, others_w = terms[1]
-        (_, _, row0, n, first, last), m, rank, halvings = work, extent[0], ends[0], ends[1]
+        m, rank, halvings = extent[0], finals[0], finals[1]
         lane, row, column, turn, a0, b0 = place_thread(ring, uint32(uint32(warp) >> uint32(2)))
         totals, stage, phase, before = nothing(), turn, uint32(0), uint32(0)
         w_scales_at, x_scales_at, row_list = place_scales(ring)
@@ -249,4 +247,4 @@ def read_words(operands: Any, sizes: Any) -> Any:
 def small_m_weights(variant: SmallMVariant) -> Weights:
     """The weights of a variant's codes."""
     consumer = integer_consumer if variant.integer else float_consumer
-    return Weights((13, 8), read_words, partial(consumer, variant))
+    return Weights(variant.frame, partial(consumer, variant), (13, 8), read_words)

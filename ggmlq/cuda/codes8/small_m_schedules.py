@@ -22,9 +22,10 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.wgmma8 import STEP
 from ..rings.boxed import barrier_initializer, ring_placer, stage_advancer
 from ..schedule.uses import NO_EXPERT, finder
+from ..warp_specialized.kernel import Schedule, Weights
 from .cluster_sums import sum_reducer
 from .epilogue import quad_storer
-from .kernel import Schedule, Weights
+from .producers import encloser, tuples, two_producers
 from .small_m import CONSUMER_THREADS, SmallMTile, SmallMVariant
 from .small_m_consumers import row_finder
 
@@ -84,10 +85,16 @@ def starter(variant: SmallMVariant) -> Any:
     return barrier_initializer(variant.tile.stages, 4 * variant.tile.groups // variant.tile.turns)
 
 
+def producers(variant: SmallMVariant, weights: Weights) -> Any:
+    """The device function of both producers."""
+    of_w, of_x = (producer(variant, is_w) for is_w in (True, False))
+    return two_producers(weights.frame.consumers, of_w, of_x, leave=leave)
+
+
 @inlined
-def leave(ends: Any) -> None:
+def leave(finals: Any) -> None:
     barriers.sync_warp()
-    if ends[1] != uint32(0):
+    if finals[1] != uint32(0):
         barriers.wait_for_cluster()
 
 
@@ -96,8 +103,8 @@ def closer(variant: SmallMVariant) -> Any:
     add, sync_cluster = sum_reducer(variant), barriers.sync_cluster
 
     @inlined
-    def close(ring: Any, y: Any, work: Any, extent: Any, ends: Any) -> None:
-        rank, halvings, row0, results = ends
+    def close(ring: Any, full: Any, ends: Any) -> None:
+        y, _, extent, (rank, halvings, row0, results) = ends
         sync_cluster()  # all sums have arrived
         if uint32(cuda.threadIdx.x) < uint32(CONSUMER_THREADS):
             add(ring, rank, halvings, y, row0, extent[0], extent[1], results)
@@ -136,9 +143,8 @@ def small_m(variant: SmallMVariant, weights: Weights) -> Schedule:
         work = uint32(0), uint32(columns), row0, n, first, last
         return maps, terms, y, (m, n), work, (rank, sizes[3], row0, results)
 
-    produce_w, produce_x = (producer(variant, is_w) for is_w in (True, False))
-    words = (*weights.words, 4)
-    return Schedule(words, open_block, read, produce_w, produce_x, closer(variant), leave=leave)
+    produce = producers(variant, weights)
+    return Schedule(tuples(*weights.words, 4), encloser(open_block, read), produce, closer(variant))
 
 
 # --- experts ----------------------------------------------------------------------------------
@@ -154,16 +160,10 @@ def small_m_experts(variant: SmallMVariant, weights: Weights, ids_per_lane: int)
     write_list, read_list, write_nan = (
         use_list_writer(tile, ids_per_lane), use_list_reader(tile), nan_writer(variant)
     )  # fmt: skip
-    rank_here, arrive_at_cluster, take_turn = (
+    rank_here, arrive_at_cluster, take_turn, first_lane = (
         barriers.rank_in_cluster, barriers.arrive_at_cluster, dependent_launch.take_turn,
+        barriers.from_first_lane,
     )  # fmt: skip
-
-    @inlined
-    def read(operands: Any, sizes: Any, results: Any, facts: Any) -> Any:
-        rank, row0, row_list, served, (row_w, end_w), (first, last) = facts
-        maps, terms, y, (_, n), _ = read_weights(operands[:3] + operands[4:], (served, *sizes[3:]))
-        work, none = (row_list, served, row_w, end_w, first, last), uint64(0)
-        return maps, terms, y, (served, n), work, (rank, sizes[5], row0, (none, none, none, none))
 
     def enclose(run: Any) -> Any:
         def product(operands: Any, sizes: Any, results: Any) -> None:
@@ -189,17 +189,18 @@ def small_m_experts(variant: SmallMVariant, weights: Weights, ids_per_lane: int)
             below = uint32(expert * n)
             rows_of_w = uint32(below + row0), uint32(below + n)
             part, row_list = part_of(rank, steps, halvings), uint32(ring + uint32(list_offset))
-            facts = rank, row0, row_list, served, rows_of_w, part
-            run(ring, full, operands, sizes, results, facts)
+            warp = first_lane(uint32(thread >> uint32(5)))
+            maps, terms, y, (_, n), _ = read_weights(operands[:3] + operands[4:], (served, *sizes[3:]))
+            work, none = (row_list, served, *rows_of_w, *part), uint64(0)
+            finals = rank, halvings, row0, (none, none, none, none)
+            ends = y, work, (served, n), finals
+            run(ring, full, warp, (maps, work, finals), (terms, *ends), ends)
 
         return product
 
-    produce_w, produce_x = (producer(variant, is_w) for is_w in (True, False))
     operands, sizes = weights.words
-    words = operands + 1, sizes + 2, 0
-    return Schedule(
-        words, None, read, produce_w, produce_x, closer(variant), leave=leave, enclose=enclose
-    )  # fmt: skip
+    parameters = tuples(operands + 1, sizes + 2, 0)
+    return Schedule(parameters, enclose, producers(variant, weights), closer(variant))
 
 
 def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:

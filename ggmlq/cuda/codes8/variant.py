@@ -15,9 +15,11 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics.wgmma8 import INTEGERS, Form
 from ..rings.boxed import BoxTile, SharedLayout
 from ..schedule.waves import RatedTile
+from ..warp_specialized.kernel import Frame
 
 RASTER_HEIGHT = 16  # tiles of a column of the raster that blocks go down together
 SCALE_ROWS = 128  # rows of w that share a scale, at most
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of a thread, which starts with 168
 
 FLOAT_TILES = (
     RatedTile(BoxTile(256, 128, 4), 1.0),
@@ -124,9 +126,10 @@ class Variant:
         return self.layout.shared
 
     @property
-    def moves_registers(self) -> bool:
-        """True where consumers take registers of the producers."""
-        return self.tile.groups > 1
+    def frame(self) -> Frame:
+        """Its warps, and what a block takes; two warpgroups of consumers take registers of the producers."""
+        registers = (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if self.tile.groups > 1 else None
+        return Frame(4 * self.tile.groups, self.threads, self.shared, self.blocks, registers)
 
 
 def float_variants() -> list[tuple[Variant]]:

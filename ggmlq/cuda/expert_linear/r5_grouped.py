@@ -34,33 +34,20 @@ from ..activations.floats import aligned_floats
 from ..activations.x_tiles import STEP, THREAD_COLUMNS, THREADS
 from ..cost.split import least_saved, most_partials
 from ..cost.stage import stage_us
-from ..intrinsics import barrier as barriers
-from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.lane import warp_and_lane
-from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.boxed import barrier_initializer
 from ..schedule import groups
-from ..schedule.block_plan import BYTES, MOST_EXPERTS, MOST_USES, planner
-from ..schedule.grouped import consumer_locator, producer_locator
+from ..schedule.block_plan import MOST_EXPERTS, MOST_USES
 from ..schedule.raster import raster_width
-from ..schedule.work_units import shared_stages, split_last_wave
+from ..warp_specialized import kernel as specialized
 from ..warp_specialized import problems
-from ..warp_specialized.consumers import Products, consumer, listed_results
-from ..warp_specialized.producer import producer, weights_map
-from ..warp_specialized.stream_k import store_split, stored_split, through_memory
-from ..warp_specialized.tile import (
-    CONSUMER_REGISTERS,
-    CONSUMER_THREADS,
-    CONSUMER_WARPS,
-    PRODUCER_REGISTERS,
-    SCRATCH,
-    UNIT_FRAGMENTS,
-    WarpSpecializedTile,
-)  # fmt: skip
+from ..warp_specialized.consumers import Products, listed_results, packed_blocks
+from ..warp_specialized.producer import weights_map
+from ..warp_specialized.schedules import experts
+from ..warp_specialized.stream_k import through_memory
+from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
 
 TILES = (
     *(WarpSpecializedTile(columns, 2) for columns in (16, 32, 48, 64)),
@@ -73,82 +60,11 @@ COST = {  # of a block's stage and its part of what surrounds tiles, by columns;
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
-    """The kernel of blocks that stay on the card until the tiles of all experts are computed."""
-    wide = tile.wide
-    products, locate = Products(layout, tile, natural=False, halves=False), consumer_locator(tile.columns)
-    split_epilogue = through_memory(tile, locate, listed=True)
-    consume = consumer(products, locate, listed_results(tile), split_epilogue, stored_split)
-    produce = producer(layout, tile, producer_locator(), reorders=False)
-    start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
-    barriers_at, base, load_relaxed = (
-        tile.stages(layout) * tile.stage(layout),
-        ptx.shared_base,
-        barriers.load_relaxed,
-    )
-    scratch_at, columns, put = 16 * tile.stages(layout), tile.columns, ptx.put
-    first_lane, pinned, let_successor_start, wait_for_predecessor = (
-        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start,
-        dependent_launch.wait_for_predecessor,
-    )  # fmt: skip
-    make_plan, plan_at = planner(tile.threads, stores_experts=False), scratch_at + SCRATCH
-    give, take = barriers.registers("dec", PRODUCER_REGISTERS), barriers.registers("inc", CONSUMER_REGISTERS)
-
-    def product(
-        fragments: Any,  # tensor map of the packed weights of all experts
-        x_tiles: Any,  # bfloat16 [steps, height, 64]: activations/expert_x_tiles.py
-        plan: Any, uses_of_columns: Any,  # uint32: schedule/groups.py, or 0; the use of each column
-        ids: Any,  # int64 [uses]; without a plan the block makes its own of them: schedule/block_plan.py
-        y: Any,  # float32 [uses, n]
-        partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
-        n: Any, steps: Any, height: Any, down: Any, width: Any,  # schedule/grouped.py
-        uses: Any, experts: Any,
-        gain: Any,  # least_saved() of cost/split.py
-    ) -> None:  # fmt: skip
-        warp, lane = warp_and_lane()
-        warp, lane = first_lane(warp), pinned(lane)
-        ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
-        full = uint32(ring + uint32(barriers_at))
-        if uint32(cuda.threadIdx.x) == uint32(0):
-            start(full)
-            for i in range(2):
-                put(uint32(full + uint32(scratch_at + 4 * i)), int32(0))
-        entries = uint32(full + uint32(plan_at))
-        if plan != uint64(0):
-            slots = uint32(load_relaxed(plan))  # written before the predecessor let this kernel start
-            cuda.syncthreads()
-        else:
-            slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
-        tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
-        rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
-        split = split_last_wave(tiles, stages, blocks, gain)
-        begin, end = shared_stages(rank, stages, split)
-        stages_left, whole_tiles = uint32(end - begin), uint32(tiles - split[0])
-        if uint32(cuda.threadIdx.x) == uint32(0):
-            store_split(split, whole_tiles, uint32(full + uint32(scratch_at)))
-        cuda.syncthreads()
-        schedule = (plan, entries, experts, down, width, uses_of_columns)
-        if uint32(warp) >= uint32(CONSUMER_WARPS):
-            if wide:
-                give()
-            if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-                sources, nothing = (fragments, x_tiles, flags, steps, height), (uint32(0), uint32(0))
-                produce(ring, full, sources, schedule, nothing, rank, end, stages_left, whole_tiles)
-        else:
-            if wide:
-                take()
-            wait_for_predecessor()  # it writes the uses of columns and clears flags
-            outputs, sizes = (y, partials, flags), (n, steps)
-            consume(
-                ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, uint32(0), False,
-                False, (uint64(0), uint32(0)),
-            )  # fmt: skip
-        let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
-
-    return Kernel(
-        f"warp_specialized experts of {layout.name}, {tile}", product, *(uint64,) * 8, *(uint32,) * 8,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout) + BYTES, least=(9, 0),
-        exact=True, early=True, lto=wide,
-    )  # fmt: skip
+    """The kernel of the tiles of all experts."""
+    products, schedule = Products(layout, tile, natural=False, halves=False), experts(layout, tile)
+    epilogue = listed_results(tile), through_memory(tile, schedule.walk.locate, listed=True)
+    name = f"warp_specialized experts of {layout.name}, {tile}"
+    return specialized.kernel(name, packed_blocks(products), schedule, epilogue)
 
 
 @lru_cache(4096)
@@ -215,8 +131,10 @@ def multiply(
         gatherer()((blocks,), (THREADS,), x, x_tiles, places, outs[0], flags, *sizes)
     grid = most if slots else min(plan_shape.slots * down, most)
     width = raster_width(most, tile.x_tile_bytes, FRAGMENT_ROWS * w.layout.fragment_bytes)
-    steps_and_tiles = n, steps, plan_shape.height, down, width
+    matrix, counts = (n, steps, plan_shape.height), (ids.size, e, gain)
     for q, out, flags_of_product in zip(matrices, outs, flags, strict=True):
         weights, *_ = q.prepared(weights_map(tile.box_row(w.layout)))
-        operands = weights, x_tiles, plan, uses_of_columns, ids, out, partials, flags_of_product
-        product_kernel((grid,), (tile.threads,), *operands, *steps_and_tiles, ids.size, e, gain)
+        product_kernel(
+            (grid,), (tile.threads,), (weights, x_tiles), (plan, uses_of_columns, ids), out,
+            (partials, flags_of_product), matrix, (down, width), counts,
+        )  # fmt: skip

@@ -26,7 +26,6 @@ from ...dispatch.experts import refuses_blocks
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ..codes8 import expert_operands
-from ..codes8 import kernel as specialized
 from ..codes8.checks import refuses_persistent
 from ..codes8.consumers import weights_of
 from ..codes8.epilogue import row_writer
@@ -48,15 +47,15 @@ from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile
 from ..schedule import groups
 from ..schedule.waves import RatedTile
+from ..warp_specialized import kernel as specialized
 
 
 @family(expert_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take the tiles of all experts."""
     weights = weights_of(variant, rows_are_sorted=True)
-    return specialized.kernel(
-        f"for experts {variant}", variant, weights, expert_schedule(variant, weights), row_writer(variant)
-    )  # fmt: skip
+    schedule = expert_schedule(variant, weights)
+    return specialized.kernel(f"tma for experts {variant}", weights, schedule, row_writer(variant))
 
 
 @lru_cache(4096)

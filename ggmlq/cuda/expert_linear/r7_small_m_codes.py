@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
-from ..codes8 import kernel as specialized
 from ..codes8 import operands as operands8
 from ..codes8 import small_m
 from ..codes8.cluster_sums import sum_exchanger
@@ -31,6 +30,7 @@ from ..cost import codes8
 from ..intrinsics.wgmma8 import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..warp_specialized import kernel as specialized
 from .r6_grouped_codes import refuses as refused
 
 COLUMNS = small_m.TILES[0].columns  # uses that a block serves
@@ -55,8 +55,8 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
     """The kernel: block (tile of an expert's w, part of K; use); the blocks of a tile are a cluster."""
     weights = small_m_weights(variant)
     schedule = small_m_experts(variant, weights, ids_per_lane)
-    name = f"few rows of experts {variant}, {32 * ids_per_lane} uses"
-    return specialized.kernel(name, variant, weights, schedule, sum_exchanger(variant))
+    name = f"tma few rows of experts {variant}, {32 * ids_per_lane} uses"
+    return specialized.kernel(name, weights, schedule, sum_exchanger(variant))
 
 
 class Cut(NamedTuple):

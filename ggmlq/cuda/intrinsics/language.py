@@ -103,3 +103,12 @@ def several(kind: Any) -> tuple[Any, int] | None:
     if isinstance(kind, Blank):
         return kind.arguments if kind.path == "types.UniTuple()" else None
     return (kind.dtype, int(kind.count)) if isinstance(kind, types.UniTuple) else None
+
+
+def elements_of(kind: Any) -> tuple[Any, ...]:
+    """The types of the words of a parameter: those of a tuple, or itself."""
+    if both := several(kind):
+        return (both[0],) * both[1]
+    if isinstance(kind, Blank):
+        return tuple(kind.arguments[0]) if kind.path == "types.Tuple()" else (kind,)
+    return tuple(kind.types) if isinstance(kind, types.Tuple) else (kind,)

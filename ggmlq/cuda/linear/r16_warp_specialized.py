@@ -38,103 +38,34 @@ from ..cost.split import best_split
 from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
 from ..epilogue.gate_factors import MOST_GATED, addend_of
 from ..epilogue.results import KIND_NUMBERS, result_of
-from ..intrinsics import barrier as barriers
-from ..intrinsics import boxes, dependent_launch, ptx
-from ..intrinsics.lane import warp_and_lane
-from ..intrinsics.language import cuda, int32, types, uint32, uint64
-from ..machine import device, tensor_maps
+from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
 from ..packed.half_weights import serves_halves
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.boxed import barrier_initializer
-from ..schedule.raster import consumer_locator, locate_for_producer, raster
-from ..schedule.work_units import shared_stages
-from ..warp_specialized.cluster_split import INBOX_BARRIER, within_clusters
-from ..warp_specialized.consumers import HALVES, Products, consumer, dense_results
+from ..schedule.raster import raster
+from ..warp_specialized import kernel as specialized
+from ..warp_specialized.cluster_split import within_clusters
+from ..warp_specialized.consumers import HALVES, Products, dense_results, packed_blocks
 from ..warp_specialized.late_activations import plan_late
 from ..warp_specialized.plain_rows import map_words, reads_plain
 from ..warp_specialized.problems import refuses
 from ..warp_specialized.producer import weights_map
+from ..warp_specialized.schedules import MAP_WORDS, dense
 from ..warp_specialized.stream_k import flag_count
-from ..warp_specialized.suppliers import supplier
-from ..warp_specialized.tile import CONSUMER_REGISTERS, CONSUMER_WARPS, UNIT_FRAGMENTS, WarpSpecializedTile
+from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
 
-# Parameters before the map of x: 112 bytes, so that it is aligned.
-BEFORE_MAP = (uint64,) * 3 + (uint32, uint64, uint32) + (uint64,) * 3 + (uint32,) * 10
-X_MAP, WORDS = len(BEFORE_MAP), types.UniTuple(uint64, tensor_maps.SIZE // 8 - 1)
-NO_MAP = (0,) * (tensor_maps.SIZE // 8 - 1)
+NO_MAP = (0,) * (MAP_WORDS - 1)
 
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
-    """The kernel of blocks that stay; the last block is the first in the order of schedule/work_units.py."""
-    wide, locate = tile.wide, consumer_locator(tile.columns)
-    products = Products(layout, tile, reads_plain(layout, tile), halves=True)
-    consume = consumer(products, locate, dense_results(tile), within_clusters(layout, tile, locate))
-    supply = supplier(layout, tile, locate_for_producer)
-    start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
-    barriers_at, base = tile.stages(layout) * tile.stage(layout), ptx.shared_base
-    scratch, put, init = 16 * tile.stages(layout), ptx.put, barriers.init
-    first_lane, pinned, let_successor_start = (
-        barriers.from_first_lane, barriers.pinned, dependent_launch.let_successor_start
-    )  # fmt: skip
-    take, x_map = barriers.registers("inc", CONSUMER_REGISTERS), boxes.parameter_map(X_MAP)
-
-    def product(
-        fragments: Any,  # tensor map of the packed weights
-        x_tiles: Any,  # 16 bits [steps, height, 64]: activations/x_tiles.py; a height of 0: plain_rows.py
-        y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
-        partials: Any, flags: Any,  # float32 [slots, a tile], uint32: warp_specialized/stream_k.py
-        x: Any, kind: Any, k: Any,  # [m, k]: late_activations.py, plain_rows.py; or HALVES
-        m: Any, n: Any, steps: Any, height: Any,
-        across: Any, width: Any, per_sweep: Any, tiles: Any,  # schedule/raster.py
-        matrix: Any, words: Any,  # the map of x, or zeros: plain_rows.py
-        residual: Any, residual_kind: Any,  # or a gate, of y's shape; or 0: epilogue/gate_factors.py
-        counters: Any, ready: Any, sections: Any, section_tickets: Any, tickets: Any,  # late_activations.py
-        split_tiles: Any, split_blocks: Any, splits: Any, block_stages: Any, longer_blocks: Any,  # Split
-    ) -> None:  # fmt: skip
-        let_successor_start()  # it finds no room before blocks of this kernel end, so all of these run
-        warp, lane = warp_and_lane()
-        warp, lane = first_lane(warp), pinned(lane)
-        ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
-        full = uint32(ring + uint32(barriers_at))
-        if uint32(cuda.threadIdx.x) == uint32(0):
-            init(uint32(full + uint32(scratch + INBOX_BARRIER)), uint32(1))
-            start(full)
-            for i in range(2):
-                put(uint32(full + uint32(scratch + 4 * i)), int32(0))
-        cuda.syncthreads()
-        last = uint32(uint32(cuda.gridDim.x) - uint32(1))
-        rank = uint32(last - uint32(cuda.blockIdx.x))
-        whole_tiles = uint32(tiles - split_tiles)
-        split = split_tiles, split_blocks, splits, block_stages, longer_blocks, whole_tiles
-        schedule = (across, width, per_sweep, tiles), m
-        late = counters, ready, sections, section_tickets, tickets
-        begin, end = shared_stages(
-            rank, uint32(steps >> uint32(1)), (split_tiles, split_blocks, splits, block_stages, longer_blocks)
-        )
-        stages_left = uint32(end - begin)
-        if uint32(warp) >= uint32(CONSUMER_WARPS):
-            sources, work = (fragments, x_tiles, flags, steps, height), (rank, end, stages_left, whole_tiles)
-            supply(ring, full, warp, lane, sources, (x, kind, m, k), x_map(), schedule, late, work)
-        else:
-            if wide:
-                take()
-            outputs, sizes = ((y, y_kind, bias, bias_kind), partials, flags), (n, steps)
-            plain, halves = height == uint32(0), kind == uint32(HALVES)
-            consume(
-                ring, full, warp, lane, outputs, schedule, sizes, end, stages_left, rank, split, plain,
-                halves, (residual, residual_kind),
-            )  # fmt: skip
-
-    return Kernel(
-        f"warp_specialized of {layout.name}, {tile}", product, *BEFORE_MAP, uint64, WORDS, uint64,
-        *(uint32,) * 11,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=(9, 0),
-        exact=True, early=True, lto=wide,
-    )  # fmt: skip
+    """The kernel of one product."""
+    products, schedule = Products(layout, tile, reads_plain(layout, tile), halves=True), dense(layout, tile)
+    epilogue = dense_results(tile), within_clusters(layout, tile, schedule.walk.locate)
+    name = f"warp_specialized of {layout.name}, {tile}"
+    return specialized.kernel(name, packed_blocks(products), schedule, epilogue)
 
 
 @register(
@@ -187,9 +118,9 @@ def launch(
         x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
         height = x_tiles.shape[1]
     product(
-        (split.blocks,), (product.threads,), q.prepared(weights_map(tile.box_row(w.layout)))[0],
-        x_tiles, *result_of(out, end.bias), partials, flags,
-        x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1], m, n, steps, height, *order,
-        x, words or NO_MAP, *addend_of(end), *late, *split.arguments,
+        (split.blocks,), (product.threads,), (*q.prepared(weights_map(tile.box_row(w.layout))), x_tiles),
+        result_of(out, end.bias), (partials, flags),
+        (x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1]), (m, n, steps, height), tuple(order),
+        (x, *(words or NO_MAP)), addend_of(end), tuple(late), split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from ...base.slots import Slot
 from ...errors import DeviceError
 from ...store.origin import Origin
 from ..intrinsics.compilers import COMPILER
-from ..intrinsics.language import BLANK, axes_of, compiled, several, types
+from ..intrinsics.language import BLANK, axes_of, compiled, elements_of, types
 from ..intrinsics.quick_inlining import quick_inlining
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
@@ -84,10 +84,9 @@ class Kernel(Compiled):
         self.lto, self.together, self.limits_blocks = lto, together, limits_blocks or max_blocks > 1
         self._is_array = tuple(axes_of(kind) is not None for kind in parameters)
         self._has_arrays = any(self._is_array)
-        tuples = [several(kind) for kind in parameters]
-        kinds = [elements[0] if elements else kind for elements, kind in zip(tuples, parameters, strict=True)]
-        assert all(a or kind in WORDS for a, kind in zip(self._is_array, kinds, strict=True)), name
-        self._several = any(tuples)
+        kinds = [kind for parameter in parameters for kind in elements_of(parameter)]
+        assert all(kind in WORDS for kind in kinds if axes_of(kind) is None), name
+        self._several = any(elements_of(kind) != (kind,) for kind in parameters)
         self.origin: Origin | None = None
         assert sum(map(_word_count, parameters)) <= MOST, f"{name}: more words than a launch takes"
         self._loaded: dict[int, Any] = {}
@@ -251,8 +250,8 @@ def _word(value: Any) -> Any:
 
 def _word_count(kind: Any) -> int:
     """The number of words of a parameter in a launch."""
-    axes, elements = axes_of(kind), several(kind)
-    return COMPILER.array_head + 2 * axes if axes is not None else elements[1] if elements else 1
+    axes = axes_of(kind)
+    return COMPILER.array_head + 2 * axes if axes is not None else len(elements_of(kind))
 
 
 Case = tuple[Any, ...]

@@ -23,7 +23,6 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8 import kernel as specialized
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
 from ..codes8.cluster_sums import sum_exchanger
@@ -36,6 +35,7 @@ from ..cost import codes8
 from ..intrinsics.wgmma8 import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..warp_specialized import kernel as specialized
 
 MOST = TILES[-1].columns
 
@@ -59,9 +59,8 @@ def variants() -> list[tuple[SmallMVariant]]:
 def kernel(variant: SmallMVariant) -> Kernel:
     """The kernel: a block for each tile of rows of w and part of K; the blocks of a tile are a cluster."""
     weights = small_m_weights(variant)
-    return specialized.kernel(
-        f"few rows {variant}", variant, weights, small_m(variant, weights), sum_exchanger(variant)
-    )  # fmt: skip
+    schedule = small_m(variant, weights)
+    return specialized.kernel(f"tma few rows {variant}", weights, schedule, sum_exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:

@@ -20,7 +20,6 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8 import kernel as specialized
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
 from ..codes8.cluster_sums import exchanger, row_split
@@ -33,15 +32,15 @@ from ..intrinsics.wgmma8 import STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile
+from ..warp_specialized import kernel as specialized
 
 
 @family(split_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that make a part of the steps of one tile; those of a tile are a cluster."""
     weights = weights_of(variant)
-    return specialized.kernel(
-        f"divided {variant}", variant, weights, split_k(variant, weights), exchanger(variant)
-    )  # fmt: skip
+    schedule = split_k(variant, weights)
+    return specialized.kernel(f"tma divided {variant}", weights, schedule, exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:

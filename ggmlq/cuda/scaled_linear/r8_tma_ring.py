@@ -17,9 +17,9 @@ from typing import Any
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
-from ..codes8.consumers import thread_placer, weights_of
+from ..codes8.consumers import thread_placer
 from ..codes8.epilogue import writer
-from ..codes8.schedules import dense, late_opener
+from ..codes8.schedules import dense_producers, late_opener
 from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
@@ -49,8 +49,7 @@ def kernel(variant: Variant) -> Kernel:
         variant.boxed,
     )
     open_block, after, locate = late_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
-    schedule = dense(variant, weights_of(variant))
-    produce_w, produce_x = schedule.produce_w, schedule.produce_x
+    produce_w, produce_x = dense_producers(variant)
     zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
         variant.form, variant.column_groups
     )

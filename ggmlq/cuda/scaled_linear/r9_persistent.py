@@ -24,7 +24,6 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
-from ..codes8 import kernel as specialized
 from ..codes8 import operands as operands8
 from ..codes8.checks import refuses_persistent
 from ..codes8.consumers import weights_of
@@ -46,6 +45,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile
 from ..schedule.waves import best_tile
+from ..warp_specialized import kernel as specialized
 
 LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
 
@@ -54,9 +54,8 @@ LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on 
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take tile after tile."""
     weights = weights_of(variant)
-    return specialized.kernel(
-        f"persistent {variant}", variant, weights, dense(variant, weights), tile_writer(variant)
-    )  # fmt: skip
+    schedule = dense(variant, weights)
+    return specialized.kernel(f"tma persistent {variant}", weights, schedule, tile_writer(variant))
 
 
 @register(

@@ -10,6 +10,7 @@ Where it is float16, weights are halves (packed/half_weights.py), otherwise bflo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,9 @@ from ..packed.natural import lane_order, natural_loader
 from ..packed.weights import fragment_weights
 from ..rings.boxed import stage_advancer
 from ..schedule.work_units import next_work_unit
+from .kernel import Frame, Schedule, Weights
 from .stream_k import SplitEpilogue
-from .tile import WarpSpecializedTile
+from .tile import CONSUMER_REGISTERS, CONSUMER_WARPS, PRODUCER_REGISTERS, WarpSpecializedTile
 
 HALVES = 3  # the number of x's kind where weights are halves, behind those of KINDS
 
@@ -237,39 +239,34 @@ def listed_results(tile: WarpSpecializedTile) -> TileResults:
     return TileResults(listed_rows.holder(tile.columns), add, write)
 
 
-@inlined
-def split_of_host(split: Any, scratch: Any) -> Any:
-    """The split of the last wave where the host decides it: the arguments of cost/split.py's Split, and the
-    whole tiles.
+def packed_blocks(products: Products) -> Weights:
+    """The weights of products with packed blocks.
+
+    Their epilogue is a pair: TileResults, and SplitEpilogue for blocks that share a tile.
     """
-    return split
+    layout, tile, wide = products.layout, products.tile, products.tile.wide
+    registers = (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if wide else None
+    frame = Frame(CONSUMER_WARPS, tile.threads, tile.shared(layout), tile.blocks, registers, lto=wide)
+    return Weights(frame, partial(consumer, products))
 
 
-def consumer(
-    products: Products, locate: Any, tile_results: TileResults, split_epilogue: SplitEpilogue,
-    read_split: Any = split_of_host,
-) -> Any:  # fmt: skip
+def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults, SplitEpilogue]) -> Any:
     """The device function of the consumer warps.
 
-    ``locate``: the device function (schedule, number of a tile, thread_at) for a thread's place in the
-    results: row of weights, column, number of columns and the list of the rows of y that columns go to, or 0.
-    ``thread_at``: the thread's row and column in a tile. ``split_epilogue``: the functions of blocks that
-    share a tile. ``read_split``: the device function (split, scratch) for the split of the last wave; it is
-    called anew each time, so that no register holds the split during products.
-
-    ``plain``: whether x lies in the order of its columns; ``halves``: whether it is float16. ``residual``:
-    its address, or 0, and its kind.
+    ``tasks``: the lane; outputs, partial sums and flags; where tiles lie; rows of weights and steps of K; the
+    block's rank with what schedule/work_units.py says of its work units; the split of the last wave; whether
+    x lies in the order of its columns, whether it is float16, and a residual with its kind, or 0.
     """
     accumulate, (make_order, _) = either_accumulator(products), orders(products.layout, products.natural)
-    (announce, store_partial, finish), (begin, add, write) = split_epilogue, tile_results
-    behind = products.tile.stages(products.layout) * 16
+    (begin, add, write), (announce, store_partial, finish) = epilogue
+    (begin_walk, locate, read_split), behind = schedule.walk, products.tile.stages(products.layout) * 16
 
     @inlined
-    def consume(
-        ring: Any, full: Any, warp: Any, lane: Any, outputs: Any, schedule: Any, sizes: Any, end: Any,
-        stages_left: Any, rank: Any, split: Any, plain: Any, halves: Any, residual: Any,
-    ) -> None:  # fmt: skip
-        (n, steps), next_whole, y, scratch = sizes, rank, outputs[0], uint32(full + uint32(behind))
+    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
+        lane, outputs, schedule, (n, steps), (rank, end, stages_left, whole_tiles), split, kinds = tasks
+        plain, halves, residual = kinds
+        begin_walk()
+        next_whole, y, scratch = rank, outputs[0], uint32(full + uint32(behind))
         stage, phase, opaque = uint32(0), uint32(0), opaque_zero(steps)
         stages, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))

@@ -58,11 +58,8 @@ def plain_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any)
     after, wait_for_predecessor = stage_advancer(stages), dependent_launch.wait_for_predecessor
 
     @inlined
-    def produce(
-        ring: Any, full: Any, maps: Any, steps: Any, schedule: Any, rank: Any, end: Any, stages_left: Any,
-        whole_tiles: Any,
-    ) -> None:  # fmt: skip
-        (fragments, x_map), next_whole = maps, rank
+    def produce(ring: Any, full: Any, maps: Any, steps: Any, schedule: Any, work: Any) -> None:
+        (fragments, x_map), (next_whole, end, stages_left, whole_tiles) = maps, work
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
         stages_of_tile, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         prefetch(fragments)

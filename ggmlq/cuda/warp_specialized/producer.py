@@ -69,11 +69,9 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
-    def produce(
-        ring: Any, full: Any, sources: Any, schedule: Any, late: Any, rank: Any, end: Any,
-        stages_left: Any, whole_tiles: Any,
-    ) -> None:  # fmt: skip
-        (fragments, x_tiles, flags, steps, height), next_whole = sources, rank
+    def produce(ring: Any, full: Any, fetched: Any, schedule: Any, late: Any, work: Any) -> None:
+        fragments, x_tiles, flags, steps, height = fetched
+        next_whole, end, stages_left, whole_tiles = work
         stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late[1]
         stages_of_tile, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
         apart = uint64(height) * uint64(X_ROW_BYTES)
