@@ -11,7 +11,7 @@ Kernels of ``mma.sync``, for any card from capability 8.0 on:
 The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands the copy engine fetches in boxes
 (rings/boxed.py):
 
-    producers.py           the two producers of a block, and the words of a kernel
+    blocks.py              the words of a kernel, and the two producers of a block
     variant.py             what a kernel is compiled for: its tile, its codes, its outputs
     operands.py            maps of codes, scales in the order of steps, all words of a kernel
     schedules.py           dense, split along K, experts: the tiles of a block, and its producers

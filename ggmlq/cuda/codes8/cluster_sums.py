@@ -87,10 +87,10 @@ def exchanger(variant: Variant) -> Any:
 
     @inlined
     def exchange(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, out_args: Any,
+        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any,
     ) -> None:  # fmt: skip
         lane, inner, _, _ = position
-        rank, split, rows_per_block, inverse, result_args = out_args
+        rank, split, rows_per_block, inverse, out_args = finals
         alone = split == uint32(1)  # there is no cluster to wait for
         meet()  # the stages of this block are free
         if not alone:
@@ -120,7 +120,7 @@ def exchanger(variant: Variant) -> Any:
         while r < last:
             e, f, g, h = float32(0), float32(0), float32(0), float32(0)
             below, source = uint32(row + first + r), uint32(0)
-            bias_and_scales = load_beside(result_args, below, across, m, n)
+            bias_and_scales = load_beside(out_args, below, across, m, n)
             while source < split:
                 locate = uint32(received + uint32(source * rows_per_block + r) * uint32(pitch))
                 if source == rank:

@@ -21,7 +21,8 @@ from ..intrinsics.language import int32, uint32, uint64
 from ..intrinsics.promoted import TURNS, float_products
 from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
 from ..rings.boxed import BoxTile, stage_advancer
-from ..warp_specialized.kernel import Schedule, Weights
+from ..warp_specialized.kernel import Schedule
+from .blocks import CodeWeights
 from .variant import Variant
 
 FIRST_TURN, LEAST = TURNS[0], 24  # steps of the shortest tiles whose warpgroups take turns
@@ -98,7 +99,7 @@ def thread_placer(variant: Variant) -> Any:
 def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
     """The device function of consumer warps for floats: they multiply the steps of each tile of ``work``.
 
-    ``tasks``: producers.py. ``finals`` is for ``write`` alone.
+    ``needs``: blocks.py. ``finals`` is for ``write`` alone.
     """
     tile, layout, form = variant.tile, variant.layout, variant.form
     stages, length, scale_bytes, scales_offset = (
@@ -126,8 +127,8 @@ def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
     count_tiles, locate = schedule.walk
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
-        (table, pitch), y, (number, stride, tiles, first_step, steps), (m, n), finals = tasks
+    def consume(ring: Any, full: Any, warp: Any, needs: Any) -> None:
+        (table, pitch), y, (number, stride, tiles, first_step, steps), (m, n), finals = needs
         count = count_tiles(tiles)
         lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
         scales_at = uint32(ring + uint32(scales_offset))
@@ -225,8 +226,8 @@ def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
     count_tiles, locate = schedule.walk
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
-        terms, y, (number, stride, tiles, _, steps), (m, n), finals = tasks
+    def consume(ring: Any, full: Any, warp: Any, needs: Any) -> None:
+        terms, y, (number, stride, tiles, _, steps), (m, n), finals = needs
         x_scales, row_x, rows_x, w_scales, points_x, others_x, points_w, others_w = terms
         count = count_tiles(tiles)
         lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
@@ -305,10 +306,10 @@ def read_sorted_integers(operands: Any, sizes: Any) -> Any:
     return (x, w, uint64(0), uint64(0), uint32(1)), terms, y, (height, n), steps
 
 
-def weights_of(variant: Variant, rows_are_sorted: bool = False) -> Weights:
+def weights_of(variant: Variant, rows_are_sorted: bool = False) -> CodeWeights:
     """The weights of a variant's codes; ``rows_are_sorted``: for experts."""
     if variant.integer:
         words, read = ((9, 3), read_sorted_integers) if rows_are_sorted else ((10, 4), read_integers)
-        return Weights(variant.frame, partial(integer_consumer, variant), words, read)
+        return CodeWeights(variant.frame, partial(integer_consumer, variant), words, read)
     words, read = ((6, 4), read_sorted_floats) if rows_are_sorted else ((6, 5), read_floats)
-    return Weights(variant.frame, partial(float_consumer, variant), words, read)
+    return CodeWeights(variant.frame, partial(float_consumer, variant), words, read)

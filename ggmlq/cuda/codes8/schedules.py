@@ -28,8 +28,8 @@ from ..rings.boxed import (
     step_producer,
 )  # fmt: skip
 from ..schedule.groups import HEAD
-from ..warp_specialized.kernel import Schedule, Weights
-from .producers import CodeWalk, encloser, tuples, two_producers
+from ..warp_specialized.kernel import Schedule
+from .blocks import CodeWalk, CodeWeights, encloser, tuples, two_producers
 from .variant import RASTER_HEIGHT, Variant
 
 
@@ -71,7 +71,7 @@ def closer(tile: BoxTile) -> Any:
     pair, sync_warp, sync_cluster = tile.pair, barriers.sync_warp, barriers.sync_cluster
 
     @inlined
-    def close(ring: Any, full: Any, ends: Any) -> None:
+    def close(ring: Any, needs: Any) -> None:
         if pair:
             sync_warp()
             sync_cluster()  # the other block writes into this one's stages, and arrives at its barriers
@@ -159,7 +159,7 @@ def dense_producers(variant: Variant) -> tuple[Any, Any]:
     return produce(True), produce(False)
 
 
-def dense(variant: Variant, weights: Weights) -> Schedule:
+def dense(variant: Variant, weights: CodeWeights) -> Schedule:
     """The schedule of blocks that stay on the card and take tile after tile of one product."""
     tiles_of, read_weights = tiler(variant.tile), weights.read
 
@@ -170,13 +170,13 @@ def dense(variant: Variant, weights: Weights) -> Schedule:
         work = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), steps
         return maps, terms, y, extent, work, results
 
-    produce = two_producers(weights.frame.consumers, *dense_producers(variant))
+    produce = two_producers(weights, *dense_producers(variant))
     walk = CodeWalk(count_in_product, product_locator(variant.tile))
     enclose = encloser(late_opener(variant), read)
     return Schedule(tuples(*weights.words, 4), enclose, produce, closer(variant.tile), walk)
 
 
-def split_k(variant: Variant, weights: Weights) -> Schedule:
+def split_k(variant: Variant, weights: CodeWeights) -> Schedule:
     """The schedule of blocks that make one part of the steps of one tile; the blocks of a tile are a cluster.
 
     Weights are fetched before the predecessor ends.
@@ -225,7 +225,7 @@ def split_k(variant: Variant, weights: Weights) -> Schedule:
             sync_cluster()
 
     of_w, of_x = (part_producer(variant.layout, is_w) for is_w in (True, False))
-    produce = two_producers(weights.frame.consumers, of_w, of_x, aim, leave)
+    produce = two_producers(weights, of_w, of_x, aim, leave)
     walk, enclose = CodeWalk(count_in_product, locate), encloser(open_block, read)
     return Schedule(tuples(operands, size + 3, 4), enclose, produce, closer(variant.tile), walk)
 
@@ -268,7 +268,7 @@ def expert_finder(tile: BoxTile) -> Any:
     return find
 
 
-def experts(variant: Variant, weights: Weights) -> Schedule:
+def experts(variant: Variant, weights: CodeWeights) -> Schedule:
     """The schedule of blocks that stay on the card and take the tiles of all experts from a plan."""
     find, columns, read_weights, load4 = (
         expert_finder(variant.tile), variant.tile.columns, weights.read, codes.load4,
@@ -310,7 +310,7 @@ def experts(variant: Variant, weights: Weights) -> Schedule:
 
     produce_w = tile_producer(variant.layout, True, as_it_is, place_w, count_of_plan)
     produce_x = tile_producer(variant.layout, False, choose_rows, place_x, count_of_plan)
-    produce = two_producers(weights.frame.consumers, produce_w, produce_x)
+    produce = two_producers(weights, produce_w, produce_x)
     (operands, sizes), walk = weights.words, CodeWalk(count_of_plan, locate)
     enclose = encloser(late_opener(variant), read)
     return Schedule(tuples(operands + 3, sizes + 1, 0), enclose, produce, closer(variant.tile), walk)

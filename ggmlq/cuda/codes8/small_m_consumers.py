@@ -15,7 +15,8 @@ from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.promoted import float_products
 from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
 from ..rings.boxed import stage_advancer
-from ..warp_specialized.kernel import Schedule, Weights
+from ..warp_specialized.kernel import Schedule
+from .blocks import CodeWeights
 from .small_m import CONSUMER_THREADS, SmallMTile, SmallMVariant
 
 
@@ -145,8 +146,8 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
     )  # fmt: skip
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
-        terms, _, (_, _, row0, n, first, last), extent, finals = tasks
+    def consume(ring: Any, full: Any, warp: Any, needs: Any) -> None:
+        terms, _, (_, _, row0, n, first, last), extent, finals = needs
         x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w = terms[0]
         m, rank, halvings = extent[0], finals[0], finals[1]
         lane, row, column, turn, a0, b0 = place_thread(ring, uint32(uint32(warp) >> uint32(2)))
@@ -199,8 +200,8 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
     commit, wait_for_copies = ptx.commit, ptx.wait_for_all_but(0)
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
-        terms, _, (_, _, row0, n, first, last), extent, finals = tasks
+    def consume(ring: Any, full: Any, warp: Any, needs: Any) -> None:
+        terms, _, (_, _, row0, n, first, last), extent, finals = needs
         x_scales, row_x, _, rows_x, _, w_scales, row_w, _, rows_w, _ = terms[0]
         points_x, others_x, points_w, others_w = terms[1]
         m, rank, halvings = extent[0], finals[0], finals[1]
@@ -244,7 +245,7 @@ def read_words(operands: Any, sizes: Any) -> Any:
     return (x, w, uint64(0), uint64(0), uint32(0)), (scales, operands[9:]), y, (m, n), steps
 
 
-def small_m_weights(variant: SmallMVariant) -> Weights:
+def small_m_weights(variant: SmallMVariant) -> CodeWeights:
     """The weights of a variant's codes."""
     consumer = integer_consumer if variant.integer else float_consumer
-    return Weights(variant.frame, partial(consumer, variant), (13, 8), read_words)
+    return CodeWeights(variant.frame, partial(consumer, variant), (13, 8), read_words)

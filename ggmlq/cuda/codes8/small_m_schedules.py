@@ -22,10 +22,10 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.wgmma8 import STEP
 from ..rings.boxed import barrier_initializer, ring_placer, stage_advancer
 from ..schedule.uses import NO_EXPERT, finder
-from ..warp_specialized.kernel import Schedule, Weights
+from ..warp_specialized.kernel import Schedule
+from .blocks import CodeWeights, encloser, tuples, two_producers
 from .cluster_sums import sum_reducer
 from .epilogue import quad_storer
-from .producers import encloser, tuples, two_producers
 from .small_m import CONSUMER_THREADS, SmallMTile, SmallMVariant
 from .small_m_consumers import row_finder
 
@@ -85,10 +85,10 @@ def starter(variant: SmallMVariant) -> Any:
     return barrier_initializer(variant.tile.stages, 4 * variant.tile.groups // variant.tile.turns)
 
 
-def producers(variant: SmallMVariant, weights: Weights) -> Any:
+def producers(variant: SmallMVariant, weights: CodeWeights) -> Any:
     """The device function of both producers."""
     of_w, of_x = (producer(variant, is_w) for is_w in (True, False))
-    return two_producers(weights.frame.consumers, of_w, of_x, leave=leave)
+    return two_producers(weights, of_w, of_x, leave=leave)
 
 
 @inlined
@@ -103,8 +103,8 @@ def closer(variant: SmallMVariant) -> Any:
     add, sync_cluster = sum_reducer(variant), barriers.sync_cluster
 
     @inlined
-    def close(ring: Any, full: Any, ends: Any) -> None:
-        y, _, extent, (rank, halvings, row0, results) = ends
+    def close(ring: Any, needs: Any) -> None:
+        _, y, _, extent, (rank, halvings, row0, results) = needs
         sync_cluster()  # all sums have arrived
         if uint32(cuda.threadIdx.x) < uint32(CONSUMER_THREADS):
             add(ring, rank, halvings, y, row0, extent[0], extent[1], results)
@@ -112,7 +112,7 @@ def closer(variant: SmallMVariant) -> Any:
     return close
 
 
-def small_m(variant: SmallMVariant, weights: Weights) -> Schedule:
+def small_m(variant: SmallMVariant, weights: CodeWeights) -> Schedule:
     """The schedule of one product.
 
     ``sizes``: m, n, steps, log2 of the blocks that share K; then those about scales.
@@ -150,7 +150,7 @@ def small_m(variant: SmallMVariant, weights: Weights) -> Schedule:
 # --- experts ----------------------------------------------------------------------------------
 
 
-def small_m_experts(variant: SmallMVariant, weights: Weights, ids_per_lane: int) -> Schedule:
+def small_m_experts(variant: SmallMVariant, weights: CodeWeights, ids_per_lane: int) -> Schedule:
     """The schedule of experts' uses.
 
     ``sizes``: uses, uses of a row of x, experts; then those of small_m without m.
@@ -193,8 +193,7 @@ def small_m_experts(variant: SmallMVariant, weights: Weights, ids_per_lane: int)
             maps, terms, y, (_, n), _ = read_weights(operands[:3] + operands[4:], (served, *sizes[3:]))
             work, none = (row_list, served, *rows_of_w, *part), uint64(0)
             finals = rank, halvings, row0, (none, none, none, none)
-            ends = y, work, (served, n), finals
-            run(ring, full, warp, (maps, work, finals), (terms, *ends), ends)
+            run(ring, full, warp, (maps, work, finals), (terms, y, work, (served, n), finals))
 
         return product
 

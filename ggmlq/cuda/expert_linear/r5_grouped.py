@@ -131,10 +131,10 @@ def multiply(
         gatherer()((blocks,), (THREADS,), x, x_tiles, places, outs[0], flags, *sizes)
     grid = most if slots else min(plan_shape.slots * down, most)
     width = raster_width(most, tile.x_tile_bytes, FRAGMENT_ROWS * w.layout.fragment_bytes)
-    matrix, counts = (n, steps, plan_shape.height), (ids.size, e, gain)
+    product_sizes, counts = (n, steps, plan_shape.height), (ids.size, e, gain)
     for q, out, flags_of_product in zip(matrices, outs, flags, strict=True):
         weights, *_ = q.prepared(weights_map(tile.box_row(w.layout)))
         product_kernel(
             (grid,), (tile.threads,), (weights, x_tiles), (plan, uses_of_columns, ids), out,
-            (partials, flags_of_product), matrix, (down, width), counts,
+            (partials, flags_of_product), product_sizes, (down, width), counts,
         )  # fmt: skip

@@ -107,8 +107,8 @@ class Kernel(Compiled):
 
         ``cluster``: neighbouring blocks that run together (intrinsics/barrier.py). ``max_blocks``: fewer
         blocks on a multiprocessor than the kernel is made for. Arguments are arrays, plain integers and
-        tuples of them. All become words of 8 bytes; a parameter of 32 bits takes the lower four. An array
-        for a parameter of 64 bits stands for its address.
+        plain tuples of them. All become words of 8 bytes; a parameter of 32 bits takes the lower four. An
+        array for a parameter of 64 bits stands for its address.
         """
         assert len(arguments) == len(self.parameters), self.name
         if RECORDING.launches is not None:

@@ -23,7 +23,7 @@ from .groups import HEAD
 def tile_finder() -> Any:
     """The device function for the place of a tile, by a plan in memory or else by the block's own entries.
 
-    ``schedule``: the plan or 0, the block's entries, the number of experts; tiles of an expert's rows,
+    ``tile_order``: the plan or 0, the block's entries, the number of experts; tiles of an expert's rows,
     slots of a sweep; the list of uses. It returns the expert, the row of tiles, the slot, its number among
     the expert's slots, and the expert's uses.
     """
@@ -31,8 +31,8 @@ def tile_finder() -> Any:
     find_entry = entry_finder()
 
     @inlined
-    def find(schedule: Any, number: Any) -> Any:
-        plan, entries, experts, down, width, _ = schedule
+    def find(tile_order: Any, number: Any) -> Any:
+        plan, entries, experts, down, width, _ = tile_order
         any_slot = uint32(number // down)
         if plan != uint64(0):
             v = load_words(plan + uint64(4 * HEAD) + uint64(any_slot) * uint64(16))
@@ -60,9 +60,9 @@ def producer_locator() -> Any:
     find = tile_finder()
 
     @inlined
-    def locate(schedule: Any, number: Any) -> Any:
-        expert, row, slot, _, _ = find(schedule, number)
-        return uint32(uint32(uint32(expert * schedule[3]) + row) * uint32(FRAGMENT_ROWS)), slot, uint32(0)
+    def locate(tile_order: Any, number: Any) -> Any:
+        expert, row, slot, _, _ = find(tile_order, number)
+        return uint32(uint32(uint32(expert * tile_order[3]) + row) * uint32(FRAGMENT_ROWS)), slot, uint32(0)
 
     return locate
 
@@ -72,9 +72,9 @@ def consumer_locator(columns: int) -> Any:
     find = tile_finder()
 
     @inlined
-    def locate(schedule: Any, number: Any, thread_at: Any) -> Any:
-        (below, column), uses_of_columns = thread_at, schedule[5]
-        _, row, slot, slot_of_expert, uses = find(schedule, number)
+    def locate(tile_order: Any, number: Any, thread_at: Any) -> Any:
+        (below, column), uses_of_columns = thread_at, tile_order[5]
+        _, row, slot, slot_of_expert, uses = find(tile_order, number)
         row, there = uint32(row * uint32(TILE_ROWS) + below), uint32(uses - slot_of_expert * uint32(columns))
         return row, column, there, uses_of_columns + uint64(uint32(slot * uint32(columns))) * uint64(4)
 

@@ -58,9 +58,9 @@ def tile_place(number: Any, order: Any) -> Any:
 
 
 @inlined
-def locate_for_producer(schedule: Any, number: Any) -> Any:
+def locate_for_producer(tile_order: Any, number: Any) -> Any:
     """The place of a tile for the producer: its first fragment row, its column of tiles, its sweep."""
-    order, _ = schedule
+    order, _ = tile_order
     down, column = tile_place(number, order)
     return uint32(down * uint32(FRAGMENT_ROWS)), column, uint32(column // order[1])
 
@@ -69,8 +69,8 @@ def consumer_locator(columns: int) -> Any:
     """The device function for the place of a tile with ``columns`` columns, as consumers need it."""
 
     @inlined
-    def locate(schedule: Any, number: Any, thread_at: Any) -> Any:
-        (order, m), (below, beside) = schedule, thread_at
+    def locate(tile_order: Any, number: Any, thread_at: Any) -> Any:
+        (order, m), (below, beside) = tile_order, thread_at
         down, right = tile_place(number, order)
         row, column = uint32(down * uint32(TILE_ROWS) + below), uint32(right * uint32(columns) + beside)
         return row, column, m, uint64(0)

@@ -102,16 +102,16 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
 
     @inlined
     def finish(
-        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
+        outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
         whole_tiles: Any, scratch: Any,
     ) -> None:  # fmt: skip
         rank, split_blocks, _ = position
         count = cluster_size()
         if count == uint32(1):
-            finish_alone(outputs, schedule, thread_at, n, stages, position, split, whole_tiles, scratch)
+            finish_alone(outputs, tile_order, thread_at, n, stages, position, split, whole_tiles, scratch)
         elif rank < split_blocks:
             number, y, total = uint32(rank // count), outputs[0], cuda.local.array(few, float32)
-            row, column, m, _ = locate(schedule, uint32(whole_tiles + number), thread_at)
+            row, column, m, _ = locate(tile_order, uint32(whole_tiles + number), thread_at)
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
             partial_bytes = uint32(uint32(uint32(uint32(fours - 1) + count) // count) * uint32(FOUR_BYTES))
             at = uint32(uint32(scratch - uint32(back)) + uint32(uint32(cuda.threadIdx.x) << uint32(4)))

@@ -253,7 +253,7 @@ def packed_blocks(products: Products) -> Weights:
 def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults, SplitEpilogue]) -> Any:
     """The device function of the consumer warps.
 
-    ``tasks``: the lane; outputs, partial sums and flags; where tiles lie; rows of weights and steps of K; the
+    ``needs``: the lane; outputs, partial sums and flags; where tiles lie; rows of weights and steps of K; the
     block's rank with what schedule/work_units.py says of its work units; the split of the last wave; whether
     x lies in the order of its columns, whether it is float16, and a residual with its kind, or 0.
     """
@@ -262,9 +262,9 @@ def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults
     (begin_walk, locate, read_split), behind = schedule.walk, products.tile.stages(products.layout) * 16
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, tasks: Any) -> None:
-        lane, outputs, schedule, (n, steps), (rank, end, stages_left, whole_tiles), split, kinds = tasks
-        plain, halves, residual = kinds
+    def consume(ring: Any, full: Any, warp: Any, needs: Any) -> None:
+        lane, outputs, tile_order, (n, steps), (rank, end, stages_left, whole_tiles) = needs[:5]
+        split, plain, halves, residual = needs[5:]
         begin_walk()
         next_whole, y, scratch = rank, outputs[0], uint32(full + uint32(behind))
         stage, phase, opaque = uint32(0), uint32(0), opaque_zero(steps)
@@ -278,7 +278,7 @@ def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults
             number, first, last, stages_left, next_whole = next_work_unit(
                 stages_left, end, next_whole, stages, blocks, whole_tiles
             )
-            row, column, limit, rows_of_columns = locate(schedule, number, thread_at)
+            row, column, limit, rows_of_columns = locate(tile_order, number, thread_at)
             rows_of_y = begin(rows_of_columns, lane, limit)
             total, stage, phase = accumulate(
                 halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
@@ -298,6 +298,6 @@ def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults
             (rank, split_blocks, split_tiles),
             (split_tiles, split_blocks, splits, block_stages, longer_blocks),
         )
-        finish(outputs, schedule, thread_at, n, stages, position, shared, whole_tiles, scratch)
+        finish(outputs, tile_order, thread_at, n, stages, position, shared, whole_tiles, scratch)
 
     return consume

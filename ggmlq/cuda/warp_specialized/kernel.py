@@ -2,13 +2,15 @@
 
     producers   the last warps: they keep a ring of stages full, across the end of a tile too
     consumers   the first warps: they wait for full stages, multiply them, and give sums to the epilogue
-    weights     what is multiplied: packed blocks (consumers.py), or 8-bit codes (codes8/consumers.py)
-    schedule    the tiles of a block, the steps of them, and where these lie: one product, or that of experts,
-                with or without a split along K (schedules.py, codes8/schedules.py)
-    epilogue    from sums to results, by consumers alone or together at the end of a block
+    weights     what is multiplied, and so the consumers: packed blocks (consumers.py), or 8-bit codes
+                (codes8/consumers.py, small_m_consumers.py)
+    schedule    the tiles of a block, the steps of them, where these lie, and the producers: one product, or
+                that of experts, with or without a split along K (schedules.py, codes8/schedules.py,
+                small_m_schedules.py)
+    epilogue    from sums to results
 
-Every such product is a call of this function. A schedule has the parameters of its kernels in tuples, each
-for one thing.
+The rungs warp_specialized, persistent, split_k and small_m, and of experts grouped, grouped_codes and
+small_m_codes, are calls of this function.
 """
 
 from __future__ import annotations
@@ -37,50 +39,55 @@ class Weights(NamedTuple):
     """The operand that a kernel multiplies with, and its consumers."""
 
     frame: Frame
-    consumer: Callable[..., Any]  # (schedule, epilogue) -> device function (ring, full, warp, tasks)
-    words: tuple[int, int] = (0, 0)  # of codes: of their operands and sizes
-    read: Any = None  # of codes: device function for the parts of both
+    consumer: Callable[..., Any]  # (schedule, epilogue) -> device function (ring, full, warp, needs)
 
 
 class Schedule(NamedTuple):
     """The work of a kernel's blocks, and its producers.
 
-    ``tasks``, ``sources`` and ``ends`` are tuples of the schedule's own: for consumers, for producers, and
-    for the end of a block.
+    ``sources`` and ``needs`` are tuples that a schedule makes: for producers, and for consumers.
     """
 
     parameters: tuple[Any, ...]  # their types
-    enclose: Callable[..., Any]  # (run) -> the kernel's function, which begins a block and calls ``run``
+    # (run) -> the kernel's function, which calls run(ring, full, warp, sources, needs)
+    enclose: Callable[..., Any]
     produce: Any  # device function (ring, full, warp, sources)
-    close: Any  # device function (ring, full, ends)
+    close: Any  # device function (ring, needs) for the end of a block
     walk: Any = None  # device functions by which consumers go from tile to tile
     shared: int = 0  # bytes that it adds to those of the frame
 
 
-def roles(weights: Weights, schedule: Schedule, epilogue: Any) -> Any:
+@inlined
+def keep_registers() -> None:
+    """A beginning of warps that move no registers."""
+
+
+def roles(weights: Any, schedule: Schedule, epilogue: Any) -> Any:
     """The device function that runs each warp of a block as producer or consumer."""
-    consumers, registers = weights.frame.consumers, weights.frame.registers
-    moves, (producer_registers, consumer_registers) = registers is not None, registers or (0, 0)
-    give, take = barriers.registers("dec", producer_registers), barriers.registers("inc", consumer_registers)
+    consumers, give, take = weights.frame.consumers, keep_registers, keep_registers
+    if weights.frame.registers is not None:
+        few, many = weights.frame.registers
+        give, take = barriers.registers("dec", few), barriers.registers("inc", many)
     consume, produce, close = weights.consumer(schedule, epilogue), schedule.produce, schedule.close
 
     @inlined
-    def run(ring: Any, full: Any, warp: Any, sources: Any, tasks: Any, ends: Any) -> None:
+    def run(ring: Any, full: Any, warp: Any, sources: Any, needs: Any) -> None:
         if uint32(warp) >= uint32(consumers):
-            if moves:
-                give()
+            give()
             produce(ring, full, warp, sources)
         else:
-            if moves:
-                take()
-            consume(ring, full, warp, tasks)
-        close(ring, full, ends)
+            take()
+            consume(ring, full, warp, needs)
+        close(ring, needs)
 
     return run
 
 
-def kernel(name: str, weights: Weights, schedule: Schedule, epilogue: Any) -> Kernel:
-    """The kernel of weights, a schedule and an epilogue that suit each other."""
+def kernel(name: str, weights: Any, schedule: Schedule, epilogue: Any) -> Kernel:
+    """The kernel of weights, a schedule and an epilogue that suit each other.
+
+    ``weights``: as Weights, or with further fields for its schedules.
+    """
     frame = weights.frame
     return Kernel(
         name, schedule.enclose(roles(weights, schedule, epilogue)), *schedule.parameters,

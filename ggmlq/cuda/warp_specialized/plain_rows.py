@@ -58,7 +58,7 @@ def plain_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any)
     after, wait_for_predecessor = stage_advancer(stages), dependent_launch.wait_for_predecessor
 
     @inlined
-    def produce(ring: Any, full: Any, maps: Any, steps: Any, schedule: Any, work: Any) -> None:
+    def produce(ring: Any, full: Any, maps: Any, steps: Any, tile_order: Any, work: Any) -> None:
         (fragments, x_map), (next_whole, end, stages_left, whole_tiles) = maps, work
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
         stages_of_tile, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
@@ -68,7 +68,7 @@ def plain_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any)
             number, i, last, stages_left, next_whole = next_work_unit(
                 stages_left, end, next_whole, stages_of_tile, blocks, whole_tiles
             )
-            row, column, _ = locate(schedule, number)
+            row, column, _ = locate(tile_order, number)
             x_row = uint32(column * uint32(columns))
             i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
             if begun == uint32(0):

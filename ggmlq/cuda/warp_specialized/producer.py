@@ -58,7 +58,7 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
     """The device function of the producer; it fetches the weights of the first stages before the
     predecessor ends.
 
-    ``locate``: the device function (schedule, number of a tile) for the tile's first fragment row, its
+    ``locate``: the device function (tile_order, number of a tile) for the tile's first fragment row, its
     column of x_tiles and its raster sweep. ``reorders``: whether other warps of this kernel make x_tiles
     meanwhile (late_activations.py).
     """
@@ -69,8 +69,8 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
-    def produce(ring: Any, full: Any, fetched: Any, schedule: Any, late: Any, work: Any) -> None:
-        fragments, x_tiles, flags, steps, height = fetched
+    def produce(ring: Any, full: Any, origins: Any, tile_order: Any, late: Any, work: Any) -> None:
+        fragments, x_tiles, flags, steps, height = origins
         next_whole, end, stages_left, whole_tiles = work
         stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late[1]
         stages_of_tile, blocks = uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
@@ -80,7 +80,7 @@ def producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reord
             number, i, last, stages_left, next_whole = next_work_unit(
                 stages_left, end, next_whole, stages_of_tile, blocks, whole_tiles
             )
-            row, column, sweep = locate(schedule, number)
+            row, column, sweep = locate(tile_order, number)
             i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
             if number >= whole_tiles:
                 ready = late[1]  # the unit may begin within K: its earlier sections were not waited for

@@ -32,13 +32,13 @@ from .producer import producer
 from .stream_k import store_split, stored_split
 from .tile import CONSUMER_THREADS, CONSUMER_WARPS, SCRATCH, WarpSpecializedTile
 
-# Parameters, each a tuple; dense() and experts() say what they are.
+# Types of parameters; dense() and experts() say what they are.
 ADDRESSES, FOUR, FIVE = types.UniTuple(uint64, 2), types.UniTuple(uint32, 4), types.UniTuple(uint32, 5)
-RESULTS, ROWS, ADDEND = (
+RESULT, X, ADDEND = (
     types.Tuple((uint64, uint32, uint64, uint32)), types.Tuple((uint64, uint32, uint32)),
     types.Tuple((uint64, uint32)),
 )  # fmt: skip
-BEFORE_MAP = ADDRESSES, RESULTS, ADDRESSES, ROWS, FOUR, FOUR  # 112 bytes, so that the map is aligned
+BEFORE_MAP = ADDRESSES, RESULT, ADDRESSES, X, FOUR, FOUR  # 112 bytes, so that the map is aligned
 X_MAP, MAP_WORDS = 19, tensor_maps.SIZE // 8  # words before the map, and its own
 DENSE = *BEFORE_MAP, types.UniTuple(uint64, MAP_WORDS), ADDEND, FIVE, FIVE
 TWO, THREE, LISTS = types.UniTuple(uint32, 2), types.UniTuple(uint32, 3), types.UniTuple(uint64, 3)
@@ -49,7 +49,9 @@ class Walk(NamedTuple):
     """Device functions by which consumers go from work unit to work unit."""
 
     begin: Any  # () before the first
-    locate: Any  # (schedule, number, thread_at) -> row of weights, column, columns, list of rows of y or 0
+    # (order of tiles, number, the thread's row and column in a tile) -> row of weights, column, number of
+    # columns, list of rows of y or 0
+    locate: Any
     read_split: Any  # (split, scratch) -> the split of the last wave; called anew, so no register holds it
 
 
@@ -117,24 +119,24 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             let_successor_start()  # it finds no room before blocks of this kernel end, so all of these run
             ring, full, warp, lane = start_block()
             cuda.syncthreads()
-            (m, n, steps, height), (x, kind, k), schedule = sizes, rows, (order, sizes[0])
+            (m, n, steps, height), (x, kind, k), tile_order = sizes, rows, (order, sizes[0])
             last = uint32(uint32(cuda.gridDim.x) - uint32(1))
             rank = uint32(last - uint32(cuda.blockIdx.x))
             whole_tiles = uint32(order[3] - split[0])
             begin, end = shared_stages(rank, uint32(steps >> uint32(1)), split)
             work = rank, end, uint32(end - begin), whole_tiles
-            fetched = operands[0], operands[1], exchange[1], steps, height
-            sources = lane, fetched, (x, kind, m, k), schedule, late, work
-            outputs, split = (results, exchange[0], exchange[1]), (*split, whole_tiles)
-            kinds = height == uint32(0), kind == uint32(HALVES), addend
-            tasks = lane, outputs, schedule, (n, steps), work, split, kinds
-            run(ring, full, warp, sources, tasks, uint32(0))
+            origins = operands[0], operands[1], exchange[1], steps, height
+            sources = lane, origins, (x, kind, m, k), tile_order, late, work
+            outputs, parts = (results, exchange[0], exchange[1]), (*split, whole_tiles)
+            plain, halves = height == uint32(0), kind == uint32(HALVES)
+            needs = lane, outputs, tile_order, (n, steps), work, parts, plain, halves, addend
+            run(ring, full, warp, sources, needs)
 
         return product
 
     produce = (wide_producers if tile.wide else narrow_producers)(layout, tile)
     walk = Walk(begin_at_once, raster.consumer_locator(tile.columns), split_of_host)
-    return Schedule(DENSE, enclose, produce, inlined(lambda ring, full, ends: None), walk)
+    return Schedule(DENSE, enclose, produce, inlined(lambda ring, needs: None), walk)
 
 
 def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
@@ -149,13 +151,13 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, sources: Any) -> None:
-        _, fetched, _, schedule, late, work = sources
-        maps = fetched[0], x_map()
+        _, origins, _, tile_order, late, work = sources
+        maps = origins[0], x_map()
         if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-            if fetched[4] != uint32(0):
-                produce_x_tiles(ring, full, fetched, schedule, late, work)
+            if origins[4] != uint32(0):
+                produce_x_tiles(ring, full, origins, tile_order, late, work)
             else:
-                produce_rows(ring, full, maps, fetched[3], schedule, work)
+                produce_rows(ring, full, maps, origins[3], tile_order, work)
 
     return produce
 
@@ -172,13 +174,13 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, sources: Any) -> None:
-        lane, fetched, (x, kind, m, k), schedule, late, work = sources
+        lane, origins, (x, kind, m, k), tile_order, late, work = sources
         if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-            produce_x_tiles(ring, full, fetched, schedule, late, work)
+            produce_x_tiles(ring, full, origins, tile_order, late, work)
         elif warp > uint32(CONSUMER_WARPS) and late[4] > uint32(0):
             wait_for_predecessor()  # it may have made x
-            _, x_tiles, flags, steps, height = fetched
-            rows_per_sweep = uint32(schedule[0][1] * uint32(columns))
+            _, x_tiles, flags, steps, height = origins
+            rows_per_sweep = uint32(tile_order[0][1] * uint32(columns))
             reorder_rows(x, x_tiles, flags, late, (kind, m, k, steps, height), rows_per_sweep, lane)
 
     return produce
@@ -206,14 +208,14 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             counts: Any,  # uses, experts, and least_saved() of cost/split.py
         ) -> None:
             (plan, uses_of_columns, ids), (n, steps, height), (down, width) = lists, sizes, sweep
-            uses, experts, gain = counts
+            uses, count, gain = counts
             ring, full, warp, lane = start_block()
             entries = uint32(full + uint32(plan_at))
             if plan != uint64(0):
                 slots = uint32(load_relaxed(plan))  # written before the predecessor let this kernel start
                 cuda.syncthreads()
             else:
-                slots = make_plan(entries, entries, ids, uses, experts, uint32(columns))
+                slots = make_plan(entries, entries, ids, uses, count, uint32(columns))
             tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
             rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
             split = split_last_wave(tiles, stages, blocks, gain)
@@ -223,16 +225,16 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
                 store_split(split, whole_tiles, uint32(full + uint32(scratch)))
             cuda.syncthreads()
             work, outputs = (rank, end, stages_left, whole_tiles), (y, exchange[0], exchange[1])
-            schedule = plan, entries, experts, down, width, uses_of_columns
-            fetched = operands[0], operands[1], exchange[1], steps, height
-            kinds = False, False, (uint64(0), uint32(0))
-            tasks = lane, outputs, schedule, (n, steps), work, uint32(0), kinds
-            run(ring, full, warp, (fetched, schedule, work), tasks, uint32(0))
+            tile_order = plan, entries, count, down, width, uses_of_columns
+            origins = operands[0], operands[1], exchange[1], steps, height
+            nothing = uint64(0), uint32(0)
+            needs = lane, outputs, tile_order, (n, steps), work, uint32(0), False, False, nothing
+            run(ring, full, warp, (origins, tile_order, work), needs)
 
         return product
 
     @inlined
-    def close(ring: Any, full: Any, ends: Any) -> None:
+    def close(ring: Any, needs: Any) -> None:
         let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
 
     # What runs before writes the uses of columns, and clears flags.
@@ -243,14 +245,14 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
 def expert_producer(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warps beside the consumers: one thread fetches x_tiles.
 
-    ``sources``: as of narrow_producers(), the second, fourth and last.
+    ``sources``: the map of weights, x_tiles, flags, steps of K, height of x_tiles; where tiles lie; work.
     """
     produce_x_tiles = producer(layout, tile, grouped.producer_locator(), reorders=False)
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, sources: Any) -> None:
-        fetched, schedule, work = sources
+        origins, tile_order, work = sources
         if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-            produce_x_tiles(ring, full, fetched, schedule, (uint32(0), uint32(0)), work)
+            produce_x_tiles(ring, full, origins, tile_order, (uint32(0), uint32(0)), work)
 
     return produce

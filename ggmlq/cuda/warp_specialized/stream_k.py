@@ -220,13 +220,13 @@ def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
     """The device function for the end of a block: it finishes slices of the tiles that it shares, two at
     most.
 
-    ``locate``: as in consumers.py.
+    ``locate``: as in schedules.py: Walk.
     """
     finish_tile = tile_epilogue(tile, listed)
 
     @inlined
     def finish(
-        outputs: Any, schedule: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
+        outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
         whole_tiles: Any, scratch: Any,
     ) -> None:  # fmt: skip
         rank, split_blocks, _ = position
@@ -238,7 +238,7 @@ def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)
             while shared:
-                place = locate(schedule, uint32(whole_tiles + number), thread_at)
+                place = locate(tile_order, uint32(whole_tiles + number), thread_at)
                 finish_tile(outputs, number, place, n, stages, position, split, scratch)
                 later = uint32(end // stages)
                 shared = later > number and end > uint32(later * stages)

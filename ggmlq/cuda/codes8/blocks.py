@@ -1,4 +1,4 @@
-"""The common parts of schedules of 8-bit codes: both producers of a block, and the words of a kernel.
+"""The common parts of blocks that multiply 8-bit codes: the words of a kernel, and both producers.
 
 Producers are two threads in warps of their own, one for codes of w, one for those of x. A kernel takes three
 tuples of words:
@@ -10,9 +10,8 @@ tuples of words:
 The tuples of warp_specialized/kernel.py are here, with ``work`` for the tiles and steps of a block, and
 ``finals`` for what the epilogue needs beside sums:
 
-    sources    maps of codes x and w and of their scales, the steps that share a scale of x; work; finals
-    ends       outputs; work; rows and columns of the outputs; finals
-    tasks      scales and zero points of the consumers, then ends
+    sources    maps of codes of x and of w, maps of their scales, steps that share a scale of x; work; finals
+    needs      scales and zero points; outputs; work; rows and columns of the outputs; finals
 """
 
 from __future__ import annotations
@@ -23,6 +22,16 @@ from typing import Any, NamedTuple
 from ..intrinsics import barrier as barriers
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, types, uint32, uint64
+from ..warp_specialized.kernel import Frame
+
+
+class CodeWeights(NamedTuple):
+    """The weights of 8-bit codes, and the words that their schedules read."""
+
+    frame: Frame
+    consumer: Callable[..., Any]  # as of warp_specialized/kernel.py: Weights
+    words: tuple[int, int]  # operands, sizes
+    read: Any  # (operands, sizes) -> maps, terms of consumers, outputs, their rows and columns, steps
 
 
 class CodeWalk(NamedTuple):
@@ -40,25 +49,26 @@ def whole(work: Any) -> Any:
 
 @inlined
 def leave_at_once(finals: Any) -> None:
-    """Do nothing at the end of the producers' warps."""
+    """The end of producers' warps that wait for nothing."""
 
 
 def two_producers(
-    consumers: int, produce_w: Any, produce_x: Any, aim: Any = whole, leave: Any = leave_at_once
+    weights: CodeWeights, produce_w: Any, produce_x: Any, aim: Any = whole, leave: Any = leave_at_once
 ) -> Any:
     """The device function of the producers' warps, behind those of consumers.
 
     ``produce_w``, ``produce_x``: the device functions (ring, full, codes, scales, part, span) of one thread.
     ``aim``: that for the part of the work that they need. ``leave``: that for the end of these warps.
     """
+    first = 32 * weights.frame.consumers
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, sources: Any) -> None:
         (x, w, x_scales, w_scales, span), work, finals = sources
         part, thread = aim(work), uint32(cuda.threadIdx.x)
-        if thread == uint32(32 * consumers):
+        if thread == uint32(first):
             produce_w(ring, full, w, w_scales, part, span)
-        if thread == uint32(32 * consumers + 32):
+        if thread == uint32(first + 32):
             produce_x(ring, full, x, x_scales, part, span)
         leave(finals)
 
@@ -84,8 +94,7 @@ def encloser(open_block: Any, read: Any) -> Callable[[Any], Any]:
             ring, full, facts = open_block(operands, sizes)
             warp = first_lane(uint32(uint32(cuda.threadIdx.x) >> uint32(5)))
             maps, terms, y, extent, work, finals = read(operands, sizes, results, facts)
-            ends = y, work, extent, finals
-            run(ring, full, warp, (maps, work, finals), (terms, *ends), ends)
+            run(ring, full, warp, (maps, work, finals), (terms, y, work, extent, finals))
 
         return product
 
