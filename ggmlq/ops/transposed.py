@@ -1,7 +1,7 @@
 """Products with weights as they lie: ``y @ q``, which is ``gq.linear(y, q.T)``, sums over rows of q.
 
-On the CPU a kernel decodes a tile at a time into the cache. On a Hopper card kernels multiply blocks in
-bfloat16, and write results of 16 bits with their bias (cuda/linear/transposed.py). Elsewhere, and by name,
+On the CPU a kernel decodes a tile at a time into the cache. On a Hopper card kernels multiply blocks in 16
+bits, and write results of 16 bits with their bias (cuda/linear/transposed.py). Elsewhere, and by name,
 some rows are decoded, at most ``MOST_DECODED`` bytes, and CuPy multiplies with them, in float32.
 """
 

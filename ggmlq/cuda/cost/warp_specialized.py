@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -106,7 +107,9 @@ def tile_us(shape: WarpSpecializedShape, tile: WarpSpecializedTile, split: Split
     return us + across * numbers * X_TILE_US
 
 
-def estimates(shape: WarpSpecializedShape) -> list[TileEstimate]:
+def estimates(
+    shape: WarpSpecializedShape, tiles: Sequence[WarpSpecializedTile] = TILES
+) -> list[TileEstimate]:
     """Tiles with their best splits, the lowest estimate first.
 
     The rows of activations must nearly fill the tile: with few tiles a wide one may seem faster for a single
@@ -114,7 +117,7 @@ def estimates(shape: WarpSpecializedShape) -> list[TileEstimate]:
     half as many of twice the width, which unpack weights half as often.
     """
     m = shape.m
-    filled = (tile for tile in TILES if tile.columns < 2 * m + TILES[0].columns)
+    filled = (tile for tile in tiles if tile.columns < 2 * m + tiles[0].columns)
     able = [tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns]
     waves = [(tile, shape.wave(tile, tile.blocks)) for tile in able]
     split_tiles = [(t, w, best_split(shape.down * shape.across(t), shape.stages, w)[0]) for t, w in waves]
@@ -123,6 +126,8 @@ def estimates(shape: WarpSpecializedShape) -> list[TileEstimate]:
 
 
 @lru_cache(4096)
-def best_tile(shape: WarpSpecializedShape) -> TileEstimate:
+def best_tile(
+    shape: WarpSpecializedShape, tiles: Sequence[WarpSpecializedTile] = TILES
+) -> TileEstimate:  # fmt: skip
     """The tile with the lowest estimate for a shape."""
-    return estimates(shape)[0]
+    return estimates(shape, tiles)[0]

@@ -42,7 +42,7 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
 from ..packed.half_weights import serves_halves
-from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
+from ..packed.layout import FRAGMENT_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..schedule.raster import raster
 from ..warp_specialized import kernel as specialized
@@ -53,7 +53,7 @@ from ..warp_specialized.plain_rows import map_words, reads_plain
 from ..warp_specialized.problems import refuses
 from ..warp_specialized.producer import weights_map
 from ..warp_specialized.schedules import MAP_WORDS, dense
-from ..warp_specialized.stream_k import flag_count
+from ..warp_specialized.stream_k import exchange_sizes
 from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
 
 NO_MAP = (0,) * (MAP_WORDS - 1)
@@ -99,17 +99,15 @@ def launch(
     split, _ = best_split(shape.down * across, shape.stages, wave)
     w_bytes = FRAGMENT_ROWS * w.layout.fragment_bytes
     order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
-    through_memory = split.cluster == 1  # partial sums; in clusters they go from block to block
-    slots = split.split_blocks + split.split_tiles if through_memory else 0
-    flags = flag_count(split.split_blocks, split.split_tiles) if slots else 0
+    sums, flags = exchange_sizes(split, tile)
     wave_us = shape.stages * wave.stage_time(wave.blocks)
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     flags = between(flags + late.words, np.uint32)
-    partials = between((slots * TILE_ROWS * tile.columns,), np.float32)
+    partials = between((sums,), np.float32)
     words = map_words(x, tile) if shape.reads_plain(tile) else None
     if words:
         x_tiles, height = 0, 0
-        if slots:
+        if sums:
             cleared(flags)
         else:
             flags = partials = 0

@@ -1,12 +1,13 @@
-"""``y @ q`` on Hopper, in bfloat16: the product with packed weights as they lie, which sums over their rows.
+"""``y @ q`` on Hopper: the product with packed weights as they lie, which sums over their rows.
 
-Up to ``MOST_ROWS`` rows of y one kernel reads the packed weights once for each 32 rows. Its blocks have 128
-columns of weights. The warps of a block, and the blocks of a cluster, split the rows, and add up in the end
-(gemv/transposed.py). Weights are rounded as wgmma's are.
+Up to 16 rows of y a kernel's blocks have 128 columns of weights. The warps of a block, and the blocks of a
+cluster, split the rows, and add up in the end (gemv/transposed.py). All is bfloat16 there, and weights are
+rounded as wgmma's are. So it is up to 32 rows where such blocks fill the card. More rows take the tiles of
+transposed_tiles.py.
 
-With more rows weights are decoded, at most ``SLAB`` bytes of them at a time, and cuBLAS multiplies, float16
-as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory, CuPy's cuBLAS cannot be
-called: the kernel serves all rows there.
+With more than ``MANY`` rows weights are decoded, at most ``SLAB`` bytes of them at a time, and cuBLAS
+multiplies, float16 as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory, CuPy's
+cuBLAS cannot be called: tiles serve all rows there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from ..gemv import clusters, transposed
 from ..gemv.stages import FLOATS, WIDE
 from ..gemv.transposed import COLUMNS, DEEP, PAIR, TransposedStage
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES
 from ..intrinsics.lane import opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
@@ -36,24 +36,20 @@ from ..packed.pack import packed_weights
 from ..packed.to_bf16 import decode_packed
 from ..packed.to_halves import decode_halves, fitting_power
 from ..rings.ring import offset_advancer
+from . import transposed_tiles
 from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 
-MOST_ROWS = 96  # of y, up to which weights are read as they are
+MANY = 768  # rows of y, beyond which decoded weights and cuBLAS are faster
+FEW, BUSY = 16, 0.75  # rows that take no tiles; the share of the card that blocks for 32 rows must keep busy
 SLAB = 256 << 20  # bytes of weights that are decoded at a time
 EIGHT = 8  # columns of y that a row is a multiple of
 SPLITS = {1: 0, 2: 0, 4: 7}  # blocks of a cluster: rounds of fragments that their meeting takes
 START = 9  # rounds that the start and the end of a block take
 
 
-@inlined
-def width_of(kind: Any) -> Any:
-    """Bytes of a float of a kind, by its place in KINDS."""
-    return uint64(4) if kind == uint32(0) else uint64(2)
-
-
 @family(lambda: ((layout, columns) for layout in layouts() for columns in COLUMNS))
 def kernel(layout: PackedLayout, columns: int) -> Kernel:
-    """The kernel: block (128 columns of weights and a share of the rows, ``columns`` rows of y)."""
+    """The kernel: block (128 columns of weights and a share of the rows) for up to ``columns`` rows of y."""
     stage = TransposedStage.of(layout, columns)
     length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
@@ -62,8 +58,9 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         transposed.multiplier(stage), clusters.warp_placer(stage), stage.numbers, stage.rows
     )  # fmt: skip
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_start, size_of = dependent_launch.let_successor_start, width_of
-    wait_for_predecessor = dependent_launch.wait_for_predecessor
+    let_start, wait_for_predecessor = (
+        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor
+    )  # fmt: skip
 
     def multiply_columns(
         fragments: Any,  # uint8 [fragment rows, spans, fragments of a span, fragment]
@@ -74,10 +71,6 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         spans: Any, splits: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
-        above = uint32(cuda.blockIdx.y) * uint32(columns)
-        m = uint32(m - above)
-        y = y + uint64(above) * uint64(n) * size_of(y_kind)
-        out = out + uint64(above) * uint64(k) * size_of(out_kind)
         tile, rank, first, stride = place(warp, splits)
         apart = uint64(spans) * uint64(size)
         deep = apart * uint64(PAIR)
@@ -147,21 +140,23 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
     if not (m and n and out.size):
         out[...] = 0 if bias is None else bias
         return
-    w = packed_weights(q)
-    if m > MOST_ROWS and by_library:
+    if m > MANY and by_library:
         _by_cublas(y, q, out, bias)
         return
-    rows, kind = readable_rows(y if not n % EIGHT else _padded(y))
+    y, w = y if not n % EIGHT else _padded(y), packed_weights(q)
+    (m, k), n = out.shape, y.shape[1]
+    stage = TransposedStage.of(w.layout, next((each for each in COLUMNS if each >= m), max(COLUMNS)))
+    tiles, height, multiprocessors = -(-k // stage.rows), -(-n // DEEP), device.multiprocessors()
+    splits = splits_for(tiles, height, stage, multiprocessors)
+    if m > FEW and (m > stage.columns or tiles * splits < BUSY * multiprocessors):
+        transposed_tiles.multiply(y, q, w, out, bias)
+        return
+    rows, kind = readable_rows(y)
     if m > FLOATS and kind == "float32":
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
-    (m, k), n = out.shape, rows.shape[1]
-    stage = TransposedStage.of(w.layout, next((each for each in COLUMNS if each >= m), max(COLUMNS)))
-    tiles, height = -(-k // stage.rows), -(-n // DEEP)
-    parts = -(-m // stage.columns)
-    splits = splits_for(tiles * parts, height, stage, device.multiprocessors())
     make, spans = kernel(w.layout, stage.columns), w.fragments.shape[1] // stage.span
     make(
-        (tiles * splits, parts), (make.threads,), w.fragments, rows, KIND_NUMBERS[kind],
+        (tiles * splits,), (make.threads,), w.fragments, rows, KIND_NUMBERS[kind],
         *result_of(out, bias), m, n, k, height, spans, splits, cluster=splits,
     )  # fmt: skip
 

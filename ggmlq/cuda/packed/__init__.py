@@ -11,6 +11,7 @@
     weights.py     codes times scales in pairs of bfloat16, as ``wgmma`` takes them
     half_weights.py  the same in pairs of float16
     row_pairs.py   the same in pairs of rows, for sums over rows
+    column_weights.py  the same for ``wgmma``: a warp's columns of four fragments below each other
     natural.py     the same for activations in the order of their columns
     to_bf16.py     packed weights back to a matrix, for cuBLAS
     to_halves.py   the same as float16, times a power of two

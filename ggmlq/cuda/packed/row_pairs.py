@@ -48,7 +48,7 @@ def row_pairs(layout: PackedLayout) -> RowPairs:
     """The functions for a format's layout."""
     count, load, _, factor = fragment_weights(layout)
     codes = _levels(layout) if layout.levels else _bytes() if layout.low == 8 else _bits(layout)
-    scales, weigh = _scales(layout), _weigher(layout)
+    scales, weigh = _scales(layout), weigher(layout)
 
     @inlined
     def unpack(words: Any, s: Any, w: Any, at: Any, multiply: Any, add: Any, opaque: Any) -> None:
@@ -108,34 +108,45 @@ def _is_one_step(layout: PackedLayout) -> bool:
 
 
 def _scales(layout: PackedLayout) -> Any:
-    pairs, fma = scale_pairs(layout), bf16x2.fma
-    large = np.uint32(bf16x2.pair(2.0**AROUND))
+    pairs, terms = scale_pairs(layout), multipliers(layout)
+
+    @inlined
+    def scales(words: Any, run: Any, opaque: Any) -> Any:
+        scale, offset = pairs(words, run, opaque)
+        return terms(scale, offset)
+
+    return scales
+
+
+@cache
+def multipliers(layout: PackedLayout) -> Any:
+    """The device function for the pairs that multiply codes and are added, of pairs of scales and offsets."""
+    fma, large = bf16x2.fma, np.uint32(bf16x2.pair(2.0**AROUND))
     raised = np.uint32(bf16x2.pair(2.0 ** (LAST_PLACE - SHRUNK)))
     zero = np.uint32(bf16x2.pair(lowest_code(layout) * 2.0**-SHRUNK))
     has_offset = layout.has_offset
 
     @inlined
-    def scales_of_codes(words: Any, run: Any, opaque: Any) -> Any:
-        scale, _ = pairs(words, run, opaque)
+    def terms_of_codes(scale: Any, offset: Any) -> Any:
         return fma(scale, raised, NONE), fma(scale, zero, NONE)
 
     @inlined
-    def scales_of_values(words: Any, run: Any, opaque: Any) -> Any:
-        scale, offset = pairs(words, run, opaque)
+    def terms_of_values(scale: Any, offset: Any) -> Any:
         return (fma(scale, large, NONE), offset) if has_offset else (scale, NONE)
 
-    return scales_of_codes if _is_one_step(layout) else scales_of_values
+    return terms_of_codes if _is_one_step(layout) else terms_of_values
 
 
-def _weigher(layout: PackedLayout) -> Any:
-    """The device function that makes weights of a pair of codes."""
-    fma, most = bf16x2.fma, np.uint32(bf16x2.pair(2.0**RAISED))
+@cache
+def weigher(layout: PackedLayout, shift: int = 0) -> Any:
+    """The device function that makes weights of a pair of codes, which stand ``shift`` bits too high."""
+    fma, most, lower = bf16x2.fma, np.uint32(bf16x2.pair(2.0 ** (RAISED - shift))), 2.0**-shift
     away = -layout.middle if layout.has_offset else lowest_code(layout)
-    start = np.uint32(bf16x2.pair(away * 2.0**-AROUND))
+    start, less = np.uint32(bf16x2.pair(away * 2.0**-AROUND)), np.uint32(bf16x2.pair(lower))
 
     @inlined
     def weigh(code: Any, multiply: Any, add: Any) -> Any:
-        return fma(code, multiply, add)
+        return fma(code, fma(multiply, less, NONE) if shift else multiply, add)
 
     @inlined
     def weigh_in_two(code: Any, multiply: Any, add: Any) -> Any:

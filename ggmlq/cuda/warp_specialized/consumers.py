@@ -24,6 +24,7 @@ from ..intrinsics import dependent_launch, warpgroup
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32, uint64
+from ..packed.column_weights import BELOW, column_weights, untwister
 from ..packed.half_weights import half_weights, serves_halves
 from ..packed.layout import ROWS, PackedLayout
 from ..packed.natural import lane_order, natural_loader
@@ -44,6 +45,20 @@ class Products(NamedTuple):
     tile: WarpSpecializedTile
     natural: bool  # x may lie in the order of its columns; else all is as it was packed
     halves: bool  # x may be float16; else it is bfloat16
+    transposed: bool = False  # sums run over rows of weights: y @ q
+
+
+class LaneWeights(NamedTuple):
+    """Device functions by which a lane gets its sixteen registers of weights, twice from a stage of two."""
+
+    words: int  # that a lane holds
+    place: Any  # (warp) -> offset of its weights in a stage
+    second: int  # bytes from those to the second sixteen registers' weights
+    order: Any  # (lane, warp, plain) -> what ``load`` and ``unpack`` need of them
+    load: Any  # (address, lane, order, words)
+    unpack: Any  # (words, order, registers, opaque)
+    factor: float  # multiplies the sums in the end
+    settle: Any  # (sums) -> sums in the order of rows
 
 
 def multiplier(columns: int, floats: str = "bf16") -> Any:
@@ -64,20 +79,37 @@ def multiplier(columns: int, floats: str = "bf16") -> Any:
     return multiply
 
 
-def orders(layout: PackedLayout, natural: bool) -> Any:
-    """The device functions for the order of a lane's columns, and for loading its words in that order.
-
-    Some tiles and types know one order alone.
-    """
-    if natural:
-        return lane_order(layout), natural_loader(layout)
-    load_as_packed = fragment_weights(layout).load
-
-    @inlined
-    def load(at: Any, lane: Any, order: Any, words: Any) -> None:
-        load_as_packed(at, lane, words)
-
-    return inlined(lambda lane, plain: lane), load
+def lane_weights(products: Products, halves: bool) -> LaneWeights:
+    """A lane's weights for the products; ``halves``: as float16."""
+    layout, tile = products.layout, products.tile
+    weights_at, pitch = tile.fragments * tile.x_tile_bytes, tile.box_row(layout)
+    after = tile.next_fragment(layout)
+    if products.transposed:
+        words, order, load, unpack, factor = column_weights(layout, pitch, halves)
+        return LaneWeights(
+            words,
+            inlined(lambda warp: uint32(uint32(weights_at) + uint32(warp >> uint32(2)) * uint32(after))),
+            BELOW * pitch,
+            inlined(lambda lane, warp, plain: order(lane, warp)),
+            inlined(lambda at, lane, order, words: load(at, order, words)),
+            unpack, factor, untwister(tile.columns),
+        )  # fmt: skip
+    words, load_as_packed, unpack_bfloats, factor = fragment_weights(layout)
+    unpack, factor = (half_weights(layout), 1.0) if halves else (unpack_bfloats, factor)
+    if products.natural:
+        order, load = lane_order(layout), natural_loader(layout)
+    else:
+        order = inlined(lambda lane, plain: lane)
+        load = inlined(lambda at, lane, order, words: load_as_packed(at, lane, words))
+    return LaneWeights(
+        words,
+        inlined(lambda warp: uint32(uint32(weights_at) + warp * uint32(pitch))),
+        after,
+        inlined(lambda lane, warp, plain: order(lane, plain)),
+        load,
+        inlined(lambda words, order, a, opaque: unpack(words, a, opaque)),
+        factor, inlined(lambda total: total),
+    )  # fmt: skip
 
 
 def accumulator(products: Products, halves: bool) -> Any:
@@ -88,15 +120,12 @@ def accumulator(products: Products, halves: bool) -> Any:
     registers. A stage is released once the products after its last ones have been started, for only then
     are its own complete.
     """
-    layout, tile, natural, _ = products
+    layout, tile = products.layout, products.tile
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
     single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
     multiply = multiplier(tile.columns, "f16" if halves else "bf16")
-    weights_at, row_bytes = tile.fragments * x_tile_bytes, tile.box_row(layout)
-    second = tile.next_fragment(layout)
+    count, place, second, _, load, unpack, scale, settle = lane_weights(products, halves)
     wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
-    (count, _, unpack, scale), (_, load) = fragment_weights(layout), orders(layout, natural)
-    unpack, scale = (half_weights(layout), 1.0) if halves else (unpack, scale)
     zeros, times, factor, scales = sums.zeros, sums.times, np.float32(scale), scale != 1
 
     @inlined
@@ -107,12 +136,12 @@ def accumulator(products: Products, halves: bool) -> Any:
         even, odd, words = (
             cuda.local.array(16, uint32), cuda.local.array(16, uint32), cuda.local.array(count, uint32),
         )  # fmt: skip
-        warp_at = uint32(uint32(weights_at) + warp * uint32(row_bytes))
+        warp_at = place(warp)
         total, before, i = zeros(), uint32(0), first
         at = uint32(ring + stage * uint32(length))
         wait(uint32(full + stage * uint32(8)), phase)
         load(uint32(at + warp_at), lane, order, words)
-        unpack(words, even, opaque)
+        unpack(words, order, even, opaque)
         while i < last:
             here, empty = at, uint32(full + uint32(8 * stages) + stage * uint32(8))
             if single:
@@ -125,7 +154,7 @@ def accumulator(products: Products, halves: bool) -> Any:
             total = multiply(total, even, here)
             if before != uint32(0) and lane == uint32(0):
                 arrive(before)
-            unpack(words, odd, opaque)
+            unpack(words, order, odd, opaque)
             here, before = at if single else uint32(at + uint32(x_tile_bytes)), empty
             if single:
                 empty = uint32(full + uint32(8 * stages) + stage * uint32(8))
@@ -138,13 +167,13 @@ def accumulator(products: Products, halves: bool) -> Any:
             if single and lane == uint32(0):
                 arrive(before)
             before = empty
-            unpack(words, even, opaque)
+            unpack(words, order, even, opaque)
         wait_for_products()
         if lane == uint32(0):
             arrive(before)
         if scales:
             total = times(total, factor)
-        return total, stage, phase
+        return settle(total), stage, phase
 
     return accumulate
 
@@ -257,7 +286,7 @@ def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults
     block's rank with what schedule/work_units.py says of its work units; the split of the last wave; whether
     x lies in the order of its columns, whether it is float16, and a residual with its kind, or 0.
     """
-    accumulate, (make_order, _) = either_accumulator(products), orders(products.layout, products.natural)
+    accumulate, make_order = either_accumulator(products), lane_weights(products, False).order
     (begin, add, write), (announce, store_partial, finish) = epilogue
     (begin_walk, locate, read_split), behind = schedule.walk, products.tile.stages(products.layout) * 16
 
@@ -272,7 +301,7 @@ def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults
         g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
         thread_at = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
         split_tiles, split_blocks, _, _, _, whole_tiles = read_split(split, scratch)
-        order = make_order(lane, plain)
+        order = make_order(lane, warp, plain)
         announce(outputs[2], (rank, split_blocks, split_tiles))
         while stages_left > uint32(0) or next_whole < whole_tiles:
             number, first, last, stages_left, next_whole = next_work_unit(

@@ -48,12 +48,14 @@ def box_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     return request_x
 
 
-def plain_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
+def plain_producer(
+    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, transposed: bool = False
+) -> Any:  # fmt: skip
     """The device function of the thread that fetches weights and boxes of x; weights of the first stages
-    before the predecessor ends. ``locate``: as in producer.py.
+    before the predecessor ends. ``locate``, ``transposed``: as in producer.py.
     """
     stages, columns = tile.stages(layout), tile.columns
-    (request_weights, _), request_x = requester(layout, tile), box_requester(layout, tile)
+    (request_weights, _), request_x = requester(layout, tile, transposed), box_requester(layout, tile)
     stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
     after, wait_for_predecessor = stage_advancer(stages), dependent_launch.wait_for_predecessor
 

@@ -24,9 +24,11 @@ from .late_activations import section_waiter
 from .tile import MAP_ELEMENT, UNIT_FRAGMENTS, X_ROW_BYTES, WarpSpecializedTile
 
 
-def requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+def requester(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = False) -> Any:
     """The device functions that request a stage: its weights, announcing the bytes of all of it; and its
     x_tiles.
+
+    ``transposed``: stages follow each other down the rows of weights, and tiles along their columns.
     """
     length, x_tile_bytes, size = tile.stage(layout), tile.x_tile_bytes, tile.size(layout)
     count = tile.boxes(layout)
@@ -38,6 +40,8 @@ def requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     def request_weights(ring: Any, full: Any, stage: Any, fragments: Any, i: Any, row: Any) -> None:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
         expect(done, uint32(size))
+        if transposed:
+            i, row = uint32(row // uint32(FRAGMENT_ROWS)), uint32(i * uint32(FRAGMENT_ROWS))
         for box in range(count):
             column = uint32(uint32(uint32(i * uint32(count)) + uint32(box)) * uint32(wide))
             fetch(

@@ -99,8 +99,11 @@ def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bo
 # --- one product --------------------------------------------------------------------------------
 
 
-def dense(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
-    """The schedule of one product."""
+def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = False) -> Schedule:
+    """The schedule of one product; ``transposed``: of y @ q, whose y has 16 bits and is read as it lies.
+
+    Then K stands for the rows of weights, and n for their columns.
+    """
     start_block, let_successor_start = block_starter(layout, tile, True), dependent_launch.let_successor_start
 
     def enclose(run: Any) -> Any:
@@ -134,7 +137,8 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
 
         return product
 
-    produce = (wide_producers if tile.wide else narrow_producers)(layout, tile)
+    make_producers = column_producers if transposed else wide_producers if tile.wide else narrow_producers
+    produce = make_producers(layout, tile)
     walk = Walk(begin_at_once, raster.consumer_locator(tile.columns), split_of_host)
     return Schedule(DENSE, enclose, produce, inlined(lambda ring, needs: None), walk)
 
@@ -158,6 +162,20 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
                 produce_x_tiles(ring, full, origins, tile_order, late, work)
             else:
                 produce_rows(ring, full, maps, origins[3], tile_order, work)
+
+    return produce
+
+
+def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function of the warp beside the consumers, for y @ q; ``sources``: as of the one above."""
+    produce_rows = plain_producer(layout, tile, raster.locate_for_producer, transposed=True)
+    x_map = boxes.parameter_map(X_MAP)
+
+    @inlined
+    def produce(ring: Any, full: Any, warp: Any, sources: Any) -> None:
+        _, origins, _, tile_order, _, work = sources
+        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+            produce_rows(ring, full, (origins[0], x_map()), origins[3], tile_order, work)
 
     return produce
 

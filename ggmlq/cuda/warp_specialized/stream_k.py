@@ -42,11 +42,14 @@ LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES = 0, 4, 8, 20  # 24: a barrier of c
 put, take4 = ptx.put, bf16x2.take4
 
 
-def flag_count(split_blocks: int, split_tiles: int) -> int:
-    """The number of flags: one for each block, one for the first block of each tile, and the count of
-    running blocks.
+def exchange_sizes(split: Any, tile: WarpSpecializedTile) -> tuple[int, int]:
+    """The numbers of partial sums and of flags in memory for a split of cost/split.py.
+
+    There are none where the blocks of a tile meet in a cluster. Flags: one for each block, one for the first
+    block of each tile, and the count of running blocks.
     """
-    return split_blocks + split_tiles + 1
+    slots = split.split_blocks + split.split_tiles if split.cluster == 1 else 0
+    return slots * TILE_ROWS * tile.columns, slots + 1 if slots else 0
 
 
 @cache
