@@ -15,11 +15,12 @@ import ggmlq as gq
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
 from ggmlq.cuda.gemv.transposed import COLUMNS, TransposedStage
-from ggmlq.cuda.linear import transposed
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.linear import transposed, transposed_tiles
+from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.packed import to_halves
 from ggmlq.cuda.packed.layout import layouts
 from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.cuda.warp_specialized import producer
 from ggmlq.testing.cases import weights
 
 CASES = [  # type, M, N, K, blocks of a cluster, kind of y
@@ -28,16 +29,21 @@ CASES = [  # type, M, N, K, blocks of a cluster, kind of y
     ("q6_K", 8, 40, 256, 4, np.float32),
     ("q8_0", 13, 300, 96, 2, np.float16),
     ("iq4_xs", 16, 33, 256, 1, np.float32),
-    ("q3_K", 33, 88, 256, 2, np.float16),
-    ("q5_1", 70, 24, 160, 1, np.float32),
+    ("q5_1", 32, 24, 160, 1, np.float32),
+]
+TILES = [  # type, M, N, K, kind of y, and the most squared error
+    ("q4_0", 20, 200, 288, np.float32, 1e-5),
+    ("q3_K", 33, 88, 256, np.float16, 3e-7),
+    ("q5_1", 17, 33, 160, np.float16, 3e-7),
+    ("q6_K", 70, 264, 256, np.float32, 1e-5),
+    ("q8_0", 18, 304, 96, np.float32, 1e-5),
+    ("iq4_xs", 19, 40, 256, np.float16, 3e-7),
+    ("mxfp4", 130, 64, 96, np.float32, 1e-5),
 ]
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]} rows")
-def test_the_kernel_of_packed_weights(case, monkeypatch, fresh):
-    """Weights rounded to bfloat16, scales before, are what it multiplies; sums are float32."""
-    name, m, n, k, splits, kind = case
+def check(monkeypatch, fresh, name, m, n, k, kind, most):
+    """A product with its bias on an emulated card is that of decoded weights, and writes nothing else."""
     state, host = put_emulated(monkeypatch), weights(name, n, k, int(fresh.integers(1 << 30)))
     fragments, layout = pack_blocks(host)
     fragments, y = on_device(fragments), on_device(fresh.standard_normal((m, n)).astype(kind))
@@ -45,8 +51,10 @@ def test_the_kernel_of_packed_weights(case, monkeypatch, fresh):
     out = on_device(np.full((m + 2, k), np.nan, kind))
     for place in (floats, device):
         monkeypatch.setattr(place, "cupy", lambda: state.cupy)
-    monkeypatch.setattr(transposed, "packed_weights", lambda q: PackedWeights(fragments, layout))
-    monkeypatch.setattr(transposed, "splits_for", lambda *facts: splits)
+    for place in (transposed, producer):
+        monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, layout))
+    monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
     for array in (fragments, y, bias, out):
         state.memory.add(array)
     transposed.multiply(y, gq.QuantArray(host.format, (n, k), on_device(host.raw)), out[1:-1], bias, False)
@@ -55,7 +63,33 @@ def test_the_kernel_of_packed_weights(case, monkeypatch, fresh):
     want = rounded.astype(np.float64) @ host.dequantize(np.float64) + np.asarray(bias)
     sizes = np.abs(rounded) @ np.abs(host.dequantize(np.float64)) + np.abs(np.asarray(bias))
     assert (np.abs(np.asarray(out[1:-1]) - want) <= 2.0**-7 * sizes + 1e-30).all()
-    assert gq.nmse(np.asarray(out[1:-1]), want) < 3e-5
+    assert gq.nmse(np.asarray(out[1:-1]), want) < most
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]} rows")
+def test_few_rows(case, monkeypatch, fresh):
+    """Weights rounded to bfloat16, scales before, are what the kernel multiplies; sums are float32."""
+    name, m, n, k, splits, kind = case
+    monkeypatch.setattr(transposed, "splits_for", lambda *facts: splits)
+    monkeypatch.setattr(transposed, "BUSY", 0)
+    check(monkeypatch, fresh, name, m, n, k, kind, 3e-5)
+
+
+@pytest.mark.drawn(3)
+def test_tiles(monkeypatch, fresh):
+    """float16 is multiplied as float16 where scales are halves: the error is that of weights rounded to it."""
+    monkeypatch.setattr(transposed, "BUSY", 100)
+    check(monkeypatch, fresh, *TILES[fresh.integers(len(TILES))])
+
+
+@pytest.mark.parametrize("layout", layouts(), ids=lambda layout: layout.name)
+def test_tiles_have_room_for_their_stages(layout):
+    """Two fragments side by side in each; four stages or more hide a fetch."""
+    for tile in transposed_tiles.TILES:
+        assert tile.fragments == 2
+        assert not tile.wide
+        assert tile.stages(layout) >= 4
 
 
 def test_blocks_find_room_and_splits_have_a_place(fresh):
