@@ -78,7 +78,7 @@ def test_few_rows(case, monkeypatch, fresh):
 
 @pytest.mark.drawn(3)
 def test_tiles(monkeypatch, fresh):
-    """float16 is multiplied as float16 where scales are halves: the error is that of weights rounded to it."""
+    """float16 is multiplied as float16 where scales are halves; the error is that of rounded weights."""
     monkeypatch.setattr(transposed, "BUSY", 100)
     check(monkeypatch, fresh, *TILES[fresh.integers(len(TILES))])
 

@@ -176,7 +176,8 @@ def test_it_claims_what_was_tried(wheel):
 
 
 def test_it_is_small(wheel_file):
-    assert wheel_file.stat().st_size < 12e6
+    """12 MB, and 0.3 for the tiles of y @ q."""
+    assert wheel_file.stat().st_size < 12.3e6
 
 
 def test_the_changelog_has_this_version():
