@@ -76,11 +76,12 @@ def test_few_rows(case, monkeypatch, fresh):
     check(monkeypatch, fresh, name, m, n, k, kind, 3e-5)
 
 
-@pytest.mark.drawn(3)
-def test_tiles(monkeypatch, fresh):
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("case", TILES, ids=lambda case: f"{case[0]}, {case[1]} rows")
+def test_tiles(case, monkeypatch, fresh):
     """float16 is multiplied as float16 where scales are halves; the error is that of rounded weights."""
     monkeypatch.setattr(transposed, "BUSY", 100)
-    check(monkeypatch, fresh, *TILES[fresh.integers(len(TILES))])
+    check(monkeypatch, fresh, *case)
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=lambda layout: layout.name)
