@@ -8,8 +8,8 @@ these rows of four columns, so it picks two:
     lanes with g < 4      column 2 g as row g of the operand, 2 g + 1 as row g + 8
     lanes with g >= 4     the other way round: so one exchange a sum puts them right (untwister())
 
-From both words a lane makes one of the same form as packed ones, with fragment j in the place of step j, and
-reads codes as of any word. One lane in four makes the scales of a fragment, the others get them from it.
+A lane makes both words into one with fragment j in the place of step j, and reads its codes as of any word.
+One lane in four makes the scales of a fragment, the others get them from it.
 """
 
 from __future__ import annotations
@@ -153,10 +153,7 @@ def _code_loader(layout: PackedLayout, pitch: int) -> Any:
 
 
 def _plane_loader(bits: int, plane_at: int, first: int, pitch: int) -> Any:
-    """The function for a plane of codes' ``bits``, whose words begin with word ``first``.
-
-    A byte of a packed word has two rows of one column, or of several steps or columns where bits are few.
-    """
+    """The function for a plane of codes' ``bits``, whose words begin with word ``first``."""
     length, take4, permute = 4 * bits, bf16x2.take4, bf16x2.permute  # bytes of a lane
     mask, masked_or = np.uint32(0x00010001 * ((1 << 2 * bits) - 1)), ptx.masked_or
 

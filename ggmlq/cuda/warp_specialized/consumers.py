@@ -4,8 +4,7 @@ There are two warpgroups, each with 64 rows of weights. While the tensor cores m
 registers, the next fragment is unpacked into the other set; its words were loaded before that. Whichever
 warpgroup is ready takes the tensor cores.
 
-Where x lies in stages as the caller has it, a lane takes weights in that order, too (packed/natural.py).
-Where it is float16, weights are halves (packed/half_weights.py), otherwise bfloat16.
+A lane takes weights in the order in which x lies in stages (packed/natural.py), as halves where x is float16.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ class LaneWeights(NamedTuple):
 
 
 def multiplier(columns: int, floats: str = "bf16") -> Any:
-    """The device function that starts the products of one step with a lane's registers.
-
-    It waits for the products of the step before, whose registers and stage are free then.
-    """
+    """The device function that starts a step's products, and waits for those of the step before."""
     advance = warpgroup.sums(columns, floats).advance
 
     @inlined
@@ -89,10 +85,9 @@ def lane_weights(products: Products, halves: bool) -> LaneWeights:
         return LaneWeights(
             words,
             inlined(lambda warp: uint32(uint32(weights_at) + uint32(warp >> uint32(2)) * uint32(after))),
-            BELOW * pitch,
-            inlined(lambda lane, warp, plain: order(lane, warp)),
-            inlined(lambda at, lane, order, words: load(at, order, words)),
-            unpack, factor, untwister(tile.columns),
+            BELOW * pitch, inlined(lambda lane, warp, plain: order(lane, warp)),
+            inlined(lambda at, lane, order, words: load(at, order, words)), unpack, factor,
+            untwister(tile.columns),
         )  # fmt: skip
     words, load_as_packed, unpack_bfloats, factor = fragment_weights(layout)
     unpack, factor = (half_weights(layout), 1.0) if halves else (unpack_bfloats, factor)
@@ -102,23 +97,19 @@ def lane_weights(products: Products, halves: bool) -> LaneWeights:
         order = inlined(lambda lane, plain: lane)
         load = inlined(lambda at, lane, order, words: load_as_packed(at, lane, words))
     return LaneWeights(
-        words,
-        inlined(lambda warp: uint32(uint32(weights_at) + warp * uint32(pitch))),
-        after,
-        inlined(lambda lane, warp, plain: order(lane, plain)),
-        load,
-        inlined(lambda words, order, a, opaque: unpack(words, a, opaque)),
-        factor, inlined(lambda total: total),
+        words, inlined(lambda warp: uint32(uint32(weights_at) + warp * uint32(pitch))), after,
+        inlined(lambda lane, warp, plain: order(lane, plain)), load,
+        inlined(lambda words, order, a, opaque: unpack(words, a, opaque)), factor,
+        inlined(lambda total: total),
     )  # fmt: skip
 
 
 def accumulator(products: Products, halves: bool) -> Any:
     """The device function for the sums of stages ``first`` … ``last - 1``; ``halves``: of float16.
 
-    It returns the sums, and the ring's next stage with its parity. Three fragments are in flight: one is
-    multiplied, the next is unpacked meanwhile, and the words of the one after that are being loaded into
-    registers. A stage is released once the products after its last ones have been started, for only then
-    are its own complete.
+    It returns the sums, and the ring's next stage with its parity. One fragment is multiplied, the next is
+    unpacked meanwhile, the words of a third are being loaded. A stage is released once the products after its
+    last ones have been started, for only then are its own complete.
     """
     layout, tile = products.layout, products.tile
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
@@ -216,10 +207,9 @@ class TileResults(NamedTuple):
 
 
 def dense_results(tile: WarpSpecializedTile) -> TileResults:
-    """The functions for y [m, n] as epilogue/results.py has it, with a residual or a gate.
+    """The functions for y [m, n] as epilogue/results.py has it, with a residual, or a gate in narrow tiles.
 
-    Only the block with the first stages of a tile adds a residual: epilogue/residual.py. Each multiplies its
-    sums with the function of a gate, in tiles that are narrow enough: epilogue/gate_factors.py.
+    Only the block with the first stages of a tile adds a residual; each multiplies its sums with a gate.
     """
     ends, load_bias, nothing = thread_sums(tile.columns), results.bias_loader(), results.NOTHING
     write_floats, write16, add_residual = ends.write, ends.write16, residual_adder(tile.columns, True)
@@ -269,10 +259,7 @@ def listed_results(tile: WarpSpecializedTile) -> TileResults:
 
 
 def packed_blocks(products: Products) -> Weights:
-    """The weights of products with packed blocks.
-
-    Their epilogue is a pair: TileResults, and SplitEpilogue for blocks that share a tile.
-    """
+    """The weights of products with packed blocks; their epilogue is a pair: TileResults, SplitEpilogue."""
     layout, tile, wide = products.layout, products.tile, products.tile.wide
     registers = (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if wide else None
     frame = Frame(CONSUMER_WARPS, tile.threads, tile.shared(layout), tile.blocks, registers, lto=wide)
