@@ -115,6 +115,20 @@ def test_what_scaled_products_take_is_there(fresh):
             assert in_packs(kernel, card), f"{code} {shapes} {rows}: no {kernel.origin}; {REBUILD}"
 
 
+def test_what_attention_takes_is_listed(fresh):
+    """Caches of the usual types, in whichever floats and sizes a user has: their kernels belong in packs."""
+    card = [card for card in dry_run.CARDS if card.capability >= (8, 0)][fresh.integers(9)]
+    listed = {kernel.origin for kernel in dry_run.cache_kernels(card, _kernels.CACHES)}
+    for _ in range(12):
+        cache = {**_kernels.CACHES[fresh.integers(len(_kernels.CACHES))], "batch": int(fresh.integers(1, 4))}
+        cache["heads"] = cache["heads"] if cache.get("shared") else int(fresh.integers(1, 9))
+        sizes = [int(2 ** fresh.uniform(0, most)) for most in (10, 13)]
+        kind = str(fresh.choice(dry_run.RESULTS))
+        for kernel in dry_run.cache_kernels(card, [cache], sizes[:1], sizes[1:], [kind]):
+            known = kernel.origin in listed or in_packs(kernel, card)
+            assert known, f"{cache}, {kind}, {sizes} on {card.name}: {kernel.origin} is not listed"
+
+
 def frame_of(code):
     """Bytes that a kernel keeps on a stack, as its ELF notes them."""
     sections = struct.unpack_from("<Q", code, 40)[0]

@@ -4,7 +4,8 @@ kinds.
 The chooser is asked: products of many shapes run without a GPU, on cards of a table, and their launches are
 noted (ggmlq/testing/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
 cases all come, if one does. GRUs and rungs that are there to be read are compiled when they are needed, and
-products of codes with scales on cards before 8.0, and of e5m2 on Hopper.
+products of codes with scales on cards before 8.0, and of e5m2 on Hopper. Attention is asked likewise, by
+caches of the usual types that take rows of each kind of floats.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from _packs import Wanted
 
+from ggmlq.cuda.attention.plan import LATENT, LISTED, WIDTHS
 from ggmlq.cuda.cost.choice import HALF_TYPES
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.served import PTX, machine_of
@@ -27,7 +29,7 @@ from ggmlq.testing import dry_run
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
 # Families for activations that do not lie as kernels read them, for repeated products with a bias, for
-# torch's own products, and for the small parts of a layer and attention.
+# torch's own products, and for the small parts of a layer.
 BESIDE = (
     "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
@@ -37,17 +39,12 @@ BESIDE = (
     "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",
     "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
     "ggmlq.cuda.quantize.heads.heads_spreader",
-    "ggmlq.cuda.attention.kernel.kernel", "ggmlq.cuda.attention.merge.merger",
-    "ggmlq.cuda.attention.lengths.counter", "ggmlq.cuda.attention.turned.kernel",
-    "ggmlq.cuda.attention.unpacked.kernel",
     "ggmlq.cuda.packed.to_bf16.decoder",
 )  # fmt: skip
-# Families of which caches take rows of float32, no two to the same place.
-PUT = "ggmlq.cuda.quantize.rows.block_putter", "ggmlq.cuda.quantize.rows.scalar_putter"
 # Families of which products of some shape take any case, on Hopper.
 WHOLE = (
     "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
-    "ggmlq.cuda.attention.wide.kernel", "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
+    "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
     "ggmlq.cuda.expert_linear.gated.kernel", "ggmlq.cuda.linear.gated.kernel",
     "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.linear.transposed_tiles.kernel",
     "ggmlq.cuda.packed.to_halves.decoder",
@@ -64,6 +61,10 @@ SCALED = (  # codes with the tiles of x and of w
     ("e4m3", ((1, 128), (128, 128))), ("e4m3", ((1, 128), (1, 128))), ("e4m3", ((1, None), (1, None))),
     ("int8", ((1, None), (1, None))), ("int8", ((1, 128), (1, 128))),
 )  # fmt: skip
+CACHES: tuple[dict[str, Any], ...] = (  # of the usual types and widths, and of MLA
+    *({"heads": 2, "width": w, "k": k, "v": v} for (k, v), w in product(LISTED, WIDTHS)),
+    *({"heads": 1, "width": LATENT, "width_v": 512, "k": k, "shared": True} for k in ("f16", "q8_0")),
+)  # fmt: skip
 GRADIENTS = tuple(tiles for code, tiles in SCALED if code == "e4m3")  # the same of e5m2
 
 
@@ -73,9 +74,6 @@ def wanted() -> tuple[Wanted, ...]:
     kernels = dict.fromkeys(_launched())
     for name, machine in product(BESIDE, (machine_of(HOPPER), PTX)):
         kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in families()[name].cases)
-    for name, machine in product(PUT, (machine_of(HOPPER), PTX)):
-        cases = (case for case in families()[name].cases if case[1:] == ("float32", True))
-        kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in cases)
     for name in WHOLE:
         machine = machine_of(HOPPER)
         kernels |= dict.fromkeys(Wanted(Origin(name, case), machine) for case in families()[name].cases)
@@ -114,6 +112,7 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
                 yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,), "cuda:mma_f16")
         yield from dry_run.expert_kernels(fmt, card) if card.capability >= LEAST_CODED else ()
     if card.capability >= LEAST_CODED:
+        yield from dry_run.cache_kernels(card, CACHES)
         for code, tiles in SCALED:
             shapes, rows = (dry_run.SHAPES, dry_run.ROWS) if hopper else (OTHERS, FEW_ROWS)
             yield from dry_run.scaled_kernels(code, tiles, card, shapes, rows)

@@ -115,7 +115,8 @@ class _Cupy:
     ndarray = PaperArray
     cuda = SimpleNamespace(
         device=SimpleNamespace(get_cublas_handle=lambda: 0), Device=lambda number: _Device(),
-        get_allocator=lambda: None, runtime=SimpleNamespace(deviceSynchronize=lambda: None),
+        get_allocator=lambda: None,
+        runtime=SimpleNamespace(deviceSynchronize=lambda: None, getDeviceCount=lambda: 1),
     )  # fmt: skip
 
     @staticmethod
@@ -286,4 +287,31 @@ def code_kernels(card: Card) -> list[Any]:
     with on_paper(card) as launched:
         for (code, scale), dtype, tile, rows, k in product(CODES, INPUTS, QUANTIZED, (16, 4096), WIDTHS):
             gq.quantize_scaled(paper((rows, k), dtype), code, tile, scale=scale)
+    return list(dict.fromkeys(launched))
+
+
+# --- attention --------------------------------------------------------------------------------------
+
+QUERIES = (1, 4, 7, 33, 190, 900)  # of each head, the last ones of a sequence
+POSITIONS = (300, 4100)
+GROUP = 4  # heads of queries for each of keys
+WAYS: tuple[dict[str, Any], ...] = ({}, {"softcap": 50.0}, {"invariant": True})
+
+
+def cache_kernels(
+    card: Card, caches: Iterable[dict[str, Any]], queries: Iterable[int] = QUERIES,
+    positions: Iterable[int] = POSITIONS, kinds: Iterable[str] = RESULTS,
+) -> list[Any]:  # fmt: skip
+    """The kernels that caches of these options launch: rows of floats come in, then queries attend."""
+    counts = tuple(queries)
+    with on_paper(card) as launched:
+        for options, most, kind in product(caches, positions, kinds):
+            if kind == "bfloat16":
+                import_module("ml_dtypes")  # then NumPy knows the name
+            cache = gq.KVCache(positions=most, device="cuda", **options)
+            keys, values = (paper(rows.shape, kind) for rows in (cache.k, cache.v))
+            cache.append(keys, *([] if options.get("shared") else [values]))
+            for t, way in product(counts, ({},) if options.get("shared") else WAYS):
+                q = paper((len(keys), GROUP * keys.shape[1], min(t, most), keys.shape[3]), kind)
+                cache.attend(q, causal=True, dtype=kind, **way)
     return list(dict.fromkeys(launched))

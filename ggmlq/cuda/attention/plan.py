@@ -15,6 +15,7 @@ DECODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "f32")  # 
 BLOCKS = ("q8_0", "q4_0")  # that may be decoded in registers
 WIDE = 256  # columns of values that a block has sums for
 USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
+LISTED = (*USUAL, ("f32", "f32"))
 WIDTHS = (64, 128, 256)  # the usual ones
 LATENT = 576  # columns of MLA's keys
 MOST_WARPS = 16  # of a multiprocessor, with 128 registers a thread
@@ -217,16 +218,17 @@ class Plan:
 
 def plans() -> Iterator[tuple[Plan]]:
     """Plans of the usual widths and types, and of MLA's values within keys; others are made alike."""
-    for (k, v), width, by_rows in product(USUAL, WIDTHS, (False, True)):
-        yield (plan_of(k, v, width, width, by_rows),)
+    for (k, v), width, by_rows, options in product(LISTED, WIDTHS, (False, True), (False, True)):
+        yield (plan_of(k, v, width, width, by_rows, options=options),)
     for name, by_rows in product(("f16", "q8_0"), (False, True)):
         yield (plan_of(name, name, LATENT, WIDE, by_rows, shared=True),)
 
 
 def turned_plans() -> Iterator[tuple[Plan]]:
     """Plans for up to eight rows of the usual widths and types."""
-    every = (turned_plan_of(k, v, w, w, room=room) for (k, v), w, room in product(USUAL, WIDTHS, ROOMS))
-    yield from ((plan,) for plan in dict.fromkeys(every))
+    every = product(USUAL, WIDTHS, (False, True), ROOMS)
+    plans = (turned_plan_of(k, v, width, width, *more) for (k, v), width, *more in every)
+    yield from ((plan,) for plan in dict.fromkeys(plans))
 
 
 # Bytes that a block may have on any card and on Hopper, that Hopper's blocks share.

@@ -142,12 +142,11 @@ def takes(k: str, v: str, width: int, width_v: int) -> bool:
 
 
 def wide_plans() -> Iterator[tuple[WidePlan]]:
-    """Plans of the usual widths and types, of one warpgroup for f16 and blocks."""
+    """Plans of the usual widths and types, of one warpgroup and of two."""
     for (k, v), width in product(USUAL, WIDTHS):
         if takes(k, v, width, width):
-            few = {} if k == "bf16" else {wide_plan_of(k, v, width, width, GROUP_ROWS): None}
-            for plan in few | {wide_plan_of(k, v, width, width, GROUP_ROWS + 1): None}:
-                yield (plan,)
+            plans = (wide_plan_of(k, v, width, width, rows) for rows in (GROUP_ROWS, GROUP_ROWS + 1))
+            yield from ((plan,) for plan in dict.fromkeys(plans))
 
 
 @inlined
