@@ -73,6 +73,10 @@ class MissingDependencyError(GGMLQError, ImportError):
     """An optional package that the request needs is not installed."""
 
 
+class MissingPartError(GGMLQError, AttributeError):
+    """A part of ggmlq that needs such a package, asked for as an attribute: so ``hasattr`` works."""
+
+
 class LibraryFailedError(GGMLQError, RuntimeError):
     """A user's library crashed, aborted or hung in the process that ran it, or reported failure."""
 
