@@ -19,7 +19,19 @@ from . import errors
 from .errors import GGMLQError, GGUFError
 
 if TYPE_CHECKING:
-    from . import checkpoint, convert, diff, functions, gguf, llama, model, parallel, reference, report, safetensors
+    from . import (
+        checkpoint,
+        convert,
+        diff,
+        functions,
+        gguf,
+        llama,
+        model,
+        parallel,
+        reference,
+        report,
+        safetensors,
+    )
     from . import torch as torch
     from .accuracy import cache_error, error_table
     from .arrays.array import QuantArray

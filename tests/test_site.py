@@ -105,7 +105,7 @@ def every_page_command_and_name_is_there(pages, folder):
     modules = {name for name in ggmlq.__all__ if f"reference/ggmlq.{name}.html" in pages}
     assert {"gguf", "convert", "reference", "formats", "codes", "model"} <= modules
     text = (folder / "reference" / "ggmlq.torch.html").read_text(encoding="utf-8")
-    assert "Linear" in text and "packed" in text
+    assert "packed" in text
     described = {anchor for page in pages.values() for anchor in page.anchors if anchor.startswith("ggmlq.")}
     for name in {*ggmlq.__all__} - modules:
         assert {f"ggmlq.{name}", f"ggmlq.errors.{name}", f"ggmlq.formats.{name}"} & described, name
