@@ -38,7 +38,7 @@ class DTypeError(GGMLQError, TypeError):
 
 
 class ArrayAttributeError(DTypeError, AttributeError):
-    """An attribute that arrays of floats have and arrays of weights do not: so ``hasattr`` works."""
+    """An attribute that arrays of weights or open files do not have: so ``hasattr`` works."""
 
 
 class NonFiniteError(GGMLQError, ValueError):
