@@ -157,4 +157,4 @@ def test_a_script_that_lacks_packages_says_so_and_a_failed_run_can_be_repeated(s
     small.lay_out(pages)
     assert "It prints:\n\n````text\n12\n" in (pages / "gallery" / "b.md").read_text()
     said = (pages / "gallery" / "a.md").read_text()
-    assert said.endswith(" since these are not installed: no_diffusers, no_torch.\n")
+    assert said.endswith("; not installed: no_diffusers, no_torch.\n")

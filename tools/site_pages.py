@@ -131,7 +131,7 @@ def shown(source: str, run: bool) -> str:
     title, _, words = docstring.strip('"').partition("\n")
     page = f"{ORPHAN}# {title.rstrip('.')}\n{words}\n{fenced(code, 'python')}"
     if missing := missing_for(code):
-        return page + f"\nIt was not run for this page, since these are not installed: {', '.join(missing)}.\n"
+        return page + f"\nIt was not run for this page; not installed: {', '.join(missing)}.\n"
     return page + f"\nIt prints:\n\n{fenced(output_of(path), 'text')}" if run else page
 
 
