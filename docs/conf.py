@@ -24,6 +24,7 @@ myst_enable_extensions = ["deflist"]
 autosummary_generate = False
 suppress_warnings = ["ref.python"]  # docstrings use short names of classes, and two packages have a Code
 
+autodoc_mock_imports = ["torch"]  # in ggmlq.torch; it is not installed for this
 autodoc_typehints = "none"  # docstrings explain arguments in words
 autodoc_member_order = "bysource"
 autodoc_default_options = {"show-inheritance": True}  # tools/site_pages.py names the members

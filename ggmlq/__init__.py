@@ -19,7 +19,20 @@ from . import errors
 from .errors import GGMLQError, GGUFError
 
 if TYPE_CHECKING:
-    from . import checkpoint, convert, diff, functions, gguf, llama, parallel, reference, report, safetensors
+    from . import (
+        checkpoint,
+        convert,
+        diff,
+        functions,
+        gguf,
+        llama,
+        model,
+        parallel,
+        reference,
+        report,
+        safetensors,
+    )
+    from . import torch as torch
     from .accuracy import cache_error, error_table
     from .arrays.array import QuantArray
     from .arrays.scaled import ScaledArray
@@ -80,6 +93,7 @@ __all__ = [
     "kernels",
     "linear",
     "llama",
+    "model",
     "nmse",
     "open",
     "parallel",
@@ -96,6 +110,8 @@ __all__ = [
     "survey",
     "take",
 ]
+
+_BESIDE = ("torch",)  # not in __all__, which ``import *`` takes whole: it imports torch, where there is one
 
 # Where each name comes from when it is first used: the command line imports this file for every Tab, and
 # NumPy alone would take most of that time.
@@ -127,21 +143,26 @@ _HOMES["gated_linear"] = "ops"
 _TABLES = {"codes": "CODES", "formats": "FORMATS"}  # folders whose name here means the table in them
 
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-    from importlib.util import find_spec
+if not TYPE_CHECKING:  # or every name would be there to type checkers
 
-    if name in _HOMES or name in _TABLES:
-        home = import_module(f"{__name__}.{_HOMES.get(name, name)}")
-        globals()[name] = value = getattr(home, _TABLES.get(name, name))
-        return value
-    if name[:1] != "_" and find_spec(f"{__name__}.{name}"):  # a file or a folder of the package
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+        from importlib.util import find_spec
+
+        if name in _HOMES or name in _TABLES:
+            home = import_module(f"{__name__}.{_HOMES.get(name, name)}")
+            globals()[name] = value = getattr(home, _TABLES.get(name, name))
+            return value
+        if name[:1] != "_" and find_spec(f"{__name__}.{name}"):  # a file or a folder of the package
+            try:
+                return import_module(f"{__name__}.{name}")
+            except errors.MissingDependencyError as error:  # torch
+                raise errors.MissingPartError(str(error)) from None
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_BESIDE, *(name for name in globals() if name.startswith("__"))})
 
 
 class _Package(ModuleType):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import __version__
+from . import GGMLQError, __version__
 from .base.terminal import paint
 from .base.text import printable
 from .base.unwinding import unwinding
@@ -22,7 +22,6 @@ from .commands import _completion
 from .commands.parsers import add_all
 from .commands.parsers._options import Help
 from .commands.parsers._parser import Parser
-from .errors import GGMLQError
 
 ABOUT = """\
 ggml's block formats: show, check, convert and multiply them. `ggmlq help COMMAND` prints the help of a

@@ -38,7 +38,7 @@ class DTypeError(GGMLQError, TypeError):
 
 
 class ArrayAttributeError(DTypeError, AttributeError):
-    """An attribute that arrays of floats have and arrays of weights do not: so ``hasattr`` works."""
+    """An attribute that arrays of weights or open files do not have: so ``hasattr`` works."""
 
 
 class NonFiniteError(GGMLQError, ValueError):
@@ -71,6 +71,10 @@ class HostMemoryError(GGMLQError, MemoryError):
 
 class MissingDependencyError(GGMLQError, ImportError):
     """An optional package that the request needs is not installed."""
+
+
+class MissingPartError(GGMLQError, AttributeError):
+    """A part of ggmlq that needs such a package, asked for as an attribute: so ``hasattr`` works."""
 
 
 class LibraryFailedError(GGMLQError, RuntimeError):

@@ -71,7 +71,12 @@ def test_a_matrix_of_another_model(model, fmt):
 
 @pytest.mark.parametrize(
     ("fmt", "said"),
-    [("q4_K_X", "did you mean .*q4_K_M"), ("iq2_xm", "did you mean .*iq2_m"), ("12", "write the name")],
+    [
+        ("q4_K_X", "did you mean .*q4_K_M"),
+        ("iq2_xm", "did you mean .*iq2_m"),
+        ("int4", "did you mean q4_0[?]"),
+        ("12", "write the name"),
+    ],
 )
 def test_names_that_are_near(model, fmt, said):
     with gq.open(model(X)) as file, pytest.raises(FormatError, match=said):

@@ -39,7 +39,7 @@ DOCUMENT = """\
 def test_the_document_digit_for_digit(capsys):
     assert str(gq.error_table(VALUES)) == DOCUMENT
     assert str(gq.error_table(np.array(VALUES, np.float32))) == DOCUMENT
-    assert cli.main(["error-table"]) == 0
+    assert cli.main(["error-table", "--language", "zh"]) == 0
     assert capsys.readouterr().out == DOCUMENT + "\n"
     assert "INT8量化值" not in str(gq.error_table(VALUES[:-1]))
     assert str(gq.error_table(VALUES, 0.1, ["int8_full"])).startswith("format")
@@ -186,6 +186,17 @@ def test_the_command(capsys, tmp_path):
     assert found["scales"] == {"fp8_naive": 1, "e4m3": 1}
     assert cli.main(["error-table", "1", "--formats", "e9"]) == 2
     assert "no format 'e9'" in capsys.readouterr().err
+
+
+def test_the_command_is_english(capsys):
+    assert cli.main(["error-table"]) == 0
+    said = capsys.readouterr().out
+    assert said.isascii()
+    table, reading = said.split("\n\n")
+    assert table == gq.error_table(VALUES).as_text()
+    assert "how far a format reaches" in reading
+    assert cli.main(["error-table", "17", "--language", "zh", "--formats", "e4m3"]) == 0
+    assert capsys.readouterr().out.startswith("原始值\te4m3量化值")
 
 
 def test_the_plot(capsys, tmp_path):

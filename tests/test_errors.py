@@ -47,6 +47,11 @@ def bad(value, *at):
         (X, "i32", NotImplementedError, "decodes i32 but cannot encode it; it encodes f32, f16, q4_0"),
         (X, "i64", NotImplementedError, "from_bytes"),
         (X, "q4", KeyError, "did you mean q4_0"),
+        (X, "int4", KeyError, "did you mean q4_0[?]"),
+        (X, "4-bit", KeyError, "did you mean q4_0[?]"),
+        (X, "NF4", KeyError, "did you mean iq4_nl[?]"),
+        (X, "fp4", KeyError, "did you mean mxfp4[?]"),
+        (X, "int8", KeyError, "gq.quantize_scaled"),
         (X, 31, KeyError, "removed"),
     ],
 )  # fmt: skip

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.base import filetype
 from ggmlq.cli import main
-from ggmlq.convert import filetype
 from ggmlq.gguf import Typed, edit
 
 BASE = {
@@ -182,10 +182,13 @@ def test_all_of_an_array_in_json(run, path):
         ("7", 7),
     ],
 )
-def test_file_types_by_name(run, path, name, number):
+def test_file_types_by_name(run, capsys, path, name, number):
     assert run(path, "--set", f"general.file_type={name}")[0] == 0
     assert gq.open(path).metadata["general.file_type"] == number
-    assert f"{number} ({filetype.name(number)})" in run(path)[1]
+    said = f"{number} ({filetype.name(number)})"
+    assert said in run(path)[1]
+    assert main(["info", str(path), "--metadata"]) == 0
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

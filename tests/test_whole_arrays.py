@@ -320,6 +320,9 @@ def test_shape_and_dtype_need_no_values(weights):
         (lambda q: q.numpy(), r"write np\.asarray\(q\)"),
         (lambda q: q.cuda(), r'q\.to\("cuda"\)'),
         (lambda q: q.dequantise(), "did you mean 'dequantize'"),
+        (lambda q: q.T[0], r"^q\.T\[0\] of .*write q\[0\]"),
+        (lambda q: list(q.T), r"np\.asarray\(q\.T\)"),
+        (lambda q: q.mT[:, 1], r"^q\.mT\[:, 1\] of .*write q\[0\]\.T"),
         (lambda q: q.__setitem__(0, 1), r"^q\[0\] = … of .*read-only.*q\.copy\(\)|s\.codes"),
         (lambda q: f"{q:.2f}", "formatted as the text"),
     ],
@@ -327,6 +330,18 @@ def test_shape_and_dtype_need_no_values(weights):
 def test_what_people_write_with_floats_gets_a_sentence(weights, use, words):
     with pytest.raises(DTypeError, match=words):
         use(weights)
+
+
+def test_an_open_file_says_where_its_tensors_are(tmp_path):
+    gq.save(tmp_path / "m.gguf", {"w": np.ones(4, np.float32)})
+    f = gq.open(tmp_path / "m.gguf")
+    with pytest.raises(AttributeError, match=r"^f\.tensors of <GGUF.*a tensor is f\[name\].*list\(f\)$"):
+        _ = f.tensors
+    with pytest.raises(gq.GGMLQError, match="did you mean 'metadata'"):
+        _ = f.metadat
+    assert not hasattr(f, "nothing")
+    assert getattr(f, "__array__", None) is None
+    assert [*pickle.loads(pickle.dumps(f))] == ["w"]
 
 
 def test_format_and_hasattr(weights):
@@ -443,7 +458,7 @@ def test_formats_and_codes_by_attribute():
 
 def test_a_directory_without_strangers():
     names = [name for name in dir(gq) if not name.startswith("_")]
-    assert sorted(names) == sorted(gq.__all__)
+    assert sorted(names) == sorted([*gq.__all__, "torch"])
     assert {"concatenate", "stack", "equal", "linear"} <= set(names)
 
 

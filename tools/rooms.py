@@ -8,7 +8,8 @@ A **room** is a file or a folder of the place, drawn as one. The rooms of the wh
 and the files and folders of ggmlq. An ``__init__.py`` is no room where it only hands names on, in at most
 40 lines beside its docstring. An **arrow** leads from room A to room B where some file of A imports one of
 B, in functions and under ``TYPE_CHECKING`` too. An import by a string, ``import_module``, is no arrow: a
-lower room loads by it what registers with its hook. A **circle** is a set of files that import each other
+lower room loads by it what registers with its hook, and the front every name that it has; ``SHOWN`` names
+such an import that type checkers need to see as well. A **circle** is a set of files that import each other
 in a loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
 chain of rooms.
 """
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("ggmlq", "tools", "bench")
 HOUSE = ""  # the place that is the whole house
 PLACES = (HOUSE, "ggmlq/cuda", "ggmlq/cpu")
+SHOWN = {("ggmlq/__init__.py", "ggmlq/torch/__init__.py")}  # that room is written with the front's own names
 SHORT = 40  # lines of an __init__.py that hands names on
 
 Graph = Mapping[str, Iterable[str]]
@@ -75,7 +77,8 @@ class Tree:
             else:
                 continue
             targets = {target for name in names if (target := self._file_of(name, file))}
-            yield from (Import(file, node.lineno, target) for target in targets - {file})
+            targets -= {file, *(b for a, b in SHOWN if a == file)}
+            yield from (Import(file, node.lineno, target) for target in targets)
 
     def _file_of(self, name: str, importer: str) -> str | None:
         """The file of a module, or of the module that a name is in; scripts see the files beside them."""

@@ -3,7 +3,7 @@
 The pages of docs/ lie flat in one folder, README.md is the first of them, and each link goes where its
 target went; the groups of docs/README.md are the site's menu. Made are a page for every command, from its
 parser; for every public module, from its docstrings; and for each file of the sources that a page links to.
-Scripts of the gallery are shown with what they print.
+Scripts of the gallery are shown with what they print, or with the packages that they lack.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 import ggmlq
 from ggmlq.arrays.members import public as public_members
+from ggmlq.base.missing import has
 from ggmlq.cli import command_line, main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +47,8 @@ def lay_out(folder: Path, run: bool = True) -> None:
     if folder.exists() and {*os.listdir(folder)} and not (folder / "pages.md").exists():
         sys.exit(f"{folder}: that holds something else than pages of an earlier run; name another folder")
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "pages.md").touch()  # so that the next run knows its folder, however this one ends
     written: set[str] = set()
     waiting = [*FIRST, *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md")))]
     listed = {*waiting}
@@ -127,7 +130,15 @@ def shown(source: str, run: bool) -> str:
     docstring, _, code = text.partition('"""\n\n')
     title, _, words = docstring.strip('"').partition("\n")
     page = f"{ORPHAN}# {title.rstrip('.')}\n{words}\n{fenced(code, 'python')}"
+    if missing := missing_for(code):
+        return page + f"\nIt was not run for this page; not installed: {', '.join(missing)}.\n"
     return page + f"\nIt prints:\n\n{fenced(output_of(path), 'text')}" if run else page
+
+
+def missing_for(code: str) -> list[str]:
+    """The packages that a script imports and that are not installed."""
+    packages = re.findall(r"^(?:import|from) (\w+)", code, flags=re.MULTILINE)
+    return sorted(name for name in {*packages} if not has(name))
 
 
 def output_of(script: Path) -> str:
@@ -225,12 +236,15 @@ def said(*words: str) -> str:
 
 def write_reference(folder: Path) -> None:
     """A page for each public module: its table of names, then all of them from their docstrings."""
+    from sphinx.ext.autodoc.mock import mock
+
     folder.mkdir()
-    within = [name for name in ggmlq.__all__ if inspect.ismodule(getattr(ggmlq, name))]
-    modules = ["ggmlq", *(f"ggmlq.{name}" for name in sorted({*within, *BESIDE}))]
     homes: dict[int, str] = {}  # names that ggmlq has from its modules are described with them
-    for name in [*modules[1:], modules[0]]:
-        (folder / f"{name}.rst").write_text(module_page(name, modules, homes), encoding="utf-8")
+    with mock(["torch"]):  # which the site does without: it has gigabytes
+        within = [name for name in dir(ggmlq) if inspect.ismodule(getattr(ggmlq, name))]
+        modules = ["ggmlq", *(f"ggmlq.{name}" for name in sorted({*within, *BESIDE}))]
+        for name in [*modules[1:], modules[0]]:
+            (folder / f"{name}.rst").write_text(module_page(name, modules, homes), encoding="utf-8")
     table = "\n".join(f"| [{name}]({name}.rst) | {plain(words_of(name)[0])} |" for name in modules)
     tree = "\n".join(modules)
     text = f"# Python\n\n| module | |\n|---|---|\n{table}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
@@ -282,12 +296,14 @@ def members(thing: Any) -> str:
 
 
 def data(name: str, thing: Any) -> str:
-    """A mapping with its entries, or another object with its class's first line."""
+    """A mapping with its entries, or a value, or another object with its first line or that of its class."""
     if isinstance(thing, dict):
         rows = {key: value if isinstance(value, str) else ": ".join(value) for key, value in thing.items()}
         lines = [f"- ``{key}``: {plain(text)}" for key, text in rows.items()]
     else:
-        lines = [(inspect.getdoc(type(thing)) or "").partition("\n")[0]]
+        owner = thing if inspect.ismodule(thing) else type(thing)
+        plain_value = isinstance(thing, int | float | str)
+        lines = [f"``{thing!r}``" if plain_value else (inspect.getdoc(owner) or "").partition("\n")[0]]
     head = [f".. data:: {name}", f"   :type: {type(thing).__name__}", ""]
     return "\n".join([*head, *(f"   {line}" for line in lines)]) + "\n\n"
 

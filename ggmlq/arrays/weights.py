@@ -182,6 +182,13 @@ class Transposed(Operators, NumPyProtocol):
 
     if not TYPE_CHECKING:  # or NumPy's stubs would take x @ q.T for a product of its own, of another type
 
+        def __getitem__(self, index: Any) -> NoReturn:
+            name, way = ("mT", "q[0].T") if self._matrices else ("T", "q[0]")
+            raise DTypeError(
+                f"{written(index).replace('q', f'q.{name}', 1)} of {self!r}: blocks lie along the rows of q, "
+                f"which a transpose cuts; write {way} or the like, or np.asarray(q.{name}) for floats"
+            )
+
         def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
             values = self.T.__array__(dtype, copy)
             return values.swapaxes(-1, -2) if self._matrices else values.T

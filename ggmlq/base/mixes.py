@@ -162,5 +162,11 @@ MIXES = [
     _small("iq1_m", 31, "iq1_m", "q2_K", "q2_K", (("iq2_xxs", always),)),
 ]  # fmt: skip
 
+# Words of other programs for bits of a weight, and the type that has them.
+WORDS = {
+    f"{before}{bits}{after}": name
+    for bits, name in ((2, "q2_K"), (3, "q3_K"), (4, "q4_0"), (5, "q5_0"), (6, "q6_K"), (8, "q8_0"))
+    for before, after in (("int", ""), ("uint", ""), ("w", ""), ("", "bit"), ("", "-bit"), ("", "bits"))
+} | {"fp4": "mxfp4", "nf4": "iq4_nl", "fp8": "q8_0", "half": "f16", "float": "f32"}
 BY_NAME = {mix.name.lower(): mix for mix in MIXES}
 ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m", "mxfp4": "mxfp4_moe"}  # llama.cpp's own

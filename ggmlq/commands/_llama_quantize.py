@@ -6,9 +6,9 @@ import argparse
 import os
 from typing import NamedTuple
 
+from ..base.filetype import FILE_TYPES
 from ..base.mixes import ALIASES, BY_NAME, MIXES
 from ..base.text import short
-from ..convert.rules import FILE_TYPES
 from ..errors import ConvertError
 from ..formats import FORMATS
 from ..gguf import Typed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..base import filetype
 from ..base.text import short
-from ..convert import filetype
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from ..gguf import GGUFFile, Metadata, Typed, ValueType, edit
 from ..gguf.limits import BYTES, LIMITS

@@ -9,6 +9,10 @@ from ..accuracy import ErrorTable, error_table
 from ..accuracy.table import DOCUMENT
 from . import _plain
 
+READING = """
+"dequantized" is read back in place of the value, and "error" is the distance between them. Saturated rows
+show how far a format reaches at its scale, the other rows how fine its steps are."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq error-table``; the result is the exit status."""
@@ -20,8 +24,10 @@ def run(args: argparse.Namespace) -> int:
         errors.plot(args.plot)
     if args.json:
         _plain.print_json(_facts(errors))
+    elif args.language == "zh":
+        print(errors.as_document())
     else:
-        print(errors)
+        print(errors.as_text(), READING, sep="\n")
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..base import filetype
 from ..base.folding import folded
 from ..base.terminal import paint, table
 from ..base.text import count, number, short, size
@@ -147,6 +148,8 @@ def _value(file: GGUFFile, key: str) -> dict[str, Any]:
         return fact | {"error": str(error)}
     if isinstance(fact["value"], Array):
         fact["length"] = len(fact["value"])
+    if key == filetype.KEY and (name := filetype.name(fact["value"])):
+        fact["name"] = name
     return fact
 
 
@@ -180,7 +183,7 @@ def _shown(fact: dict[str, Any]) -> str:
         return str(fact["error"])
     if fact["type"] == "float32":  # as it was written: 1e-06, not the double beside it
         return str(np.float32(fact["value"]))
-    return _plain.value(fact["value"])
+    return _plain.value(fact["value"]) + (f" ({fact['name']})" if "name" in fact else "")
 
 
 def _table_of_tensors(facts: list[dict[str, Any]], fold: bool, sort: str | None) -> str:

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from .. import gguf
+from ..base import filetype
 from ..base.text import table
-from ..convert import filetype
 from ..errors import GGUFError
 from ..gguf import GGUFFile, Metadata, edit
 from . import _metadata, _plain

@@ -3,7 +3,6 @@
 rules.py      which tensors llama.cpp quantizes, and to what where rows do not fit: its choices as data
 mixing.py     its mixes of types, from the table in ggmlq/base/mixes.py, applied to the tensors of a model
 keep.py       exceptions that a user states: names by pattern, and a type for each
-filetype.py   general.file_type: the number for the type or mix that most tensors of a file have
 typefile.py   files of patterns and types, as llama-quantize takes them
 model.py      the model to convert: a file, or one without some of its layers
 weights.py    the importance matrix as each tensor needs it

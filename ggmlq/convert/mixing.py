@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from ..base.mixes import ALIASES, BY_NAME, At, Mix
+from ..base.mixes import ALIASES, BY_NAME, WORDS, At, Mix
 from ..errors import ConvertError, FormatError, GGUFError
 from ..formats import FORMATS, Format
 from .model import Model
@@ -47,7 +47,7 @@ def _refuse(type: str) -> None:
         )
     names = {name.lower(): name for name in FORMATS} | {name: mix.name for name, mix in BY_NAME.items()}
     near = difflib.get_close_matches(type.lower(), names, 4)
-    if near:
+    if near and type.lower() not in WORDS:
         raise FormatError(
             f"type {type!r}: neither ggml's types nor llama.cpp's mixes have this name; did you mean "
             f"{', '.join(names[name] for name in near)}?"

@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..base import filetype
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 
+FILE_TYPES = filetype.FILE_TYPES  # types that most of a file may have
 QUANTIZATION_VERSION = 2  # general.quantization_version: of the block formats
-
-# general.file_type by the type of most tensors. Where llama.cpp has several mixes of a type this is
-# the one that it takes the bare name for.
-FILE_TYPES = {
-    "f32": 0, "f16": 1, "bf16": 32,
-    "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q1_0": 40, "q2_0": 41,
-    "q2_K": 10, "q3_K": 12, "q4_K": 15, "q5_K": 17, "q6_K": 18, "tq1_0": 36, "tq2_0": 37,
-    "iq1_s": 24, "iq1_m": 31, "iq2_xxs": 19, "iq2_xs": 20, "iq2_s": 29, "iq3_xxs": 23, "iq3_s": 26,
-    "iq4_nl": 25, "iq4_xs": 30, "mxfp4": 38, "nvfp4": 39,
-}  # fmt: skip
 
 LAST_RESORT = "f16"  # where the fallback of a format does not fit either
 

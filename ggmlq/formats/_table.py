@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ..base.mixes import BY_NAME
+from ..base.mixes import BY_NAME, WORDS
 from ..base.text import html_table
 from ..errors import FormatAttributeError, FormatError
 from ._forks import claimants
@@ -103,7 +103,7 @@ class Formats(Mapping[str, Format]):
             known_names |= {name: fmt.name for name, fmt in self._lower.items()}
             near = [name for name in self._lower if low and (name.startswith(low) or name in low)]
             near += difflib.get_close_matches(low, known_names, n=3, cutoff=0.5)
-            names = ", ".join(known_names[name] for name in dict.fromkeys(near))
+            names = WORDS.get(low) or ", ".join(known_names[name] for name in dict.fromkeys(near))
             way = f"did you mean {names}?" if names else f"the types are {', '.join(self)}"
             return f"format {key!r}: ggml has no such type; {way}"
         known = f"{min(self._ids)} to {max(self._ids)}"

@@ -6,16 +6,18 @@ import importlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
-from ..arrays.members import Listed
+from ..arrays.members import Listed, public
 from ..base.folding import folded
-from ..base.text import count, html_table, short, size
+from ..base.text import count, html_table, meant, short, size
+from ..errors import ArrayAttributeError
 from .metadata import missing
 from .select import Filter, fitting, select
 
 Held_co = TypeVar("Held_co", covariant=True)
 SHOWN = 5  # names in the repr of a selection
+NAMED_ELSEWHERE = ("tensors", "arrays", "weights", "names")  # in other libraries
 LINES = 60  # of tensors that a notebook shows
 
 
@@ -114,6 +116,17 @@ class Opened(Listed, Mapping[str, Held_co]):
         loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.loading")
         arrays = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
         return MappingProxyType(arrays)
+
+    if not TYPE_CHECKING:  # or every name would be an attribute to type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):  # what Python and libraries ask any object for
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            names = public(type(self))
+            way = "a tensor is f[name], their names are list(f)"
+            if name not in NAMED_ELSEWHERE:
+                way = meant(name, names, f"{way}; it has {', '.join(names)}")
+            raise ArrayAttributeError(f"f.{name} of {self!r}: there is no such attribute; {way}")
 
     # A model equals itself only: comparing the bytes of two models takes too long for ``==``.
     __eq__ = object.__eq__

@@ -258,7 +258,7 @@ class Embedding(Packed):
         self.register_buffer("_like", like, persistent=False)  # it follows the module from dtype to dtype
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows ``ids``, [*ids.shape, K]."""
+        """The rows ``ids``, ``[*ids.shape, K]``."""
         if not torch.compiler.is_compiling():
             self._before_a_call(None)
         dtype: torch.dtype = self._like.dtype  # type: ignore[assignment, union-attr]

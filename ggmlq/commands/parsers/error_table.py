@@ -7,7 +7,7 @@ from ._options import Commands, add_json, declare
 SUMMARY = "show how 8-bit codes and block types round numbers"
 ABOUT = """\
 Show for each value and each format the nearest code under a scale, the value of that code, and the error.
-Without arguments: the eight values and two formats of the document that this table comes from.
+Without arguments: eight values in int8 and in a simulation of 8-bit floats (docs/scaled.md discusses them).
 """
 EXAMPLES = """\
   ggmlq error-table
@@ -31,6 +31,12 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--calibrate", choices=["amax"], help="a scale for each format, from the largest value"
+    )
+    parser.add_argument(
+        "--language",
+        choices=["en", "zh"],
+        default="en",
+        help="zh: a table for each format with Chinese headings and five decimals",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw error against value; needs matplotlib")
     add_json(parser)
