@@ -17,7 +17,7 @@ from ..formats import Format
 from .attention import attention
 from .lengths import DeviceLengths, Lengths
 from .rotation import Rotation
-from .rows import empty, put_rows
+from .rows import empty, put_rows, row_operands
 
 
 class Request:
@@ -163,11 +163,7 @@ class KVCache(Listed):
         """
         request = Request("append to", self)
         k = self._rows(request, "k", k, self._k.shape[3])
-        if self._shared != (v is None):
-            raise DTypeError(
-                f"{request}: v is {'missing' if v is None else 'there'}; a cache with shared=True takes keys "
-                "alone, any other takes both; pass " + ("append(k)" if self._shared else "append(k, v)")
-            )
+        self._check_pair(request, v)
         if v is not None:
             v = self._rows(request, "v", v, self._v.shape[3])
             if v.shape[2] != k.shape[2]:
@@ -192,10 +188,23 @@ class KVCache(Listed):
     def put(self, ids: Any, k: Any, v: Any = None) -> None:
         """Encode keys and values [B, HK, T, columns] into rows ``ids`` [B, HK, T] of [B · HK · positions].
 
-        No two ids are equal; -1 stands for a row that is left out. Lengths stay: :meth:`advance` counts.
+        No two ids are equal. One that no row has, such as -1, stands for a row that is left out. Lengths
+        stay: :meth:`advance` counts. With ``shared=True`` there is no v.
         """
-        for to, x in zip(self._flat, (k, v), strict=False):
-            put_rows(f"put into a cache of {to.format.name}", to, ids, x)
+        self._check_pair(Request("put into", self), v)
+        puts = []
+        for to, x, name in zip(self._flat, (k, v), "kv", strict=False):
+            request = f"put into a cache of {to.format.name}"
+            puts.append((request, to, *row_operands(request, to, ids, x, name)))
+        for checked in puts:
+            put_rows(*checked)
+
+    def _check_pair(self, request: Any, v: Any) -> None:
+        if self._shared != (v is None):
+            raise DTypeError(
+                f"{request}: v is {'missing' if v is None else 'there'}; a cache with shared=True takes keys "
+                f"alone, any other takes both; {'leave v out' if self._shared else 'pass k and v'}"
+            )
 
     def _rows(self, request: Any, name: str, x: Any, width: int) -> Any:
         x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)

@@ -91,14 +91,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
         )
     check_can_quantize(request, q.format)
     check_imatrix(request, q.format, None, q.shape[-1])
-    rows, x = _ids(request, ids, q), array_of(request, x, "x") if is_tensor(x) else x
-    x = as_floats(request, x, bfloat16=True)
-    check_device(request, device_of(x), q)
-    if x.shape != (*rows.shape, *q.shape[1:]):
-        raise ShapeError(
-            f"{request}: x has shape {x.shape}, ids {rows.shape}; x has a row of q for each id, of shape "
-            f"{(*rows.shape, *q.shape[1:])}; reshape x, or pass as many ids"
-        )
+    rows, x = row_operands(request, q, ids, x)
     with on_device_of(request, q.memory, q):
         rows = _seen(request, rows, q, check)
         if not x.size:
@@ -110,8 +103,21 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
         q.written()
 
 
+def row_operands(request: str, q: QuantArray, ids: Any, x: Any, name: str = "x") -> tuple[Any, Any]:
+    """Ids and floats, checked: x has a row of q for each id. Compiled encoders write as much as x has."""
+    rows = _ids(request, ids, q)
+    x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
+    check_device(request, device_of(x), q, name)
+    if x.shape != (*rows.shape, *q.shape[1:]):
+        raise ShapeError(
+            f"{request}: {name} has shape {x.shape}, ids {rows.shape}; {name} has a row of q for each id, of "
+            f"shape {(*rows.shape, *q.shape[1:])}; reshape {name}, or pass as many ids"
+        )
+    return rows, x
+
+
 def put_rows(request: str, q: QuantArray, ids: Any, x: Any) -> None:
-    """:func:`put` of checked operands, of which no two ids are equal and none is looked at."""
+    """:func:`put` of operands that :func:`row_operands` gave; no two ids are equal, none is looked at."""
     with on_device_of(request, q.memory, q):
         if not x.size:
             return
