@@ -92,6 +92,7 @@ def test_scores_that_options_change(card, fresh):
     k, v = (cache(fresh, "f16", 1, 1, 150, WIDTH) for _ in "kv")
     mask = np.where(fresh.random((1, 4, 2, 150)) < 0.3, -np.inf, fresh.standard_normal((1, 4, 2, 150)))
     agrees(card, q, k, v, mask=mask.astype(np.float32), softcap=5.0, alibi=8.0)
+    agrees(card, q, k, v, lengths=np.array([9]), alibi=8.0)  # the first query has later positions, too
 
 
 def test_parts_of_a_cluster(card, monkeypatch, fresh):

@@ -172,7 +172,11 @@ def test_rotations_are_orthogonal(fresh):
         (lambda c, x: gq.KVCache(0, 32, 10), errors.ShapeError, "heads is 0"),
         (lambda c, x: gq.KVCache(1, 32, 9, width_v=64, shared=True), errors.ShapeError, "first columns"),
         (lambda c, x: gq.KVCache(1, 32, 10, device="gpu"), errors.DeviceError, '"cuda:1"'),
+        (lambda c, x: gq.KVCache(10**9, 64, 10**9), errors.ShapeError, r"fewer than 2\*\*63"),
+        (lambda c, x: gq.KVCache(1, 32, 10, rotate=1.5), errors.DTypeError, "a seed from 0 on"),
         (lambda c, x: c.advance(11), errors.BlockIndexError, "from 0 to 10"),
+        (lambda c, x: c.advance(1.5), errors.BlockIndexError, "pass an integer from 0 to 10"),
+        (lambda c, x: c.advance("x"), errors.BlockIndexError, "pass an integer from 0 to 10"),
         (lambda c, x: c.append(x), errors.DTypeError, "v is missing; .*pass k and v"),
         (lambda c, x: c.append(x[0], x), errors.ShapeError, r"here \(1, 2, T, 32\)"),
         (lambda c, x: c.append(x, x[:, :, :1]), errors.ShapeError, "k has 3 positions, v 1"),
@@ -180,6 +184,8 @@ def test_rotations_are_orthogonal(fresh):
         (lambda c, x: c.append(x, x, lengths=[1, 1]), errors.ShapeError, "one for each of 1"),
         (lambda c, x: c.attend(x, lengths=[1]), errors.DTypeError, "leave lengths out"),
         (lambda c, x: c.truncate(-1), errors.ShapeError, r"truncate\(-1\)"),
+        (lambda c, x: c.put([0], x), errors.DTypeError, "v is missing"),
+        (lambda c, x: c.put(np.arange(6.0).reshape(1, 2, 3), x, x), errors.DTypeError, "ids are float64"),
     ],
 )  # fmt: skip
 def test_errors(call, error, words):
@@ -187,6 +193,18 @@ def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(c, np.ones((1, 2, 3, 32), np.float32))
     assert c.lengths.tolist() == [0]
+
+
+def test_numbers_and_results_of_odd_sizes(fresh):
+    c = gq.KVCache(1, 32, 10, rotate=True)
+    x = rows(fresh, 1, 1, 4, 32)
+    c.append(x, x)
+    for most in (2**63, np.array([2**64 - 1], np.uint64)):  # no int64 holds them
+        c.truncate(most)
+        assert c.lengths.tolist() == [4]
+    with pytest.raises(errors.ShapeError, match="out has shape"):  # NumPy would write the result twice
+        c.attend(x, out=np.empty((2, 1, 4, 32)))
+    assert c.attend(x, dtype=np.float64).dtype == np.float64
 
 
 def test_the_cost_of_each_type(fresh):

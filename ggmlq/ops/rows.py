@@ -6,6 +6,7 @@ on the host such an id is an error unless the caller says ``check=False``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..arrays.buffers import checked_shape, refuse_mask
+from ..arrays.buffers import checked_shape
 from ..arrays.companion import by_row, multiply
 from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
+from ..base import text
 from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
-from ..dispatch.checks import as_floats, check_device, check_imatrix, check_out, float_dtype
-from ..errors import BlockIndexError, DTypeError, ShapeError, UnsupportedError
+from ..dispatch.checks import as_array, as_floats, check_device, check_imatrix, check_out, float_dtype
+from ..errors import BlockIndexError, DTypeError, HostMemoryError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from .decoding import decode_picked
 from .encoding import encode_rows
@@ -43,10 +45,21 @@ def empty(shape: int | Sequence[int], format: str | int | Format, device: str = 
     (<QuantArray q8_0 (4, 64), ne [64, 4], 272 bytes, cpu>, True)
     """
     fmt = FORMATS[format]
-    dims = checked_shape(f"empty({shape!r}, {fmt.name!r})", fmt, shape)
+    request = f"empty({text.short(shape)}, {fmt.name!r})"
+    dims = checked_shape(request, fmt, shape)
     size = (*dims[:-1], fmt.row_bytes(dims[-1] if dims else 1))
-    if device == "cpu":
-        return QuantArray(fmt, dims, np.zeros(size, np.uint8))
+    if (nbytes := math.prod(size)) >= 2**63:
+        raise ShapeError(
+            f"{request}: it has {nbytes} bytes; an array has fewer than 2**63; pass a smaller shape"
+        )
+    if isinstance(device, str) and device == "cpu":  # an array is equal to no word
+        try:
+            return QuantArray(fmt, dims, np.zeros(size, np.uint8))
+        except MemoryError:
+            raise HostMemoryError(
+                f"{request}: it has {text.size(nbytes)}, more than the machine or the limit of this process "
+                "leaves; pass a smaller shape"
+            ) from None
     with cuda_device().named(device):
         return QuantArray(fmt, dims, cuda_device().cupy().zeros(size, np.uint8)).as_writable()
 
@@ -216,14 +229,7 @@ def _check_rows(request: str, q: Any) -> None:
 
 def _ids(request: str, ids: Any, q: QuantArray) -> Any:
     """Ids as int64 on the device of q, of their shape."""
-    refuse_mask(request, ids)
-    if is_tensor(ids):
-        ids = bits_of(request, ids, "ids")
-    if is_host(ids):
-        try:
-            ids = np.asarray(ids)
-        except (ValueError, TypeError) as error:
-            raise DTypeError(f"{request}: ids are no array ({error}); pass integers") from None
+    ids = as_array(request, bits_of(request, ids, "ids") if is_tensor(ids) else ids, "ids", "integers")
     if ids.dtype.kind not in "iu" and ids.size:
         raise DTypeError(
             f"{request}: ids are {ids.dtype}; they are numbers of rows, integers of any type; convert with "

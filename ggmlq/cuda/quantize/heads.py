@@ -109,9 +109,9 @@ def _check(
     turn = all(part.shape == (tokens, pairs) for part in turns) and 2 * pairs <= columns
     if not (fit and turn and ids == (tokens, kv_heads) and columns == widths[0]):
         raise ShapeError(
-            f"heads {', '.join(str(x.shape) for x in heads)}, {pairs} pairs turned, into rows {ids} of {widths} "
-            "columns: queries, keys and values are [tokens, heads, columns], as wide as the rows; correct "
-            "the sizes of heads in the model's metadata"
+            f"heads {', '.join(str(x.shape) for x in heads)}, {pairs} pairs turned, into rows {ids} of "
+            f"{widths} columns: queries, keys and values are [tokens, heads, columns], as wide as the rows; "
+            "correct the sizes of heads in the model's metadata"
         )
 
 
