@@ -32,6 +32,7 @@ def card(monkeypatch):
         return array
 
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
+    state.cupy.arange, state.cupy.minimum = np.arange, np.minimum
     state.cupy.broadcast_to = lambda x, shape: asarray(np.broadcast_to(x, shape))
     for module in (floats, operands, unpacked):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
