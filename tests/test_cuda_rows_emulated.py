@@ -108,6 +108,8 @@ def test_what_was_prepared_is_dropped_with_that_of_views(card):
     gq.put(views[1], on_device([0]), on_device(np.ones((1, K), np.float32)))
     assert not any(view.has_prepared for view in views)
     assert np.asarray(d.raw)[2].any()
+    d[-1] = on_device(np.ones(K, np.float32))
+    assert np.asarray(d.raw)[N - 1].any()
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_K", "q6_K", "nvfp4"])

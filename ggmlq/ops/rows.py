@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import checked_shape
 from ..arrays.companion import by_row, multiply
+from ..arrays.indexing import is_step, written
 from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
+from ..arrays.weights import operation
 from ..base import text
 from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
 from ..dispatch.checks import as_array, as_floats, check_device, check_imatrix, check_out, float_dtype
@@ -68,7 +70,8 @@ def empty(shape: int | Sequence[int], format: str | int | Format, device: str = 
 def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
     """Encode rows of x into rows ``ids`` of q, with the bytes of :func:`ggmlq.quantize`.
 
-    Products after it see the new rows: prepared copies of q are made again. The same holds for views of q.
+    ``q[ids] = x`` is the same. Products after it see the new rows: prepared copies of q are made again. The
+    same holds for views of q.
 
     Parameters
     ----------
@@ -114,6 +117,26 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
         else:
             cuda_module("quantize.rows").put(request, q, rows, x, bool(check))
         q.written()
+
+
+@operation
+def put_at(q: QuantArray, index: Any, x: Any) -> None:
+    """``q[index] = x``: :func:`put` into the rows that an index along the first axis picks, as in NumPy."""
+    request = f"{written(index)} = x of {q!r}"
+    _check_rows(request, q)
+    if is_host(index):
+        if not is_step(index):
+            raise BlockIndexError(
+                f"{request}: rows are put by an integer, a slice, or integers or bools along the first axis; "
+                "write gq.put(q, ids, x), or q.blocks[...] = … for blocks"
+            )
+        try:
+            index = np.arange(len(q))[index]
+        except IndexError as error:
+            raise BlockIndexError(f"{request}: {error}; q has {len(q)} rows; stay within them") from None
+        with on_device_of(request, q.memory, q):
+            index = namespace(q.memory).asarray(index)
+    put(q, index, x)
 
 
 def row_operands(request: str, q: QuantArray, ids: Any, x: Any, name: str = "x") -> tuple[Any, Any]:
