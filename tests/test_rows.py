@@ -105,6 +105,7 @@ def test_rows_by_an_index(fresh):
         (6, x[0], errors.BlockIndexError, "q has 6 rows"),
         ((0, slice(0, 32)), x[0, :32], errors.BlockIndexError, r"write gq\.put"),
         (None, x, errors.BlockIndexError, r"write gq\.put"),
+        ([1, [2]], x, errors.BlockIndexError, r"write gq\.put"),
         ([1, 2], x[0], errors.ShapeError, r"\(2, 64\); reshape x"),
         (0, "x", errors.DTypeError, "x is <U1"),
     ):
