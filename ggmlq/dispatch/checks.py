@@ -37,7 +37,7 @@ def as_floats(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> 
 
 
 def as_array(request: str, x: Any, name: str, of: str) -> Any:
-    """What a caller passes as an array, ``of`` floats or integers; one on a GPU as it is."""
+    """An array over anything that a caller passes, ``of`` floats or integers; one on a GPU stays there."""
     refuse_mask(request, x)
     if not is_host(x):
         return x
@@ -50,7 +50,9 @@ def as_array(request: str, x: Any, name: str, of: str) -> Any:
 
 def is_whole(number: object, least: int, most: int = 2**63 - 1) -> bool:
     """True for an integer of Python or NumPy from ``least`` to ``most``; a bool is none."""
-    return isinstance(number, int | np.integer) and not isinstance(number, bool) and least <= number <= most
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        return False
+    return least <= int(number) <= most
 
 
 def finite(number: Any) -> float | None:

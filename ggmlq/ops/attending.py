@@ -106,8 +106,8 @@ def by_distance(a: Attention) -> Attention:
         return a
     xp, queries, positions = namespace(a.lengths), a.q.shape[2], a.k.shape[2]
     lengths = a.lengths if not is_host(a.lengths) or len({*a.lengths.tolist()}) > 1 else a.lengths[:1]
-    own = xp.minimum(lengths, positions)[:, None] - queries + xp.arange(queries)
-    mask = xp.arange(positions, dtype=np.float32) - own[:, None, :, None].astype(np.float32)
+    places = xp.minimum(lengths, positions)[:, None] - queries + xp.arange(queries)
+    mask = xp.arange(positions, dtype=np.float32) - places[:, None, :, None].astype(np.float32)
     return a._replace(mask=-abs(mask))
 
 

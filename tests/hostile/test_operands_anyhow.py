@@ -219,7 +219,8 @@ while calls < 8 or time.process_time() < end:
     print(calls, fmt, n, m, k, kernel, way, flush=True)  # the last line is the call that touched a page
     try:
         if way == 0:
-            gq.linear(floats(m, k), q, kernel=kernel, bias=floats(n), out=beside(np.zeros((m, n), np.float32)))
+            out = beside(np.zeros((m, n), np.float32))
+            gq.linear(floats(m, k), q, kernel=kernel, bias=floats(n), out=out)
         elif way == 1:
             gq.dequantize(q, out=beside(np.zeros((n, k), np.float32)))
             gq.take(q, beside(np.array([n - 1, 0])), out=beside(np.zeros((2, k), np.float16)))
