@@ -63,8 +63,8 @@ def checked(
         q, k, v, scale, bool(causal), _mask(request, mask, (batch, heads, queries, positions), places["q"]),
         _lengths(request, lengths, batch, positions, places["q"]), _window(request, window, positions),
         _number(request, "softcap", softcap, 0),
-        _by_head(request, sinks, heads, "sinks", "logit", places["q"]),
-        _slopes(request, alibi, heads, places["q"]),
+        by_head(request, sinks, heads, "sinks", "logit", places["q"]),
+        slopes_of(request, alibi, heads, places["q"]),
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def _mask(request: str, mask: Any, shape: tuple[int, ...], place: str) -> Any:
     return mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 
-def _by_head(request: str, numbers: Any, heads: int, name: str, word: str, place: str) -> Any:
+def by_head(request: str, numbers: Any, heads: int, name: str, word: str, place: str) -> Any:
     """Numbers [H] as floats, or None."""
     if numbers is None:
         return None
@@ -186,11 +186,11 @@ def _by_head(request: str, numbers: Any, heads: int, name: str, word: str, place
     return numbers
 
 
-def _slopes(request: str, alibi: Any, heads: int, place: str) -> NDArray[np.float64] | None:
+def slopes_of(request: str, alibi: Any, heads: int, place: str) -> NDArray[np.float64] | None:
     """The slopes of ALiBi on the host, by its largest bias or as they are."""
     alibi = as_array(request, alibi, "alibi's slopes", "floats")
     if alibi.ndim:
-        numbers = _by_head(request, alibi, heads, "alibi's slopes", "slope", place)
+        numbers = by_head(request, alibi, heads, "alibi's slopes", "slope", place)
         return np.asarray(numbers if is_host(numbers) else numbers.get(), np.float64)
     most = _number(request, "alibi", alibi, 0)
     return slopes(heads, most) if most else None

@@ -56,7 +56,23 @@ def of_caches():
         yield "truncate", lambda x, c=c: c.truncate(x)
 
 
-@pytest.mark.parametrize("calls", [of_attention, of_caches], ids=["attention", "caches"])
+def of_parts():
+    places, sizes = ["cpu", "cpu"], {"heads": 2, "width": 64, "positions": 9}
+    c, k = (
+        gq.parallel.KVCache(2, 64, 9, places),
+        gq.parallel.shard(gq.quantize(X, "q8_0"), places, axis="heads"),
+    )
+    for name in ("devices", *OF_CACHES[:-1]):
+        yield name, lambda x, name=name: gq.parallel.KVCache(**{"devices": places} | sizes | {name: x})
+    yield "append k", lambda x: c.append(x, X)
+    yield "append lengths", lambda x: c.append(X, X, x)
+    yield "attend", c.attend
+    for name in OPTIONS:
+        yield f"attention {name}", lambda x, name=name: gq.attention(X, k, k, **{name: x})
+    yield "truncate", c.truncate
+
+
+@pytest.mark.parametrize("calls", [of_attention, of_caches, of_parts])
 def test_anything_for_any_argument(calls):
     bare = []
     for name, call in calls():
