@@ -76,12 +76,21 @@ def test_the_oracle_is_what_numpy_computes(fresh):
 
 def test_positions_of_each_sequence_and_slopes(fresh):
     q, k, v = (fresh.standard_normal((2, n, s, 8)) for n, s in ((4, 3), (4, 9), (4, 9)))
-    got = gq.reference.attention(q, k, v, lengths=[4, 9], causal=True, alibi=8.0)
-    for b, length in enumerate((4, 9)):
-        own, at = np.arange(3)[:, None] + length - 3, np.arange(length)
-        slopes = (0.25 ** np.arange(1, 5))[:, None, None]  # 2**(-8 / 4) to the powers of ALiBi's paper
-        one = [x[b : b + 1, :, : length if x is not q else None] for x in (q, k, v)]
-        assert np.allclose(got[b], plain(*one, at <= own, bias=slopes * (at - own))[0]), b
+    slopes = 0.25 ** np.arange(1, 5)  # 2**(-8 / 4) to the powers of ALiBi's paper
+    for lengths, causal in (([4, 9], True), ([4, 9], False), ([9, 9], False)):
+        options = {"lengths": lengths, "causal": causal, "alibi": 8.0}
+        got, named = (
+            gq.reference.attention(q, k, v, **options | more) for more in ({}, {"arithmetic": "f32"})
+        )
+        y = gq.attention(q, k, v, **options)
+        for b, length in enumerate(lengths):
+            own, at = np.arange(3)[:, None] + length - 3, np.arange(length)
+            one = [x[b : b + 1, :, : length if x is not q else None] for x in (q, k, v)]
+            bias = -slopes[:, None, None] * abs(at - own)  # later positions are as far as earlier ones
+            want = plain(*one, at <= own if causal else True, bias=bias)[0]
+            assert np.allclose(got[b], want), (options, b)
+            assert np.allclose(y[b], want, atol=1e-5), (options, b)
+            assert np.allclose(named[b], want, atol=1e-5), (options, b)
 
 
 # --- the kernel -------------------------------------------------------------------------------
@@ -216,9 +225,14 @@ def arrays(*shapes):
     return [np.ones(shape, np.float32) for shape in shapes]
 
 
+def in_halves(q, k, **options):
+    return gq.reference.attention(q, k, k, arithmetic="ggml-cpu-attention", **options)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
+        (lambda q, k: in_halves(q, k, alibi=np.ones(4)), errors.DTypeError, "takes the largest bias"),
         (lambda q, k: gq.attention(q[0], k, k), errors.ShapeError, r"shapes are q \(4, 2, 32\)"),
         (lambda q, k: gq.attention(q, k[:, :, :, :16], k), errors.ShapeError, "shapes that agree"),
         (lambda q, k: gq.attention(q[:, :3], k, k), errors.ShapeError, "H a multiple of HK"),
@@ -228,6 +242,10 @@ def arrays(*shapes):
         (lambda q, k: gq.attention(q, k, k, mask=np.zeros((3, 8))), errors.ShapeError, "the mask has shape"),
         (lambda q, k: gq.attention(q, k, k, sinks=np.zeros(2)), errors.ShapeError, "one logit for each"),
         (lambda q, k: gq.attention(q, k, k, window=0), errors.DTypeError, "window is 0"),
+        (lambda q, k: gq.attention(q, k, k, window=np.nan), errors.DTypeError, "window is nan"),
+        (lambda q, k: gq.attention(q, k, k, window=2**70), errors.DTypeError, r"to 2\*\*63 - 1"),
+        (lambda q, k: gq.attention(q, k, k, scale=1e39), errors.DTypeError, "a finite number; pass scale"),
+        (lambda q, k: gq.attention(q, k, k, causal="no"), errors.DTypeError, "causal is 'no'; it is True or"),
         (lambda q, k: gq.attention(q, k, k, softcap=-1.0), errors.DTypeError, "softcap is -1.0"),
         (lambda q, k: gq.attention(q, k, k, kernel="cuda:x"), errors.UnsupportedError, "'cpu:rows'"),
         (lambda q, k: gq.attention(q, k, k, out=np.empty((1, 4, 2, 8))), errors.ShapeError, "out has shape"),

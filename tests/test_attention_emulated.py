@@ -32,6 +32,7 @@ def card(monkeypatch):
         return array
 
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
+    state.cupy.arange, state.cupy.minimum = np.arange, np.minimum
     state.cupy.broadcast_to = lambda x, shape: asarray(np.broadcast_to(x, shape))
     for module in (floats, operands, unpacked):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
@@ -92,6 +93,7 @@ def test_scores_that_options_change(card, fresh):
     k, v = (cache(fresh, "f16", 1, 1, 150, WIDTH) for _ in "kv")
     mask = np.where(fresh.random((1, 4, 2, 150)) < 0.3, -np.inf, fresh.standard_normal((1, 4, 2, 150)))
     agrees(card, q, k, v, mask=mask.astype(np.float32), softcap=5.0, alibi=8.0)
+    agrees(card, q, k, v, lengths=np.array([9]), alibi=8.0)  # the first query has later positions, too
 
 
 def test_parts_of_a_cluster(card, monkeypatch, fresh):

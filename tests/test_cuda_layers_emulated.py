@@ -15,6 +15,7 @@ import ggmlq as gq
 from ggmlq.cuda.activations import joined, layers, router
 from ggmlq.cuda.epilogue import gates
 from ggmlq.cuda.quantize import heads
+from ggmlq.errors import ShapeError
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned, turns
@@ -130,6 +131,28 @@ def test_heads_turned_and_put(card, fresh, name, halves):
         assert np.abs(written - there).max() <= 1.01 * fraction * np.abs(there).max() + 2.0**-24
         others = np.setdiff1d(np.arange(30), ids)
         assert np.array_equal(after[others], before.dequantize(np.float64)[others])
+
+
+@pytest.mark.parametrize("wrong", ["k", "v", "ids", "cache", "turns", "all"])
+def test_heads_that_do_not_fit_are_refused(card, wrong):
+    """Kernels write as many columns as heads have, and read as many pairs as turns have."""
+    shapes = {
+        "q": (6, 4, 40),
+        "k": (6, 2, 40),
+        "v": (6, 2, 24),
+        "ids": (6, 2),
+        "cache": (30, 40),
+        "turns": (6, 16),
+    }
+    more = {"k": (6, 2, 80), "v": (6, 2, 48), "ids": (6, 1), "cache": (30, 32), "turns": (6, 21)}
+    shapes |= {wrong: more[wrong]} if wrong != "all" else {"q": (6, 4, 80), "k": (6, 2, 80), "v": (6, 2, 80)}
+    q, k, v, ids, keys, turn = (on_device(np.zeros(shape, np.float32)) for shape in shapes.values())
+    f32, values = gq.formats["f32"], on_device(np.zeros((30, 24), np.float32))
+    cache = [gq.QuantArray(f32, x.shape, x.view(np.uint8)) for x in (keys, values)]
+    with pytest.raises(ShapeError, match="as wide as the rows"):
+        heads.placed((q, k, v), False, (turn, turn), ids, cache, 2)
+    with pytest.raises(ShapeError, match="as wide as the rows"):
+        heads.spread((q, k, v), False, (turn, turn), 2)
 
 
 @pytest.mark.parametrize("columns", [64, 256])

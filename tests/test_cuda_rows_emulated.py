@@ -88,6 +88,16 @@ def test_values_that_do_not_fit(card, fresh):
         gq.put(d, on_device([3, 9]), on_device(np.ones((2, K))), check=True)
 
 
+def test_rows_of_another_width(card):
+    """The launch itself compares, whoever calls it: the kernels take the columns from x."""
+    d, x = on_card(gq.empty((N, K), "q8_0")), on_device(np.ones((2, 2 * K), np.float32))
+    with pytest.raises(gq.errors.ShapeError, match="64 columns for each id"):
+        rows.put("put", d, on_device(np.array([3, 1])), x, False, unique=True)
+    with pytest.raises(gq.errors.ShapeError, match="x has a row of q for each id"):
+        gq.put(d, on_device(np.array([3, 1])), x)
+    assert not np.asarray(d.raw).any()
+
+
 def test_what_was_prepared_is_dropped_with_that_of_views(card):
     d = on_card(gq.empty((N, K), "q8_0"))
     views = d, d[2:5], d.reshape(3, 3, K)
@@ -98,6 +108,8 @@ def test_what_was_prepared_is_dropped_with_that_of_views(card):
     gq.put(views[1], on_device([0]), on_device(np.ones((1, K), np.float32)))
     assert not any(view.has_prepared for view in views)
     assert np.asarray(d.raw)[2].any()
+    d[-1] = on_device(np.ones(K, np.float32))
+    assert np.asarray(d.raw)[N - 1].any()
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_K", "q6_K", "nvfp4"])

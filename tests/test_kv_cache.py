@@ -11,6 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.cli import main
+from ggmlq.ops import encoding
 from ggmlq.ops.rotation import Rotation, hadamard
 from ggmlq.testing.families import family_model
 
@@ -82,6 +83,29 @@ def test_a_full_cache_is_an_error_and_stays_as_it_was(fresh):
     assert c.lengths.tolist() == [8, 6]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_put_refuses_what_does_not_fit(compiled, fresh, monkeypatch):
+    """Wider rows would be written beyond the memory, narrower ones repeated; both stay as they were."""
+    monkeypatch.setattr(encoding, "PATIENCE", -1 if compiled else 1 << 60)
+    for name in ("q8_0", "q4_0", "f16", "iq4_nl"):
+        c = gq.KVCache(2, 64, 100, name, name)
+        x, ids = rows(fresh, 1, 2, 30, 64), fresh.permutation(200)[:60].reshape(1, 2, 30)
+        c.put(ids, x, x)
+        assert gq.equal(c.k.reshape(200, 64)[ids.reshape(-1)], gq.quantize(x.reshape(60, 64), name))
+        before = c.k.raw.copy(), c.v.raw.copy()
+        wrong = [np.ones((1, 2, 30, width), np.float32) for width in (32, 128, 4096)]
+        for k, v, places in (
+            *((w, w, ids) for w in wrong),
+            *((-x, w, ids) for w in wrong),
+            (x, x, ids[..., 1:]),
+        ):
+            with pytest.raises(errors.ShapeError, match="has a row of q for each id"):
+                c.put(places, k, v)
+        with pytest.raises(errors.ShapeError, match="one for each of x; make room"):
+            encoding.encode_rows("x", c.k.format, wrong[1], None, np.empty((60, c.k.raw.shape[-1]), np.uint8))
+        assert all(np.array_equal(*pair) for pair in zip(before, (c.k.raw, c.v.raw), strict=True))
+
+
 def test_values_that_are_columns_of_keys(fresh):
     c = gq.KVCache(1, 192, 30, "q8_0", width_v=128, shared=True)
     k, q = rows(fresh, 1, 1, 9, 192), rows(fresh, 1, 16, 2, 192)
@@ -148,14 +172,20 @@ def test_rotations_are_orthogonal(fresh):
         (lambda c, x: gq.KVCache(0, 32, 10), errors.ShapeError, "heads is 0"),
         (lambda c, x: gq.KVCache(1, 32, 9, width_v=64, shared=True), errors.ShapeError, "first columns"),
         (lambda c, x: gq.KVCache(1, 32, 10, device="gpu"), errors.DeviceError, '"cuda:1"'),
+        (lambda c, x: gq.KVCache(10**9, 64, 10**9), errors.ShapeError, r"fewer than 2\*\*63"),
+        (lambda c, x: gq.KVCache(1, 32, 10, rotate=1.5), errors.DTypeError, "a seed from 0 on"),
         (lambda c, x: c.advance(11), errors.BlockIndexError, "from 0 to 10"),
-        (lambda c, x: c.append(x), errors.DTypeError, r"v is missing; .*append\(k, v\)"),
+        (lambda c, x: c.advance(1.5), errors.BlockIndexError, "pass an integer from 0 to 10"),
+        (lambda c, x: c.advance("x"), errors.BlockIndexError, "pass an integer from 0 to 10"),
+        (lambda c, x: c.append(x), errors.DTypeError, "v is missing; .*pass k and v"),
         (lambda c, x: c.append(x[0], x), errors.ShapeError, r"here \(1, 2, T, 32\)"),
         (lambda c, x: c.append(x, x[:, :, :1]), errors.ShapeError, "k has 3 positions, v 1"),
         (lambda c, x: c.append(x, x, lengths=[4]), errors.ShapeError, "from 0 to 3"),
         (lambda c, x: c.append(x, x, lengths=[1, 1]), errors.ShapeError, "one for each of 1"),
         (lambda c, x: c.attend(x, lengths=[1]), errors.DTypeError, "leave lengths out"),
         (lambda c, x: c.truncate(-1), errors.ShapeError, r"truncate\(-1\)"),
+        (lambda c, x: c.put([0], x), errors.DTypeError, "v is missing"),
+        (lambda c, x: c.put(np.arange(6.0).reshape(1, 2, 3), x, x), errors.DTypeError, "ids are float64"),
     ],
 )  # fmt: skip
 def test_errors(call, error, words):
@@ -163,6 +193,18 @@ def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(c, np.ones((1, 2, 3, 32), np.float32))
     assert c.lengths.tolist() == [0]
+
+
+def test_numbers_and_results_of_odd_sizes(fresh):
+    c = gq.KVCache(1, 32, 10, rotate=True)
+    x = rows(fresh, 1, 1, 4, 32)
+    c.append(x, x)
+    for most in (2**63, np.array([2**64 - 1], np.uint64)):  # no int64 holds them
+        c.truncate(most)
+        assert c.lengths.tolist() == [4]
+    with pytest.raises(errors.ShapeError, match="out has shape"):  # NumPy would write the result twice
+        c.attend(x, out=np.empty((2, 1, 4, 32)))
+    assert c.attend(x, dtype=np.float64).dtype == np.float64
 
 
 def test_the_cost_of_each_type(fresh):

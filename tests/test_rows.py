@@ -78,6 +78,44 @@ def test_rows_of_more_axes(fresh):
     assert not q[3, 0].dequantize().any()
 
 
+def test_rows_by_an_index(fresh):
+    """As NumPy's arrays of floats take them; what picks no whole rows is an error, and nothing is written."""
+    x = values(fresh, 6, 64)
+    q, floats = gq.empty((6, 64), "f32"), np.zeros((6, 64), np.float32)
+    mask = np.arange(6) % 3 == 1
+    for index in (
+        2,
+        -1,
+        np.int64(0),
+        slice(1, 4),
+        slice(None, None, -2),
+        [5, 0],
+        np.array([[1], [-2]]),
+        mask,
+        [],
+    ):
+        rows = x[np.arange(6)[::-1][index]]
+        q[index] = floats[index] = rows
+        assert np.array_equal(q.dequantize(), floats), index
+    view = q[2:4]
+    view[1] = x[0]
+    assert np.array_equal(q[3].dequantize(), x[0])
+    before = q.raw.copy()
+    for index, rows, error, words in (
+        (6, x[0], errors.BlockIndexError, "q has 6 rows"),
+        ((0, slice(0, 32)), x[0, :32], errors.BlockIndexError, r"write gq\.put"),
+        (None, x, errors.BlockIndexError, r"write gq\.put"),
+        ([1, [2]], x, errors.BlockIndexError, r"write gq\.put"),
+        ([1, 2], x[0], errors.ShapeError, r"\(2, 64\); reshape x"),
+        (0, "x", errors.DTypeError, "x is <U1"),
+    ):
+        with pytest.raises(error, match=words):
+            q[index] = rows
+    with pytest.raises(errors.ShapeError, match="it needs rows"):
+        q[0][0] = 1.0
+    assert np.array_equal(q.raw, before)
+
+
 def test_products_see_new_rows(fresh):
     """Prepared copies and recorded launches of an array and of its views are not used after a put."""
     q = gq.quantize(values(fresh, 64, 256), "q4_0").copy()

@@ -17,6 +17,7 @@ from .buffers import check_row, checked_shape, flat_bytes, frozen
 from .companion import Scale, checked_scale, reshaped, scale_at
 from .indexing import index_of, shape_of, written
 from .members import inner
+from .protocols import OPERATIONS
 from .storage import Storage
 from .weights import Weights
 
@@ -169,6 +170,12 @@ class QuantArray(Storage, Weights):
             QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped, scale)
         )
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Encode floats into rows of a writable array, as :func:`ggmlq.put` does."""
+        if not self.writable:
+            super().__setitem__(index, value)
+        OPERATIONS["put_at"](self, index, value)
+
     def _derived(self, part: QuantArray) -> QuantArray:
         """A view or copy of rows, which on a GPU may be written to where this array may."""
         if not is_host(part.memory):  # the view may be gone when a graph that read it is replayed
@@ -214,7 +221,7 @@ class QuantArray(Storage, Weights):
         return not is_host(self.memory) and self.memory.device.id == cuda_device().current()
 
     def copy(self) -> QuantArray:
-        """A copy with memory of its own: :func:`ggmlq.put` writes to it, on the host ``blocks`` too."""
+        """A copy with memory of its own, to write to: rows by ``q[i] = …``, on the host ``blocks`` too."""
         return QuantArray(self.format, self.shape, self.strided.copy(), scale=self._scale).as_writable()
 
     @inner

@@ -87,7 +87,10 @@ def is_step(step: Any) -> bool:
         return True
     if isinstance(step, bool | np.bool_ | str | bytes) or step is None or step is Ellipsis:
         return False
-    picked = np.asarray(step) if is_host(step) else step
+    try:
+        picked = np.asarray(step) if is_host(step) else step
+    except ValueError:  # lists of several lengths
+        return False
     return picked.dtype.kind in "iu" or (picked.dtype.kind == "b" and picked.ndim == 1) or not picked.size
 
 

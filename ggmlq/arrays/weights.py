@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -101,7 +101,7 @@ class Weights(Operators, NumPyProtocol):
         """``y @ q`` of rows y [..., N]: the product with q [N, K] as it lies, which sums over rows of q."""
         return OPERATIONS[self.product](y, self.T)
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: Any, value: Any) -> None:
         raise DTypeError(
             f"{written(index)} = … of {self!r}: arrays of weights are read-only; join rows with "
             f"gq.concatenate, or write to {self.stored} of q.copy()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,22 +13,19 @@ from numpy.typing import DTypeLike, NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import refuse_mask
 from ..base.devices import device_of, is_host
+from ..base.text import short
 from ..errors import DeviceError, DTypeError, ImportanceError, NonFiniteError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 
 FLOAT32 = np.dtype(np.float32)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def as_floats(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Any:
     """An operand as an array of floats; bfloat16 becomes float32, or stays if ``bfloat16`` is True."""
     if isinstance(x, QuantArray):
         raise DTypeError(f"{request}: {name} is {x!r}; floats are expected; pass {name}.dequantize()")
-    refuse_mask(request, x)
-    if is_host(x):
-        try:
-            x = np.asarray(x)
-        except (ValueError, TypeError) as error:
-            raise DTypeError(f"{request}: {name} is no array ({error}); pass an array of floats") from None
+    x = as_array(request, x, name, "floats")
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         if is_bfloat16(x):
             return x if bfloat16 else x.astype(np.float32)
@@ -36,6 +34,40 @@ def as_floats(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> 
             f"convert with {name}.astype(np.float32)"
         )
     return x
+
+
+def as_array(request: str, x: Any, name: str, of: str) -> Any:
+    """An array over anything that a caller passes, ``of`` floats or integers; one on a GPU stays there."""
+    refuse_mask(request, x)
+    if not is_host(x):
+        return x
+    try:
+        return np.asarray(x)
+    except (ValueError, TypeError) as error:
+        are = "are" if name.endswith("s") else "is"
+        raise DTypeError(f"{request}: {name} {are} no array ({error}); pass an array of {of}") from None
+
+
+def is_whole(number: object, least: int, most: int = 2**63 - 1) -> bool:
+    """True for an integer of Python or NumPy from ``least`` to ``most``; a bool is none."""
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        return False
+    return least <= int(number) <= most
+
+
+def finite(number: Any) -> float | None:
+    """A number that float32 can hold, as a float; None for anything else."""
+    try:
+        value = math.nan if isinstance(number, str | bytes) or np.ndim(number) else float(number)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if abs(value) <= LARGEST else None
+
+
+def check_flag(request: str, name: str, value: Any) -> None:
+    """Refuse what is neither true nor false, and is true for Python: a word, an array."""
+    if not isinstance(value, bool | np.bool_ | int):
+        raise DTypeError(f"{request}: {name} is {short(value)}; it is True or False; pass one of them")
 
 
 def is_bfloat16(x: Any) -> bool:
@@ -86,8 +118,8 @@ def float_dtype(request: str, dtype: DTypeLike | None) -> np.dtype[Any]:
         return kind
     try:
         kind = np.dtype(np.float32 if dtype is None else dtype)
-    except TypeError:
-        raise DTypeError(f"{request}: {dtype!r} is no dtype; ask for np.float32") from None
+    except (TypeError, ValueError):
+        raise DTypeError(f"{request}: {short(dtype)} is no dtype; ask for np.float32") from None
     if kind.kind != "f" or kind.itemsize > 8:
         raise DTypeError(
             f"{request}: values are floats, {kind} was asked for; ask for float16, bfloat16, float32 or "

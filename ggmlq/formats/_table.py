@@ -45,7 +45,7 @@ class Formats(Mapping[str, Format]):
             fmt = self._ids.get(int(key))
         else:
             raise FormatError(
-                f"formats[{key!r}]: got {type(key).__name__}; "
+                f"formats[{key!r:.80}]: got {type(key).__name__}; "
                 "a format is asked for by its name ('q4_0'), its ggml id (2) or a Format"
             )
         if fmt is None:

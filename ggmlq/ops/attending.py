@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
-from ..base.devices import device_of, is_host
-from ..dispatch.checks import as_floats
+from ..base import text
+from ..base.devices import device_of, is_host, namespace
+from ..dispatch.checks import as_array, as_floats, check_flag, finite
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 
 SHAPES = "q is [B, H, T, D], k [B, HK, S, D] and v [B, HK, S, DV], H a multiple of HK"
@@ -56,22 +57,58 @@ def checked(
         )
     batch, heads, queries, width = q.shape
     positions = k.shape[2]
-    for name, number in (("softcap", softcap), ("alibi", 0.0 if np.ndim(alibi) else alibi)):
-        if not (number >= 0 and math.isfinite(number)):
-            raise DTypeError(
-                f"{request}: {name} is {number!r}; it is a number from 0 on, 0 for none; pass 0.0"
-            )
-    if window is not None and (isinstance(window, bool) or not int(window) == window > 0):
-        raise DTypeError(
-            f"{request}: window is {window!r}; it is a number of positions, or None for all; pass 512"
-        )
+    check_flag(request, "causal", causal)
+    scale = 1 / math.sqrt(width) if scale is None else _number(request, "scale", scale)
     return Attention(
-        q, k, v, 1 / math.sqrt(width) if scale is None else float(scale), bool(causal),
-        _mask(request, mask, (batch, heads, queries, positions)),
-        _lengths(request, lengths, batch, positions, places["q"]),
-        int(window or 0), float(softcap), _by_head(request, sinks, heads, "sinks", "logit"),
-        _slopes(request, alibi, heads),
+        q, k, v, scale, bool(causal), _mask(request, mask, (batch, heads, queries, positions), places["q"]),
+        _lengths(request, lengths, batch, positions, places["q"]), _window(request, window, positions),
+        _number(request, "softcap", softcap, 0),
+        by_head(request, sinks, heads, "sinks", "logit", places["q"]),
+        slopes_of(request, alibi, heads, places["q"]),
     )  # fmt: skip
+
+
+def _number(request: str, name: str, number: Any, least: float = -math.inf) -> float:
+    value = finite(number)
+    if value is None or value < least:
+        rule = "a finite number" if least else "a finite number from 0 on, 0 for none"
+        raise DTypeError(f"{request}: {name} is {text.short(number)}; it is {rule}; pass {name}=0.5")
+    return value
+
+
+def _window(request: str, window: Any, positions: int) -> int:
+    """The positions that a query sees up to its own, no more than there are; 0 for all."""
+    if window is None:
+        return 0
+    number = finite(window)
+    if isinstance(window, bool) or number is None or not 1 <= number < 2**63 or number % 1:
+        raise DTypeError(
+            f"{request}: window is {text.short(window)}; it is a number of positions from 1 to 2**63 - 1, or "
+            "None for all; pass 512"
+        )
+    return min(int(number), max(positions, 1))
+
+
+def _check_place(request: str, name: str, x: Any, place: str) -> None:
+    """Refuse an array on a GPU where the queries are not; one on the host goes there with them."""
+    if device_of(x) not in ("cpu", place):
+        raise DeviceError(
+            f"{request}: {name} on {device_of(x)}, q on {place}; both are on one device; pass {name}.get()"
+        )
+
+
+def by_distance(a: Attention) -> Attention:
+    """The operands as kernels take them: where later positions are seen, ALiBi's distances are a mask.
+
+    By themselves kernels add slope times (position - own), which would favour later ones.
+    """
+    if a.slopes is None or a.mask is not None or a.causal or a.window:
+        return a
+    xp, queries, positions = namespace(a.lengths), a.q.shape[2], a.k.shape[2]
+    lengths = a.lengths if not is_host(a.lengths) or len({*a.lengths.tolist()}) > 1 else a.lengths[:1]
+    places = xp.minimum(lengths, positions)[:, None] - queries + xp.arange(queries)
+    mask = xp.arange(positions, dtype=np.float32) - places[:, None, :, None].astype(np.float32)
+    return a._replace(mask=-abs(mask))
 
 
 def _rows(request: str, rows: Any, name: str) -> Any:
@@ -99,7 +136,7 @@ def _lengths(request: str, lengths: Any, batch: int, positions: int, place: str)
     """The number of positions of each sequence: on the host, or where the caller has them."""
     if lengths is None:
         return np.full(batch, positions, np.int64)
-    numbers = np.asarray(lengths) if is_host(lengths) else lengths
+    numbers = as_array(request, lengths, "lengths", "integers")
     if numbers.shape != (batch,) or numbers.dtype.kind not in "iu":
         raise ShapeError(
             f"{request}: lengths are {numbers.dtype} {numbers.shape}; there is one integer for each of "
@@ -118,9 +155,10 @@ def _lengths(request: str, lengths: Any, batch: int, positions: int, place: str)
     return np.ascontiguousarray(numbers)
 
 
-def _mask(request: str, mask: Any, shape: tuple[int, ...]) -> Any:
+def _mask(request: str, mask: Any, shape: tuple[int, ...], place: str) -> Any:
     if mask is None:
         return None
+    mask = mask if hasattr(mask, "dtype") else as_array(request, mask, "mask", "floats or bools")
     if getattr(getattr(mask, "dtype", None), "kind", "") != "b":
         mask = as_floats(request, array_of(request, mask, "mask") if is_tensor(mask) else mask, "mask")
     try:
@@ -130,10 +168,11 @@ def _mask(request: str, mask: Any, shape: tuple[int, ...]) -> Any:
             f"{request}: the mask has shape {mask.shape}, scores {shape}; it is broadcast to [B, H, T, S]; "
             "pass mask[:, None] for one of each sequence"
         ) from None
+    _check_place(request, "mask", mask, place)
     return mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 
-def _by_head(request: str, numbers: Any, heads: int, name: str, word: str) -> Any:
+def by_head(request: str, numbers: Any, heads: int, name: str, word: str, place: str) -> Any:
     """Numbers [H] as floats, or None."""
     if numbers is None:
         return None
@@ -143,15 +182,18 @@ def _by_head(request: str, numbers: Any, heads: int, name: str, word: str) -> An
             f"{request}: {name} have shape {numbers.shape}; there is one {word} for each of {heads} heads of "
             f"q; pass shape ({heads},)"
         )
+    _check_place(request, name, numbers, place)
     return numbers
 
 
-def _slopes(request: str, alibi: Any, heads: int) -> NDArray[np.float64] | None:
+def slopes_of(request: str, alibi: Any, heads: int, place: str) -> NDArray[np.float64] | None:
     """The slopes of ALiBi on the host, by its largest bias or as they are."""
-    if np.ndim(alibi):
-        numbers = _by_head(request, alibi, heads, "alibi's slopes", "slope")
+    alibi = as_array(request, alibi, "alibi's slopes", "floats")
+    if alibi.ndim:
+        numbers = by_head(request, alibi, heads, "alibi's slopes", "slope", place)
         return np.asarray(numbers if is_host(numbers) else numbers.get(), np.float64)
-    return slopes(heads, alibi) if alibi else None
+    most = _number(request, "alibi", alibi, 0)
+    return slopes(heads, most) if most else None
 
 
 def slopes(heads: int, most: float) -> NDArray[np.float64]:

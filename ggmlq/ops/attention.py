@@ -13,11 +13,12 @@ from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import untraced
 from ..arrays.weights import Divided
 from ..base.devices import cuda_module, device_of, on_device_of
+from ..base.text import short
 from ..base.unwinding import until_imported
-from ..dispatch.checks import check_out, float_dtype, is_bfloat16
+from ..dispatch.checks import check_flag, check_out, float_dtype, is_bfloat16
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from .attending import Attention, checked
+from .attending import Attention, by_distance, checked
 
 # By device: kernels with their arithmetics, the usual one first.
 KERNELS = {"cpu": {"cpu:rows": "f32", "cpu:amx": "bf16"}, "cuda": {"cuda:one_pass": "f16"}}
@@ -59,14 +60,15 @@ def attention(
         The number of positions of each sequence, [B], at most S. On a GPU it may lie there: nothing waits for
         it, and larger numbers count as S.
     window : int, optional
-        A query sees so many positions up to its own.
+        A query sees so many positions up to its own, and no later one: as with ``causal=True``. For one to
+        both sides pass a mask.
     softcap : float
         Scores s become ``softcap * tanh(s / softcap)`` before the mask.
     sinks : array of floats, optional
         Logits [H] that take part in the sum of the softmax alone.
     alibi : float or array of floats
-        The largest bias of ALiBi, or slopes [H]: scores get -slope times the distance, or with a mask slope
-        times that.
+        The largest bias of ALiBi, or slopes [H]: scores get -slope times the distance of a position, an
+        earlier or a later one, from the query's own; or with a mask slope times that.
     kernel, arithmetic : str, optional
         ``"auto"``, ``"cpu:rows"``, ``"cpu:amx"`` or ``"cuda:one_pass"``; None, ``"f32"``, ``"bf16"`` or on a
         GPU ``"f16"``.
@@ -91,7 +93,8 @@ def attention(
             softcap=softcap, sinks=sinks, alibi=alibi, kernel=kernel, arithmetic=arithmetic,
             invariant=invariant, out=out, dtype=dtype,
         )  # fmt: skip
-    a = checked(request, q, k, v, scale, causal, mask, lengths, window, softcap, sinks, alibi)
+    check_flag(request, "invariant", invariant)
+    a = by_distance(checked(request, q, k, v, scale, causal, mask, lengths, window, softcap, sinks, alibi))
     place = device_of(a.q)
     name = _kernel(request, a, place, kernel, arithmetic, invariant)
     kind = float_dtype(request, dtype)
@@ -110,13 +113,14 @@ def _kernel(
 ) -> str:
     """The name of the kernel that a call names, or of the fastest in its arithmetic."""
     kernels = KERNELS[place.partition(":")[0]]
-    named = {name: rounding for name, rounding in kernels.items() if kernel in ("auto", name)}
+    words = isinstance(kernel, str) and isinstance(arithmetic, str | None)  # an array is equal to no word
+    named = {name: rounding for name, rounding in kernels.items() if words and kernel in ("auto", name)}
     fit = [name for name, rounding in named.items() if arithmetic in (None, rounding)]
     if not fit:
         listed = ", ".join(f"{name!r} in {rounding!r}" for name, rounding in kernels.items())
         raise UnsupportedError(
-            f"{request} on {place}: kernel={kernel!r}, arithmetic={arithmetic!r}; its kernels and their "
-            f"arithmetics are {listed}; leave both out, or name one of these"
+            f"{request} on {place}: kernel={short(kernel)}, arithmetic={short(arithmetic)}; its kernels and "
+            f"their arithmetics are {listed}; leave both out, or name one of these"
         )
     if fit[0] == "cpu:amx" and (reason := _refused(a, invariant)) is not None:
         raise UnsupportedError(

@@ -11,13 +11,13 @@ from ..arrays.members import Listed, inner
 from ..arrays.tensors import array_of, bits_of, is_tensor
 from ..base import text
 from ..base.devices import cuda_device, device_of, is_host, namespace, on_device_of
-from ..dispatch.checks import as_floats
+from ..dispatch.checks import as_array, as_floats, check_flag, check_out, float_dtype, is_whole
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import Format
 from .attention import attention
 from .lengths import DeviceLengths, Lengths
 from .rotation import Rotation
-from .rows import empty, put_rows
+from .rows import empty, put_rows, row_operands
 
 
 class Request:
@@ -73,15 +73,20 @@ class KVCache(Listed):
         v: str | int | Format = "q8_0", batch: int = 1, width_v: int | None = None, shared: bool = False,
         rotate: bool | int = False, device: str = "cpu",
     ) -> None:  # fmt: skip
-        request = f"KVCache({heads}, {width}, {positions})"
+        request = f"KVCache({', '.join(map(text.short, (heads, width, positions)))})"
         width_v = width if width_v is None else width_v
         for name, number in {
             "heads": heads, "width": width, "positions": positions, "batch": batch, "width_v": width_v,
         }.items():  # fmt: skip
-            if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+            if not is_whole(number, 1):
                 raise ShapeError(
-                    f"{request}: {name} is {number!r}; it is a number from 1 on; pass an integer"
+                    f"{request}: {name} is {text.short(number)}; it is a number from 1 on; pass an integer"
                 )
+        check_flag(request, "shared", shared)
+        if not isinstance(rotate, bool) and not is_whole(rotate, 0):
+            raise DTypeError(
+                f"{request}: rotate is {text.short(rotate)}; it is True, False or a seed from 0 on; pass True"
+            )
         if shared and width_v > width:
             raise ShapeError(
                 f"{request}: width_v is {width_v} with shared=True; values are the first columns of keys, "
@@ -163,11 +168,7 @@ class KVCache(Listed):
         """
         request = Request("append to", self)
         k = self._rows(request, "k", k, self._k.shape[3])
-        if self._shared != (v is None):
-            raise DTypeError(
-                f"{request}: v is {'missing' if v is None else 'there'}; a cache with shared=True takes keys "
-                "alone, any other takes both; pass " + ("append(k)" if self._shared else "append(k, v)")
-            )
+        self._check_pair(request, v)
         if v is not None:
             v = self._rows(request, "v", v, self._v.shape[3])
             if v.shape[2] != k.shape[2]:
@@ -192,10 +193,23 @@ class KVCache(Listed):
     def put(self, ids: Any, k: Any, v: Any = None) -> None:
         """Encode keys and values [B, HK, T, columns] into rows ``ids`` [B, HK, T] of [B · HK · positions].
 
-        No two ids are equal; -1 stands for a row that is left out. Lengths stay: :meth:`advance` counts.
+        No two ids are equal. One that no row has, such as -1, stands for a row that is left out. Lengths
+        stay: :meth:`advance` counts. With ``shared=True`` there is no v.
         """
-        for to, x in zip(self._flat, (k, v), strict=False):
-            put_rows(f"put into a cache of {to.format.name}", to, ids, x)
+        self._check_pair(Request("put into", self), v)
+        puts = []
+        for to, x, name in zip(self._flat, (k, v), "kv", strict=False):
+            request = f"put into a cache of {to.format.name}"
+            puts.append((request, to, *row_operands(request, to, ids, x, name)))
+        for checked in puts:
+            put_rows(*checked)
+
+    def _check_pair(self, request: Any, v: Any) -> None:
+        if self._shared != (v is None):
+            raise DTypeError(
+                f"{request}: v is {'missing' if v is None else 'there'}; a cache with shared=True takes keys "
+                f"alone, any other takes both; {'leave v out' if self._shared else 'pass k and v'}"
+            )
 
     def _rows(self, request: Any, name: str, x: Any, width: int) -> Any:
         x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
@@ -217,7 +231,7 @@ class KVCache(Listed):
         if lengths is None:
             return np.full(batch, queries, np.int64)
         numbers: Any = bits_of(request, lengths, "lengths") if is_tensor(lengths) else lengths
-        numbers = np.asarray(numbers) if is_host(numbers) else numbers
+        numbers = as_array(request, numbers, "lengths", "integers")
         inside = numbers.shape == (batch,) and numbers.dtype.kind in "iu"
         if inside and not is_host(numbers) and device_of(numbers) == self.device:
             return namespace(numbers).ascontiguousarray(numbers, np.int64)
@@ -243,11 +257,13 @@ class KVCache(Listed):
         q = as_floats(request, array_of(request, q, "q") if is_tensor(q) else q, "q", bfloat16=True)
         if q.ndim != 4 or q.shape[3] != self._k.shape[3]:
             raise ShapeError(f"{request}: q has shape {q.shape}; it is [B, H, T, D]; reshape it")
-        out, dtype = options.pop("out", None), options.pop("dtype", None)
+        out, kind = options.pop("out", None), float_dtype(request, options.pop("dtype", None))
+        if out is not None:
+            check_out(request, out, (*q.shape[:3], self._v.shape[3]), self.device)
         with on_device_of(request, q, self._k):
             y = values.back(self._attended(keys.forward(q), options))
             if out is None:
-                return y if dtype is None else y.astype(dtype)
+                return y.astype(kind, copy=False)
             out[...] = y
             return out
 
@@ -263,10 +279,11 @@ class KVCache(Listed):
     def advance(self, count: int) -> None:
         """Count so many positions more of each sequence, whose rows were put into :attr:`k` and :attr:`v`."""
         known, most = self._lengths.known, self._k.shape[2]
-        if count < 0 or (known is not None and known.max() + count > most):
+        left = most if known is None else most - int(known.max())
+        if not is_whole(count, 0, left):
             raise BlockIndexError(
-                f"advance({count}) of {self!r}: there are no such positions; the cache has {most}; pass a "
-                f"number from 0 to {most - len(self)}"
+                f"advance({text.short(count)}) of {self!r}: there are no such positions; the cache has "
+                f"{most}; pass an integer from 0 to {left}"
             )
         self._lengths.skip(count)
 
@@ -277,7 +294,7 @@ class KVCache(Listed):
         """
         request: Any = Request("truncate of", self)
         most: Any = bits_of(request, n, "n") if is_tensor(n) else n
-        most = np.asarray(most) if is_host(most) else most
+        most = as_array(request, most, "n", "integers")
         if not is_host(most) and device_of(most) != self.device:
             most = most.get()
         shapes = (), (self._lengths.batch,)
@@ -288,6 +305,7 @@ class KVCache(Listed):
             )
         with on_device_of(request, self._k.memory, self._k):
             if is_host(most):
+                most = np.minimum(most, self._k.shape[2])  # a number beyond int64 stays one
                 self._lengths.cut(most.astype(np.int64) if most.ndim else int(most))
             else:
                 self._lengths.cut(namespace(most).maximum(most.astype(np.int64, copy=False), 0))

@@ -18,7 +18,7 @@ from ..base.progress import Progress
 from ..base.threads import PARTS, num_threads, share
 from ..base.unwinding import until_imported
 from ..dispatch.checks import finite_float32
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, ShapeError
 from ..formats import BlockFormat, Format
 from ..formats.format import Bytes, Floats
 from ..formats.scalars import ScalarFormat
@@ -47,6 +47,11 @@ class Encoder(NamedTuple):
 def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
     """Encode finite x [..., K] into blocks [rows, bytes a row]; True if all blocks are valid."""
     rows = x.reshape(-1, x.shape[-1])
+    if blocks.shape != (len(rows), fmt.row_bytes(x.shape[-1])):  # or compiled code writes beyond them
+        raise ShapeError(
+            f"{request}: x has shape {x.shape}, its blocks of {fmt.name} {blocks.shape} bytes; they are rows "
+            f"of {fmt.row_bytes(x.shape[-1])} bytes, one for each of x; make room of that shape"
+        )
     encoder = _encoder(fmt, rows.size, weights is not None)
     few = max(1, encoder.slab // rows.shape[1])
     damaged: list[int] = []

@@ -6,6 +6,7 @@ on the host such an id is an error unless the caller says ``check=False``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..arrays.buffers import checked_shape, refuse_mask
+from ..arrays.buffers import checked_shape
 from ..arrays.companion import by_row, multiply
+from ..arrays.indexing import is_step, written
 from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
+from ..arrays.weights import operation
+from ..base import text
 from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
-from ..dispatch.checks import as_floats, check_device, check_imatrix, check_out, float_dtype
-from ..errors import BlockIndexError, DTypeError, ShapeError, UnsupportedError
+from ..dispatch.checks import as_array, as_floats, check_device, check_imatrix, check_out, float_dtype
+from ..errors import BlockIndexError, DTypeError, HostMemoryError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from .decoding import decode_picked
 from .encoding import encode_rows
@@ -43,10 +47,21 @@ def empty(shape: int | Sequence[int], format: str | int | Format, device: str = 
     (<QuantArray q8_0 (4, 64), ne [64, 4], 272 bytes, cpu>, True)
     """
     fmt = FORMATS[format]
-    dims = checked_shape(f"empty({shape!r}, {fmt.name!r})", fmt, shape)
+    request = f"empty({text.short(shape)}, {fmt.name!r})"
+    dims = checked_shape(request, fmt, shape)
     size = (*dims[:-1], fmt.row_bytes(dims[-1] if dims else 1))
-    if device == "cpu":
-        return QuantArray(fmt, dims, np.zeros(size, np.uint8))
+    if (nbytes := math.prod(size)) >= 2**63:
+        raise ShapeError(
+            f"{request}: it has {nbytes} bytes; an array has fewer than 2**63; pass a smaller shape"
+        )
+    if isinstance(device, str) and device == "cpu":  # an array is equal to no word
+        try:
+            return QuantArray(fmt, dims, np.zeros(size, np.uint8))
+        except MemoryError:
+            raise HostMemoryError(
+                f"{request}: it has {text.size(nbytes)}, more than the machine or the limit of this process "
+                "leaves; pass a smaller shape"
+            ) from None
     with cuda_device().named(device):
         return QuantArray(fmt, dims, cuda_device().cupy().zeros(size, np.uint8)).as_writable()
 
@@ -55,7 +70,8 @@ def empty(shape: int | Sequence[int], format: str | int | Format, device: str = 
 def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
     """Encode rows of x into rows ``ids`` of q, with the bytes of :func:`ggmlq.quantize`.
 
-    Products after it see the new rows: prepared copies of q are made again. The same holds for views of q.
+    ``q[ids] = x`` is the same. Products after it see the new rows: prepared copies of q are made again. The
+    same holds for views of q.
 
     Parameters
     ----------
@@ -91,14 +107,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
         )
     check_can_quantize(request, q.format)
     check_imatrix(request, q.format, None, q.shape[-1])
-    rows, x = _ids(request, ids, q), array_of(request, x, "x") if is_tensor(x) else x
-    x = as_floats(request, x, bfloat16=True)
-    check_device(request, device_of(x), q)
-    if x.shape != (*rows.shape, *q.shape[1:]):
-        raise ShapeError(
-            f"{request}: x has shape {x.shape}, ids {rows.shape}; x has a row of q for each id, of shape "
-            f"{(*rows.shape, *q.shape[1:])}; reshape x, or pass as many ids"
-        )
+    rows, x = row_operands(request, q, ids, x)
     with on_device_of(request, q.memory, q):
         rows = _seen(request, rows, q, check)
         if not x.size:
@@ -110,8 +119,41 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
         q.written()
 
 
+@operation
+def put_at(q: QuantArray, index: Any, x: Any) -> None:
+    """``q[index] = x``: :func:`put` into the rows that an index along the first axis picks, as in NumPy."""
+    request = f"{written(index)} = x of {q!r}"
+    _check_rows(request, q)
+    if is_host(index):
+        if not is_step(index):
+            raise BlockIndexError(
+                f"{request}: rows are put by an integer, a slice, or integers or bools along the first axis; "
+                "write gq.put(q, ids, x), or q.blocks[...] = … for blocks"
+            )
+        try:
+            index = np.arange(len(q))[index]
+        except IndexError as error:
+            raise BlockIndexError(f"{request}: {error}; q has {len(q)} rows; stay within them") from None
+        with on_device_of(request, q.memory, q):
+            index = namespace(q.memory).asarray(index)
+    put(q, index, x)
+
+
+def row_operands(request: str, q: QuantArray, ids: Any, x: Any, name: str = "x") -> tuple[Any, Any]:
+    """Ids and floats, checked: x has a row of q for each id. Compiled encoders write as much as x has."""
+    rows = _ids(request, ids, q)
+    x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
+    check_device(request, device_of(x), q, name)
+    if x.shape != (*rows.shape, *q.shape[1:]):
+        raise ShapeError(
+            f"{request}: {name} has shape {x.shape}, ids {rows.shape}; {name} has a row of q for each id, of "
+            f"shape {(*rows.shape, *q.shape[1:])}; reshape {name}, or pass as many ids"
+        )
+    return rows, x
+
+
 def put_rows(request: str, q: QuantArray, ids: Any, x: Any) -> None:
-    """:func:`put` of checked operands, of which no two ids are equal and none is looked at."""
+    """:func:`put` of operands that :func:`row_operands` gave; no two ids are equal, none is looked at."""
     with on_device_of(request, q.memory, q):
         if not x.size:
             return
@@ -210,14 +252,7 @@ def _check_rows(request: str, q: Any) -> None:
 
 def _ids(request: str, ids: Any, q: QuantArray) -> Any:
     """Ids as int64 on the device of q, of their shape."""
-    refuse_mask(request, ids)
-    if is_tensor(ids):
-        ids = bits_of(request, ids, "ids")
-    if is_host(ids):
-        try:
-            ids = np.asarray(ids)
-        except (ValueError, TypeError) as error:
-            raise DTypeError(f"{request}: ids are no array ({error}); pass integers") from None
+    ids = as_array(request, bits_of(request, ids, "ids") if is_tensor(ids) else ids, "ids", "integers")
     if ids.dtype.kind not in "iu" and ids.size:
         raise DTypeError(
             f"{request}: ids are {ids.dtype}; they are numbers of rows, integers of any type; convert with "

@@ -10,16 +10,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..arrays.members import Listed
 from ..base import text
 from ..base.devices import device_of, is_host, namespace
-from ..dispatch.checks import as_floats, check_out, float_dtype
+from ..dispatch.checks import as_array, as_floats, check_out, float_dtype, is_whole
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops import KVCache as Cache
 from ..ops import attention
-from ..ops.attending import slopes
+from ..ops.attending import by_head, slopes_of
 from ..ops.cache import Request
 from .cuts import Spans
 from .parts import Parts
@@ -105,10 +103,10 @@ class Division(NamedTuple):
 def division(request: str, heads: int, devices: Any, *facts: Any) -> Division:
     """Heads of keys in even parts on devices."""
     names = canonical(request, devices)
-    if heads < len(names):
+    if not is_whole(heads, len(names)):
         raise ShapeError(
-            f"{request}: {heads} heads of keys are not enough for {len(names)} devices; each has one at "
-            "least; name fewer devices"
+            f"{request}: {text.short(heads)} heads of keys are not enough for {len(names)} devices; each has "
+            "one at least; name fewer devices"
         )
     spans = tuple(pairwise(heads * i // len(names) for i in range(len(names) + 1)))
     return Division(team_of(names, None), spans, *facts)
@@ -123,6 +121,7 @@ def attended(
     home, kind = d.home_of(request, q, "q"), float_dtype(request, dtype)
     stay, heads = isinstance(q, Parts), d.heads_of(request, q, "q", d.width)
     spans = d.times(heads // d.heads)
+    options = _checked(request, options, heads, home)
     shape = (d.batch, heads, q.shape[-2], d.width_v)
     if out is not None:
         if stay:
@@ -151,18 +150,29 @@ def attended(
         return y
 
 
+def _checked(request: str, options: dict[str, Any], heads: int, home: str) -> dict[str, Any]:
+    """Options with what belongs to heads as arrays of all heads, or left out where there is none of it."""
+    arrays = {
+        "sinks": by_head(request, options.get("sinks"), heads, "sinks", "logit", home),
+        "alibi": slopes_of(request, options.get("alibi", 0.0), heads, home),
+        "mask": options.get("mask"),
+    }
+    if arrays["mask"] is not None and not hasattr(arrays["mask"], "dtype"):
+        arrays["mask"] = as_array(request, arrays["mask"], "mask", "floats or bools")
+    left = {name: option for name, option in options.items() if name not in arrays}
+    return left | {name: array for name, array in arrays.items() if array is not None}
+
+
 def _shares(run: Any, options: dict[str, Any], spans: Spans) -> list[dict[str, Any]]:
     """The options of each device: what belongs to heads is cut, arrays on GPUs are copied."""
     shares: list[dict[str, Any]] = [{} for _ in spans]
     for name, option in options.items():
-        number = name == "alibi" and not np.ndim(option) and option
-        value = slopes(spans[-1][1], option) if number else option
-        pieces = [value] * len(spans)
-        if name in ("sinks", "alibi") and np.ndim(value):
-            pieces = [value[first:end] for first, end in spans]
-        elif name == "mask" and np.ndim(value) > 2 and value.shape[-3] > 1:
-            pieces = [value[..., first:end, :, :] for first, end in spans]
-        if not is_host(value):
+        pieces = [option] * len(spans)
+        if name in ("sinks", "alibi"):
+            pieces = [option[first:end] for first, end in spans]
+        elif name == "mask" and option.ndim > 2 and option.shape[-3] > 1:
+            pieces = [option[..., first:end, :, :] for first, end in spans]
+        if not is_host(option):
             pieces = run.give(pieces)
         for share, piece in zip(shares, pieces, strict=True):
             share[name] = piece
@@ -210,7 +220,7 @@ class KVCache(Listed):
     """
 
     def __init__(self, heads: int, width: int, positions: int, devices: Any, **options: Any) -> None:
-        request = f"parallel.KVCache({heads}, {width}, {positions}, {text.short(devices)})"
+        request = f"parallel.KVCache({', '.join(map(text.short, (heads, width, positions, devices)))})"
         width_v = options.get("width_v")
         self._division = division(
             request, heads, devices, options.get("batch", 1), width, width if width_v is None else width_v, []

@@ -17,7 +17,8 @@ WAY = 'pass a list such as ["cuda:0", "cuda:1"], [0, 1] or ["cpu", "cpu"]'
 def canonical(request: str, devices: Any) -> tuple[str, ...]:
     """The names of devices, each checked to be there; one device may stand alone or be named twice."""
     alone = isinstance(devices, str | int | np.integer) or hasattr(devices, "id")
-    listed = [devices] if alone else list(devices) if isinstance(devices, Iterable) else None
+    several = isinstance(devices, Iterable) and getattr(devices, "ndim", True)  # an array of no axis is none
+    listed = [devices] if alone else list(devices) if several else None
     if not listed:
         raise DeviceError(
             f"{request}: devices={short(devices)} names no device; an array lies on one at least; {WAY}"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..base.devices import to_host
+from ..dispatch.checks import finite
 from ..errors import DTypeError, UnsupportedError
 from ..ops.attending import Attention, checked, slopes
 from .nodes import ATTENTIONS, node
@@ -94,7 +95,12 @@ def _node(request: str, q: Any, k: Any, v: Any, arithmetic: str, options: dict[s
         raise DTypeError(f"{request}: parts is {parts!r}; it is a number of threads, from 1 on; leave it out")
     a = _checked(request, q, k, v, options)
     rows = [one if isinstance(one, QuantArray) else _numbers(one) for one in (a.k, a.v)]
-    alibi = 0.0 if a.slopes is None else float(options["alibi"])
+    alibi = 0.0 if a.slopes is None else finite(options["alibi"])
+    if alibi is None:
+        raise DTypeError(
+            f"{request}: alibi has slopes, and arithmetic {arithmetic!r} takes the largest bias, from which "
+            "llama.cpp has them; pass a number"
+        )
     params = {
         "scale": a.scale, "bias": alibi, "cap": a.softcap, "arithmetic": arithmetic, "parts": parts,
         "kinds": tuple(_kind(one) for one in (a.k, a.v)),
@@ -128,7 +134,7 @@ def _whole_mask(a: Attention) -> Wide | None:
         if a.mask is not None:
             whole[b] = np.broadcast_to(_bias(a.mask), (batch, heads, queries, positions))[b]
         elif a.slopes is not None:
-            whole[b] = at - place
+            whole[b] = -abs(at - place)
         hidden = np.broadcast_to(at >= length, whole.shape[-2:])
         if a.causal or a.window:
             hidden = hidden | (at > place)
@@ -148,7 +154,7 @@ def _head(a: Attention, h: int, q: Wide, k: Wide, v: Wide, bias: Wide | None) ->
         if bias is not None:
             scores = scores + (bias if a.slopes is None else a.slopes[h] * bias)
         elif a.slopes is not None:
-            scores = scores + a.slopes[h] * (at - place)
+            scores = scores - a.slopes[h] * abs(at - place)
         seen = np.ones(scores.shape, bool)
         if a.causal or a.window:
             seen &= at <= place

@@ -276,7 +276,7 @@ def number(device: str) -> int | None:
     """The number in ``"cuda:1"``; None for ``"cuda"``, which means CuPy's current device."""
     kind, _, index = str(device).partition(":")
     if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
-        raise DeviceError(f'device {device!r}: devices are "cpu", "cuda" and "cuda:0", "cuda:1", …')
+        raise DeviceError(f'device {device!r:.40}: devices are "cpu", "cuda" and "cuda:0", "cuda:1", …')
     return int(index) if index else None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import ShapeError
 from ..activations.layers import ROWS, THREADS, VECTOR
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
@@ -99,6 +100,21 @@ def heads_placer(halves: bool, name: str) -> Kernel:
     return Kernel(title, kernel, *parameters, threads=THREADS, early=True)
 
 
+def _check(
+    heads: tuple[Any, Any, Any], turns: tuple[Any, Any], ids: tuple[int, ...], widths: tuple[int, ...]
+) -> None:
+    """Refuse heads and turns that do not fit rows of these widths: kernels read and write as heads say."""
+    (tokens, _, columns), kv_heads, pairs = heads[0].shape, heads[1].shape[1], turns[0].shape[-1]
+    fit = [x.shape for x in heads[1:]] == [(tokens, kv_heads, width) for width in widths]
+    turn = all(part.shape == (tokens, pairs) for part in turns) and 2 * pairs <= columns
+    if not (fit and turn and ids == (tokens, kv_heads) and columns == widths[0]):
+        raise ShapeError(
+            f"heads {', '.join(str(x.shape) for x in heads)}, {pairs} pairs turned, into rows {ids} of "
+            f"{widths} columns: queries, keys and values are [tokens, heads, columns], as wide as the rows; "
+            "correct the sizes of heads in the model's metadata"
+        )
+
+
 def placed(
     heads: tuple[Any, Any, Any], halves: bool, turns: tuple[Any, Any], ids: Any, cache: tuple[Any, Any],
     batch: int,
@@ -110,6 +126,7 @@ def placed(
     xp = cupy()
     (tokens, count, columns), (_, kv_heads, columns_v) = heads[0].shape, heads[2].shape
     cos, sin = (xp.ascontiguousarray(part) for part in turns)
+    _check(heads, turns, ids.shape, tuple(rows.shape[-1] for rows in cache))
     fmt, (keys, values) = cache[0].format, cache
     raw = (
         rows.raw.reshape(-1).view(np.uint32 if fmt.name == "f32" else np.uint16) for rows in (keys, values)
@@ -193,6 +210,7 @@ def spread(
     xp = cupy()
     (tokens, count, columns), kv_heads = heads[0].shape, heads[1].shape[1]
     cos, sin = (xp.ascontiguousarray(part) for part in turns)
+    _check(heads, turns, (tokens, kv_heads), (columns if columns in SPREAD else 0, columns))
     out = xp.empty((batch, count, tokens // batch, columns), np.float32)
     keys, values = (xp.empty((tokens, kv_heads, columns), np.float32) for _ in range(2))
     heads_spreader(halves, columns)(

@@ -7,13 +7,14 @@ further on. With many rows that takes longer than finding out before, so CuPy do
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ...arrays.array import QuantArray
-from ...errors import NonFiniteError, UnsupportedError
+from ...errors import NonFiniteError, ShapeError, UnsupportedError
 from ...formats import FORMATS
 from ..activations.floats import aligned_floats
 from ..intrinsics import dependent_launch, ptx
@@ -166,7 +167,12 @@ def put(request: str, q: QuantArray, ids: Any, x: Any, check: bool, unique: bool
     ids, unfit = ids.reshape(-1), cp.zeros(1, np.uint32) if check else _unread(current())
     if len(ids) > SEARCHED and not unique:
         ids, unique = _last_ones(ids, len(q)), True
-    raw, columns = q.raw.reshape(-1), bits.size // len(ids)
+    raw, columns = q.raw.reshape(-1), math.prod(q.shape[1:])
+    if bits.size != len(ids) * columns:  # or rows would lie over others, and beyond the last
+        raise ShapeError(
+            f"{request}: x has {bits.size} values, ids {len(ids)}; there are {columns} columns for each id; "
+            "pass rows of that width"
+        )
     facts: tuple[int, ...] = columns, len(q)
     if fmt.name in ENCODERS:
         blocks = bits.size // RUN
