@@ -20,7 +20,6 @@ import contextlib
 import itertools
 import math
 import mmap
-import os
 import queue
 import threading
 import time
@@ -29,6 +28,7 @@ from typing import NoReturn
 
 from ..errors import HostMemoryError, ShapeError
 from .cores import available
+from .forks import in_child
 
 PARTS = 4  # for each thread: the last part to finish leaves the others idle for a quarter at most
 PAUSE = 1.0  # seconds until the system is asked for threads again that it refused
@@ -209,8 +209,7 @@ def _after_fork() -> None:
     globals()["_pool"] = _Pool()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 def inside_pool() -> bool:

@@ -29,6 +29,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..base.forks import in_child
 from ..base.text import printable
 from ..errors import ConfigError, FormatError
 from ..formats import FORMATS, BlockFormat
@@ -126,8 +127,7 @@ def _after_fork() -> None:
     globals()["_LOCK"] = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 def remembered(processor: Processor) -> dict[Case, Times]:

@@ -110,6 +110,7 @@ def model_name() -> str | None:
     return None
 
 
+@cache
 def cpu_name() -> str:
     """LLVM's name of the CPU that Numba compiles for."""
     name: str | None = _config("CPU_NAME")
