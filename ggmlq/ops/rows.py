@@ -17,6 +17,7 @@ from ..arrays.buffers import checked_shape, refuse_mask
 from ..arrays.companion import by_row, multiply
 from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
 from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
+from ..base.text import Request
 from ..dispatch.checks import as_floats, check_device, check_imatrix, check_out, float_dtype
 from ..errors import BlockIndexError, DTypeError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
@@ -77,7 +78,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
     >>> q.dequantize()[:, 0]
     array([3., 0., 1., 0.], dtype=float32)
     """
-    request = f"put(q, ids, x) with {q!r}"
+    request: Any = Request("put(q, ids, x) with", q)
     _check_rows(request, q)
     if not q.writable:
         raise DTypeError(
@@ -161,7 +162,7 @@ def take(
     >>> gq.take(q, [3, 1, 3])[:, 0], gq.take(q, [[7]], np.float16, check=False)[0, 0, 0]
     (array([3., 1., 3.], dtype=float32), np.float16(nan))
     """
-    request = f"take(q, ids) of {q!r}"
+    request: Any = Request("take(q, ids) of", q)
     _check_rows(request, q)
     rows, kind = _ids(request, ids, q), float_dtype(request, dtype)
     shape = (*rows.shape, *q.shape[1:])

@@ -15,12 +15,12 @@ import numpy as np
 from ..arrays.members import Listed
 from ..base import text
 from ..base.devices import device_of, is_host, namespace
+from ..base.text import Request
 from ..dispatch.checks import as_floats, check_out, float_dtype
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops import KVCache as Cache
 from ..ops import attention
 from ..ops.attending import slopes
-from ..ops.cache import Request
 from .cuts import Spans
 from .parts import Parts
 from .places import canonical
