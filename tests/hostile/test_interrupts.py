@@ -252,9 +252,12 @@ def test_a_signal_between_those_that_are_held_back_is_not_lost():
     try:
         for number in before:
             signal.signal(number, ends)
-        with pytest.raises(InterruptedError), Whole():
-            mine = signal.getsignal(signal.SIGUSR1)
-            signal.raise_signal(signal.SIGTERM)
+        whole = Whole()
+        whole.__enter__()
+        mine = signal.getsignal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(InterruptedError):
+            whole.__exit__()
         assert told == [signal.SIGTERM]
         signal.signal(signal.SIGUSR1, mine)  # as if it had been left behind
         with pytest.raises(InterruptedError):

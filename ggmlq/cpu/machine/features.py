@@ -44,9 +44,10 @@ def compiled_for() -> frozenset[str]:
         with until_imported("numba"):
             text = str(import_module("numba.core.codegen").get_host_cpu_features())
     if text is None:
-        with contextlib.suppress(RuntimeError):  # of a system where LLVM cannot tell: nothing is certain then
-            with Whole():  # an exception in LLVM's Python may free memory twice
-                text = llvm.get_host_cpu_features().flatten()
+        # Whole: an exception in LLVM's Python may free memory twice. RuntimeError: of a system where LLVM
+        # cannot tell, and nothing is certain then.
+        with contextlib.suppress(RuntimeError), Whole():
+            text = llvm.get_host_cpu_features().flatten()
     features = frozenset(name[1:] for name in (text or "").split(",") if name.startswith("+"))
     return features | {"dotprod"} if _lacks_dotprod(features, text or "") else features
 

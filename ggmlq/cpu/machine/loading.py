@@ -67,8 +67,8 @@ def _load(name: str, content: bytes) -> Loaded:
         check_room(ROOM, PIECES)
     except OSError as error:
         raise HostMemoryError(
-            f"{name}: its code cannot be loaded ({error}); LLVM needs some {ROOM >> 20} MiB of addresses, and "
-            "ends the process without; free memory, or raise the limit of this process"
+            f"{name}: its code cannot be loaded ({error}); LLVM needs some {ROOM >> 20} MiB of addresses, "
+            "and ends the process without; free memory, or raise the limit of this process"
         ) from error
     _ready()
     machine = llvm.Target.from_default_triple().create_target_machine()
