@@ -189,8 +189,13 @@ def read(path: str | Path) -> dict[Processor, dict[Case, Times]]:
     """The times of a file, checked; a ConfigError says what is wrong with it."""
     request = f"{FILE}={printable(str(path))}"
     try:
+        if not Path(path).is_file():  # a pipe would be waited for
+            os.stat(path)
+            _refuse(request, "it is no regular file")
         with open(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{request}: the file cannot be read: {error}; leave the variable out") from None
     if len(content) > MOST_BYTES:
