@@ -111,8 +111,7 @@ class _OnDisk:
         if not self._name:
             self._name = f"{self._function.__name__}_{_digest(described(self._function))}"
             self._function.__qualname__ = self._name
-        with Whole():  # an exception in LLVM's Python may free memory twice
-            result = disk_cache.load(self._origin(signature), context) if self._on_disk else None
+        result = disk_cache.load(self._origin(signature), context) if self._on_disk else None
         if result is None and self._on_disk:  # it is compiled next, with all that it calls
             what = f"compiling {self._function.__name__} for this CPU, once"
             self._report.enter_context(long_work(what, _unreported[0]))
