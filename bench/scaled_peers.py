@@ -66,7 +66,7 @@ class TorchReplays(Replays):
                 for i in range(copies):
                     work(i % count)
         self.torch, self.torch_stream = torch, torch_stream
-        self.stream = device.cupy().cuda.ExternalStream(torch_stream.cuda_stream)
+        self.stream = device.cupy().cuda.Stream.from_external(torch_stream)
         self.times(0)
 
     def replay(self) -> None:

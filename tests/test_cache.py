@@ -37,8 +37,12 @@ def test_all_entries_go_and_nothing_else(place):
     made().save("a", b"content")
     made().save("b", b"content")
     (place / HOME / KERNELS / "notes.txt").write_text("mine")
+    (place / HOME / KERNELS / "mine.partial").write_text("mine")
+    (place / HOME / KERNELS / "c.code-0a1b2c3d.partial").write_bytes(bytes(99))  # its writer was killed
+    facts = made().examine()
+    assert (facts.kernels, facts.bytes) == (2, 99 + 2 * (7 + disk.SEAL))
     made().empty()
-    assert sorted(os.listdir(place / HOME / KERNELS)) == [MARK, "notes.txt"]
+    assert sorted(os.listdir(place / HOME / KERNELS)) == [MARK, "mine.partial", "notes.txt"]
 
 
 @pytest.mark.parametrize("content", [b"", b"content", b"x" * 16, b"junk" * 100])
@@ -67,6 +71,12 @@ def test_entries_that_were_not_used_for_longest_go_first(place, monkeypatch):
     monkeypatch.setattr(disk, "MOST", 3 * (100 + disk.SEAL))
     made().save("d", bytes(100))
     assert [name for name in "abcd" if made().load(name)] == ["a", "c", "d"]
+    partial = place / HOME / KERNELS / "e.code-0a1b2c3d.partial"
+    partial.write_bytes(bytes(1000))
+    os.utime(partial, (1, 1))
+    made().save("e", bytes(100))
+    assert not partial.exists()
+    assert made().load("e")
 
 
 def test_folders_of_earlier_versions_go_and_nothing_else(place):

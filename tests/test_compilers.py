@@ -304,3 +304,23 @@ def test_code_is_kept_by_compiler_and_version():
     assert key.startswith("numba-cuda-mlir 0.")
     assert "llvmlite" not in key
     assert "mlir_builder" in key  # a change of the seam is one of all code
+
+
+def test_a_deprecation_of_numpy_is_no_error_of_an_import():
+    """numba-cuda 0.30 makes a timedelta64 without a unit: NumPy 2.5 warns, and a user may run -W error."""
+    if not missing.has("numba_cuda"):
+        pytest.skip("numba-cuda is not installed")
+    code = """
+        import sys, warnings
+        class Warns:
+            def find_spec(self, name, path=None, target=None):
+                if name == "numba.cuda.np.npdatetime_helpers":
+                    text = "The 'generic' unit for NumPy timedelta is deprecated, and will raise an error"
+                    warnings.warn(text, DeprecationWarning)
+                    print("warned")
+        sys.meta_path.insert(0, Warns())
+        import ggmlq.cuda.intrinsics.numba_cuda
+    """
+    told = [sys.executable, "-W", "error", "-c", re.sub("(?m)^ {8}", "", code)]
+    done = subprocess.run(told, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "warned\n"), done.stderr

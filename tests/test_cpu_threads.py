@@ -147,6 +147,54 @@ def test_a_forked_process_has_threads_of_its_own():
     assert child.stdout.split() == ["0", "True"]
 
 
+BUSY = """
+import faulthandler, importlib.util, os, sys, threading, time
+from importlib import import_module
+import numpy as np, ggmlq as gq
+from ggmlq.base.forks import KERNELS
+from ggmlq.cpu.machine import features
+import llvmlite.binding as llvm
+from numba.core.compiler_lock import global_compiler_lock
+
+class Slow:  # a module that is imported for a while
+    def find_spec(self, name, path=None, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "ggmlq.slow" else None
+    def create_module(self, spec): pass
+    def exec_module(self, module): hold()
+
+def hold():
+    begun.set()
+    time.sleep(0.3)
+def beside(lock):
+    with lock: hold()
+
+sys.meta_path.insert(0, Slow())
+q, x = gq.quantize(np.eye(64, dtype=np.float32), "q4_0"), np.ones((1, 64), np.float32)
+works = [(beside, lock) for lock in (KERNELS, global_compiler_lock, llvm.ffi.lib._lock)]
+for work, argument in [*works, (import_module, "ggmlq.slow")]:
+    begun = threading.Event()
+    threading.Thread(target=work, args=(argument,)).start()
+    begun.wait()
+    if not (pid := os.fork()):
+        faulthandler.dump_traceback_later(20, exit=True)
+        for _, lock in works:
+            with lock: pass
+        import_module("ggmlq.slow")
+        features.cpu_name.cache_clear()
+        os._exit(0 if (x @ q.T).any() else 3)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_fork_waits_for_threads_that_compile_or_import():
+    """Their locks would stay taken in the child."""
+    if not hasattr(os, "fork"):
+        pytest.skip("this system cannot fork")
+    told = [sys.executable, "-W", "ignore", "-c", BUSY]
+    child = subprocess.run(told, check=False, capture_output=True, text=True, timeout=300)
+    assert child.stdout.split() == ["0"] * 4, child.stdout + child.stderr
+
+
 # --- what is kept with the weights ----------------------------------------------------------
 
 

@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,8 @@ from ggmlq import tasks
 from ggmlq.base import threads
 from ggmlq.cli import main
 from ggmlq.errors import ConvertError, DTypeError, GGUFError, WorkerError
-from ggmlq.tasks import rows
+from ggmlq.tasks import pools, rows
+from ggmlq.tasks.executor import kill
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -111,6 +114,37 @@ def test_a_worker_killed_in_the_middle_is_replaced(tmp_path, fresh, small):
     a, b = bytes_of(tmp_path / "alone.gguf", tmp_path / "shared.gguf")
     assert a == b
     assert sorted(os.listdir(tmp_path)) == ["alone.gguf", "in.gguf", "marks", "shared.gguf"]
+
+
+def half_a_message():
+    """Send half a result, and then nothing."""
+    from multiprocessing.connection import Connection
+
+    def cut(self, buf):
+        os.write(self._handle, bytes(buf)[: len(buf) // 2])
+        time.sleep(99)
+
+    Connection._send = cut
+    return b"so much"
+
+
+def test_workers_killed_in_the_middle_of_a_message(monkeypatch):
+    """The thread that reads it ends, for which the end of the process waits."""
+    heard, receive = threading.Event(), Connection._recv
+
+    def recv(self, size, *more):
+        heard.set()
+        return receive(self, size, *more)
+
+    with pools.processes(1) as pool:
+        pool.submit(os.getpid).result(60)  # it is there
+        monkeypatch.setattr(Connection, "_recv", recv)
+        thread = pool._executor_manager_thread
+        pool.submit(half_a_message)
+        assert heard.wait(60)
+        kill(pool)
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_tensor_that_kills_whoever_touches_it_is_named(tmp_path, fresh):

@@ -198,6 +198,14 @@ def test_a_wrong_option_is_one_line(capsys, words, told):
     assert said.err.count("\n") == 1
 
 
+def test_an_earlier_run_of_brackets_or_without_end(capsys, tmp_path):
+    step = '{"kernel": "a", "rows": Infinity, "seconds": 1}'
+    for text in ("[" * 100_000, f'{{"shape": [1], "steps": [{step}]}}'):
+        (tmp_path / "run.json").write_text(text)
+        assert cli.main(["ladder", "--rows", "1", "--against", str(tmp_path / "run.json")]) == 2
+        assert "no result of" in capsys.readouterr().err
+
+
 def test_weights_that_are_wider_than_what_is_drawn():
     q = climb.weights("q4_K", 3, 8448, "cpu")
     assert q.shape == (3, 8448)

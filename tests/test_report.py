@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import PageError
 from ggmlq.gguf.places import Place, place_of
-from ggmlq.report import blocks, error, examine, values
+from ggmlq.report import blocks, error, examine, page, values
 from ggmlq.testing.blocks import random_blocks
 
 
@@ -220,6 +221,27 @@ def test_any_file(fresh, model):
         found = examine(path)
         assert [tensor.name for tensor in found.tensors] == list(gq.open(path))
         assert found.nbytes == sum(q.nbytes for q in gq.open(path).values())
+
+
+class Walked(list):
+    """A list that counts how often it was gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+
+def test_the_tensors_are_not_gone_through_for_each_role(model):
+    walks = []
+    for count in (2, 50):
+        found = examine(model({f"t{i}": np.float32(i) for i in range(count)}, f"{count}.gguf"))
+        found = replace(found, tensors=Walked(found.tensors))
+        assert len(found.parts("role")) == count
+        page.page(found)
+        walks.append(found.tensors.times)
+    assert walks[0] == walks[1]
 
 
 # --- the command ----------------------------------------------------------------------------

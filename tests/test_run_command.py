@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
+import sys
 
 import numpy as np
 import pytest
 from vocabularies import HARD, pairs_vocabulary
 
 import ggmlq as gq
+from ggmlq.base import peak
 from ggmlq.cli import main
 from ggmlq.commands import _talk
 from ggmlq.testing.families import Sizes, family_model
@@ -52,6 +55,36 @@ def test_a_text(model_path, capsys, tmp_path):
     assert facts["ended"] in ("length", "stop")
     assert facts["generated"]["tokens"] == len(facts["tokens"])
     assert facts["read"]["tokens_per_second"] > 0
+
+
+def test_closed_streams(model_path, capsys, monkeypatch):
+    """Without an input a conversation has no lines; without an output it is still held."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert "generated 0" in said(capsys, model_path, "--chat").err
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["run", str(model_path), "--prompt", "x", "--generate", "2"]) == 0
+    if importlib.util.find_spec("jinja2"):
+        heard = []
+        monkeypatch.setattr(_talk.Talk, "hear", lambda self, tokens: heard.append(tokens))
+        monkeypatch.setattr(_talk.Talk, "answer", lambda self, most: iter(()))
+        monkeypatch.setattr("sys.stdin", io.StringIO("hi\n\n"))
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+        assert main(["run", str(model_path), "--chat"]) == 0
+        assert len(heard) == 1
+
+
+def test_where_the_system_tells_no_peak_of_memory(model_path, capsys, monkeypatch):
+    monkeypatch.setattr(peak, "UNIT", 1)
+    smaller = peak.peak_bytes()
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert peak.peak_bytes() is None
+    err = said(capsys, model_path, "--prompt", "x", "--generate", "1").err
+    assert "memory at most" not in err
+    assert err.count("keys and values") == 1
+    assert json.loads(said(capsys, model_path, "--prompt", "x", "--json").out)["peak_bytes"] is None
+    monkeypatch.undo()
+    if smaller is not None:
+        assert peak.peak_bytes() >= smaller * (1 if sys.platform == "darwin" else 1024)
 
 
 def test_draws_repeat_with_a_seed(model_path, capsys):
@@ -170,6 +203,8 @@ def test_quality(model_path, capsys, tmp_path):
         (["--chat", "--json"], "leave one of them out"),
         (["--chat", "--perplexity", "x"], "leave out --chat"),
         (["--prompt", "x", "--top-p", "2"], "up to 1"),
+        (["--prompt", "x", "--top-p=-1"], "'-1' is not a share"),
+        (["--prompt", "x", "--temperature", "hot"], "'hot' is not a temperature"),
         (["--file", "missing.txt"], "name another"),
         (["--prompt", ""], "no tokens"),
     ],

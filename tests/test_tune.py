@@ -397,6 +397,14 @@ def test_a_good_file_is_read_and_a_missing_one_is_an_error(place, monkeypatch):
     first(fmt="q4_0", k=64)  # times of another CPU
 
 
+def test_a_pipe_is_not_waited_for(place):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no pipes with names")
+    os.mkfifo(place / "pipe")
+    with pytest.raises(gq.GGMLQError, match="no regular file; the file is not used"):
+        tuned.read(place / "pipe")
+
+
 def test_random_changes_of_a_file_are_read_or_refused(place, fresh, rounds, monkeypatch):
     """Never another error, and never a kernel that is not among the candidates."""
     case, processor = tuned.Case("q4_0", 64, 64, 4), tuned.Processor("cpu", *CPU)

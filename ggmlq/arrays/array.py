@@ -15,7 +15,7 @@ from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import FORMATS, Format
 from .buffers import check_row, checked_shape, flat_bytes, frozen
 from .companion import Scale, checked_scale, reshaped, scale_at
-from .indexing import index_of, shape_of, written
+from .indexing import Picking, index_of, shape_of
 from .members import inner
 from .protocols import OPERATIONS
 from .storage import Storage
@@ -157,11 +157,12 @@ class QuantArray(Storage, Weights):
         if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
         place = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
-        request = f"{written(index)} of {self!r}"
         try:
             part = self._strided()[place.steps]
         except (IndexError, TypeError) as error:
-            raise BlockIndexError(f"{request}: {error}; its shape is {self.shape}; stay within it") from None
+            raise BlockIndexError(
+                f"{Picking(index, self)}: {error}; its shape is {self.shape}; stay within it"
+            ) from None
         lengths = (place.end - place.first,) if self.shape else ()
         if lengths != self.shape[-1:]:
             part = part[..., self.format.row_bytes(place.first) : self.format.row_bytes(place.end)]

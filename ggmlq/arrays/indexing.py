@@ -27,6 +27,16 @@ def _written_step(step: Any) -> str:
     return ":".join("" if end is None else text.short(end) for end in ends)
 
 
+class Picking:
+    """The words ``q[3:7] of <QuantArray …>`` of an error, made once it needs them."""
+
+    def __init__(self, index: Any, q: Any) -> None:
+        self._index, self._q = index, q
+
+    def __str__(self) -> str:
+        return f"{written(self._index)} of {self._q!r}"
+
+
 class Index(NamedTuple):
     """An index as steps along the leading axes and a range of columns."""
 
@@ -41,7 +51,7 @@ def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
     The slice of columns begins and ends at multiples of ``unit``; with ``short_end`` only its start must.
     ``way`` is advice for the error.
     """
-    request = f"{written(index)} of {q!r}"
+    request: Any = Picking(index, q)
     steps = index if isinstance(index, tuple) else (index,)
     dots = [at for at, step in enumerate(steps) if step is Ellipsis]
     if len(dots) == 1 and len(steps) - 1 <= q.ndim:

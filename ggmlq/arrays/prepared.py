@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import threading
 from collections.abc import Callable, Hashable
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..base.devices import cuda_device, is_host, on_device_of
+from ..base.forks import in_child
 from ..errors import DeviceError
 from .buffers import locked, owner_of, unchanging
 from .members import inner
@@ -26,8 +26,7 @@ class _Locks:
 
     def __init__(self) -> None:
         self._forget()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+        in_child(self._forget)
 
     def _forget(self) -> None:
         self._guard, self._process = threading.Lock(), object()

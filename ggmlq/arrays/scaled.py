@@ -15,7 +15,7 @@ from ..codes import CODES, Code
 from ..codes.scaling import laid_out, values
 from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
 from ..errors import BlockIndexError, CodeError, DeviceError, ShapeError
-from .indexing import index_of, shape_of, written
+from .indexing import Picking, index_of, shape_of
 from .members import inner
 from .operators import Operators
 from .prepared import PreparedCopies
@@ -213,7 +213,7 @@ class ScaledArray(PreparedCopies, Weights):
         if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
         place = index_of(self, index, self.unit, True, "index s.codes")
-        request = f"{written(index)} of {self!r}"
+        request: Any = Picking(index, self)
         try:
             codes = self.codes[place.steps]
             numbers = np.arange(self._over.rows).reshape(self.shape[:-1])

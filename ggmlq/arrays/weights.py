@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray

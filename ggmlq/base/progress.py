@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from .terminal import is_terminal
+
 AFTER = 2.0  # seconds of work before a bar appears
 
 _quiet = threading.local()
@@ -31,8 +33,7 @@ def long_work(what: str, waited: float = 0.0) -> Iterator[None]:
 
     ``waited``: seconds of such work before this, about which no line was printed.
     """
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    if not terminal or getattr(_quiet, "now", False):
+    if not is_terminal(sys.stderr) or getattr(_quiet, "now", False):
         yield
         return
     timer = threading.Timer(max(AFTER - waited, 0.0), _say, [f"ggmlq: {what} …"])
@@ -59,8 +60,7 @@ class Progress:
         self._total, self._done, self._does, self._unit = total, 0, does, unit
         self._bar: Any = None
         self._start = time.monotonic()
-        terminal = sys.stderr is not None and sys.stderr.isatty()  # None: the process has none
-        self._silent = not (terminal if show is None else show) or getattr(_quiet, "now", False)
+        self._show = False if getattr(_quiet, "now", False) else show
         self._after = 0.0 if show else AFTER
 
     def advance(self, n: int) -> None:
@@ -68,8 +68,10 @@ class Progress:
         self._done += n
         if self._bar is not None:
             self._bar.update(n)
-        elif not self._silent and time.monotonic() - self._start >= self._after:
-            self._bar = self._shown()
+        elif self._show is not False and time.monotonic() - self._start >= self._after:
+            # The stream is looked at here: most work is over long before.
+            self._show = is_terminal(sys.stderr) if self._show is None else self._show
+            self._bar = self._shown() if self._show else None
 
     def _shown(self) -> Any:
         from tqdm import tqdm

@@ -73,6 +73,16 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], caption:
     return f"<table>{title}{head}<tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
 
 
+class Request:
+    """The words of an error about an object, made once it needs them."""
+
+    def __init__(self, verb: str, of: object) -> None:
+        self._verb, self._of = verb, of
+
+    def __str__(self) -> str:
+        return f"{self._verb} {self._of!r}"
+
+
 def short(value: object, width: int = 80) -> str:
     """The beginning of an object's repr, for an error; never an error itself."""
     try:

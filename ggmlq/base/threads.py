@@ -20,7 +20,6 @@ import contextlib
 import itertools
 import math
 import mmap
-import os
 import queue
 import threading
 import time
@@ -29,6 +28,7 @@ from typing import NoReturn
 
 from ..errors import HostMemoryError, ShapeError
 from .cores import available
+from .forks import in_child
 
 PARTS = 4  # for each thread: the last part to finish leaves the others idle for a quarter at most
 PAUSE = 1.0  # seconds until the system is asked for threads again that it refused
@@ -101,7 +101,7 @@ class Hands:
         self._not_before = now + PAUSE  # for other callers too; if this one is interrupted, it runs out
         try:
             while len(self._hired) < count:
-                _check_room()
+                check_room()
                 _thread.start_new_thread(self._work, ())
                 self._hired.append(None)
         except (RuntimeError, MemoryError, OSError):
@@ -115,12 +115,15 @@ class Hands:
             self._hired.pop()
 
 
-def _check_room() -> None:
-    """Raise OSError if a new thread would find no memory for its first Python function.
+def check_room(nbytes: int = ROOM, pieces: int = 1) -> None:
+    """Raise OSError if the system refuses so many bytes of addresses, in so many mappings.
 
-    Python prints such an error on stderr, and no ``except`` is reached yet.
+    By default those of a new thread, of which Python would print the error on stderr: no ``except`` is
+    reached yet when it finds no memory for its first function.
     """
-    mmap.mmap(-1, ROOM).close()
+    kept = [mmap.mmap(-1, nbytes // pieces) for _ in range(pieces)]
+    for piece in kept:
+        piece.close()
 
 
 class _Job:
@@ -209,8 +212,7 @@ def _after_fork() -> None:
     globals()["_pool"] = _Pool()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 def inside_pool() -> bool:

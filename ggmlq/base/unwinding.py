@@ -39,8 +39,11 @@ def _leave(number: int, frame: object) -> None:
 class Whole:
     """Work that no signal cuts short: a handler, such as that of Ctrl-C, runs when the ``with`` block ends.
 
-    Python runs handlers in the main thread alone, so in others there is nothing to hold back.
+    Python runs handlers in the main thread alone, so in others there is nothing to hold back. A handler that
+    raises while others are exchanged leaves some of ours behind: these then do what the old ones did.
     """
+
+    _begun = False
 
     def __enter__(self) -> None:
         self._pending: list[int] = []
@@ -52,11 +55,16 @@ class Whole:
             if callable(handler):
                 self._handlers[number] = handler
                 signal.signal(number, self._wait)
+        self._begun = True
 
-    def _wait(self, number: int, frame: object) -> None:
-        self._pending.append(number)
+    def _wait(self, number: int, frame: FrameType | None) -> None:
+        if self._begun:
+            self._pending.append(number)
+        else:
+            self._handlers[number](number, frame)
 
     def __exit__(self, *raised: object) -> None:
+        self._begun = False
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         for number in dict.fromkeys(self._pending):

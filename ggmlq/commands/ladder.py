@@ -193,7 +193,7 @@ def _run_in(path: Path) -> dict[str, Any]:
         keys = {"kernel": str, "rows": int, "seconds": float}
         steps = [{key: kind(step[key]) for key, kind in keys.items()} for step in run["steps"]]
         return {"shape": [int(size) for size in run["shape"]], "steps": steps}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise GGMLQError(
             f"--against {path}: this is no result of `ggmlq ladder --json` ({error}); write one with it"
         ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.peak import peak_bytes
+from ..base.terminal import is_terminal
 from ..base.text import size
 from ..base.threads import set_num_threads
 from ..errors import ShapeError, UnsupportedError
@@ -132,14 +133,14 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
     }  # fmt: skip
 
 
-def _memory(talk: Talk) -> dict[str, int]:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"weights_bytes": talk.model.nbytes, "cache_bytes": talk.cache.nbytes, "peak_bytes": peak}
+def _memory(talk: Talk) -> dict[str, Any]:
+    sizes = {"weights_bytes": talk.model.nbytes, "cache_bytes": talk.cache.nbytes}
+    return {**sizes, "peak_bytes": peak_bytes()}
 
 
 def _close(talk: Talk) -> None:
     """The last lines, on stderr: why it ended, speed and memory."""
-    sys.stdout.flush()  # the text stands before them
+    print(end="", flush=True)  # the text stands before them
     if talk.reason == "context":
         print(
             f"the context of {talk.positions:,} positions is full: the answer ends here; give a larger "
@@ -147,10 +148,11 @@ def _close(talk: Talk) -> None:
             file=sys.stderr,
         )
     m = _memory(talk)
+    most = "" if m["peak_bytes"] is None else f", memory at most {size(m['peak_bytes'])}"
     print(
         f"read {talk.read.tokens:,} tokens, {talk.read.rate:,.1f} a second; generated {talk.count:,}, "
         f"{talk.said.rate:,.1f} a second; weights {size(m['weights_bytes'])}, keys and values "
-        f"{size(m['cache_bytes'])}, memory at most {size(m['peak_bytes'])}",
+        f"{size(m['cache_bytes'])}{most}",
         file=sys.stderr,
     )
 
@@ -161,12 +163,11 @@ def _close(talk: Talk) -> None:
 def _converse(args: argparse.Namespace, talk: Talk) -> None:
     """Lines and answers in turn, until the input ends; Ctrl-C ends an answer, or clears a line."""
     messages: list[dict[str, str]] = []
-    shown = sys.stdin.isatty()
+    shown = is_terminal(sys.stdin)
     while True:
         try:
-            line = input("> " if shown else "").strip()
-        except EOFError:
-            break
+            if (line := _line(shown)) is None:
+                break
         except KeyboardInterrupt:
             print()
             continue
@@ -185,6 +186,17 @@ def _converse(args: argparse.Namespace, talk: Talk) -> None:
     if shown:
         print()
     _close(talk)
+
+
+def _line(shown: bool) -> str | None:
+    """The next line of the input; None at its end, or where the process has none."""
+    if shown and sys.stdout is not None and sys.stderr is not None:  # which input() wants, too
+        try:
+            return input("> ").strip()
+        except EOFError:
+            return None
+    line = "" if sys.stdin is None else sys.stdin.readline()
+    return line.strip() if line else None
 
 
 # --- quality ----------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import math
 import shutil
 import sys
 
+from ..base.terminal import is_terminal
+
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 MARK = "│"  # where something else stands on the same scale
 LEAST, MOST = 8, 48  # columns: fewer tell nothing, more are no easier to read
@@ -13,7 +15,7 @@ LEAST, MOST = 8, 48  # columns: fewer tell nothing, more are no easier to read
 
 def room(beside: int) -> int:
     """The columns left for bars beside a table of ``beside`` columns; 0 in a pipe, or if bars cannot show."""
-    if not sys.stdout.isatty() or not _can_print(EIGHTHS + MARK):
+    if not is_terminal(sys.stdout) or not _can_print(EIGHTHS + MARK):
         return 0
     left = shutil.get_terminal_size().columns - beside - 1  # the last column would wrap in some terminals
     return min(left, MOST) if left >= LEAST else 0

@@ -29,6 +29,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..base.forks import in_child
 from ..base.text import printable
 from ..errors import ConfigError, FormatError
 from ..formats import FORMATS, BlockFormat
@@ -126,8 +127,7 @@ def _after_fork() -> None:
     globals()["_LOCK"] = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 def remembered(processor: Processor) -> dict[Case, Times]:
@@ -189,8 +189,13 @@ def read(path: str | Path) -> dict[Processor, dict[Case, Times]]:
     """The times of a file, checked; a ConfigError says what is wrong with it."""
     request = f"{FILE}={printable(str(path))}"
     try:
+        if not Path(path).is_file():  # a pipe would be waited for
+            os.stat(path)
+            _refuse(request, "it is no regular file")
         with open(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{request}: the file cannot be read: {error}; leave the variable out") from None
     if len(content) > MOST_BYTES:

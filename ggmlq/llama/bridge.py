@@ -10,7 +10,6 @@ ggmlq.errors.MissingDependencyError: libggml: /no/such/build is neither a file n
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base.devices import to_host
+from ..base.forks import in_child
 from ..dispatch.checks import as_floats
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
@@ -316,5 +316,4 @@ def _forked() -> None:
         bridge._forked()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+in_child(_forked)

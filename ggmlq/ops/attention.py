@@ -14,7 +14,6 @@ from ..arrays.tensors import untraced
 from ..arrays.weights import Divided
 from ..base.devices import cuda_module, device_of, on_device_of
 from ..base.text import short
-from ..base.unwinding import until_imported
 from ..dispatch.checks import check_flag, check_out, float_dtype, is_bfloat16
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
@@ -165,8 +164,7 @@ def _on_host(request: str, a: Attention, kernel: str) -> NDArray[np.float32]:
 
 
 def _attend(request: str, a: Attention, result: NDArray[np.float32], kernel: str = "cpu:rows") -> None:
-    with until_imported("numba"):
-        drive = import_module("ggmlq.cpu.attention.drive")
+    drive = import_module("ggmlq.cpu.attention.drive")
     (k, k_raw), (v, v_raw) = _rows(request, a.k, "k"), _rows(request, a.v, "v")
     same = k is v and k_raw.ctypes.data == v_raw.ctypes.data and k_raw.strides == v_raw.strides
     slopes, sinks = (None if n is None else np.ascontiguousarray(n, np.float32) for n in (a.slopes, a.sinks))

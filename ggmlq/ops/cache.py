@@ -11,6 +11,7 @@ from ..arrays.members import Listed, inner
 from ..arrays.tensors import array_of, bits_of, is_tensor
 from ..base import text
 from ..base.devices import cuda_device, device_of, is_host, namespace, on_device_of
+from ..base.text import Request
 from ..dispatch.checks import as_array, as_floats, check_flag, check_out, float_dtype, is_whole
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import Format
@@ -18,16 +19,6 @@ from .attention import attention
 from .lengths import DeviceLengths, Lengths
 from .rotation import Rotation
 from .rows import empty, put_rows, row_operands
-
-
-class Request:
-    """The words of an error about a cache, made once it needs them."""
-
-    def __init__(self, verb: str, cache: object) -> None:
-        self._verb, self._cache = verb, cache
-
-    def __str__(self) -> str:
-        return f"{self._verb} {self._cache!r}"
 
 
 class KVCache(Listed):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,7 @@ def _halves(flat: NDArray[Any]) -> NDArray[Any]:
     return flat.view(np.uint16) if flat.dtype == np.float16 else flat
 
 
+@cache
 def decoder(fmt: Format) -> Decoder | None:
     """The compiled decoder of a format, or None where it has none."""
     with until_imported("numba"):

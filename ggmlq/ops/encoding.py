@@ -10,6 +10,7 @@ import importlib
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -118,6 +119,7 @@ def _encoder(fmt: Format, elements: int, weighted: bool) -> Encoder:
     return Encoder(in_numpy, 1 if search else num_threads(), SLAB)
 
 
+@cache
 def compiled_encoder(fmt: Format) -> Encode | None:
     """The compiled ``encode(values, imatrix, blocks)`` of a format, or None; loads Numba."""
     with until_imported("numba"):

@@ -21,6 +21,7 @@ from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
 from ..arrays.weights import operation
 from ..base import text
 from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
+from ..base.text import Request
 from ..dispatch.checks import as_array, as_floats, check_device, check_imatrix, check_out, float_dtype
 from ..errors import BlockIndexError, DTypeError, HostMemoryError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
@@ -93,7 +94,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
     >>> q.dequantize()[:, 0]
     array([3., 0., 1., 0.], dtype=float32)
     """
-    request = f"put(q, ids, x) with {q!r}"
+    request: Any = Request("put(q, ids, x) with", q)
     _check_rows(request, q)
     if not q.writable:
         raise DTypeError(
@@ -122,7 +123,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
 @operation
 def put_at(q: QuantArray, index: Any, x: Any) -> None:
     """``q[index] = x``: :func:`put` into the rows that an index along the first axis picks, as in NumPy."""
-    request = f"{written(index)} = x of {q!r}"
+    request: Any = Request(f"{written(index)} = x of", q)
     _check_rows(request, q)
     if is_host(index):
         if not is_step(index):
@@ -203,7 +204,7 @@ def take(
     >>> gq.take(q, [3, 1, 3])[:, 0], gq.take(q, [[7]], np.float16, check=False)[0, 0, 0]
     (array([3., 1., 3.], dtype=float32), np.float16(nan))
     """
-    request = f"take(q, ids) of {q!r}"
+    request: Any = Request("take(q, ids) of", q)
     _check_rows(request, q)
     rows, kind = _ids(request, ids, q), float_dtype(request, dtype)
     shape = (*rows.shape, *q.shape[1:])

@@ -19,7 +19,6 @@ from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Transposed
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
-from ..base.unwinding import until_imported
 from ..dispatch.checks import as_floats, check_bias, check_device, takes_sums
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
@@ -146,9 +145,7 @@ def _by_packed(y: Any, q: QuantArray, end: Ending, bias: Any) -> Any:
 
 
 def _on_host(y: Any, q: Any, out: Any) -> None:
-    with until_imported("numba"):
-        product = import_module("ggmlq.cpu.linear.transposed")
-    product.multiply(y, q, out)
+    import_module("ggmlq.cpu.linear.transposed").multiply(y, q, out)
 
 
 def _on_device(y: Any, q: Any, out: Any = None) -> Any:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from ..arrays.members import Listed
 from ..base import text
 from ..base.devices import device_of, is_host, namespace
+from ..base.text import Request
 from ..dispatch.checks import as_array, as_floats, check_out, float_dtype, is_whole
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops import KVCache as Cache
 from ..ops import attention
 from ..ops.attending import by_head, slopes_of
-from ..ops.cache import Request
 from .cuts import Spans
 from .parts import Parts
 from .places import canonical

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -108,12 +109,12 @@ class Model:
     findings: list[Finding]
     original: str | None = None
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Weights in all tensors."""
         return sum(tensor.elements for tensor in self.tensors)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import stat
 import sys
@@ -33,6 +34,7 @@ from .private import PARTIAL, Folder, Refused, below
 HOME, KERNELS = "compiled", "kernels"  # within the place
 MARK, MARK_TEXT = "ggmlq-compiled", b"Compiled code of ggmlq. It may be removed at any time.\n"
 ENTRY = ".code"
+OURS = re.compile(rf".*{re.escape(ENTRY)}(-[0-9a-f]+{re.escape(PARTIAL)})?")  # also one left half written
 MOST = 1 << 29  # bytes of all entries
 DAY = 86400  # seconds: how exactly the time of an entry's last use is known
 SEAL = 16  # bytes of the digest before the content of an entry
@@ -112,10 +114,11 @@ class Disk:
         """A report on the place, the entries and the problem of this folder."""
         if self._path is None:
             return Facts(None, self.problem, 0, 0)
-        sizes: list[int] = []
+        entries: list[tuple[str, os.stat_result]] = []
         with contextlib.suppress(OSError, Refused), _opened(self._path) as folder:
-            sizes = [facts.st_size for _, facts in _entries(folder)]
-        return Facts(str(self._path), self.problem, len(sizes), sum(sizes))
+            entries = _entries(folder)
+        whole = sum(name.endswith(ENTRY) for name, _ in entries)
+        return Facts(str(self._path), self.problem, whole, sum(facts.st_size for _, facts in entries))
 
     def empty(self) -> None:
         """Remove all entries of the folder."""
@@ -145,10 +148,10 @@ def _refused(problem: str) -> Disk:
 
 
 def _entries(folder: Folder) -> list[tuple[str, os.stat_result]]:
-    """Names and facts of all entries, the one that was not used for longest first."""
+    """Names and facts of all entries, half-written ones too, the one that was not used for longest first."""
     entries = []
     for name in folder.names():
-        if name.endswith(ENTRY):
+        if OURS.fullmatch(name):
             with contextlib.suppress(FileNotFoundError):  # another process removed it
                 entries.append((name, folder.facts(name)))
     return sorted(entries, key=lambda entry: entry[1].st_mtime)

@@ -83,6 +83,11 @@ def is_ours(executor: Executor) -> bool:
 def kill(executor: Executor) -> None:
     """End a pool of our own at once, and its processes in the middle of their tasks."""
     processes = list((getattr(executor, "_processes", None) or {}).values())
+    results = getattr(executor, "_result_queue", None)
     executor.shutdown(wait=False, cancel_futures=True)
     for process in processes:
         process.kill()
+    # A thread of the pool may have read half a message. It waits for the rest, and the end of this process
+    # for the thread, until nobody can write: a pipe that this process holds open has no end.
+    if (writer := getattr(results, "_writer", None)) is not None:
+        writer.close()

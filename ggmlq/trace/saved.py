@@ -77,13 +77,16 @@ def load_node(path: str | Path) -> Node:
         arrays = {name: np.asarray(dump.array(f"tensor_{name}"), np.uint8) for name in names}
         parts = str(facts["op"]), int(facts["step"]), tensors, arrays, tuple(facts["words"])
         node = Node(*parts) if facts["members"] is None else Group(*parts, tuple(facts["members"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if form == FORM:
+            _check(path, node)
+    except DumpError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DumpError(
             f"{path}: no node that `ggmlq trace --save` wrote ({error!r}); save it again"
         ) from error
     if form != FORM:
         raise DumpError(f"{path}: its form is {form!r}, this version reads {FORM!r}; save it again")
-    _check(path, node)
     return node
 
 

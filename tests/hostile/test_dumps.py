@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import struct
 import subprocess
@@ -18,6 +20,7 @@ from ggmlq import cli
 from ggmlq.arrays.dumps import Dump
 from ggmlq.check import cases
 from ggmlq.errors import DumpError
+from ggmlq.trace import saved
 
 SECONDS = 400
 ESCAPE = "\x1b]0;gotcha\x07\x1b[31m"
@@ -178,6 +181,25 @@ def test_other_files(tmp_path, refused):
     named = tmp_path / f"{ESCAPE.replace('/', '')}.npz"
     named.write_bytes(whole[:200])
     refused(named)
+
+
+def test_nodes(tmp_path, refused):
+    """What ``ggmlq trace --save`` writes, with other facts in it."""
+    tensor = {"type": "f32", "ne": [4, 1, 1, 1], "nb": [4, 16, 16, 16], "name": "y"}
+    facts = {"form": saved.FORM, "tensors": {"y": tensor}, "op": "ADD", "step": 0, "words": []}
+    facts["members"] = None
+
+    def node(text):
+        np.savez(tmp_path / "node.npz", node=np.array(text), tensor_y=np.zeros(16, np.uint8))
+        return tmp_path / "node.npz"
+
+    assert saved.load_node(node(json.dumps(facts))).op == "ADD"
+    wrong = [{"ne": 4}, {"ne": []}, {"ne": [[1]] * 4}, {"ne": [math.inf] * 4}, {"nb": None}]
+    wrong += [{"type": "x"}, {"type": []}]
+    texts = [json.dumps(facts | {"tensors": {"y": tensor | change}}) for change in wrong]
+    texts += [json.dumps(facts | {"tensors": {"y": {}}}), json.dumps(facts | {"step": math.inf})]
+    for text in ("[" * 100_000, "[]", "7", *texts):
+        refused(node(text))
 
 
 def test_mutants(tmp_path, refused, capsys, fresh, rounds):

@@ -18,6 +18,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.base import threads
+from ggmlq.base.unwinding import Whole
 from ggmlq.cpu.machine import workers
 from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
@@ -218,6 +219,54 @@ def test_an_interrupt_while_numba_loads_its_tables():
     assert loaded == sum(len(registry.functions) for registry in context._registries)
 
 
+def test_an_interrupt_while_a_kernel_is_loaded(monkeypatch):
+    """LLVM's Python frees a string, and would free it again if it came before that is noted."""
+    from llvmlite.binding import ffi
+
+    from ggmlq.cpu.machine import kernels, loading, served
+
+    origin = kernels.kernel("machine.board.doer").origin
+    if (code := served.content(origin)) is None:
+        pytest.skip("there are no packs for this machine")
+    close, engines = ffi.OutputString.close, list(loading._engines)
+
+    def interrupted(self):
+        close(self)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ffi.OutputString, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loading.load(str(origin), code)
+    assert len(loading._engines) == len(engines) + 1  # it came when all was done
+
+
+@main
+def test_a_signal_between_those_that_are_held_back_is_not_lost():
+    """Work was whole, and a handler raised before all were themselves again: the rest still work."""
+    told, before = [], {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+
+    def ends(number, frame):
+        told.append(number)
+        raise InterruptedError
+
+    try:
+        for number in before:
+            signal.signal(number, ends)
+        whole = Whole()
+        whole.__enter__()
+        mine = signal.getsignal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(InterruptedError):
+            whole.__exit__()
+        assert told == [signal.SIGTERM]
+        signal.signal(signal.SIGUSR1, mine)  # as if it had been left behind
+        with pytest.raises(InterruptedError):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_refused_threads_are_done_without_and_asked_for_again(product, monkeypatch):
     """Under a limit of processes nothing fails; when it is lifted, there are threads again."""
     monkeypatch.setattr(threads, "_pool", threads._Pool())
@@ -242,6 +291,7 @@ def test_refused_threads_are_done_without_and_asked_for_again(product, monkeypat
 CHILD = """
 import os, sys, threading, warnings, numpy as np, ggmlq as gq
 from ggmlq.base import threads
+from ggmlq.base.unwinding import Whole
 threads._AVAILABLE = 2
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)

@@ -133,6 +133,20 @@ for extra in (8_390_000, 8_400_000, 8_410_000, 8_450_000, 20_000_000):  # a stac
     for _ in range(8):
         threads.share(lambda start, stop: time.sleep(0.0001), 64)
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+from ggmlq.cpu.machine import kernels, loading, served
+from ggmlq.errors import HostMemoryError
+origin = kernels.kernel("machine.board.doer").origin
+if (code := served.content(origin)) is not None:  # LLVM would end the process
+    loading.load(str(origin), code)
+    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 20), hard))
+    try:
+        loading.load(str(origin), code)
+    except HostMemoryError as error:
+        assert "needs some 4 MiB of addresses" in str(error), error
+    else:
+        raise AssertionError("it was loaded")
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 print("done")
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from ._options import Commands, add_json, add_text, count, declare
@@ -30,7 +31,11 @@ def add(commands: Commands) -> None:
     what.add_argument("--chat", action="store_true", help="a conversation, a line at a time (needs Jinja2)")
     parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
     parser.add_argument(
-        "--temperature", type=_float, default=0.0, metavar="T", help="draw tokens; 0 takes the best (default)"
+        "--temperature",
+        type=_temperature,
+        default=0.0,
+        metavar="T",
+        help="draw tokens; 0 takes the best (default)",
     )
     parser.add_argument("--top-k", type=_number, default=0, metavar="K", help="of the K best ones alone")
     parser.add_argument(
@@ -58,14 +63,18 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _float(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+def _temperature(text: str) -> float:
+    value = _float(text)
     if not 0 <= value < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a temperature; write a number, 0 or more")
     return value
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _share(text: str) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 from numba.core.caching import CompileResultCacheImpl
 
+from ...base.unwinding import Whole
 from ...store.origin import Origin
 from .features import compiled_for, cpu_name
 from .served import STORE
@@ -32,8 +33,9 @@ def load(origin: Origin, context: Any) -> Any:
     if content is None:
         return None
     try:
-        context.refresh()
-        return _serial().rebuild(context, pickle.loads(content))
+        with Whole():  # an exception in LLVM's Python may free memory twice
+            context.refresh()
+            return _serial().rebuild(context, pickle.loads(content))
     except Exception:  # the file is of another version after all: the function can be compiled again
         return None
 

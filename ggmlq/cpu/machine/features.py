@@ -13,7 +13,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ...base.unwinding import until_imported
+from ...base.unwinding import Whole, until_imported
 
 SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
 FILE = ".numba_config.yaml"  # in the folder that a process was started in
@@ -44,7 +44,9 @@ def compiled_for() -> frozenset[str]:
         with until_imported("numba"):
             text = str(import_module("numba.core.codegen").get_host_cpu_features())
     if text is None:
-        with contextlib.suppress(RuntimeError):  # of a system where LLVM cannot tell: nothing is certain then
+        # Whole: an exception in LLVM's Python may free memory twice. RuntimeError: of a system where LLVM
+        # cannot tell, and nothing is certain then.
+        with contextlib.suppress(RuntimeError), Whole():
             text = llvm.get_host_cpu_features().flatten()
     features = frozenset(name[1:] for name in (text or "").split(",") if name.startswith("+"))
     return features | {"dotprod"} if _lacks_dotprod(features, text or "") else features
@@ -110,10 +112,12 @@ def model_name() -> str | None:
     return None
 
 
+@cache
 def cpu_name() -> str:
     """LLVM's name of the CPU that Numba compiles for."""
     name: str | None = _config("CPU_NAME")
-    return str(llvm.get_host_cpu_name() if name is None else name)
+    with Whole():
+        return str(llvm.get_host_cpu_name() if name is None else name)
 
 
 def _config(name: str) -> Any:

@@ -7,27 +7,16 @@ Numba with it, are only imported where the code has to be compiled (``machine/se
 
 from __future__ import annotations
 
-import os
-import threading
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from ...base.forks import KERNELS
 from ...base.unwinding import until_imported
 from ...store.origin import Origin
 from . import served
 
 ROOM = __package__.rpartition(".")[0]  # ggmlq.cpu
-_LOCK = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Replace the lock: the thread that held it is not in this process."""
-    globals()["_LOCK"] = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Code(NamedTuple):
@@ -49,7 +38,7 @@ class Kernel:
     def code(self) -> Code:
         """The code of the kernel, loaded or compiled at the first use."""
         if self._code is None:
-            with _LOCK:
+            with KERNELS:
                 if self._code is None:
                     self._code = self._load()
         return self._code
@@ -58,7 +47,7 @@ class Kernel:
     def at_hand(self) -> bool:
         """True if the kernel need not be compiled."""
         if self._code is None and not self._absent:
-            with _LOCK:
+            with KERNELS:
                 self._code = self._code or self._served()
                 self._absent = self._code is None
         return self._code is not None

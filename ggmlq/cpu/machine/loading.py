@@ -14,9 +14,14 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
+from ...base.threads import check_room
+from ...base.unwinding import Whole
+from ...errors import HostMemoryError
+
 ENTRY, KERNEL = "entry", "kernel"
 OUTER = ("free", "malloc", "memcpy", "memmove", "memset")  # all that objects may refer to
 SEAL = 16  # bytes of the digest behind an object
+ROOM, PIECES = 4 << 20, 8  # bytes of addresses and mappings, more than LLVM asks for
 FAILED = -1  # the result of entry for an unknown exception; else the address of one, or 0
 
 _engines: list[Any] = []  # code lives as long as the process
@@ -46,10 +51,25 @@ def sealed(name: str, content: bytes) -> bytes:
 
 
 def load(name: str, content: bytes) -> Loaded:
-    """The functions of a sealed object; ValueError if it is damaged, or not of that name."""
+    """The functions of a sealed object; ValueError if it is damaged, or not of that name.
+
+    Nothing interrupts LLVM's Python: it may free memory twice if an exception comes in between.
+    """
+    with Whole():
+        return _load(name, content)
+
+
+def _load(name: str, content: bytes) -> Loaded:
     content, seal = content[:-SEAL], content[-SEAL:]
     if not content or sealed(name, content)[-SEAL:] != seal:
         raise ValueError(f"{name}: its code is damaged")
+    try:
+        check_room(ROOM, PIECES)
+    except OSError as error:
+        raise HostMemoryError(
+            f"{name}: its code cannot be loaded ({error}); LLVM needs some {ROOM >> 20} MiB of addresses, "
+            "and ends the process without; free memory, or raise the limit of this process"
+        ) from error
     _ready()
     machine = llvm.Target.from_default_triple().create_target_machine()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import queue
 import threading
 from array import array
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.forks import in_child
 from ...base.slots import Slot, labelled
 from ...base.threads import PARTS, Hands, inside_pool, no_memory, num_threads
 from .job import AWAKE, BOARD, MASK, Job, Service
@@ -142,8 +142,7 @@ def _after_fork() -> None:
     globals()["_crew"] = _Crew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int = 1) -> None:

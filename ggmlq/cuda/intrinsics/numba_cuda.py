@@ -5,14 +5,20 @@ Importing this file imports Numba, which takes a second: language.py does so onl
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numba import cuda, types
-from numba.cuda import extending
+
+with (
+    warnings.catch_warnings()
+):  # numba-cuda 0.30 makes a timedelta without a unit, which NumPy 2.5 deprecates
+    warnings.filterwarnings("ignore", "The 'generic' unit for NumPy timedelta", DeprecationWarning)
+    from numba import cuda, types
+    from numba.cuda import extending
 
 __all__ = ["SIMULATED", "compiled", "cuda", "extending", "ir", "types"]
 
