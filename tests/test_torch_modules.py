@@ -88,6 +88,8 @@ def test_a_layer_leaves_out_the_dispatcher_only_where_it_has_nothing_to_do(fresh
     with torch.profiler.profile() as profile:
         layer(x)
     assert any(event.name == "ggmlq::linear" for event in profile.events())
+    negative = torch.complex(x, x).conj().imag  # a view that says of its numbers that they are negative
+    assert torch.equal(at_once(lambda: layer(negative))[0], layer(-x))
     layer.weight.data = layer.weight.data.clone()
     assert at_once(lambda: layer(x))[1] == [False]
     biased, bias = gt.Linear(quantized(fresh, N, K), floats(fresh, N)), torch.nn.Identity()
