@@ -22,6 +22,7 @@ IDS = torch.arange(24).reshape(2, 12) % tiny.WORDS
 def host():
     said = gt.hosts.transformers.enable()
     assert "MAX_GEMV_ROWS" in said
+    assert f"transformers {transformers.__version__} keeps lfm2, qwen35, qwen35moe packed" in said
     yield
     gt.hosts.transformers.disable()
 
@@ -103,6 +104,20 @@ def test_load_fills_a_model_on_meta(tied, fresh, tmp_path):
     with torch.no_grad():
         logits, want = model(IDS).logits, theirs(IDS).logits
     assert float(((logits - want) ** 2).mean() / (want**2).mean()) < 1e-3
+
+
+def test_a_llama_is_decoded(fresh, tmp_path, host):
+    """It keeps few architectures packed, and says so of the others."""
+    path = tmp_path / "tiny.gguf"
+    tiny.llama(path, fresh)
+    with pytest.warns(UserWarning, match=r"lfm2, qwen35, qwen35moe packed and decodes 'llama' in full"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name)
+    assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # floats were asked for
+        transformers.AutoModelForCausalLM.from_pretrained(
+            tmp_path, gguf_file=path.name, quantization_config=transformers.GgufConfig(dequantize=True)
+        )
 
 
 def test_once_and_back():
