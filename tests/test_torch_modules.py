@@ -380,6 +380,26 @@ def test_branches_are_trained(fresh):
     assert gt.lora_(model, include="up") == []
 
 
+class Wrapper(torch.nn.Module):
+    """A layer with an adapter, as PEFT wraps it, once or again."""
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+
+    def merge(self, safe_merge=False):
+        return "merged"
+
+
+def test_adapters_of_others_are_not_merged(fresh):
+    layer = gt.Linear(quantized(fresh, N, K))
+    for wrapped in (Wrapper(layer), Wrapper(Wrapper(layer)), copy.deepcopy(Wrapper(layer))):
+        with pytest.raises(errors.UnsupportedError, match="no floats can be added; keep the adapter"):
+            wrapped.merge(safe_merge=True)
+    assert Wrapper(torch.nn.Linear(2, 2)).merge() == "merged"
+    assert Wrapper(Wrapper(torch.nn.Linear(2, 2))).merge() == "merged"
+
+
 def test_modules_compile(fresh):
     model = torch.nn.Sequential(
         gt.Linear(quantized(fresh, N * 8, K), floats(fresh, N * 8)), torch.nn.ReLU(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +80,18 @@ def test_adapters_of_peft(fresh, tmp_path, host):
     for name, value in before.items():
         inside = name.replace("q_proj.w", "q_proj.base_layer.w").replace("v_proj.w", "v_proj.base_layer.w")
         assert torch.equal(trained.base_model.model.state_dict()[inside], value), name
+    with torch.no_grad():
+        want = trained(IDS).logits
+        for merge in (
+            trained.merge_and_unload,
+            trained.merge_adapter,
+            copy.deepcopy(trained).merge_and_unload,
+        ):
+            for options in ({}, {"safe_merge": True}):
+                with pytest.raises(errors.UnsupportedError, match=r"keep the adapter beside it .*dequantize"):
+                    merge(**options)
+        assert torch.equal(trained(IDS).logits, want)  # nothing is half merged
+        assert type(trained.unload().model.layers[0].self_attn.q_proj) is gt.Linear
 
 
 def llama_config(**more):
