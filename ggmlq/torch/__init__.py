@@ -9,6 +9,7 @@ modules.py     Linear, Embedding, Experts
 adapters.py    LoRA beside a packed layer
 replacing.py   quantize_: the layers of a model become packed ones
 loading.py     load_: a model is filled from a GGUF file, and its layers become packed ones
+scaled.py      words whose rows are multiplied by a number
 buffers.py     buffers that no file has, made as their modules make them
 names.py       patterns that pick layers, and names of parameters
 hosts/         programs that hold GGUF weights, switched on and off
