@@ -187,3 +187,67 @@ def test_the_four_functions(fresh):
     )
     assert {2, 8, 12, 14} <= kernel.GEMV_TYPES
     assert not {0, 1, 30} & kernel.GEMV_TYPES
+
+
+@pytest.fixture
+def loader(monkeypatch):
+    """As much of transformers as is replaced: it keeps files of two architectures packed."""
+    names = ("", ".integrations", ".integrations.gguf", ".quantizers")
+    parts = {name: types.ModuleType(f"transformers{name}") for name in names}
+    inside = {
+        ".integrations.gguf.kernels": {
+            "_gguf_kernel": None, "kernel_can_read": None, "MAX_GEMV_ROWS": 8,
+            "GgufKernel": lambda kernel: kernel,
+        },
+        ".integrations.gguf.utils": {"MAX_GEMV_ROWS": 8},
+        ".integrations.gguf.gguf_conversion_mapping": {"GGUF_ARCHS": {"mamba9": None, "lfm9": None}},
+        ".integrations.gguf.reader": {
+            "read_gguf_metadata": lambda file: (dict(gq.open(file).metadata), None)
+        },
+        ".quantizers.quantizer_gguf": {"GgufHfQuantizer": Loader},
+    }  # fmt: skip
+    for name, members in inside.items():
+        parts[name] = types.ModuleType(f"transformers{name}")
+        vars(parts[name]).update(members)
+    parts[""].__version__ = "9.8.7"
+    for name, part in parts.items():
+        monkeypatch.setitem(sys.modules, f"transformers{name}", part)
+    return parts
+
+
+class Loader:
+    """A stand-in of transformers' GgufHfQuantizer."""
+
+    is_trainable = supported = False
+
+    def __init__(self, dequantize=False):
+        self.quantization_config = types.SimpleNamespace(dequantize=dequantize)
+
+    def read_header(self, file):
+        self.supported = gq.open(file).metadata["general.architecture"] == "lfm9"
+
+
+def test_transformers_decodes_other_architectures(loader, tmp_path, recwarn):
+    """The sentence says which ones stay packed, and a file of another one is a warning."""
+    host = gt.hosts.transformers
+    for name in ("lfm9", "llama"):
+        gq.save(tmp_path / name, {"a": np.ones(3, np.float32)}, {"general.architecture": name})
+    before = Loader.read_header
+    assert "transformers 9.8.7 keeps lfm9, mamba9 packed and decodes files of all other" in host.enable()
+    try:
+        assert Loader().is_trainable
+        for dequantize, name in ((False, "lfm9"), (True, "llama")):  # packed, or asked for as floats
+            Loader(dequantize).read_header(tmp_path / name)
+        assert not recwarn.list
+        with pytest.warns(
+            UserWarning, match=r"keeps lfm9, mamba9 packed and decodes 'llama' in full: .*load_"
+        ):
+            Loader().read_header(tmp_path / "llama")
+    finally:
+        host.disable()
+    assert Loader.read_header is before
+    Loader().read_header(tmp_path / "llama")
+    assert not recwarn.list
+    del loader[".integrations.gguf.gguf_conversion_mapping"].GGUF_ARCHS
+    with pytest.raises(errors.UnsupportedError, match=r"has no GGUF_ARCHS; .* 5\.24\.0, which was tried"):
+        host.enable()

@@ -88,6 +88,8 @@ def test_a_layer_leaves_out_the_dispatcher_only_where_it_has_nothing_to_do(fresh
     with torch.profiler.profile() as profile:
         layer(x)
     assert any(event.name == "ggmlq::linear" for event in profile.events())
+    negative = torch.complex(x, x).conj().imag  # a view that says of its numbers that they are negative
+    assert torch.equal(at_once(lambda: layer(negative))[0], layer(-x))
     layer.weight.data = layer.weight.data.clone()
     assert at_once(lambda: layer(x))[1] == [False]
     biased, bias = gt.Linear(quantized(fresh, N, K), floats(fresh, N)), torch.nn.Identity()
@@ -376,6 +378,26 @@ def test_branches_are_trained(fresh):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
     assert "rank=4" in repr(model.up)
     assert gt.lora_(model, include="up") == []
+
+
+class Wrapper(torch.nn.Module):
+    """A layer with an adapter, as PEFT wraps it, once or again."""
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+
+    def merge(self, safe_merge=False):
+        return "merged"
+
+
+def test_adapters_of_others_are_not_merged(fresh):
+    layer = gt.Linear(quantized(fresh, N, K))
+    for wrapped in (Wrapper(layer), Wrapper(Wrapper(layer)), copy.deepcopy(Wrapper(layer))):
+        with pytest.raises(errors.UnsupportedError, match="no floats can be added; keep the adapter"):
+            wrapped.merge(safe_merge=True)
+    assert Wrapper(torch.nn.Linear(2, 2)).merge() == "merged"
+    assert Wrapper(Wrapper(torch.nn.Linear(2, 2))).merge() == "merged"
 
 
 def test_modules_compile(fresh):

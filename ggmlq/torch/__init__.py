@@ -7,7 +7,10 @@ checks.py      their arguments, checked, and the shapes of results
 blocks.py      arrays for kernels over the memory of tensors
 modules.py     Linear, Embedding, Experts
 adapters.py    LoRA beside a packed layer
-replacing.py   quantize_ and load_: the layers of a model become packed ones
+replacing.py   quantize_: the layers of a model become packed ones
+loading.py     load_: a model is filled from a GGUF file, and its layers become packed ones
+scaled.py      words whose rows are multiplied by a number
+buffers.py     buffers that no file has, made as their modules make them
 names.py       patterns that pick layers, and names of parameters
 hosts/         programs that hold GGUF weights, switched on and off
 
@@ -34,8 +37,9 @@ from . import hosts, library
 from .adapters import LoRA, lora_
 from .blocks import forget
 from .checks import PREPARED
+from .loading import load_
 from .modules import Embedding, Experts, Linear, packed_bytes
-from .replacing import Replaced, load_, quantize_
+from .replacing import Replaced, quantize_
 
 __all__ = [
     "PREPARED",

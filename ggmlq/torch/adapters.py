@@ -9,7 +9,7 @@ import torch
 
 import ggmlq as gq
 
-from .modules import Linear
+from .modules import Linear, Packed
 from .names import Patterns, check_model, matches
 
 
@@ -93,3 +93,29 @@ def _packed(model: torch.nn.Module) -> Iterable[tuple[str, Any]]:
         for name, part in model.named_modules()
         if isinstance(part, Linear) and name not in inside
     ]
+
+
+# --- adapters of others -----------------------------------------------------------------------------
+
+
+def _refuse_merge(*operands: Any, **options: Any) -> None:
+    """Say that a branch cannot be added to blocks; PEFT would add floats to their bytes."""
+    raise gq.errors.UnsupportedError(
+        "merge of an adapter into a packed layer of ggmlq.torch: weights are bytes of blocks, to which no "
+        "floats can be added; keep the adapter beside it (save_pretrained writes it alone), or put a "
+        "torch.nn.Linear with the weights layer.dequantize() in its place before get_peft_model"
+    )
+
+
+def _wrapped(outer: torch.nn.Module, name: str, inner: Any) -> None:
+    """Let a layer that is wrapped around a packed one, as PEFT's are, refuse to merge in words."""
+    if name == "base_layer" and callable(getattr(outer, "merge", None)):
+        while not isinstance(inner, Packed) and isinstance(inner, torch.nn.Module):
+            inner = getattr(inner, "base_layer", None)
+        if inner is not None:
+            outer.__dict__["merge"] = _refuse_merge
+
+
+# torch calls it for each module that is put into another. PEFT asks a layer for nothing before it merges, and
+# is itself not changed.
+torch.nn.modules.module.register_module_module_registration_hook(_wrapped)

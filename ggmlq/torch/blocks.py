@@ -20,7 +20,7 @@ from ..base.devices import cuda_module
 from ..ops.torch_context import as_torch_works
 from .checks import PREPARED, format_of
 
-Key = tuple[int, int, tuple[int, ...], int]  # address, axes, shape of the array, type
+Key = tuple[int, tuple[int, ...], tuple[int, ...], int]  # address, shapes of tensor and array, type
 ALIGNED, WORDS = 128, 16  # bytes to which kernels want packed weights and blocks aligned
 
 _LOCK = threading.RLock()  # a storage may go while an array is looked up
@@ -28,31 +28,51 @@ _ARRAYS: dict[Key, tuple[Any, int, gq.QuantArray]] = {}  # with the storage, wea
 
 
 def known(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantArray | None:
-    """The array over a tensor with this type and shape; None if there is none, or an old one."""
-    there = _ARRAYS.get((w.data_ptr(), w.dim(), shape, type & ~PREPARED))
+    """The array over a tensor with this type and shape; None if there is none, or an old one.
+
+    Callers ask before they check, so the tensor is looked at here: another view of the same memory, with
+    steps between its bytes or other lengths, begins at the same address.
+    """
+    if w.dtype is not torch.uint8 or not w.is_contiguous():
+        return None
+    there = _ARRAYS.get((w.data_ptr(), w.shape, shape, type & ~PREPARED))
     if there is None or there[0]() is not w.untyped_storage() or there[1] != _writes(w):
         return None
     return there[2]
 
 
 def array_over(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> gq.QuantArray:
-    """The array of blocks of this shape over the bytes of a tensor; the same one for the same tensor."""
+    """The array of blocks of this shape over the bytes of a tensor; the same one for the same tensor.
+
+    The tensor was checked: it is [..., N, bytes per row], or strips, which alone have fewer axes than that.
+    """
     with _LOCK:
         array = known(w, type, shape)
         if array is not None:
             return array
         fmt, storage = format_of(type), w.untyped_storage()
+        _check_memory(w, storage)
         if type & PREPARED and w.dim() == 1:
             array = _of_strips(w, fmt, shape)
         else:
             raw = _bytes(w).reshape(*shape[:-1], fmt.row_bytes(shape[-1]))
             array = gq.QuantArray(fmt, shape, raw).lasting()
         if w.is_contiguous():  # else the bytes are a copy, which is good for one call
-            key = w.data_ptr(), w.dim(), shape, type & ~PREPARED
+            key = w.data_ptr(), tuple(w.shape), shape, type & ~PREPARED
             _drop_left(storage)
             gone = weakref.ref(storage, lambda gone: _drop(key, gone))
             _ARRAYS[key] = gone, _writes(w), array
         return array
+
+
+def _check_memory(w: torch.Tensor, storage: Any) -> None:
+    """Refuse a tensor whose storage became smaller, which torch lets a program do."""
+    last = w.storage_offset() + sum((n - 1) * step for n, step in zip(w.shape, w.stride(), strict=True))
+    if w.numel() and last >= storage.nbytes():
+        raise gq.errors.ShapeError(
+            f"torch.ops.ggmlq: w has bytes up to {last + 1} of a storage that has {storage.nbytes()}; a "
+            "storage that was made smaller holds no blocks; resize it, and fill w again, before the call"
+        )
 
 
 def _drop(key: Key, gone: Any) -> None:

@@ -154,6 +154,11 @@ def dequantize(w: Any, type: int, shape: Any, dtype: Any) -> Shape:
     check_dtype(request, dtype)
     fmt = format_of(type)
     lengths = list(shape)
+    if any(length < 0 for length in lengths):
+        raise gq.errors.ShapeError(
+            f"{request}: shape {tuple(lengths)}; lengths of axes are 0 or more, none is left to be found; "
+            "pass the shape that w was made with"
+        )
     if type & PREPARED and w.dim() == 1 and lengths and not lengths[-1] % fmt.block_size:
         check_shape(request, w, type, tuple(lengths))
         return tuple(lengths), dtype

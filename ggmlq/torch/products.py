@@ -137,6 +137,8 @@ def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, devic
         return False
     if x.requires_grad and torch.is_grad_enabled():
         return False
+    if x.is_neg() or w.is_neg():  # a view of negative numbers, which torch writes down for an operator
+        return False
     return not in_a_mode() and not torch.is_autocast_enabled(device)
 
 
@@ -150,6 +152,9 @@ def linear_grad(dy: torch.Tensor, w: torch.Tensor, type: int, k: int) -> torch.T
 def dequantize(w: torch.Tensor, type: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
     """The values of blocks, [..., K]."""
     checks.dequantize(w, type, shape, dtype)
+    if not (type & checks.PREPARED and w.dim() == 1):
+        fmt = format_of(type)
+        w = w.reshape(*shape[:-1], fmt.row_bytes(shape[-1]))
     return decoded(array_over(w, type, tuple(shape)), dtype, w.device)
 
 

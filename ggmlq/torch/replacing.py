@@ -1,11 +1,11 @@
-"""``quantize_`` and ``load_``: layers of a model become packed ones, from their floats or from a GGUF file.
+"""``quantize_``: layers of a model become packed ones, from their floats.
 
 One tensor at a time: memory is never above what the packed model takes and one tensor of floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,8 @@ import ggmlq as gq
 
 from ..base.progress import Progress
 from .blocks import file_bytes
-from .modules import Embedding, Experts, Linear, Packed
-from .names import Names, Patterns, check_model, check_names, matches
+from .modules import Embedding, Linear, Packed
+from .names import Patterns, check_model, matches
 
 
 @dataclass
@@ -62,7 +62,7 @@ def quantize_(
     layers = {name: _bytes_of(part) for name, part in model.named_modules() if _is_floats(part)}
     _check_imatrix(model, fmt, layers, imatrix)
     ties = {
-        name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in _ties(model).items()
+        name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in ties_of(model).items()
     }
     bar = Progress(sum(layers.values()), f"quantizing to {fmt.name}", show=progress)
     try:
@@ -74,7 +74,7 @@ def quantize_(
                 tied = model.get_submodule(ties[name]) if ties.get(name) in result.taken else None
                 known = tied if isinstance(tied, Packed) else None
                 blocks = known if known is not None else _quantized(name, part, fmt, imatrix)
-                _put(model, name, _packed(part, blocks))
+                put_module(model, name, packed_layer(part, blocks))
                 result.taken[name] = fmt.name
             del part  # its floats go before the next layer's blocks come
             bar.advance(size)
@@ -139,7 +139,7 @@ def _quantized(name: str, part: Any, fmt: Any, imatrix: Mapping[str, Any] | None
     return gq.quantize(floats.float() if floats.dtype == torch.bfloat16 else floats, fmt, importance)
 
 
-def _packed(part: Any, source: gq.QuantArray | Packed) -> Packed:
+def packed_layer(part: Any, source: gq.QuantArray | Packed) -> Packed:
     """The packed layer in place of one of floats; ``source``: its blocks, or a layer that has them too."""
     blocks = source if isinstance(source, gq.QuantArray) else _view(source)
     new: Packed
@@ -165,7 +165,7 @@ def _view(layer: Packed) -> gq.QuantArray:
     return gq.QuantArray.from_bytes(host, layer.ggml_type, layer.blocks_shape, scale)
 
 
-def _put(model: torch.nn.Module, name: str, part: torch.nn.Module) -> None:
+def put_module(model: torch.nn.Module, name: str, part: torch.nn.Module) -> None:
     if not name:
         raise gq.errors.UnsupportedError(
             "quantize_(model, …): the model is a single layer, which cannot be replaced in itself; make one "
@@ -174,82 +174,7 @@ def _put(model: torch.nn.Module, name: str, part: torch.nn.Module) -> None:
     model.set_submodule(name, part)
 
 
-# --- from a file ----------------------------------------------------------------------------------
-
-
-def load_(
-    model: torch.nn.Module,
-    file: Any,
-    names: Names = None,
-    *,
-    strict: bool = True,
-    progress: bool | None = None,
-) -> Replaced:
-    """Fill a model with the tensors of a GGUF file; blocks stay packed, layers of floats become packed ones.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        It may be on the device ``meta``, where it takes no memory before.
-    file : str, os.PathLike or GGUFFile
-        The model's weights.
-    names : mapping or callable, optional
-        Names of parameters, such as ``"layers.0.up.weight"``, by names of tensors in the file; a name without
-        one, or None for it, is passed over. By default those of Hugging Face's models, for families that
-        ``ggmlq convert`` knows.
-    strict : bool
-        Parameters that got no tensor are an error.
-    progress : bool, optional
-        As in :func:`quantize_`.
-
-    Returns
-    -------
-    Replaced
-        ``taken``: parameters with their types; ``left``: tensors without a parameter, parameters without one.
-    """
-    check_model("load_(model, file)", model)
-    check_names(names)
-    opened = file if hasattr(file, "metadata") else gq.open(file)
-    result, bar = Replaced(), Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress)
-    ties = _ties(model)
-    try:
-        for source, target, array in _places(opened, names):
-            bar.advance(getattr(array, "nbytes", 0))
-            if target is None:
-                result.left[source] = "it has no parameter"
-            elif _fill(model, target, array, ties):
-                result.taken[target] = array.format.name if isinstance(array, gq.QuantArray) else "f32"
-            else:
-                result.left[source] = f"the model has no {target}"
-    finally:
-        bar.close()
-    _tie(model, ties, result)
-    for name, value in model.state_dict().items():
-        companion = name.rpartition(".")[2] == "scale"
-        if name not in result.taken and not companion and (value.device.type == "meta" or strict):
-            result.left[name] = "the file has no tensor for it"
-    missing = [name for name in result.left if name in model.state_dict()]
-    if strict and missing:
-        raise gq.errors.GGMLQError(
-            f"load_(model, {str(getattr(opened, 'path', file))!r}): the file has no tensors for "
-            f"{', '.join(missing[:5])}{' …' * (len(missing) > 5)} ({len(missing)} parameters); pass names "
-            "that lead to them, or strict=False"
-        )
-    return result
-
-
-def _places(file: Any, names: Names) -> Iterator[tuple[str, str | None, Any]]:
-    if names is None:
-        yield from gq.checkpoint.packed(file)
-        return
-    look_up = names if callable(names) else names.get
-    companions = {f"{name.removesuffix('.weight')}.scale" for name in file if file[name].scale is not None}
-    for name in file:
-        if name not in companions:
-            yield name, look_up(name), file[name]
-
-
-def _ties(model: torch.nn.Module) -> dict[str, str]:
+def ties_of(model: torch.nn.Module) -> dict[str, str]:
     """Names of parameters that are another one, by that one's name: tied weights."""
     first: dict[int, str] = {}
     ties = {}
@@ -258,62 +183,3 @@ def _ties(model: torch.nn.Module) -> dict[str, str]:
         if other != name:
             ties[name] = other
     return ties
-
-
-def _fill(model: torch.nn.Module, target: str, array: Any, ties: Mapping[str, str]) -> bool:
-    """Put an array where a parameter was; False where there is none."""
-    path, _, kind = target.rpartition(".")
-    try:
-        part: Any = model.get_submodule(path)
-        old = getattr(part, kind)
-    except AttributeError:
-        return False
-    if not isinstance(old, torch.Tensor):
-        return False
-    shape = tuple(part.blocks_shape) if isinstance(part, Packed) and kind == "weight" else tuple(old.shape)
-    if tuple(array.shape) != shape:
-        raise gq.errors.ShapeError(
-            f"load_(model, file): {target} has shape {shape}, its tensor {tuple(array.shape)}; the file is "
-            "of another model, or names lead astray"
-        )
-    is_layer = isinstance(part, torch.nn.Linear | torch.nn.Embedding | Packed) and kind == "weight"
-    if is_layer and isinstance(array, gq.QuantArray) and array.format.block_size > 1:
-        _replace(model, path, part, array)
-        return True
-    dtype = old.dtype if old.dtype.is_floating_point else torch.get_default_dtype()
-    device = torch.device("cpu") if old.device.type == "meta" else old.device
-    values = torch.from_numpy(np.array(array, np.float32)).to(device, dtype)
-    if isinstance(old, torch.nn.Parameter):
-        setattr(part, kind, torch.nn.Parameter(values, requires_grad=old.requires_grad))
-    else:
-        part.register_buffer(kind, values)
-    return True
-
-
-def _replace(model: torch.nn.Module, path: str, part: Any, array: gq.QuantArray) -> None:
-    """A packed layer in place of one of floats, or of a packed one of any type; its bias stays."""
-    device = part.weight.device
-    if isinstance(part, torch.nn.Linear):
-        new: Packed = Linear(array, part.bias)
-    elif isinstance(part, Experts):
-        new = Experts(array)
-    else:
-        like = part._like if isinstance(part, Embedding) else part.weight
-        new = Embedding(array, like.dtype)
-    if device.type != "meta":
-        new.to(device)
-    _put(model, path, new.train(part.training))
-
-
-def _tie(model: torch.nn.Module, ties: Mapping[str, str], result: Replaced) -> None:
-    """Give tied weights that the file does not have their other's tensor."""
-    for name, other in ties.items():
-        if name in result.taken or other not in result.taken:
-            continue
-        path, _, kind = name.rpartition(".")
-        part, source = model.get_submodule(path), model.get_submodule(other.rpartition(".")[0])
-        if isinstance(source, Packed) and kind == "weight":
-            _put(model, path, _packed(part, source))
-        else:
-            setattr(part, kind, getattr(source, other.rpartition(".")[2]))
-        result.taken[name] = result.taken[other]

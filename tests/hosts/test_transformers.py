@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +14,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 import tiny  # noqa: E402
 
+import ggmlq as gq  # noqa: E402
 import ggmlq.torch as gt  # noqa: E402
 from ggmlq import errors  # noqa: E402
 
@@ -22,6 +26,7 @@ IDS = torch.arange(24).reshape(2, 12) % tiny.WORDS
 def host():
     said = gt.hosts.transformers.enable()
     assert "MAX_GEMV_ROWS" in said
+    assert f"transformers {transformers.__version__} keeps lfm2, qwen35, qwen35moe packed" in said
     yield
     gt.hosts.transformers.disable()
 
@@ -75,6 +80,18 @@ def test_adapters_of_peft(fresh, tmp_path, host):
     for name, value in before.items():
         inside = name.replace("q_proj.w", "q_proj.base_layer.w").replace("v_proj.w", "v_proj.base_layer.w")
         assert torch.equal(trained.base_model.model.state_dict()[inside], value), name
+    with torch.no_grad():
+        want = trained(IDS).logits
+        for merge in (
+            trained.merge_and_unload,
+            trained.merge_adapter,
+            copy.deepcopy(trained).merge_and_unload,
+        ):
+            for options in ({}, {"safe_merge": True}):
+                with pytest.raises(errors.UnsupportedError, match=r"keep the adapter beside it .*dequantize"):
+                    merge(**options)
+        assert torch.equal(trained(IDS).logits, want)  # nothing is half merged
+        assert type(trained.unload().model.layers[0].self_attn.q_proj) is gt.Linear
 
 
 def llama_config(**more):
@@ -92,7 +109,6 @@ def test_load_fills_a_model_on_meta(tied, fresh, tmp_path):
     tiny.llama(path, fresh, "q8_0", tied)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(llama_config(tie_word_embeddings=tied))
-    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
     report = gt.load_(model.eval(), path)
     assert not report.left
     assert report.taken["model.layers.0.self_attn.q_proj.weight"] == "q8_0"
@@ -103,6 +119,64 @@ def test_load_fills_a_model_on_meta(tied, fresh, tmp_path):
     with torch.no_grad():
         logits, want = model(IDS).logits, theirs(IDS).logits
     assert float(((logits - want) ** 2).mean() / (want**2).mean()) < 1e-3
+
+
+def test_words_of_gemma(fresh, tmp_path):
+    """They are multiplied by a number that no file has; so are they when they are packed."""
+    config = transformers.Gemma3TextConfig(
+        vocab_size=tiny.WORDS, hidden_size=tiny.WIDTH, intermediate_size=tiny.FEED, head_dim=64,
+        num_hidden_layers=tiny.LAYERS, num_attention_heads=tiny.HEADS, num_key_value_heads=tiny.KV,
+    )  # fmt: skip
+    dense = transformers.Gemma3ForCausalLM(config).eval()
+    tensors = {
+        name: gq.quantize(value.detach().numpy(), "q8_0") if value.dim() > 1 else value.detach().numpy()
+        for name, value in dense.named_parameters()
+    }
+    gq.save(tmp_path / "tiny.gguf", tensors)
+    with torch.device("meta"):
+        model = transformers.Gemma3ForCausalLM(config).eval()
+    report = gt.load_(model, tmp_path / "tiny.gguf", {name: name for name in tensors})
+    assert not report.left
+    assert "decoded" not in str(report)
+    with torch.no_grad():
+        assert gq.nmse(model(IDS).logits.numpy(), dense(IDS).logits.numpy()) < 1e-3
+
+
+def test_a_llama_is_decoded(fresh, tmp_path, host):
+    """It keeps few architectures packed, and says so of the others."""
+    path = tmp_path / "tiny.gguf"
+    tiny.llama(path, fresh)
+    with pytest.warns(UserWarning, match=r"lfm2, qwen35, qwen35moe packed and decodes 'llama' in full"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name)
+    assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # floats were asked for
+        transformers.AutoModelForCausalLM.from_pretrained(
+            tmp_path, gguf_file=path.name, quantization_config=transformers.GgufConfig(dequantize=True)
+        )
+
+
+class Letters:
+    """A stand-in of a tokenizer, for files that have none."""
+
+    def __call__(self, text, return_tensors):
+        return SimpleNamespace(input_ids=torch.tensor([[ord(letter) % tiny.WORDS for letter in text]]))
+
+    def decode(self, ids):
+        return f"{len(ids)} words"
+
+
+def test_the_example_of_the_page(fresh, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
+    example = page.partition("### A model of transformers")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "models").mkdir()
+    tiny.llama(tmp_path / "models" / example.partition('"models", "')[2].partition('"')[0], fresh)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **options: Letters())
+    exec(example, {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("{} ")
+    assert int(said[-1].split()[0]) > len("The capital of France is")
 
 
 def test_once_and_back():

@@ -2,12 +2,15 @@
 
 transformers keeps blocks packed where a kernel module has four functions. Without one for the machine it
 decodes the whole model; with one it still decodes the weights for more than 8 rows, and all on a CPU.
+It does so for some architectures alone. Files of others it decodes before anything of this is asked, so
+the sentence of ``enable`` names those architectures, and such a file is a warning.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +64,34 @@ def _can_read(tensor: Any) -> bool:
     return True
 
 
+def _limits() -> str:
+    """The architectures whose blocks transformers keeps, in words."""
+    package, mapping = module("transformers"), module(f"{PACKAGE}.gguf_conversion_mapping")
+    return f"transformers {package.__version__} keeps {', '.join(sorted(mapping.GGUF_ARCHS))} packed"
+
+
+def _said() -> str:
+    return (
+        f"{_limits()} and decodes files of all other architectures in full; for these use ggmlq.torch.load_"
+    )
+
+
+def _warning(read_header: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+    """The method that reads a file's header, with a warning where transformers decodes the file."""
+
+    def call(self: Any, gguf_file: str) -> None:
+        read_header(self, gguf_file)
+        if not self.supported and not self.quantization_config.dequantize:
+            name = module(f"{PACKAGE}.reader").read_gguf_metadata(gguf_file)[0]["general.architecture"]
+            warnings.warn(
+                f"{_limits()} and decodes {name!r} in full: the model takes the memory of its floats; use "
+                "ggmlq.torch.load_(model, file), which keeps it packed",
+                stacklevel=2,
+            )
+
+    return call
+
+
 def _changes() -> Iterator[Change]:
     kernels, utils = module(f"{PACKAGE}.kernels"), module(f"{PACKAGE}.utils")
     quantizer = module("transformers.quantizers.quantizer_gguf").GgufHfQuantizer
@@ -69,7 +100,8 @@ def _changes() -> Iterator[Change]:
     yield kernels, "MAX_GEMV_ROWS", sys.maxsize
     yield utils, "MAX_GEMV_ROWS", sys.maxsize
     yield quantizer, "is_trainable", property(lambda self: True)  # of adapters: blocks stay frozen
+    yield quantizer, "read_header", _warning(quantizer.read_header)
 
 
-SWITCH = Switch("transformers", "transformers", "5.24.0", _changes)
+SWITCH = Switch("transformers", "transformers", "5.24.0", _changes, _said)
 enable, disable = SWITCH.enable, SWITCH.disable

@@ -1,0 +1,162 @@
+"""``load_``: a model is filled from a GGUF file, and its layers become packed ones.
+
+One tensor at a time: memory is never above what the packed model takes and one tensor of floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+import ggmlq as gq
+
+from ..base.progress import Progress
+from .buffers import refill
+from .modules import Embedding, Experts, Linear, Packed
+from .names import Names, check_model, check_names
+from .replacing import Replaced, packed_layer, put_module, ties_of
+from .scaled import ScaledEmbedding, is_scaled
+
+
+def load_(
+    model: torch.nn.Module,
+    file: Any,
+    names: Names = None,
+    *,
+    strict: bool = True,
+    progress: bool | None = None,
+) -> Replaced:
+    """Fill a model with the tensors of a GGUF file; blocks stay packed, layers of floats become packed ones.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        It may be on the device ``meta``, where it takes no memory before.
+    file : str, os.PathLike or GGUFFile
+        The model's weights.
+    names : mapping or callable, optional
+        Names of parameters, such as ``"layers.0.up.weight"``, by names of tensors in the file; a name without
+        one, or None for it, is passed over. By default those of Hugging Face's models, for families that
+        ``ggmlq convert`` knows.
+    strict : bool
+        Parameters that got no tensor are an error.
+    progress : bool, optional
+        As in :func:`quantize_`.
+
+    Returns
+    -------
+    Replaced
+        ``taken``: parameters with their types; ``left``: tensors without a parameter, parameters without one,
+        and buffers on meta that nothing filled. No file has buffers such as the frequencies of rotary
+        embeddings; modules that are made of a config alone, as those of transformers, compute them again.
+    """
+    check_model("load_(model, file)", model)
+    check_names(names)
+    opened = file if hasattr(file, "metadata") else gq.open(file)
+    result, bar = Replaced(), Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress)
+    ties = ties_of(model)
+    try:
+        for source, target, array in _places(opened, names):
+            bar.advance(getattr(array, "nbytes", 0))
+            if target is None:
+                result.left[source] = "it has no parameter"
+            elif kind := _fill(model, target, array):
+                result.taken[target] = kind
+            else:
+                result.left[source] = f"the model has no {target}"
+    finally:
+        bar.close()
+    _tie(model, ties, result)
+    result.left |= refill(model)
+    for name, value in model.state_dict().items():
+        companion = name.rpartition(".")[2] == "scale"
+        if name not in result.taken and not companion and (value.device.type == "meta" or strict):
+            result.left[name] = "the file has no tensor for it"
+    missing = [name for name in result.left if name in model.state_dict()]
+    if strict and missing:
+        raise gq.errors.GGMLQError(
+            f"load_(model, {str(getattr(opened, 'path', file))!r}): the file has no tensors for "
+            f"{', '.join(missing[:5])}{' …' * (len(missing) > 5)} ({len(missing)} parameters); pass names "
+            "that lead to them, or strict=False"
+        )
+    return result
+
+
+def _places(file: Any, names: Names) -> Iterator[tuple[str, str | None, Any]]:
+    if names is None:
+        yield from gq.checkpoint.packed(file)
+        return
+    look_up = names if callable(names) else names.get
+    companions = {f"{name.removesuffix('.weight')}.scale" for name in file if file[name].scale is not None}
+    for name in file:
+        if name not in companions:
+            yield name, look_up(name), file[name]
+
+
+def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
+    """Put an array where a parameter was; the type that it has there, and nothing where there is none."""
+    path, _, kind = target.rpartition(".")
+    try:
+        part: Any = model.get_submodule(path)
+        old = getattr(part, kind)
+    except AttributeError:
+        return ""
+    if not isinstance(old, torch.Tensor):
+        return ""
+    shape = tuple(part.blocks_shape) if isinstance(part, Packed) and kind == "weight" else tuple(old.shape)
+    if tuple(array.shape) != shape:
+        raise gq.errors.ShapeError(
+            f"load_(model, file): {target} has shape {shape}, its tensor {tuple(array.shape)}; the file is "
+            "of another model, or names lead astray"
+        )
+    name = array.format.name if isinstance(array, gq.QuantArray) else "f32"
+    blocks = isinstance(array, gq.QuantArray) and array.format.block_size > 1
+    if blocks and kind == "weight" and _is_packable(part):
+        _replace(model, path, part, array)
+        return name
+    dtype = old.dtype if old.dtype.is_floating_point else torch.get_default_dtype()
+    device = torch.device("cpu") if old.device.type == "meta" else old.device
+    values = torch.from_numpy(np.array(array, np.float32)).to(device, dtype)
+    if isinstance(old, torch.nn.Parameter):
+        setattr(part, kind, torch.nn.Parameter(values, requires_grad=old.requires_grad))
+    else:
+        part.register_buffer(kind, values)
+    return f"{name}, decoded" if blocks else name
+
+
+def _is_packable(part: Any) -> bool:
+    """True for a layer that a packed one may replace: what it computes is torch's own, or known here."""
+    known = (torch.nn.Linear.forward, torch.nn.Embedding.forward)
+    return isinstance(part, Packed) or type(part).forward in known or is_scaled(part)
+
+
+def _replace(model: torch.nn.Module, path: str, part: Any, array: gq.QuantArray) -> None:
+    """A packed layer in place of one of floats, or of a packed one of any type; its bias stays."""
+    device = part.weight.device
+    if isinstance(part, torch.nn.Linear):
+        new: Packed = Linear(array, part.bias)
+    elif isinstance(part, Experts):
+        new = Experts(array)
+    else:
+        like = part._like if isinstance(part, Embedding) else part.weight
+        new = ScaledEmbedding(array, like.dtype, part) if is_scaled(part) else Embedding(array, like.dtype)
+    if device.type != "meta":
+        new.to(device)
+    put_module(model, path, new.train(part.training))
+
+
+def _tie(model: torch.nn.Module, ties: Mapping[str, str], result: Replaced) -> None:
+    """Give tied weights that the file does not have their other's tensor."""
+    for name, other in ties.items():
+        if name in result.taken or other not in result.taken:
+            continue
+        path, _, kind = name.rpartition(".")
+        part, source = model.get_submodule(path), model.get_submodule(other.rpartition(".")[0])
+        if isinstance(source, Packed) and kind == "weight":
+            put_module(model, path, packed_layer(part, source))
+        else:
+            setattr(part, kind, getattr(source, other.rpartition(".")[2]))
+        result.taken[name] = result.taken[other]
