@@ -170,7 +170,8 @@ def lying(tmp_path):
 def test_what_is_refused(lying, family, tensors, facts, words):
     with pytest.raises(GGUFError, match=words) as caught:
         gq.model.load(lying(family, tensors, facts))
-    assert any(key.split(".")[-1] in str(caught.value) for key in [*tensors, *facts, "attn_q"])
+    for name in [*tensors, *facts]:
+        assert name in str(caught.value)
 
 
 def test_lists_that_fit_are_taken(lying):
@@ -188,7 +189,7 @@ def test_tokens_of_other_files(lying, tmp_path):
         facts = dict(file.metadata.items())
         for texts in (["a"] * 287, "text", 5):
             gq.save(tmp_path / "t.gguf", dict(file.items()), facts | {"tokenizer.ggml.tokens": texts})
-            with pytest.raises(GGUFError, match=r"token_embd|tokenizer\.ggml\.tokens"):
+            with pytest.raises(GGUFError, match=r"tokenizer\.ggml\.tokens is a list of"):
                 gq.model.load(tmp_path / "t.gguf")
     for architecture in (["llama"], 5, "x" * 10**5):
         gq.save(tmp_path / "t.gguf", {}, {"general.architecture": architecture})

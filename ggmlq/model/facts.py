@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..base.text import short
 from ..errors import GGUFError
+from ..gguf.metadata import Metadata
 
 MOST = 2**31 - 1  # ggml counts in 32 bits
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "one of"}
@@ -75,7 +76,7 @@ class Facts:
     where this one does not read it: of its type and in its range, a list with a number for each layer.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], architecture: str, layers: int) -> None:
+    def __init__(self, metadata: Metadata, architecture: str, layers: int) -> None:
         self.metadata, self.architecture, self.layers = metadata, architecture, layers
         self._check("block_count", SIZE)
         if self.number("block_count") != layers:

@@ -15,6 +15,13 @@ from ..errors import GGUFError
 from .config import Config
 from .facts import Facts
 
+TOKENS = "tokenizer.ggml.tokens"
+SHAPES = (
+    "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
+    "attention.value_length", "attention.key_length_mla", "attention.value_length_mla",
+    "attention.q_lora_rank", "attention.kv_lora_rank", "rope.dimension_count", "feed_forward_length",
+    "expert_count", "expert_feed_forward_length", "expert_shared_count",
+)  # fmt: skip
 FLOATS = ("f32", "f16", "bf16")
 CAUSE = "the file is damaged, a part of a model, or not of the architecture that it says: convert it anew"
 
@@ -57,8 +64,7 @@ class Frame:
             )
         if q.shape != shape or 0 in shape:
             raise GGUFError(
-                f"model.load: {name} has shape {q.shape}; by the metadata and the tensors before it it has "
-                f"{shape}; {CAUSE}"
+                f"model.load: {name} has shape {q.shape}; with {self._sizes()} it has {shape}; {CAUSE}"
             )
         if q.format.block_size == 1 and q.format.name not in FLOATS:
             raise GGUFError(
@@ -68,6 +74,11 @@ class Frame:
         stem = name.removesuffix(".weight")
         scales = {f"{name}.scale", f"{stem}.scale"} if q.scale is not None else set()
         self._taken |= {name, f"{stem}.input_scale"} | scales
+
+    def _sizes(self) -> str:
+        """The metadata by which tensors have their shapes, as the file has it."""
+        there = {key: self.facts.get(key) for key in SHAPES}
+        return ", ".join(f"{key} {short(value)}" for key, value in there.items() if value is not None)
 
     def columns(self, name: str) -> int:
         """The columns of weights, 0 where there are none."""
@@ -80,12 +91,14 @@ class Frame:
         """The embedding, the last norm, and the head, which may be the embedding."""
         width, first = self.config.width, self._tensors.get("token_embd.weight")
         tokens = first.shape[0] if first is not None and first.ndim else 0
-        texts = self.facts.metadata.get("tokenizer.ggml.tokens")
-        if texts is not None and (isinstance(texts, str) or not hasattr(texts, "__len__")):
-            raise GGUFError(
-                f"model.load: tokenizer.ggml.tokens is {short(texts)}; it is a list of texts; {CAUSE}"
-            )
-        self.matrix("token_embd", tokens if texts is None else len(texts), width, bias=False)
+        if TOKENS in self.facts.metadata:  # which may be hundreds of thousands: they are not decoded
+            texts = self.facts.metadata.length(TOKENS)
+            if first is not None and texts != tokens:
+                raise GGUFError(
+                    f"model.load: {TOKENS} is a list of {texts:,} texts, token_embd.weight has shape "
+                    f"{first.shape}; each token has a row; {CAUSE}"
+                )
+        self.matrix("token_embd", tokens, width, bias=False)
         self.vectors(width, "output_norm")
         if self.has("output.weight"):
             self.matrix("output", self._tensors["token_embd.weight"].shape[0], width)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...arrays.array import QuantArray
+from ...gguf.metadata import Metadata
 from ..config import Config, config_of
 from ..facts import Facts
 from ..frame import Frame
@@ -31,7 +31,7 @@ class Family:
     config: Callable[[Config, Facts], Config] = lambda config, _: config
 
     def read(
-        self, metadata: Mapping[str, Any], architecture: str, tensors: Mapping[str, QuantArray],
+        self, metadata: Metadata, architecture: str, tensors: Mapping[str, QuantArray],
         context: int | None,
     ) -> Config:  # fmt: skip
         """The config of a file of this family, whose tensors have the sizes that it says."""
