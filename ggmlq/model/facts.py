@@ -14,7 +14,7 @@ KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 class Rule(NamedTuple):
-    """What a value is: of a type, in a range or one of some words."""
+    """The type of a value, and its range, or the words that it may be."""
 
     kind: type
     low: float = 0
@@ -56,7 +56,7 @@ RULES: dict[str, Rule] = {
     "attn_logit_softcapping": CAP, "final_logit_softcapping": CAP,
     "expert_count": COUNT, "expert_used_count": COUNT, "expert_feed_forward_length": COUNT,
     "expert_shared_count": COUNT, "expert_group_count": COUNT, "expert_group_used_count": COUNT,
-    "expert_gating_func": Rule(int, 0, 2), "expert_weights_norm": Rule(bool),
+    "expert_gating_func": COUNT, "expert_weights_norm": Rule(bool),
     "expert_weights_scale": Rule(float, 0, 1e6), "leading_dense_block_count": COUNT,
     "rope.dimension_count": Rule(int, 2), "rope.freq_base": Rule(float, 2, 1e15),
     "rope.freq_base_swa": Rule(float, 2, 1e15), "rope.scale_linear": CAP, "rope.scaling.factor": CAP,

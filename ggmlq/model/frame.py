@@ -101,7 +101,9 @@ class Frame:
         self.matrix("token_embd", tokens, width, bias=False)
         self.vectors(width, "output_norm")
         if self.has("output.weight"):
-            self.matrix("output", self._tensors["token_embd.weight"].shape[0], width)
+            self.matrix("output", tokens, width, bias=False)
+        if self.has("output.bias"):
+            self.tensor("output.bias", tokens)
 
     def factors(self) -> None:
         """Factors of the pairs that are turned, one for all contexts or for long and short ones."""

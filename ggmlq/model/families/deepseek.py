@@ -115,6 +115,8 @@ def _held(c: Config, facts: Facts, width: int) -> None:
         raise facts.wrong("attention.key_length", f"with key_length_mla it is {latent} + {turning}")
     if width and c.value_width != latent:
         raise facts.wrong("attention.value_length", f"with key_length_mla it is {latent}")
+    if facts.get("expert_gating_func", 0) > SIGMOID:
+        raise facts.wrong("expert_gating_func", "0 and 1 are a softmax, 2 is a sigmoid of each")
     groups, used = facts.get("expert_group_count", 0), facts.get("expert_group_used_count", 0)
     if c.experts and groups > 1:
         if c.experts % groups:
