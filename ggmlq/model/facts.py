@@ -38,7 +38,8 @@ class Rule(NamedTuple):
             return KINDS[bool]
         if self.kind is str:
             return f"{KINDS[str]} {', '.join(self.words)}"
-        return f"{KINDS[self.kind]} from {self.low:,} to {self.high:,}{', or 0 for none' * self.off}"
+        low, high = (f"{n:,}" if self.kind is int else f"{n:g}" for n in (self.low, self.high))
+        return f"{KINDS[self.kind]} from {low} to {high}{', or 0 for none' * self.off}"
 
 
 COUNT, SIZE, EACH = Rule(int, 0), Rule(int, 1), Rule(int, 1, each=True)
