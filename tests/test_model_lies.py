@@ -153,6 +153,7 @@ def lying(tmp_path):
         ("deepseek2", {}, {"expert_group_used_count": 0}, "from 1 to 4"),
         ("mixtral", {}, {"expert_used_count": 7}, "from 1 to 6"),
         ("mixtral", {"blk.1.ffn_gate_inp.weight": lambda x: x[:-1]}, {}, "ffn_gate_inp"),
+        ("mixtral", {}, {"feed_forward_length": 32}, "ffn_gate_exps"),
         ("llama", {}, {"block_count": 1}, "tensors of, 2"),
         ("llama", {}, {"block_count": 10**9}, "tensors of, 2"),
         ("llama", {"blk.0.strange.weight": np.ones(5, np.float32)}, {}, "no part of llama"),

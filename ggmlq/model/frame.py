@@ -139,12 +139,12 @@ class Frame:
             self.matrix(f"ffn_up{end}", hidden, width)
         self.matrix(f"ffn_down{end}", width, hidden)
 
-    def experts(self) -> None:
-        """The matrix that scores experts, and gate, up and down of each."""
+    def experts(self, key: str = "expert_feed_forward_length") -> None:
+        """The matrix that scores experts, and gate, up and down of each; ``key``: their length by it."""
         count, width = self.config.experts, self.config.width
         if not count:
             raise self.facts.wrong("expert_count", f"layer {self.layer} of this family has experts")
-        hidden = self.facts.get("expert_feed_forward_length", 0) or self.columns("ffn_down_exps")
+        hidden = self.facts.each(key, 0)[self.layer] or self.columns("ffn_down_exps")
         self.matrix("ffn_gate_inp", count, width)
         self.matrix("ffn_gate_exps", count, hidden, width)
         self.matrix("ffn_up_exps", count, hidden, width)

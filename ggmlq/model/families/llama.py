@@ -38,7 +38,7 @@ def tensors(frame: Frame) -> None:
     frame.vectors(frame.config.width, "attn_norm", "ffn_norm")
     frame.attention()
     if frame.config.experts:
-        frame.experts()
+        frame.experts("feed_forward_length")
     else:
         frame.feed_forward()
 
