@@ -193,8 +193,8 @@ def test_several_products_in_one_matrix(model_file, fresh, tmp_path):
     tensors["blk.0.attn_qkv.weight"] = tensors["blk.0.attn_qkv.weight"][:-1]
     tensors["blk.0.attn_qkv.bias"] = tensors["blk.0.attn_qkv.bias"][:-1]
     gq.save(tmp_path / "short.gguf", tensors, metadata)
-    with pytest.raises(ShapeError, match="its parts"):
-        gq.model.load(tmp_path / "short.gguf", arithmetic="exact").logits(tokens)
+    with pytest.raises(GGUFError, match=r"attn_qkv.weight has shape \(255, 128\)"):
+        gq.model.load(tmp_path / "short.gguf")
 
 
 @pytest.mark.parametrize("steps", [False, True])
@@ -345,12 +345,11 @@ def test_what_is_wrong_with_a_file(model_file, tmp_path):
     for key in ("block_count", "embedding_length", "attention.head_count"):
         with pytest.raises(GGUFError, match=key):
             gq.model.load(broken(**{f"llama.{key}": None}))
-    m = gq.model.load(broken({name: q for name, q in tensors.items() if name != "blk.1.ffn_up.weight"}))
     with pytest.raises(GGUFError, match=r"blk\.1\.ffn_up\.weight"):
-        m.logits([1])
+        gq.model.load(broken({name: q for name, q in tensors.items() if name != "blk.1.ffn_up.weight"}))
     wrong = tensors | {"blk.0.ffn_down.weight": tensors["blk.0.ffn_up.weight"]}
-    with pytest.raises(ShapeError, match=r"blk\.0\.ffn_down"):
-        gq.model.load(broken(wrong)).logits([1])
+    with pytest.raises(GGUFError, match=r"blk\.0\.ffn_down"):
+        gq.model.load(broken(wrong))
 
 
 # --- a model that was trained -------------------------------------------------------------------

@@ -44,6 +44,9 @@ class Stored(NamedTuple):
             return self.type.word
         return f"array of {array_header(self.source, self.start, 0)[0].word}"
 
+    def length(self) -> int:
+        return array_header(self.source, self.start, 0)[1] if self.type is ValueType.ARRAY else 0
+
     def decode(self) -> Any:
         try:
             return decode(self.node())
@@ -70,6 +73,9 @@ class Settable(NamedTuple):
 
     def words(self) -> str:
         return self.content.words
+
+    def length(self) -> int:
+        return len(self.content.data) if self.type is ValueType.ARRAY else 0
 
     def decode(self) -> Any:
         return decode(self.content)
@@ -137,6 +143,11 @@ class Metadata(Listed, Mapping[str, Any]):
     def type(self, key: str) -> str:
         """The GGUF type of a value: ``"uint32"``, ``"string"``, ``"array of string"``."""
         return self._entry(key).words()
+
+    @inner
+    def length(self, key: str) -> int:
+        """The number of an array's elements, none of which is decoded; 0 for other values."""
+        return self._entry(key).length()
 
     def raw(self, key: str) -> Any:
         """The bytes of a value: text undecoded, numbers little-endian, arrays of text as a sequence."""

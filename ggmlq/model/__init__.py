@@ -14,7 +14,10 @@ From a call down:
     batch.py       sequences of any lengths that go through the layers together
     caches.py      keys and values of all layers
     weights.py     tensors by name
-    config.py      sizes and settings from the metadata
+    facts.py       the metadata, each key of its type and within its range
+    config.py      sizes and settings from it
+    frame.py       the tensors that a model of these sizes has, held against those of the file
+    finite.py      numbers that are not finite, told in words
     sampling.py    the choice of the next token
     tokenizer/     text to tokens and back, chat templates
 """

@@ -132,3 +132,8 @@ def continued(
             rows = together([Piece(b, step[b : b + 1]) for b in live], parts, True)
         else:
             rows, following = following[going] if some else following, None
+
+
+def beside(tokens: Any, x: Any) -> Any:
+    """An array on the side of the tokens: the host, unless these are CuPy's."""
+    return to_host(x) if is_host(tokens) else x

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..base.text import short
-from ..errors import GGUFError
+from .facts import PATTERN, Facts
 
 
 @dataclass(frozen=True)
@@ -62,43 +59,9 @@ class Config:
     temperature: float = 0.0  # queries grow with the logarithm of their position, in steps of a context
 
 
-class Facts:
-    """Metadata of an architecture: ``facts["block_count"]`` is the key ``llama.block_count``."""
-
-    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
-        self.metadata, self.architecture = metadata, architecture
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A value, or the default."""
-        return self.metadata.get(f"{self.architecture}.{key}", default)
-
-    def number(self, key: str) -> Any:
-        """A number that a model has to have."""
-        value = self.get(key)
-        if not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise GGUFError(
-                f"model: {self.architecture}.{key} is {short(value)}; a model needs a number from 0 up "
-                "there; the file is damaged, or a vocabulary alone"
-            )
-        return value
-
-    def each(self, key: str, layers: int, default: Any) -> tuple[int, ...]:
-        """A number for each layer; one in the file stands for all of them."""
-        value = self.get(key, default)
-        if isinstance(value, int | float):
-            return (int(value),) * layers
-        numbers = tuple(int(one) for one in value)
-        if len(numbers) < layers:
-            raise GGUFError(
-                f"model: {self.architecture}.{key} has {len(numbers)} numbers, the model {layers} layers; "
-                "there is one for each; the file is damaged"
-            )
-        return numbers[:layers]
-
-
 def config_of(
-    metadata: Mapping[str, Any], architecture: str, *, neox: bool, period: int = 0, window: int = 0,
-    steady: bool = True, context: int | None = None,
+    facts: Facts, *, neox: bool, period: int = 0, window: int = 0, steady: bool = True,
+    context: int | None = None,
 ) -> Config:  # fmt: skip
     """The config from a file's metadata.
 
@@ -106,45 +69,47 @@ def config_of(
     families without. ``window``: positions of a window by default. ``steady``: layers with a window turn by
     the base and scale of the others unless the file has a base for them. ``context``: instead of the file's.
     """
-    facts = Facts(metadata, architecture)
-    layers, width = int(facts.number("block_count")), int(facts.number("embedding_length"))
-    heads = facts.each("attention.head_count", layers, 0)
-    if min(heads) < 1:
-        raise GGUFError(
-            f"model: {architecture}.attention.head_count is {short(list(heads))}; each layer has one head or "
-            "more; the file is damaged, or a vocabulary alone"
-        )
-    key_width = int(facts.get("attention.key_length", width // heads[0]))
+    width, trained = facts.number("embedding_length"), facts.number("context_length")
+    heads = facts.each("attention.head_count", facts.number("attention.head_count"))
+    kv_heads = facts.each("attention.head_count_kv", heads)
+    if any(q % kv for q, kv in zip(heads, kv_heads, strict=True)):
+        raise facts.wrong("attention.head_count_kv", f"heads are a multiple of it, here of {heads[:8]}")
+    key_width = facts.get("attention.key_length", width // heads[0])
     rope = _rope(facts, key_width, neox)
     base = float(facts.get("rope.freq_base_swa", rope.base if steady else 10000.0))
+    experts, used = facts.get("expert_count", 0), facts.get("expert_used_count", 0)
+    if experts and not 1 <= used <= experts:
+        raise facts.wrong("expert_used_count", f"of {experts} experts a token uses from 1 to {experts}")
+    name = facts.metadata.get("general.name", "")
     return Config(
-        architecture=architecture, name=str(metadata.get("general.name", "")), layers=layers, width=width,
-        heads=heads, kv_heads=facts.each("attention.head_count_kv", layers, heads), key_width=key_width,
-        value_width=int(facts.get("attention.value_length", width // heads[0])),
-        context=int(context or facts.number("context_length")),
+        architecture=facts.architecture, name=name if isinstance(name, str) else "", layers=facts.layers,
+        width=width, heads=heads, kv_heads=kv_heads, key_width=key_width,
+        value_width=facts.get("attention.value_length", width // heads[0]), context=context or trained,
         epsilon=float(facts.number("attention.layer_norm_rms_epsilon")), rope=rope,
         window_rope=replace(rope, base=base, scale=rope.scale if steady else 1.0),
-        windows=_windows(facts, layers, period, window), scale=1 / math.sqrt(key_width),
-        experts=int(facts.get("expert_count", 0)), used_experts=int(facts.get("expert_used_count", 0)),
-        temperature=float(facts.get("attention.temperature_scale", 0.0)),
+        windows=_windows(facts, period, window), scale=1 / math.sqrt(key_width), experts=experts,
+        used_experts=used, temperature=float(facts.get("attention.temperature_scale", 0.0)),
     )  # fmt: skip
 
 
-def _windows(facts: Facts, layers: int, period: int, default: int) -> tuple[int, ...]:
+def _windows(facts: Facts, period: int, default: int) -> tuple[int, ...]:
     """Positions of the window of each layer: of ``period`` layers the last one has none."""
-    size = int(facts.get("attention.sliding_window", default) or 0)
+    layers, size = facts.layers, facts.get("attention.sliding_window", default)
     if not size or not period:
         return (0,) * layers
-    pattern = facts.get("attention.sliding_window_pattern", period)
+    pattern = facts.get(PATTERN, period)
     if isinstance(pattern, int):
         has = [not pattern or i % pattern < pattern - 1 for i in range(layers)]
     else:
-        has = [bool(one) for one in facts.each("attention.sliding_window_pattern", layers, 0)]
+        has = list(pattern)
     return tuple(size if one else 0 for one in has)
 
 
 def _rope(facts: Facts, key_width: int, neox: bool) -> Rope:
-    factor = float(facts.get("rope.scaling.factor", 0.0) or facts.get("rope.scale_linear", 0.0) or 0.0)
+    dims = facts.get("rope.dimension_count", key_width)
+    if dims % 2 or not 0 < dims <= key_width:
+        raise facts.wrong("rope.dimension_count", f"it is even, and at most a key's {key_width} columns")
+    factor = float(facts.get("rope.scaling.factor", 0.0) or facts.get("rope.scale_linear", 0.0))
     kind = facts.get("rope.scaling.type", "linear")
     scale = 1.0 if not factor or kind == "none" else 1 / factor
     mix = float(kind == "yarn")
@@ -161,12 +126,9 @@ def _rope(facts: Facts, key_width: int, neox: bool) -> Rope:
             length /= _longer(stretch, multiplier)
         length /= 1 + 0.1 * math.log(stretch)  # which YaRN's turning multiplies by
     return Rope(
-        dims=int(facts.get("rope.dimension_count", key_width)), neox=neox,
-        base=float(facts.get("rope.freq_base", 10000.0)), scale=scale, mix=mix,
+        dims=dims, neox=neox, base=float(facts.get("rope.freq_base", 10000.0)), scale=scale, mix=mix,
         length=length * float(facts.get("rope.scaling.attn_factor", 1.0)), fast=fast, slow=slow,
-        context=int(
-            facts.get("rope.scaling.original_context_length", 0) or facts.get("context_length", 0)
-        ),
+        context=facts.get("rope.scaling.original_context_length", 0) or facts.number("context_length"),
     )  # fmt: skip
 
 

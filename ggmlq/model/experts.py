@@ -6,7 +6,6 @@ import numpy as np
 
 from ..base.devices import namespace
 from .step import Array, Step
-from .weights import checked
 
 
 def experts(step: Step, x: Array, layer: int, activation: str, after: bool = False) -> Array:
@@ -58,7 +57,6 @@ def _gated(step: Step, x: Array, ids: Array, layer: int, activation: str) -> Arr
     if step.joins:
         stack, *others = step.weights.stacks(*(f"blk.{layer}.ffn_{role}_exps" for role in ("gate", "up")))
         if not others:
-            checked(stack.names[0], x, stack.q)
             return step.a.gated_experts(activation, x, stack.q, stack.bias, ids)
     up = _product(step, x, "up", ids, layer)
     gate = _product(step, x, "gate", ids, layer)
@@ -104,7 +102,6 @@ def _of_one(step: Step, weights: Array, layer: int) -> Array:
 def _product(step: Step, x: Array, role: str, ids: Array, layer: int) -> Array:
     stem = f"blk.{layer}.ffn_{role}_exps"
     q = step.weights.matrix(stem)
-    checked(stem, x, q)
     y = step.tell(f"ffn_moe_{role}", step.a.expert_linear(x, q, ids), layer)
     bias = step.weights.optional(f"{stem}.bias")
     return y if bias is None else step.tell(f"ffn_moe_{role}_biased", y + bias[ids], layer)

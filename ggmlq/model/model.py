@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
-from ..base.devices import is_host, namespace, to_host
+from ..base.devices import namespace
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
-from .batch import Best, Piece, checked, continued, is_batch, portions, several_of, tokens_of
+from .batch import Best, Piece, beside, checked, continued, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
+from .finite import finite, walking
 from .replay import replayed
 from .sampling import Sampling
 from .step import Array, Step
@@ -89,13 +90,13 @@ class Model:
         self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None,
         device: str = "cpu",
     ) -> None:  # fmt: skip
-        self.file, self._metadata, self._device = file, file.metadata, device
+        self.file, self._metadata, self._device, self._named = file, file.metadata, device, arithmetic
         self._arithmetic: Kernels = arithmetic_of(arithmetic, device)
-        architecture = file.metadata.get("general.architecture")
+        architecture, self.types = file.metadata.get("general.architecture"), cache
         self._family: Family = family_of(architecture)
-        self.config: Config = self._family.read(file.metadata, str(architecture), context)
-        self.types = cache
         self._weights = Weights(file, self._arithmetic)
+        tensors = self._weights.tensors
+        self.config: Config = self._family.read(file.metadata, str(architecture), tensors, context)
         self._spare, self._on_gpu = Spare(), isinstance(self._arithmetic, Cuda)
         self.best: Best | None = self._arithmetic.best
 
@@ -114,6 +115,10 @@ class Model:
         """Bytes of all weights."""
         return self._weights.nbytes
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The file and the options: a copy opens it again, and prepares its own weights."""
+        return type(self), (self.file, self._named, self.types, self.config.context, self._device)
+
     def __repr__(self) -> str:
         c = self.config
         size = f"{self.nbytes / 2**20:,.1f} MiB"
@@ -125,19 +130,21 @@ class Model:
     def logits(self, tokens: Sequence[int] | Sequence[Sequence[int]]) -> Any:
         """Logits of the next token behind each of the tokens, [T, vocabulary].
 
-        float32, or float64 with ``arithmetic="exact"``. They are NumPy's, on a GPU too, unless tokens are
-        CuPy's, which are read back to be checked. Of several sequences, of any lengths, they are a list of
-        arrays; of an array [B, T] they are one array.
+        float32, or float64 with ``arithmetic="exact"``; NaN or infinity is an error. They are NumPy's, on a
+        GPU too, unless tokens are CuPy's, which are read back to be checked. Of several sequences, of any
+        lengths, they are a list of arrays; of an array [B, T] they are one array.
         """
         sequences = self._sequences("logits", tokens)
         caches = [self.cache(len(one)) for one in sequences]
         parts = [cache.parts[0] for cache in caches]
         rows: list[list[Array]] = [[] for _ in sequences]
         for pieces in portions(sequences, BATCH):
-            y, start = self._together(pieces, parts, last=False), 0
+            y, start = beside(tokens, self._together(pieces, parts, last=False)), 0
+            if self._on_gpu:  # those of the CPU have been looked at
+                finite(y)
             for piece in pieces:
                 end = start + len(piece.tokens)
-                rows[piece.sequence].append(_beside(tokens, y[start:end]))
+                rows[piece.sequence].append(y[start:end])
                 start = end
         each = [some[0] if len(some) == 1 else namespace(some[0]).concatenate(some) for some in rows]
         if not is_batch(tokens):
@@ -220,11 +227,7 @@ class Model:
         cache = self.cache(len(numbers)) if cache is None else cache
         cache.parts[0].reserve(len(numbers))
         nodes: list[tuple[str, Array]] = []
-
-        def tell(name: str, x: Array) -> None:
-            nodes.append((name, _beside(tokens, x)))
-
-        rows = [(cache.parts[0], len(numbers))]
+        rows, tell = [(cache.parts[0], len(numbers))], lambda name, x: nodes.append((name, beside(tokens, x)))
         step = Step(self.config, self._weights, self._arithmetic, rows, tell, flash, choices)
         return self._listed(step, numbers, nodes)
 
@@ -265,7 +268,7 @@ class Model:
         """Logits behind the last of some tokens, which go into a cache in portions."""
         for pieces in portions(self._sequences("prompt", tokens), BATCH):
             logits = self._together(pieces, cache.parts, last=True)
-        return logits[-1]
+        return finite(logits[-1])
 
     def _together(self, pieces: list[Piece], parts: Sequence[Part], last: bool) -> Array:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""
@@ -278,7 +281,7 @@ class Model:
         step = Step(self.config, self._weights, self._arithmetic, rows)
         for x in self._walk(step, tokens, last):
             logits = x
-        return logits
+        return logits if self._on_gpu else finite(logits)
 
     def _replayed(self, pieces: list[Piece], parts: Sequence[Part]) -> Array | None:
         """The logits by recorded steps; of one token each all sequences of the cache take part."""
@@ -304,16 +307,14 @@ class Model:
         x = self._family.embed(step, step.embed(tokens))
         yield x
         for layer in range(self.config.layers):
-            x = self._family.layer(step, x, layer)
+            with walking(f"layer {layer}"):
+                x = self._family.layer(step, x, layer)
             yield x
         step.counted()
-        yield step.logits(x, last)
+        with walking("the last norm"):
+            x = step.logits(x, last)
+        yield x
 
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:
         several = several_of(call, tokens) if is_batch(tokens) else [tokens]
         return [checked(call, one, self.vocabulary, self.config.context) for one in several]
-
-
-def _beside(tokens: Any, x: Array) -> Array:
-    """An array on the side of the tokens: the host, unless these are CuPy's."""
-    return to_host(x) if is_host(tokens) else x

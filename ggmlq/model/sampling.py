@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base.devices import to_host
+from ..base.devices import is_host, to_host
 from ..errors import ShapeError
+from .finite import finite
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Sampling:
 
     def draw_each(self, rows: Any, live: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[int]:
         """A token for the row of logits of each of the sequences ``live``, which draw independently."""
+        if not is_host(rows):  # those of the host have been looked at
+            finite(rows)
         if self.temperature == 0:
             best: list[int] = to_host(rows.argmax(axis=-1)).tolist()  # numbers alone come from a GPU
             return best

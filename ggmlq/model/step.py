@@ -19,7 +19,7 @@ from .arithmetic.kernels import Keys, Seen
 from .caches import Heads
 from .config import Config, Rope
 from .rope import Turns
-from .weights import Weights, checked, columns
+from .weights import Weights, columns
 
 Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
@@ -103,7 +103,6 @@ class Step:
             return [self.product(x, name, layer, node) for name, node in zip(names, nodes, strict=True)]
         stems, results = [_of(name, layer) for name in names], dict[str, Array]()
         for stack in self.weights.stacks(*stems):
-            checked(stack.names[0], x, stack.q)
             y, end = self.a.linear(x, stack.q, stack.bias), 0
             for name, width in zip(stack.names, stack.widths, strict=True):
                 results[name], end = y[:, end : end + width], end + width
@@ -113,7 +112,6 @@ class Step:
         """Rows times the matrix ``name``, and its bias where the file has one; both are told as ``node``."""
         stem = _of(name, layer)
         q = self.weights.matrix(stem)
-        checked(stem, x, q)
         bias = self.weights.optional(f"{stem}.bias")
         if self._tell is None:
             return self.a.linear(x, q, bias)
@@ -138,7 +136,7 @@ class Step:
         if f"{stem}.attn_qkv" in self.weights and f"{stem}.attn_q" not in self.weights:
             y = self.product(x, "attn_qkv", layer, "wqkv")
             widths = [heads * width for heads, width in sizes.values()]
-            parts = columns(f"{stem}.attn_qkv", y, widths, self.joins)
+            parts = columns(y, widths, self.joins)
         else:
             parts = self.products(x, list(sizes), layer, ("Qcur", "Kcur", "Vcur"))
         q, k, v = (y.reshape(len(x), *size) for y, size in zip(parts, sizes.values(), strict=True))
@@ -224,7 +222,6 @@ class Step:
         """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
         stem = f"blk.{layer}.{name}"
         q = self.weights.matrix(stem)
-        checked(stem, x, q)
         xp = namespace(x)
         y = self.a.expert_linear(x, q, xp.broadcast_to(xp.arange(x.shape[1]), x.shape[:2]))
         if node:
@@ -245,7 +242,7 @@ class Step:
         if f"blk.{layer}.ffn_gate{end}" in self.weights:
             gate = self.product(x, f"ffn_gate{end}", layer, "ffn_gate")
         else:
-            gate, up = columns(f"blk.{layer}.ffn_up", up, [up.shape[-1] // 2] * 2)
+            gate, up = columns(up, [up.shape[-1] // 2] * 2)
         name = {"silu": "ffn_swiglu", "gelu": "ffn_geglu"}[activation]
         inner = self.tell(name, self.a.gated(activation, gate, up), layer)
         return self.tell(f"ffn_{kind or 'out'}", self.product(inner, f"ffn_down{end}", layer), layer)
@@ -259,8 +256,7 @@ class Step:
             stack, *others = self.weights.stacks(gate, name)
             if others:
                 return None
-            name, q, bias = gate, stack.q, stack.bias
-        checked(name, x, q)
+            q, bias = stack.q, stack.bias
         return self.a.gated_product(activation, x, q, bias)
 
     # --- the end ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``Weights``: a model's tensors by their names, each looked up once and checked."""
+"""``Weights``: a model's tensors by their names, each looked up once; frame.py has checked them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base.devices import namespace
-from ..errors import GGUFError, ShapeError
 from ..gguf import GGUFFile
 from .arithmetic.kernels import Kernels
 
@@ -27,18 +26,18 @@ class Weights:
     """The tensors of a file, which may be closed since; prepared copies live with these arrays."""
 
     def __init__(self, file: GGUFFile, arithmetic: Kernels) -> None:
-        self._tensors, self._a = {name: file[name] for name in file}, arithmetic
+        self.tensors, self._a = {name: file[name] for name in file}, arithmetic
         self._matrices: dict[str, QuantArray] = {}
         self._floats: dict[str, NDArray[Any] | None] = {}
         self._stacks: dict[tuple[str, ...], list[Stack]] = {}
 
     def __contains__(self, name: str) -> bool:
-        return f"{name}.weight" in self._tensors
+        return f"{name}.weight" in self.tensors
 
     def matrix(self, name: str) -> QuantArray:
         """A matrix, or the matrices of experts."""
         if name not in self._matrices:
-            self._matrices[name] = self._a.placed(self._tensor(f"{name}.weight"))
+            self._matrices[name] = self._a.placed(self.tensors[f"{name}.weight"])
         return self._matrices[name]
 
     def stacks(self, *names: str) -> list[Stack]:
@@ -49,9 +48,9 @@ class Weights:
         if names not in self._stacks:
             groups: dict[Any, list[str]] = {}
             for name in names:
-                tensor = self._tensor(f"{name}.weight")
+                tensor = self.tensors[f"{name}.weight"]
                 alone = tensor.format.block_size == 1 or tensor.scale is not None
-                kind = tensor.format.name, tensor.shape[-1], f"{name}.bias" in self._tensors
+                kind = tensor.format.name, tensor.shape[-1], f"{name}.bias" in self.tensors
                 groups.setdefault(name if alone else kind, []).append(name)
             self._stacks[names] = [self._stack(group) for group in groups.values()]
         return self._stacks[names]
@@ -60,7 +59,7 @@ class Weights:
         if len(names) == 1:
             q, bias = self.matrix(names[0]), self.optional(f"{names[0]}.bias")
             return Stack(names, q, bias, [q.shape[-2]])
-        tensors = [self._tensor(f"{name}.weight") for name in names]
+        tensors = [self.tensors[f"{name}.weight"] for name in names]
         biases = [self.optional(f"{name}.bias") for name in names]
         q, widths = self._a.stacked(tensors), [tensor.shape[-2] for tensor in tensors]
         if q.ndim == 2:
@@ -71,53 +70,26 @@ class Weights:
         return Stack(names, q, bias, widths)
 
     def vector(self, name: str) -> NDArray[Any]:
-        """A vector of floats that the model needs, with .weight or .bias at its end."""
+        """A vector of floats that the model has, with .weight or .bias at its end."""
         value = self.optional(name)
-        if value is None:
-            self._tensor(name)  # which raises an error
-            raise AssertionError
+        assert value is not None
         return value
 
     def optional(self, name: str) -> NDArray[Any] | None:
         """A vector of floats, or the rows of several, None where the file has none."""
         if name not in self._floats:
-            there = name in self._tensors
-            self._floats[name] = self._a.real(self._tensors[name].dequantize()) if there else None
+            there = name in self.tensors
+            self._floats[name] = self._a.real(self.tensors[name].dequantize()) if there else None
         return self._floats[name]
-
-    def _tensor(self, name: str) -> QuantArray:
-        if name not in self._tensors:
-            raise GGUFError(
-                f"model: there is no tensor {name} among {len(self._tensors)}; this family needs it; the "
-                "file may be a part of a model, or of another architecture than it says"
-            )
-        return self._tensors[name]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors of the file."""
-        return sum(self._tensors[name].nbytes for name in self._tensors)
+        return sum(self.tensors[name].nbytes for name in self.tensors)
 
 
-def checked(name: str, x: NDArray[Any], q: QuantArray) -> None:
-    """Refuse weights whose columns are not those of what they multiply."""
-    if q.shape[-1] != x.shape[-1]:
-        raise ShapeError(
-            f"model: {name}.weight has shape {q.shape}, and multiplies rows of {x.shape[-1]} numbers; the "
-            "last axes agree; the file's metadata and its tensors are not of one model"
-        )
-
-
-def columns(name: str, y: Any, widths: list[int], views: bool = False) -> list[Any]:
-    """The parts of a product with the matrix of several, which has as many rows as they have columns.
-
-    ``views``: they lie apart in the product.
-    """
-    if y.shape[-1] != sum(widths):
-        raise ShapeError(
-            f"model: {name}.weight has {y.shape[-1]} rows, its parts {widths}; they have as many together; "
-            "the file is damaged"
-        )
+def columns(y: Any, widths: list[int], views: bool = False) -> list[Any]:
+    """The parts of a product with the matrix of several; ``views``: they lie apart in the product."""
     ends = np.cumsum(widths).tolist()
     parts = [y[..., end - width : end] for end, width in zip(ends, widths, strict=True)]
     return parts if views else [namespace(y).ascontiguousarray(part) for part in parts]

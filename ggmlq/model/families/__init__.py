@@ -11,6 +11,7 @@ phi.py       Phi 3
 
 from __future__ import annotations
 
+from ...base.text import short
 from ...errors import UnsupportedError
 from . import deepseek, gemma, gpt_oss, llama, phi, qwen
 from .family import Family
@@ -24,9 +25,9 @@ __all__ = ["FAMILIES", "Family", "family_of"]
 
 def family_of(architecture: object) -> Family:
     """The family of an architecture; an error that lists those that there are."""
-    if architecture not in FAMILIES:
+    if not isinstance(architecture, str) or architecture not in FAMILIES:
         raise UnsupportedError(
-            f"model.load: general.architecture is {architecture!r}; there are {', '.join(FAMILIES)}; take "
-            "one of these, or read its tensors with gq.open"
+            f"model.load: general.architecture is {short(architecture)}; there are {', '.join(FAMILIES)}; "
+            "take one of these, or read its tensors with gq.open"
         )
-    return FAMILIES[str(architecture)]
+    return FAMILIES[architecture]

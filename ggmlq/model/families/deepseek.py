@@ -11,13 +11,13 @@ matrix that makes keys and values of all heads: then these are in the cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ...base.devices import namespace
-from ..config import Config, Facts
+from ..config import Config
 from ..experts import experts
+from ..facts import Facts
+from ..frame import Frame
 from ..step import Array, Step
 from ..weights import columns
 from .family import Family
@@ -38,12 +38,12 @@ def layer(step: Step, x: Array, i: int) -> Array:
 
 
 def _attention(step: Step, x: Array, i: int) -> Array:
-    c, xp, stem = step.config, namespace(x), f"blk.{i}"
+    c, xp = step.config, namespace(x)
     latent, turning = c.latent, c.rope.dims
     q = _queries(step, x, i)
     plain = q.shape[-1] - turning
     both = step.product(x, "attn_kv_a_mqa", i, "kv_cmpr_pe")
-    short, k_pe = columns(f"{stem}.attn_kv_a_mqa", both, [latent, turning])
+    short, k_pe = columns(both, [latent, turning])
     q_pe = step.turn(xp.ascontiguousarray(q[..., plain:]), "q_pe", i)
     k_pe = step.turn(k_pe[:, None, :], "k_pe", i)
     short = step.tell("kv_cmpr", step.norm(short, "attn_kv_a_norm", i), i)
@@ -70,10 +70,65 @@ def _queries(step: Step, x: Array, i: int) -> Array:
     return q.reshape(len(x), step.config.heads[i], -1)
 
 
-def config(c: Config, metadata: Mapping[str, Any]) -> Config:
+def tensors(frame: Frame) -> None:
+    """The tensors of a layer of DeepSeek."""
+    c, facts, heads = frame.config, frame.facts, frame.config.heads[frame.layer]
+    latent, width = c.latent, facts.get("attention.key_length_mla", 0) or c.key_width
+    plain, values = width - c.rope.dims, c.value_width
+    frame.vectors(c.width, "attn_norm", "ffn_norm")
+    if frame.has("attn_q.weight"):
+        frame.matrix("attn_q", heads * width, c.width)
+    else:
+        short = facts.get("attention.q_lora_rank", 0) or frame.columns("attn_q_b")
+        frame.matrix("attn_q_a", short, c.width)
+        frame.vectors(short, "attn_q_a_norm")
+        frame.matrix("attn_q_b", heads * width, short)
+    frame.matrix("attn_kv_a_mqa", latent + c.rope.dims, c.width)
+    frame.vectors(latent, "attn_kv_a_norm")
+    if c.shared:
+        values = facts.get("attention.value_length_mla", 0) or frame.columns("attn_output") // heads
+        frame.matrix("attn_k_b", heads, latent, plain, bias=False)
+        frame.matrix("attn_v_b", heads, values, latent, bias=False)
+    else:
+        frame.matrix("attn_kv_b", heads * (plain + values), latent)
+    frame.matrix("attn_output", c.width, heads * values)
+    if frame.layer < c.dense:
+        frame.feed_forward()
+    else:
+        frame.experts()
+        if frame.has("exp_probs_b.bias"):
+            frame.tensor("exp_probs_b.bias", c.experts)
+        hidden = facts.get("expert_feed_forward_length", 0) * facts.get("expert_shared_count", 0)
+        frame.feed_forward("_shexp", hidden=hidden)
+
+
+def _held(c: Config, facts: Facts, width: int) -> None:
+    """Refuse sizes of heads, and groups of experts, that do not go together."""
+    latent, turning = facts.number("attention.kv_lora_rank"), c.rope.dims
+    if turning >= (width or c.key_width):
+        raise facts.wrong("rope.dimension_count", f"a query's {width or c.key_width} columns are more")
+    if not width and c.kv_heads != c.heads:
+        raise facts.wrong("attention.head_count_kv", "without key_length_mla it is head_count")
+    if width and max(c.kv_heads) > 1:
+        raise facts.wrong("attention.head_count_kv", "with key_length_mla all heads share one of keys")
+    if width and c.key_width != latent + turning:
+        raise facts.wrong("attention.key_length", f"with key_length_mla it is {latent} + {turning}")
+    if width and c.value_width != latent:
+        raise facts.wrong("attention.value_length", f"with key_length_mla it is {latent}")
+    if facts.get("expert_gating_func", 0) > SIGMOID:
+        raise facts.wrong("expert_gating_func", "0 and 1 are a softmax, 2 is a sigmoid of each")
+    groups, used = facts.get("expert_group_count", 0), facts.get("expert_group_used_count", 0)
+    if c.experts and groups > 1:
+        if c.experts % groups:
+            raise facts.wrong("expert_group_count", f"the {c.experts} experts are a multiple of it")
+        if not 1 <= used <= groups or used * (c.experts // groups) < c.used_experts:
+            raise facts.wrong("expert_group_used_count", f"from 1 to {groups}, with {c.used_experts} experts")
+
+
+def config(c: Config, facts: Facts) -> Config:
     """Sizes of the short vector and of heads, and how experts are chosen."""
-    facts = Facts(metadata, c.architecture)
-    width = int(facts.get("attention.key_length_mla", 0))
+    width = facts.get("attention.key_length_mla", 0)
+    _held(c, facts, width)
     stretch = 1 / c.rope.scale
     # The length of turned pairs goes into the scale of scores; pairs themselves keep theirs.
     multiplier = float(facts.get("rope.scaling.yarn_log_multiplier", 0.0)) * 10
@@ -85,14 +140,13 @@ def config(c: Config, metadata: Mapping[str, Any]) -> Config:
     scale = (length * (1 + 0.1 * multiplier * math.log(stretch))) ** 2 / math.sqrt(width or c.key_width)
     return replace(
         c, scale=scale, rope=rope, window_rope=rope, shared=bool(width),
-        latent=int(facts.number("attention.kv_lora_rank")),
-        dense=int(facts.get("leading_dense_block_count", 0)),
-        groups=int(facts.get("expert_group_count", 0)),
-        used_groups=int(facts.get("expert_group_used_count", 0)),
-        share_of_chosen=bool(facts.get("expert_weights_norm", False)),
+        latent=facts.number("attention.kv_lora_rank"),
+        dense=facts.get("leading_dense_block_count", 0), groups=facts.get("expert_group_count", 0),
+        used_groups=facts.get("expert_group_used_count", 0),
+        share_of_chosen=facts.get("expert_weights_norm", False),
         expert_scale=float(facts.get("expert_weights_scale", 0.0)),
         sigmoid=facts.get("expert_gating_func", 0) == SIGMOID,
     )  # fmt: skip
 
 
-FAMILIES = {"deepseek2": Family(layer, neox=False, config=config)}
+FAMILIES = {"deepseek2": Family(layer, tensors, neox=False, config=config)}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from ...arrays.array import QuantArray
+from ...gguf.metadata import Metadata
 from ..config import Config, config_of
+from ..facts import Facts
+from ..frame import Frame
 from ..step import Array, Step
 
 
@@ -14,21 +17,35 @@ from ..step import Array, Step
 class Family:
     """A kind of model: its layer, and settings that its files leave out.
 
-    ``layer(step, x, i)`` computes layer i; ``embed`` changes the embedding; ``config`` completes the config.
+    ``layer(step, x, i)`` computes layer i; ``tensors(frame)`` takes what it needs for that; ``embed`` changes
+    the embedding; ``config`` completes the config.
     """
 
     layer: Callable[[Step, Array, int], Array]
+    tensors: Callable[[Frame], None]
     neox: bool
     period: int = 0  # of so many layers the last one has no window
     window: int = 0
     steady: bool = True
     embed: Callable[[Step, Array], Array] = lambda _, x: x
-    config: Callable[[Config, Mapping[str, Any]], Config] = lambda config, _: config
+    config: Callable[[Config, Facts], Config] = lambda config, _: config
 
-    def read(self, metadata: Mapping[str, Any], architecture: str, context: int | None) -> Config:
-        """The config of a file of this family."""
+    def read(
+        self, metadata: Metadata, architecture: str, tensors: Mapping[str, QuantArray],
+        context: int | None,
+    ) -> Config:  # fmt: skip
+        """The config of a file of this family, whose tensors have the sizes that it says."""
+        layers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
+        facts = Facts(metadata, architecture, len(layers))
         config = config_of(
-            metadata, architecture, neox=self.neox, period=self.period, window=self.window,
-            steady=self.steady, context=context,
+            facts, neox=self.neox, period=self.period, window=self.window, steady=self.steady,
+            context=context,
         )  # fmt: skip
-        return self.config(config, metadata)
+        config = self.config(config, facts)
+        frame = Frame(config, facts, tensors)
+        frame.ends()
+        for layer in range(config.layers):
+            frame.enter(layer)
+            self.tensors(frame)
+        frame.finish()
+        return config

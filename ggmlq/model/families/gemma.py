@@ -10,11 +10,11 @@ Gemma 3 has a norm of each head, and layers with a window turn by a base of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..config import Config
+from ..facts import Facts
+from ..frame import Frame
 from ..step import Array, Step
 from .family import Family
 
@@ -43,20 +43,30 @@ def embed(step: Step, x: Array) -> Array:
     return step.tell("inp_scaled", x * x.dtype.type(math.sqrt(step.config.width)))
 
 
-def config(c: Config, metadata: Mapping[str, Any]) -> Config:
+def tensors(frame: Frame) -> None:
+    """The tensors of a layer of Gemma."""
+    norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+    frame.vectors(frame.config.width, *norms)
+    frame.attention()
+    if frame.config.architecture == "gemma3":
+        frame.vectors(frame.config.key_width, "attn_q_norm", "attn_k_norm")
+    frame.feed_forward()
+
+
+def config(c: Config, facts: Facts) -> Config:
     """Caps of scores and logits, and the scale of the largest models."""
     cap = {"gemma2": 50.0, "gemma3": 0.0}[c.architecture]
     if c.architecture == "gemma2":
-        cap = float(metadata.get("gemma2.attn_logit_softcapping", cap))
+        cap = float(facts.get("attn_logit_softcapping", cap))
     last = {"gemma2": 30.0, "gemma3": 0.0}[c.architecture]
-    last = float(metadata.get(f"{c.architecture}.final_logit_softcapping", last))
+    last = float(facts.get("final_logit_softcapping", last))
     scale = c.scale
     if c.layers == LARGEST[c.architecture]:
-        scale = 1 / math.sqrt(c.width // c.heads[0])
+        scale = 1 / math.sqrt(max(c.width // c.heads[0], 1))
     return replace(c, scale=scale, score_cap=cap, logit_cap=last)
 
 
 FAMILIES = {
-    "gemma2": Family(layer, neox=True, period=2, window=4096, embed=embed, config=config),
-    "gemma3": Family(layer, neox=True, period=6, steady=False, embed=embed, config=config),
+    "gemma2": Family(layer, tensors, neox=True, period=2, window=4096, embed=embed, config=config),
+    "gemma3": Family(layer, tensors, neox=True, period=6, steady=False, embed=embed, config=config),
 }

@@ -7,6 +7,7 @@ x = x + experts(norm(x))
 from __future__ import annotations
 
 from ..experts import experts
+from ..frame import Frame
 from ..step import Array, Step
 from .family import Family
 
@@ -21,4 +22,12 @@ def layer(step: Step, x: Array, i: int) -> Array:
     return step.plus(experts(step, normed, i, "swiglu_oai", after=True), x, "l_out", i)
 
 
-FAMILIES = {"gpt-oss": Family(layer, neox=True, period=2)}
+def tensors(frame: Frame) -> None:
+    """The tensors of a layer of gpt-oss."""
+    frame.vectors(frame.config.width, "attn_norm", "post_attention_norm")
+    frame.attention()
+    frame.vectors(frame.config.heads[frame.layer], "attn_sinks")
+    frame.experts()
+
+
+FAMILIES = {"gpt-oss": Family(layer, tensors, neox=True, period=2)}

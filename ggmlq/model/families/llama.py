@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..experts import experts
+from ..frame import Frame
 from ..step import Array, Step, longest
 from .family import Family
 
@@ -27,11 +28,19 @@ def layer(step: Step, x: Array, i: int) -> Array:
         y = step.attention(step.tell("Qcur_attn_temp_scaled", q, i), k, v, i)
     x = step.plus(y, x, "ffn_inp", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
-    if f"blk.{i}.ffn_gate_inp" in step.weights:
-        y = experts(step, normed, i, "silu")
-    else:
-        y = step.feed_forward(normed, i, "silu")
+    y = experts(step, normed, i, "silu") if step.config.experts else step.feed_forward(normed, i, "silu")
     return step.plus(y, x, "l_out", i)
 
 
-FAMILIES = dict.fromkeys(("llama", "mistral3"), Family(layer, neox=False))
+def tensors(frame: Frame) -> None:
+    """The tensors of a layer of Llama."""
+    frame.factors()
+    frame.vectors(frame.config.width, "attn_norm", "ffn_norm")
+    frame.attention()
+    if frame.config.experts:
+        frame.experts("feed_forward_length")
+    else:
+        frame.feed_forward()
+
+
+FAMILIES = dict.fromkeys(("llama", "mistral3"), Family(layer, tensors, neox=False))

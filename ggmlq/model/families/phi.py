@@ -10,6 +10,7 @@ neither do we: the layers that it holds for are not said.
 
 from __future__ import annotations
 
+from ..frame import Frame
 from ..step import Array, Step, longest
 from .family import Family
 
@@ -24,4 +25,12 @@ def layer(step: Step, x: Array, i: int) -> Array:
     return step.plus(step.feed_forward(normed, i, "silu"), x, "l_out", i)
 
 
-FAMILIES = {"phi3": Family(layer, neox=True)}
+def tensors(frame: Frame) -> None:
+    """The tensors of a layer of Phi 3."""
+    frame.factors()
+    frame.vectors(frame.config.width, "attn_norm", "ffn_norm")
+    frame.attention()
+    frame.feed_forward(joined=True)
+
+
+FAMILIES = {"phi3": Family(layer, tensors, neox=True)}

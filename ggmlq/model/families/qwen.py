@@ -7,6 +7,7 @@ x = x + feed_forward(norm(x))      or the weighted sum of experts
 from __future__ import annotations
 
 from ..experts import experts
+from ..frame import Frame
 from ..step import Array, Step
 from .family import Family
 
@@ -27,4 +28,16 @@ def layer(step: Step, x: Array, i: int) -> Array:
     return step.plus(y, x, "l_out", i)
 
 
-FAMILIES = dict.fromkeys(("qwen2", "qwen3", "qwen3moe"), Family(layer, neox=True))
+def tensors(frame: Frame) -> None:
+    """The tensors of a layer of Qwen."""
+    frame.vectors(frame.config.width, "attn_norm", "ffn_norm")
+    frame.attention()
+    if frame.config.architecture != "qwen2":
+        frame.vectors(frame.config.key_width, "attn_q_norm", "attn_k_norm")
+    if frame.config.architecture == "qwen3moe":
+        frame.experts()
+    else:
+        frame.feed_forward()
+
+
+FAMILIES = dict.fromkeys(("qwen2", "qwen3", "qwen3moe"), Family(layer, tensors, neox=True))
