@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmlq.check import ops
+from ggmlq.check import nodes, opreport, ops
 from ggmlq.check.nodes import judge_node, operands
 from ggmlq.check.opcases import CASES
 from ggmlq.check.sketch import OpCase, Sketch
@@ -50,10 +50,10 @@ def is_known(outcome):
 @pytest.mark.parametrize("op", sorted(CASES))
 def test_no_false_alarm(bridge, op, fresh):
     seed = int(fresh.integers(1 << 30))
-    outcomes = list(ops.run_ops(bridge, [op], "CPU", "CPU", seed=seed, threads=(1, 3)))
+    (outcomes,) = ops.run_ops(bridge, [op], "CPU", "CPU", seed=seed, threads=(1, 3))
     assert any(outcome.verdict == "ok" for outcome in outcomes), outcomes[0].text
     for outcome in outcomes:
-        assert outcome.verdict in ("ok", "not run") or is_known(outcome), ops.line(outcome)
+        assert outcome.verdict in ("ok", "not run") or is_known(outcome), opreport.line(outcome)
 
 
 def test_right_runs_without_end(bridge, fresh, rounds):
@@ -61,10 +61,11 @@ def test_right_runs_without_end(bridge, fresh, rounds):
     names = sorted(CASES)
     for _ in rounds(2):
         op = names[fresh.integers(len(names))]
-        for outcome in ops.run_ops(
+        (outcomes,) = ops.run_ops(
             bridge, [op], "CPU", "CPU", seed=int(fresh.integers(1 << 30)), threads=(2,)
-        ):
-            assert outcome.verdict in ("ok", "not run") or is_known(outcome), ops.line(outcome)
+        )
+        for outcome in outcomes:
+            assert outcome.verdict in ("ok", "not run") or is_known(outcome), opreport.line(outcome)
 
 
 def test_operations_of_the_library_are_those_of_the_table(bridge):
@@ -131,9 +132,9 @@ def test_a_wrong_case_is_told(bridge, monkeypatch):
     monkeypatch.setattr(ops, "operands", lambda node: these)
     outcome = ops.run_case(bridge, case, "CPU", "CPU", 1, 1)
     assert (outcome.verdict, outcome.fault) == ("wrong", "node-bias")
-    assert "WRONG: node-bias  SCALE(without a bias), threads 1" in ops.line(outcome)
-    assert "node-bias" in ops.summary([outcome])
-    assert ops.last_sentence([outcome]) == "1 of 1 cases are wrong, of SCALE"
+    assert "WRONG: node-bias  SCALE(without a bias), threads 1" in opreport.line(outcome)
+    assert "node-bias" in opreport.summary([outcome])
+    assert opreport.last_sentence([outcome]) == "1 of 1 cases are wrong, of SCALE"
 
 
 def test_the_command(bridge, capsys):
