@@ -69,7 +69,8 @@ def test_means_and_maxima_of_windows_of_rows_by_loops(fresh):
         result = reference.node("POOL_1D", [x], {**params, "how": 0, "shape": (1, 2, 3, len(starts))})
         assert not result.wrong(np.reshape(best, (1, 2, 3, -1))).any()
         params |= {"k1": 1, "s1": 1, "p1": 0}
-        right("POOL_2D", [x], {**params, "how": 1}, np.reshape([[w.sum() / size for w in r] for r in cut], (1, 2, 3, -1)))
+        whole = [[w.sum(dtype=float) / size for w in row] for row in cut]
+        right("POOL_2D", [x], {**params, "how": 1}, np.reshape(whole, (1, 2, 3, -1)))
 
 
 def test_windows_by_loops(fresh):

@@ -1,16 +1,18 @@
-"""The text report of ``ggmlq check --ops``: a line a case with all its threads, and a summary by operation."""
+"""The text report of ``ggmlq check --ops``: a line a case with its threads, and a summary by operation."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..base.text import count, printable, table
 from ..reference.nodes import OPERATIONS
 from .nodes import ATTENTION
 from .opcases import CASES
 from .opcontrast import contrasts
-from .ops import DIAGNOSED, IDLE, OpOutcome
+from .ops import DIAGNOSED, OpOutcome
+from .outcome import IDLE
 
 NAMES = 24  # of further wrong cases that a line lists
 
@@ -31,20 +33,28 @@ def lines(outcomes: Sequence[OpOutcome], every: bool = False) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.bad or every:
             groups.setdefault((outcome.case, outcome.verdict), []).append(outcome)
-    told, rest = Counter[tuple[str, str]](), dict[str, None]()
+    told, faults, rest = Counter[tuple[str, str]](), set[str](), dict[str, None]()
     for (case, verdict), members in groups.items():
         first = next((o for o in members if o.examined), members[0])
         alike = verdict, first.text if verdict == "refused" else ""
         told[alike] += 1
         most = 1 if verdict == "refused" else DIAGNOSED
         if every or first.examined or (verdict != "wrong" and told[alike] <= most):
-            yield line(first, [o.threads for o in members])
+            shown = _without_the_known(first) if first.fault in faults else first
+            faults.add(first.fault)
+            yield line(shown, [o.threads for o in members])
         else:
             rest[case] = None
     if rest:
         names = list(rest)
         more = f" and {len(names) - NAMES} more (--verbose lists them)" if len(names) > NAMES else ""
         yield printable(f"{count(len(names), 'more case')} like these: {', '.join(names[:NAMES])}{more}")
+
+
+def _without_the_known(outcome: OpOutcome) -> OpOutcome:
+    """An outcome with what its diagnosis says of this case alone: a case above has the same fault."""
+    first, *others = outcome.text.splitlines() or [""]
+    return replace(outcome, text="\n".join([first, *(o for o in others if o.startswith("Here:"))]))
 
 
 def summary(outcomes: Sequence[OpOutcome]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +30,6 @@ FAILURES = 3  # deaths of the library at one operation, after which its other ca
 SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
 DIAGNOSED = 3  # wrong cases of an operation that are diagnosed
 REFUSED = ("GGML_ASSERT(", ": fatal error")  # in the last words of a library: it does not take such tensors
-IDLE = ("not run", "not judged")  # verdicts that say nothing about the library
 
 
 Judged = dict[bytes, NodeVerdict]  # by the bytes of a result
@@ -132,7 +132,7 @@ def run_ops(
     for op in ops:
         failures, outcomes, findings = 0, list[OpOutcome](), dict[int, Finding]()
         for case in (*CASES[op](seed), *(LARGE[op](seed) if large and op in LARGE else ())):
-            trial, first = Trial(how, case), True
+            trial, is_new = Trial(how, case), True
             for count in threads:
                 if failures >= FAILURES:
                     text = f"the library died or hung at cases of {op} before"
@@ -140,14 +140,14 @@ def run_ops(
                     continue
                 outcome, finding = trial.run(count)
                 failures += 0 if outcome.verdict != "failed" else FAILURES - 1 if outcome.hung else 1
-                if finding is not None and first:
-                    findings[len(outcomes)], first = finding, False
+                if finding is not None and is_new:
+                    findings[len(outcomes)], is_new = finding, False
                 outcomes.append(outcome)
         yield examined(how, outcomes, findings)
 
 
 def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) -> list[OpOutcome]:
-    """The outcomes of an operation with diagnoses of a few wrong ones, each of other traits than those before.
+    """The outcomes of an operation with diagnoses of a few wrong ones, which differ in their traits.
 
     ``findings``: by the number of their outcome, one a case.
     """
@@ -169,7 +169,7 @@ def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) 
 def _features(outcome: OpOutcome) -> set[str]:
     """What tells a wrong case from others: types, gaps, words of its name, and how much of it is right."""
     words = outcome.case[len(outcome.op) + 1 : -1].split(", ")
-    named = {word.strip("0123456789") for word in words if "=" not in word} - {""}
+    named = {re.sub(r"[\d\W]+", " ", word) for word in words if "=" not in word} - {" "}
     kept = {f"{name} {value}" for name, value in outcome.traits.items() if name.startswith(("type", "gaps"))}
     return {*named, *kept, "all" if outcome.out == outcome.judged else "some" if outcome.out else "none"}
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ..check import nodes, opreport, ops
+from ..check.outcome import IDLE
 from ..check.testfile import write_lines
 from ..errors import GGMLQError, UnsupportedError
 from ..llama import Bridge, Device
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         print(opreport.last_sentence(outcomes))
     if any(outcome.bad for outcome in outcomes):
         return 1
-    if all(outcome.verdict in ops.IDLE for outcome in outcomes):
+    if all(outcome.verdict in IDLE for outcome in outcomes):
         why = f"{outcomes[0].verdict}: {outcomes[0].text}" if outcomes else "not run: there is no case"
         raise GGMLQError(why)
     return 0

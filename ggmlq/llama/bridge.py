@@ -27,7 +27,6 @@ from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
 from . import experts
-from .captured import Node
 from .devices import Device
 from .files import locate, named_for_child
 from .guards import Stray
@@ -243,12 +242,7 @@ class Bridge:
         """Compute the last node of a small graph, or of recorded nodes, whose leaves hold these arrays."""
         leaves = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
         facts, results = self._node(program, leaves, device=device, threads=threads, repeats=repeats)
-        names = facts["names"]
-        y = results[len(names)]
-        node = Node(facts["op"], 0, facts["parts"], {**dict(zip(names, results, strict=False)), "y": y},
-                    tuple(facts["words"]))  # fmt: skip
-        strays = tuple(Stray(**stray) for stray in facts["strays"])
-        return Ran(node, tuple(results[len(names) + 1 :]), strays, facts["unwritten"])
+        return Ran.of(facts, results)
 
     def takes_node(self, program: Program | Recorded, device: str = "CPU") -> bool:
         """True where the device says that it computes all nodes of a graph. Nothing is computed."""

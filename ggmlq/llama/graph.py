@@ -1,8 +1,9 @@
 """``run_program``: builds a graph of a ``Program`` in the library's process, computes it, and reads its node.
 
-Beside the node the graph has another that takes all threads, where the device computes sums: some kernels are
-right alone, where ggml runs one thread, and wrong among others. Guards lie around every tensor, and the result is filled with NaNs of our
-own before each run, so that what a kernel leaves out or writes beside its result shows.
+Beside the node the graph has another that takes all threads, where the device computes sums: some kernels
+are right alone, where ggml runs one thread, and wrong among others. Guards lie around every tensor, and the
+result is filled with NaNs of our own before each run, so that what a kernel leaves out or writes beside its
+result shows.
 """
 
 from __future__ import annotations
@@ -170,9 +171,7 @@ def run_program(
         return _answer(graph, sources, results, arena.strays + ([overrun] if overrun else []))
 
 
-def is_taken(
-    m: Multiplier, tensors: Tensors, program: dict[str, Any], kind: type[Graph] = Graph
-) -> bool:
+def is_taken(m: Multiplier, tensors: Tensors, program: dict[str, Any], kind: type[Graph] = Graph) -> bool:
     """True where a device says that it computes all nodes of a program; nothing is computed."""
     with ExitStack() as stack:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmlq.check import nodes, opreport, ops
+from ggmlq.check import opreport, ops
 from ggmlq.check.nodes import judge_node, operands
 from ggmlq.check.opcases import CASES
 from ggmlq.check.sketch import OpCase, Sketch
@@ -61,9 +61,7 @@ def test_right_runs_without_end(bridge, fresh, rounds):
     names = sorted(CASES)
     for _ in rounds(2):
         op = names[fresh.integers(len(names))]
-        (outcomes,) = ops.run_ops(
-            bridge, [op], "CPU", "CPU", seed=int(fresh.integers(1 << 30)), threads=(2,)
-        )
+        (outcomes,) = ops.run_ops(bridge, [op], "CPU", "CPU", seed=int(fresh.integers(1 << 30)), threads=(2,))
         for outcome in outcomes:
             assert outcome.verdict in ("ok", "not run") or is_known(outcome), opreport.line(outcome)
 
