@@ -58,7 +58,9 @@ def test_products_nearer_to_float64(name):
 
 
 def test_products_with_experts_nearer_to_float64():
-    case = mixtures.with_experts(Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "uniform", row_per_use=False)
+    case = mixtures.with_experts(
+        Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "uniform", row_per_use=False
+    )
     assert run_case(Kernel(exact), case, Settings("CPU", "CPU")).verdict == "ok"
 
 

@@ -167,11 +167,11 @@ def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) 
 
 
 def _features(outcome: OpOutcome) -> set[str]:
-    """What tells a wrong case from others: types, gaps, words of its name, and how much of it is right."""
+    """What tells a case from others of its operation: types, gaps, and the words of its name."""
     words = outcome.case[len(outcome.op) + 1 : -1].split(", ")
     named = {re.sub(r"[\d\W]+", " ", word) for word in words if "=" not in word} - {" "}
     kept = {f"{name} {value}" for name, value in outcome.traits.items() if name.startswith(("type", "gaps"))}
-    return {*named, *kept, "all" if outcome.out == outcome.judged else "some" if outcome.out else "none"}
+    return named | kept
 
 
 class Trial:
