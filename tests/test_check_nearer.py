@@ -1,4 +1,4 @@
-"""Kernels that are more exact than llama.cpp's arithmetic are right; a mistake on top of it is found all the same."""
+"""Kernels that are more exact than llama.cpp's arithmetic are right; a mistake on top of it is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ggmlq.check.nodes import Operands, judge_node
 from ggmlq.check.run import run_case
 from ggmlq.check.running import Settings
 from ggmlq.llama.measurement import Measurement
-from ggmlq.trace.verdicts import Judge
 
 F = np.float32
 

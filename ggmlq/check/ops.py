@@ -151,15 +151,16 @@ def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) 
 
     ``findings``: by the number of their outcome, one a case.
     """
-    outcomes, left, seen, is_named = list(outcomes), dict(findings), set[str](), False
+    outcomes, left, seen, unnamed = list(outcomes), dict(findings), set[str](), set[str]()
     for _ in range(DIAGNOSED):
-        news = {at: _features(outcomes[at]) - seen for at in left}
-        at = max(left, key=lambda i: (len(news[i]), left[i].telling), default=None)
-        if at is None or (is_named and not news[at]):
+        traits = {at: _features(outcomes[at]) for at in left}
+        new = {at: (len(traits[at] - seen), len(traits[at] & unnamed)) for at in left}
+        at = max(left, key=lambda i: (new[i], left[i].telling), default=None)
+        if at is None or not any(new[at]):
             break
         plain, one = outcomes[at], diagnosed_case(how, outcomes[at], left.pop(at))
-        seen |= news[at]
-        is_named = is_named or one.fault != "unknown"
+        unnamed |= traits[at] - seen if one.fault == "unknown" else set()
+        seen |= traits[at]
         for i, other in enumerate(outcomes):  # of other threads, with the same elements out of bound
             if (other.case, other.verdict, other.text) == (plain.case, plain.verdict, plain.text):
                 outcomes[i] = replace(other, fault=one.fault, text=one.text, examined=True)
@@ -171,7 +172,7 @@ def _features(outcome: OpOutcome) -> set[str]:
     words = outcome.case[len(outcome.op) + 1 : -1].split(", ")
     named = {re.sub(r"[\d\W]+", " ", word) for word in words if "=" not in word} - {" "}
     kept = {f"{name} {value}" for name, value in outcome.traits.items() if name.startswith(("type", "gaps"))}
-    return named | kept
+    return {outcome.op} | named | kept
 
 
 class Trial:
