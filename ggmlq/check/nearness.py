@@ -44,7 +44,7 @@ def is_nearer(y: NDArray[Any], known: Wide, exact: Wide, sizes: Wide, axis: int)
 
 
 def product_is_nearer(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> bool:
-    """The same of a product y [M, N] of x [M, K] and q [N, K], for each row of weights.
+    """True where a product y [M, N] of x [M, K] and q [N, K] is so for each row of weights.
 
     It is compared with the first of these arithmetics in which such weights are multiplied at all.
     """

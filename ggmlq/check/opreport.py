@@ -33,13 +33,13 @@ def lines(outcomes: Sequence[OpOutcome], every: bool = False) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.bad or every:
             groups.setdefault((outcome.case, outcome.verdict), []).append(outcome)
-    told, faults, rest = Counter[tuple[str, str]](), set[str](), dict[str, None]()
+    counts, faults, rest = Counter[tuple[str, str]](), set[str](), dict[str, None]()
     for (case, verdict), members in groups.items():
         first = next((o for o in members if o.examined), members[0])
         alike = verdict, first.text if verdict == "refused" else ""
-        told[alike] += 1
+        counts[alike] += 1
         most = 1 if verdict == "refused" else DIAGNOSED
-        if every or first.examined or (verdict != "wrong" and told[alike] <= most):
+        if every or first.examined or (verdict != "wrong" and counts[alike] <= most):
             shown = _without_the_known(first) if first.fault in faults else first
             faults.add(first.fault)
             yield line(shown, [o.threads for o in members])
@@ -104,14 +104,9 @@ def reasons(outcomes: Sequence[OpOutcome]) -> list[str]:
 
 def last_sentence(outcomes: Sequence[OpOutcome]) -> str:
     """The end of the report."""
-    wrong, refused, unjudged = (
-        [o for o in outcomes if holds(o)]
-        for holds in (
-            lambda o: o.bad and o.verdict != "refused",
-            lambda o: o.verdict == "refused",
-            lambda o: o.verdict == "not judged",
-        )
-    )
+    refused = [o for o in outcomes if o.verdict == "refused"]
+    unjudged = [o for o in outcomes if o.verdict == "not judged"]
+    wrong = [o for o in outcomes if o.bad and o.verdict != "refused"]
     ran = sum(o.verdict not in (*IDLE, "refused") for o in outcomes)
     if wrong:
         parts = [f"{len(wrong)} of {count(ran, 'case')} are wrong, of {_ops(wrong)}"]

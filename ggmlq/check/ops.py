@@ -76,7 +76,7 @@ class OpOutcome:
 
 @dataclass(frozen=True)
 class How:
-    """What all cases of a run share."""
+    """The settings that all cases of a run share."""
 
     bridge: Bridge
     device: str
@@ -168,11 +168,11 @@ def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) 
 
 
 def _features(outcome: OpOutcome) -> set[str]:
-    """What tells a case from others of its operation: types, gaps, and the words of its name."""
+    """Traits that tell a case from others of its operation: types, gaps, and the words of its name."""
     words = outcome.case[len(outcome.op) + 1 : -1].split(", ")
     named = {re.sub(r"[\d\W]+", " ", word) for word in words if "=" not in word} - {" "}
-    kept = {f"{name} {value}" for name, value in outcome.traits.items() if name.startswith(("type", "gaps"))}
-    return {outcome.op} | named | kept
+    facts = {f"{name} {value}" for name, value in outcome.traits.items() if name.startswith(("type", "gaps"))}
+    return {outcome.op} | named | facts
 
 
 class Trial:

@@ -8,7 +8,7 @@ that it orders, and what follows is judged by that order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -235,13 +235,11 @@ def _best(
     return best
 
 
-def _is_nearer(
-    group: Group, model: Mapping[str, QuantArray], arithmetics: Sequence[str], part: Part | None
-) -> bool:
+def _is_nearer(group: Group, model: Mapping[str, QuantArray], names: list[str], part: Part | None) -> bool:
     """True where a group is nearer to float64 than it is with products in the likeliest arithmetic."""
     if group.members[-1]["op"] in ROUTES:
         return False
-    for name in arithmetics:
+    for name in names:
         try:
             known = _Evaluation(group, model, name, part).run().value
         except UnsupportedError:
