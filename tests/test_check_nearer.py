@@ -52,7 +52,8 @@ def test_products_nearer_to_float64(name):
     for shape in ((1, 7, 256), (1, 65, 512), (9, 33, 256)):
         right = outcome(exact, shape, name)
         assert (right.verdict, right.arithmetic) == ("ok", "other"), (shape, right.text)
-    assert outcome(exact, data="outliers", name=name).verdict == "ok"
+    for data in ("outliers", "huge", "tiny"):
+        assert outcome(exact, data=data, name=name).verdict == "ok", data
     assert outcome(exact, name=name, arithmetic="ggml-cpu").verdict == "wrong", "what is claimed is held to"
 
 

@@ -19,6 +19,7 @@ from .elements import energy_of
 
 OTHER = "other"  # the name of an arithmetic that is not known
 SHARE = 0.5  # of an arithmetic's squared error, that a nearer result has at most
+EIGHT_BITS = 1e-5  # the usual squared error of 8-bit codes, where an arithmetic overflows everywhere
 LUCK = 24.0  # by the length of a group: how far the few errors of a short one may lie above the usual
 
 Wide = NDArray[np.float64]
@@ -38,8 +39,9 @@ def is_nearer(y: NDArray[Any], known: Wide, exact: Wide, sizes: Wide, axis: int)
         beyond = np.where(~here & np.isfinite(exact), (y - exact) ** 2, 0.0)  # where it overflows
         size = np.where(np.isfinite(exact), sizes, 0.0).sum(axis=axis)
         a, b = theirs.sum(axis=axis), ours.sum(axis=axis)
-        usual = np.nanmedian(np.where(size > 0, a / size, np.nan)) * size
-        most = np.maximum(a, np.nan_to_num(usual) * (1 + LUCK / y.shape[axis]))
+        counted = here.all(axis=axis) & (size > 0)
+        usual = np.median((a / size)[counted]) if counted.any() else EIGHT_BITS
+        most = np.maximum(a, usual * size * (1 + LUCK / y.shape[axis]))
     return bool(b.sum() <= SHARE * a.sum() and (b + beyond.sum(axis=axis) <= most).all())
 
 
