@@ -9,7 +9,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import reference
-from ggmlq.check.nodes import operands
+from ggmlq.check.nodes import judge_node, operands
 from ggmlq.check.opcases import CASES
 from ggmlq.errors import GGMLQError
 from ggmlq.faults import NODES, diagnose_node
@@ -567,3 +567,21 @@ def test_operands_of_a_captured_node(fresh):
     assert these.inputs[1:] == [None, None]
     assert (these.params["scale"], these.params["bias"]) == (0.5, 8.0)
     assert np.array_equal(these.y, y)
+
+
+def test_rows_of_a_cache_whose_node_does_not_name_it(fresh):
+    """SET_ROWS of June to September 2025 has two sources: what was in the cache before is not known."""
+    x, ids = rows(fresh, 2, 20), np.array([4, 1], np.int64)
+    y = rows(fresh, 6, 20)
+    y[0, 0, ids] = x[0, 0]
+    kinds = {"s0": (x, "f32", 4), "s1": (ids.reshape(1, 1, 1, 2), "i64", 8), "y": (y, "f32", 4)}
+    facts, arrays = {}, {}
+    for name, (array, kind, size) in kinds.items():
+        ne = list(array.shape[::-1])
+        nb = [size, size * ne[0], size * ne[0] * ne[1], size * ne[0] * ne[1] * ne[2]]
+        facts[name] = {"name": name, "type": kind, "ne": ne, "nb": nb, "block": 1, "buffer": "CPU"}
+        arrays[name] = array.view(np.uint8).reshape(-1)
+    node = Node("SET_ROWS", 0, facts, arrays, (0,) * 16)
+    assert not judge_node(operands(node)).out
+    y[0, 0, 1, 3] += 1
+    assert judge_node(operands(node)).out == 1

@@ -56,6 +56,23 @@ def test_columns_add_up(fresh):
     right("COL2IM_1D", [x], {"s0": 2, "channels": 3, "p0": 1}, y[None, None, :, 1:-1])
 
 
+def test_means_and_maxima_of_windows_of_rows_by_loops(fresh):
+    """Ggml divides a mean of a row's window by the elements inside the row, that of an image's by all."""
+    x = rows(fresh, 2, 3, 13)
+    for size, step, pad in ((3, 2, 1), (2, 2, 0), (4, 1, 3), (2, 3, 0), (2, 2, 3)):
+        starts = range(-pad, 13 + pad - size + 1, step)
+        cut = [[row[max(i, 0) : max(i + size, 0)] for i in starts] for row in x.reshape(-1, 13)]
+        params = {"k0": size, "s0": step, "p0": pad}
+        mean = [[w.mean(dtype=float) if w.size else 0.0 for w in row] for row in cut]
+        right("POOL_1D", [x], {**params, "how": 1}, np.reshape(mean, (1, 2, 3, -1)))
+        best = [[w.max(initial=-np.finfo(np.float32).max) for w in row] for row in cut]
+        result = reference.node("POOL_1D", [x], {**params, "how": 0, "shape": (1, 2, 3, len(starts))})
+        assert not result.wrong(np.reshape(best, (1, 2, 3, -1))).any()
+        params |= {"k1": 1, "s1": 1, "p1": 0}
+        whole = [[w.sum(dtype=float) / size for w in row] for row in cut]
+        right("POOL_2D", [x], {**params, "how": 1}, np.reshape(whole, (1, 2, 3, -1)))
+
+
 def test_windows_by_loops(fresh):
     x = rows(fresh, 5, 7, 3)  # 5 rows of 7 pixels
     y = np.zeros((2 * 2, 4, 4, 3))

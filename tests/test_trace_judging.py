@@ -18,7 +18,7 @@ from ggmlq.llama.captured import Node
 from ggmlq.llama.structs import HIDDEN
 from ggmlq.reference.runs import quantize_runs, stored_scales
 from ggmlq.testing.rows import rows
-from ggmlq.trace import attention, judging, report, verdicts
+from ggmlq.trace import attention, judging, nodes, report, verdicts
 from ggmlq.trace.operands import Part
 from ggmlq.trace.samples import slices_of
 from ggmlq.trace.verdicts import Judge
@@ -348,8 +348,8 @@ def test_a_node_that_is_no_product_has_a_record(fresh):
     assert "WRONG: node-epsilon" in report.line(wrong)
     assert report.share_of(right) <= 1 < report.share_of(wrong)
     last = report.last_line([right, wrong], {"OPT_STEP_SGD": 2}, 9)
-    assert last.startswith("2 of 9 nodes judged, 1 wrong, the first is norm-3 (RMS_NORM, step 0)")
-    assert last.endswith("not judged: 2 of 9 nodes: OPT_STEP_SGD 2")
+    assert last.startswith("2 of 4 nodes judged, 5 views, 1 wrong, the first is norm-3 (RMS_NORM, step 0)")
+    assert last.endswith("not judged: 2 of 4 nodes: OPT_STEP_SGD 2")
 
 
 def test_a_node_without_an_oracle_is_not_judged(fresh):
@@ -383,3 +383,26 @@ def test_slices_of_a_large_node_are_judged_like_the_whole(fresh):
     assert slices_of("SUM", tensors) is None  # it needs all rows
     small, _ = float_tensor("y", x[:, :, :8])
     assert slices_of("RELU", {"y": {**small, "block": 1}}) is None
+
+
+def test_a_product_that_is_nearer_to_float64_is_right(fresh):
+    """Activations with 12 bits of fraction, where llama.cpp takes codes of 8."""
+    x = fresh.standard_normal((40, 512)).astype(np.float32)
+    q = gq.quantize(fresh.standard_normal((70, 512)).astype(np.float32), "q4_0")
+    y = gq.reference.linear(np.round(x * 4096) / 4096, q).astype(np.float32)
+    record = Judge({"w": q}, "all").record(product_node(y, x, q))
+    assert (record.verdict, record.arithmetic, record.judgement.out) == ("ok", "other", 0), record.text
+    y[3, 5] += y.std()
+    assert Judge({"w": q}, "all").record(product_node(y, x, q)).verdict == "wrong"
+
+
+def test_an_error_of_ours_is_a_record(fresh, monkeypatch):
+    monkeypatch.setattr(verdicts, "record_node", lambda *args: None.ndim)
+    record = Judge({}, "all").record(norm_node(fresh))
+    assert record.verdict == "not judged"
+    assert "an error of ggmlq itself, not of the library: AttributeError: 'NoneType'" in record.text
+    monkeypatch.undo()
+    monkeypatch.setattr(nodes, "diagnosed", lambda *args, **more: None.ndim)
+    record = Judge({}, "all").record(norm_node(fresh, wrong=True))
+    assert (record.verdict, record.fault) == ("wrong", "unknown")
+    assert "It was not diagnosed: an error of ggmlq itself" in record.text

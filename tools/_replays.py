@@ -23,7 +23,7 @@ OPTIONS = (
     "-DGGML_BUILD_EXAMPLES=OFF",    "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN",
 )  # fmt: skip
 COMMON = "cmake/common.cmake"  # some commits of March 2025 include it and lack it
-BAD = ("wrong", "differs", "failed", "WRONG", "DIFFERS", "FAILED")
+BAD = ("wrong", "differs", "failed", "refused", "WRONG", "DIFFERS", "FAILED")
 LAST = 12  # lines of a build that failed
 
 
@@ -173,6 +173,6 @@ def compare(bug: Bug, bad: list[dict[str, Any]], good: list[dict[str, Any]], day
         case["fault"] or case["verdict"] for case in mended if case["fault"] or case["verdict"] != "wrong"
     )
     text = next((case["text"] for case in mended if case["text"]), "") or ""
-    ran = sum(case["verdict"] not in ("not run", "NOT RUN") for case in bad)
+    ran = sum(case["verdict"] not in ("not run", "not judged", "NOT RUN") for case in bad)
     names = tuple(name for name, _ in faults.most_common())
     return Outcome(bug, days, len(mended), ran, len(wrong) - len(mended), len(new), names, text)

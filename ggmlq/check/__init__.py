@@ -10,6 +10,7 @@ In reading order:
     running.py     one product on a library, and the same weights for other activations
     run.py         all cases one after the other: multiply, repeat, judge, diagnose
     elements.py    one arithmetic against one result, with a bound for each element
+    nearness.py    results that are nearer to float64 than a known arithmetic
     attention.py   arithmetics in which attention may have been computed
     nodes.py       a node that is no product, by its oracle
     sketch.py      a case of an operation: a small graph and the data of its leaves
@@ -27,6 +28,8 @@ In reading order:
     invariance.py  things beside a row that its bits depend on
     testfile.py    lines for llama.cpp's test-backend-ops
     ops.py         all cases of operations one after the other
+    opreport.py    their lines, and a summary
+    unjudged.py    the reason why a case has no verdict
     judge.py       the arithmetic that fits, and whether the result is right in it
     diagnosing.py  diagnoses of wrong results, a few of each type and layout
     outcome.py     the outcome of one case

@@ -20,6 +20,7 @@ from .judge import judge
 from .outcome import Outcome
 from .plan import Trial
 from .running import Product
+from .unjudged import reason
 
 NEAR = 1e-2  # distance from an arithmetic: all other arithmetics are nearer than this
 SURE = 0.9  # confidence from which a name that comes twice is believed
@@ -50,7 +51,11 @@ class Diagnoser:
         kernels = (product.case.format.name, product.how.repack)
         if outcome.verdict == "wrong" and not self._is_due(kernels, product):
             return replace(outcome, fault=_fault_beside(outcome), arrays=arrays)
-        diagnosis = _diagnosis(product, result)
+        try:
+            diagnosis = _diagnosis(product, result)
+        except Exception as error:  # it is wrong all the same
+            text = f"{_observed(outcome)} It was not diagnosed: {reason(error)}".strip()
+            return replace(outcome, fault=_fault_beside(outcome) or "unknown", text=text, arrays=arrays)
         near = outcome.distance < NEAR and not _beside(outcome)
         if outcome.verdict == "wrong" and diagnosis.ok and product.how.arithmetic is None and near:
             return replace(outcome, verdict="ok", text=diagnosis.text)

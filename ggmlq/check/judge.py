@@ -97,19 +97,22 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
     return best
 
 
-def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str]) -> Judgement:
-    """The judgement of a product with experts, ids [T, U], in the arithmetic of the expert of most rows."""
+def pieces_of(y: Any, x: Any, q: QuantArray, ids: Any) -> list[tuple[Any, Any, QuantArray]]:
+    """The product of each expert that ids [T, U] name, with its rows and weights; that of most rows first."""
     uses, lines = ids.reshape(-1), y.reshape(ids.size, -1)
     rows = x.reshape(-1, x.shape[-1])[np.arange(ids.size) // (1 if x.ndim == 3 else ids.shape[1])]
     experts, counts = np.unique(uses, return_counts=True)
+    each = experts[np.argsort(-counts, kind="stable")].tolist()
+    return [(lines[uses == e], rows[uses == e], q[e]) for e in each]
+
+
+def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str]) -> Judgement:
+    """The judgement of a product with experts, ids [T, U], in the arithmetic of the expert of most rows."""
     judgements: list[Judgement] = []
-    for e in experts[np.argsort(-counts, kind="stable")].tolist():
-        members = uses == e
-        judgement = judge(
-            lines[members], rows[members], q[e], [judgements[0].arithmetic] if judgements else arithmetics
-        )
+    for piece in pieces_of(y, x, q, ids):
+        judgement = judge(*piece, [judgements[0].arithmetic] if judgements else arithmetics)
         if judgements and not judgement.ok and judgements[0].ok and len(arithmetics) > 1:
-            judgement = judge(lines[members], rows[members], q[e], arithmetics)  # kernels may differ by rows
+            judgement = judge(*piece, arithmetics)  # kernels may differ by rows
         judgements.append(judgement)
     far = [[one.distance for one in judgements], [one.from_exact for one in judgements]]
     distance, from_exact = (

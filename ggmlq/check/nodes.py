@@ -15,10 +15,10 @@ from ..faults import Diagnosis, diagnose_node
 from ..llama.captured import DTYPES, Node, original, source_name
 from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
 from .attention import Habits, followed, ways
+from .nearness import OTHER, is_nearer
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
-OTHER = "other"  # attention in no arithmetic that is known
 HALVES = "f16 sums"  # of these, one that a kernel sums in halves
 
 
@@ -61,6 +61,8 @@ def operands(captured: Node, model: Mapping[str, QuantArray] | None = None) -> O
         y = captured.operand("y")
     else:
         y = np.asarray(captured.blocks("y").raw).reshape(*params["shape"][:-1], -1)
+    if op == "SET_ROWS" and inputs[2] is None:  # June to September 2025: what lay there before is not read
+        inputs[2] = captured.operand("y")  # so that rows of no id are judged by themselves
     return Operands(op, inputs, params, y)
 
 
@@ -112,8 +114,8 @@ def judge_node(
     """The verdict on a node, ``quick`` of a GPU. Attention is judged in the first known arithmetic that fits.
 
     Where none fits, kernels that are not known are granted what right ones may round, sums in halves too,
-    but not if ``habits`` hold the library to a known one. ``arithmetic``: the one that attention claims.
-    ``threads``: their number, where it is known.
+    but not if ``habits`` hold the library to a known one, unless the result is nearer to float64 than that.
+    ``arithmetic``: the one that attention claims. ``threads``: their number, where it is known.
     """
     if these.op == ATTENTION:
         return _judge_attention(these, quick, threads, Habits() if habits is None else habits, arithmetic)
@@ -147,9 +149,21 @@ def _judge_attention(
             best is None or 2 * verdict.out < best.out
         ):  # the likelier ones come first
             best = verdict
-    if best is not None and (arithmetic or (complete and names)):
+    is_held = best is not None and (arithmetic or (complete and names))
+    if best is not None and is_held and (arithmetic or not _is_nearer(these, best)):
         return best
     return _of_any_kernel(these, quick)
+
+
+def _is_nearer(these: Operands, verdict: NodeVerdict) -> bool:
+    """True for an attention that is nearer to float64 than the arithmetic in which it is wrong."""
+    rows = followed(these.inputs)
+    some = these if rows is None else with_rows(these, rows)
+    known, exact = (
+        node(some.op, some.inputs, {**some.params, "arithmetic": name, "parts": verdict.parts}).value
+        for name in (verdict.how, "f32")
+    )
+    return is_nearer(some.y.astype(np.float64), known, exact, exact**2, -1)
 
 
 def _of_any_kernel(these: Operands, quick: bool) -> NodeVerdict:

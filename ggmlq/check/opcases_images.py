@@ -88,7 +88,7 @@ def conv_2d(function: str, op: str) -> Cases:
         for channels in (1, 8, 16, 20, 33, 64, 100) if alone else ():
             s = Sketch()  # channels are neighbours in memory
             x = s.call("permute", "tiiii", s.leaf(channels, 9, 7, 2), 2, 0, 1, 3)
-            kernel = s.call("permute", "tiiii", s.leaf(channels, 3, 2), 3, 0, 1, 2)
+            kernel = s.call("permute", "tiiii", s.leaf(channels, 1, 3, 2), 3, 2, 0, 1)
             s.call(function, "ttiiiiii", kernel, x, 1, 2, 1, 0, 1, 1)
             yield s.case(op, f"f32, {channels} channels that are neighbours", seed)
 
@@ -147,6 +147,10 @@ def pool_1d(seed: int) -> Iterator[OpCase]:
         s = Sketch()
         s.call("pool_1d", "tiiii", s.leaf(20, 3), how, size, size, 0)
         yield s.case("POOL_1D", f"{'mean' if how else 'max'}, k={size}", seed)
+    for how, (size, step, pad) in product((0, 1), ((3, 2, 1), (5, 3, 2), (2, 3, 0), (4, 1, 2))):
+        s = Sketch()
+        s.call("pool_1d", "tiiii", s.leaf(33, 5, 2), how, size, step, pad)
+        yield s.case("POOL_1D", f"{'mean' if how else 'max'}, k={size} s={step} p={pad}", seed)
 
 
 SIZES = ((22, 18), (17, 31), (5, 4), (11, 1), (1, 9))

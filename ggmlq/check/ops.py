@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.text import printable, table
 from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
 from ..faults.nodes import NODES
 from ..llama import Bridge
-from ..reference.nodes import NOT_COVERED, OPERATIONS, PRODUCTS
+from ..llama.program import Ran
+from ..reference.nodes import NOT_COVERED, PRODUCTS
 from .attention import Habits
-from .nodes import ATTENTION, NodeVerdict, diagnosed, judge_node, operands, sentence
+from .nodes import ATTENTION, NodeVerdict, Operands, diagnosed, judge_node, operands, sentence
 from .opcases import CASES
 from .opcases_large import LARGE, free, needs
-from .opcontrast import Traits, contrasts, traits
+from .opcontrast import Traits, traits
 from .sketch import OpCase
 from .testfile import node_line
+from .unjudged import reason
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
@@ -41,7 +42,7 @@ class OpOutcome:
     op: str
     case: str
     threads: int
-    verdict: str  # ok, wrong, differs (between runs), failed, not run
+    verdict: str  # ok, wrong, differs (between runs), failed, refused, not run, not judged
     share: float = 0.0  # of the limit that the worst element uses up
     out: int = 0
     judged: int = 0
@@ -51,11 +52,12 @@ class OpOutcome:
     line: str | None = None  # for test-backend-ops --test-file
     traits: Traits = field(default_factory=dict)
     how: str = ""  # the arithmetic of an attention
+    examined: bool = False  # by the doctor, for all wrong cases that are like it
 
     @property
     def bad(self) -> bool:
-        """True for a wrong result, another one in each run, and a death."""
-        return self.verdict in ("wrong", "differs", "failed")
+        """True for a wrong result, another one in each run, a death, and a refusal of what is supported."""
+        return self.verdict in ("wrong", "differs", "failed", "refused")
 
     @property
     def hung(self) -> bool:
@@ -70,6 +72,38 @@ class OpOutcome:
             "verdict": self.verdict, "of_limit": share, "out_of_bound": self.out, "judged": self.judged,
             "fault": self.fault or None, "text": self.text or None, "arithmetic": self.how or None,
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class How:
+    """The settings that all cases of a run share."""
+
+    bridge: Bridge
+    device: str
+    backend: str
+    repeats: int = 2
+    arithmetic: str = ""  # that attention claims to be computed in
+    habits: Habits = field(default_factory=Habits)  # arithmetics that other cases of attention had
+
+    @property
+    def quick(self) -> bool:
+        """True of a GPU."""
+        return self.backend != "CPU"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A wrong result, to be diagnosed."""
+
+    case: OpCase
+    ran: Ran
+    these: Operands
+    verdict: NodeVerdict
+
+    @property
+    def telling(self) -> tuple[bool, int]:
+        """A rank: where some elements are right, and of many, the mistake shows."""
+        return 0 < self.verdict.out < self.verdict.judged, self.verdict.judged
 
 
 def named(text: str) -> list[str]:
@@ -89,174 +123,197 @@ def named(text: str) -> list[str]:
 def run_ops(
     bridge: Bridge, ops: Sequence[str], device: str, backend: str, *, seed: int = 0,
     threads: Iterable[int] = THREADS, repeats: int = 2, large: bool = False, arithmetic: str = "",
-) -> Iterator[OpOutcome]:  # fmt: skip
-    """One outcome for each case and number of threads; ``large``: also of large ones.
+) -> Iterator[list[OpOutcome]]:  # fmt: skip
+    """The outcomes of each operation, one a case and number of threads; ``large``: also of large ones.
 
     ``arithmetic``: attention claims to be computed in it.
     """
-    habits = Habits()
+    how = How(bridge, device, backend, repeats, arithmetic)
     for op in ops:
-        failures, examined = 0, 0
-        more = LARGE[op](seed) if large and op in LARGE else ()
-        for case in (*CASES[op](seed), *more):
-            judged: Judged = {}
-            arrays = case.arrays() if needs(case) < SMALL else None
-            refusal, known = "", Traits()
+        failures, outcomes, findings = 0, list[OpOutcome](), dict[int, Finding]()
+        for case in (*CASES[op](seed), *(LARGE[op](seed) if large and op in LARGE else ())):
+            trial, is_new = Trial(how, case), True
             for count in threads:
-                if refusal:
-                    yield OpOutcome(op, str(case), count, "not run", text=refusal, seed=seed)
-                    continue
                 if failures >= FAILURES:
                     text = f"the library died or hung at cases of {op} before"
-                    yield OpOutcome(op, str(case), count, "not run", text=text, seed=seed)
+                    outcomes.append(OpOutcome(op, str(case), count, "not run", text=text, seed=seed))
                     continue
-                outcome = run_case(
-                    bridge, case, device, backend, count, repeats, examined < DIAGNOSED, judged, habits,
-                    arithmetic, arrays,
-                )  # fmt: skip
-                known |= outcome.traits
-                if outcome.verdict == "failed":
-                    outcome = replace(outcome, traits={**known, "threads": count} if known else {})
-                refusal = outcome.text if outcome.verdict == "not run" else ""
+                outcome, finding = trial.run(count)
                 failures += 0 if outcome.verdict != "failed" else FAILURES - 1 if outcome.hung else 1
-                examined += outcome.verdict == "wrong"
-                yield outcome
+                if finding is not None and is_new:
+                    findings[len(outcomes)], is_new = finding, False
+                outcomes.append(outcome)
+        yield examined(how, outcomes, findings)
+
+
+def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) -> list[OpOutcome]:
+    """The outcomes of an operation with diagnoses of a few wrong ones, which differ in their traits.
+
+    ``findings``: by the number of their outcome, one a case.
+    """
+    outcomes, left, seen, unnamed = list(outcomes), dict(findings), set[str](), set[str]()
+    for _ in range(DIAGNOSED):
+        traits = {at: _features(outcomes[at]) for at in left}
+        new = {at: (len(traits[at] - seen), len(traits[at] & unnamed)) for at in left}
+        at = max(left, key=lambda i: (new[i], left[i].telling), default=None)
+        if at is None or not any(new[at]):
+            break
+        plain, one = outcomes[at], diagnosed_case(how, outcomes[at], left.pop(at))
+        unnamed |= traits[at] - seen if one.fault == "unknown" else set()
+        seen |= traits[at]
+        for i, other in enumerate(outcomes):  # of other threads, with the same elements out of bound
+            if (other.case, other.verdict, other.text) == (plain.case, plain.verdict, plain.text):
+                outcomes[i] = replace(other, fault=one.fault, text=one.text, examined=True)
+    return outcomes
+
+
+def _features(outcome: OpOutcome) -> set[str]:
+    """Traits that tell a case from others of its operation: types, gaps, and the words of its name."""
+    words = outcome.case[len(outcome.op) + 1 : -1].split(", ")
+    named = {re.sub(r"[\d\W]+", " ", word) for word in words if "=" not in word} - {" "}
+    facts = {f"{name} {value}" for name, value in outcome.traits.items() if name.startswith(("type", "gaps"))}
+    return {outcome.op} | named | facts
+
+
+class Trial:
+    """One case with each number of threads, which share data, verdicts, and reasons why it does not run."""
+
+    def __init__(self, how: How, case: OpCase) -> None:
+        self._how, self._case = how, case
+        self._judged: Judged = {}
+        self._arrays: Sequence[NDArray[Any]] | None = None
+        self._traits: Traits = {}
+        self._same: OpOutcome | None = None  # of every number of threads
+
+    def run(self, threads: int) -> tuple[OpOutcome, Finding | None]:
+        """The outcome with some number of threads; an error of ours is one, too."""
+        if self._same is not None:
+            return replace(self._same, threads=threads), None
+        case, is_small = self._case, needs(self._case) < SMALL
+        try:
+            if self._arrays is None and is_small:
+                self._arrays = case.arrays()
+            outcome, finding = judged_case(self._how, case, threads, self._judged, self._arrays)
+        except Exception as error:  # other cases still count
+            outcome, finding = _of(case, threads, "not judged", reason(error)), None
+        self._traits |= outcome.traits
+        if outcome.verdict == "failed" and self._traits:
+            outcome = replace(outcome, traits={**self._traits, "threads": threads})
+        if outcome.verdict in ("not run", "refused"):
+            self._same = outcome
+        if finding is not None and not is_small:  # it is not kept
+            return replace(diagnosed_case(self._how, outcome, finding), examined=True), None
+        return outcome, finding
+
+
+def _of(case: OpCase, threads: int, verdict: str, text: str = "", fault: str = "") -> OpOutcome:
+    return OpOutcome(case.op, str(case), threads, verdict, text=text, fault=fault, seed=case.seed)
 
 
 def run_case(
-    bridge: Bridge, case: OpCase, device: str, backend: str, threads: int, repeats: int, examine: bool = True,
-    judged: Judged | None = None, habits: Habits | None = None, arithmetic: str = "",
-    arrays: Sequence[NDArray[Any]] | None = None,
-) -> OpOutcome:  # fmt: skip
-    """The outcome of one case: compute, judge, diagnose where it is wrong.
+    bridge: Bridge, case: OpCase, device: str, backend: str, threads: int, repeats: int
+) -> OpOutcome:
+    """The outcome of one case: compute, judge, diagnose where it is wrong."""
+    how = How(bridge, device, backend, repeats)
+    outcome, finding = judged_case(how, case, threads)
+    return outcome if finding is None else diagnosed_case(how, outcome, finding)
 
-    ``judged`` has the verdicts on results of the same case, whose bits are not judged twice; ``habits`` the
-    arithmetics that other cases of attention had; ``arrays`` its data, if that was made before.
+
+def judged_case(
+    how: How, case: OpCase, threads: int, judged: Judged | None = None,
+    arrays: Sequence[NDArray[Any]] | None = None,
+) -> tuple[OpOutcome, Finding | None]:  # fmt: skip
+    """The outcome of one case, and where it is wrong what the doctor needs.
+
+    ``judged`` has the verdicts on results of the same case, whose bits are not judged twice; ``arrays`` its
+    data, if that was made before.
     """
-    outcome = OpOutcome(case.op, str(case), threads, "ok", seed=case.seed)
     room = free()
     if room is not None and needs(case) > room:
         text = f"it takes {needs(case) / 2**30:.0f} GiB of memory, {room / 2**30:.0f} GiB are free"
-        return replace(outcome, verdict="not run", text=text)
+        return _of(case, threads, "not run", text), None
     try:
         data = case.arrays() if arrays is None else arrays
-        ran = bridge.node(case.program, data, device, threads=threads, repeats=repeats)
+        ran = how.bridge.node(case.program, data, how.device, threads=threads, repeats=how.repeats)
     except LibraryFailedError as error:
-        if any(words in error.tail for words in REFUSED):
-            return replace(outcome, verdict="not run", text=f"the library refuses it: {error.tail}")
-        fault = "hang" if NO_ANSWER in str(error) else "crash"
-        return replace(outcome, verdict="failed", fault=fault, text=str(error))
+        return _died(how, case, threads, error), None
     except (UnsupportedError, DeviceError) as error:
-        return replace(outcome, verdict="not run", text=str(error))
+        return _of(case, threads, "not run", str(error)), None
     if ran.node.op != case.op:
         text = f"{case.program.steps[-1].function} of this library ends with {ran.node.op}"
-        return replace(outcome, verdict="not run", text=text)
+        return _of(case, threads, "not run", text), None
     try:
         these = operands(ran.node)
     except GGMLQError as error:
-        return replace(outcome, verdict="not run", text=str(error))
-    outcome = replace(outcome, line=node_line(ran.node, str(case)), traits=traits(ran.node, threads))
-    quick = backend != "CPU"
-    bits = ran.node.arrays["y"].tobytes()
-    verdicts = {} if judged is None else judged
+        return _of(case, threads, "not run", str(error)), None
+    return _judged(how, case, threads, ran, these, {} if judged is None else judged)
+
+
+def _died(how: How, case: OpCase, threads: int, error: LibraryFailedError) -> OpOutcome:
+    """The outcome where the library ended its process, or gave no answer.
+
+    An assertion refuses the case. Where the device has said that it supports such tensors, that is a mistake:
+    a program that believes it dies. Where the library asserts as the graph is made, nobody has asked yet.
+    """
+    if not any(words in error.tail for words in REFUSED):
+        fault = "hang" if NO_ANSWER in str(error) else "crash"
+        return _of(case, threads, "failed", str(error), fault)
+    try:
+        is_taken = how.bridge.takes_node(case.program, how.device)
+    except GGMLQError:
+        is_taken = False
+    if is_taken:
+        return _of(case, threads, "refused", f"supports_op says yes, and the library ends: {error.tail}")
+    return _of(case, threads, "not run", f"the library refuses it: {error.tail}")
+
+
+def _judged(
+    how: How, case: OpCase, threads: int, ran: Ran, these: Operands, verdicts: Judged
+) -> tuple[OpOutcome, Finding | None]:
+    outcome = replace(_of(case, threads, "ok"), line=node_line(ran.node, str(case)))
+    first = ran.node.arrays["y"]
+    bits = first.tobytes()
     verdict = verdicts.get(bits) or judge_node(
-        these, quick=quick, threads=threads, habits=habits, arithmetic=arithmetic
+        these, quick=how.quick, threads=threads, habits=how.habits, arithmetic=how.arithmetic
     )
     verdicts[bits] = verdict
-    outcome = replace(outcome, share=verdict.share, out=verdict.out, judged=verdict.judged)
-    if these.op == ATTENTION:
-        outcome = replace(outcome, how=verdict.how)
-    first = ran.node.arrays["y"]
+    outcome = replace(
+        outcome, share=verdict.share, out=verdict.out, judged=verdict.judged,
+        traits=traits(ran.node, threads), how=verdict.how if these.op == ATTENTION else "",
+    )  # fmt: skip
     if not verdict.out and not ran.strays:
         if all(np.array_equal(first, other) for other in ran.repeats):
-            return outcome
-        return replace(outcome, verdict="differs", fault="race", text="two runs differ, both within bounds")
-    text = " ".join(str(stray) + "." for stray in ran.strays)
-    if not verdict.out:
-        return replace(outcome, verdict="wrong", fault="stray-writes", text=text)
-    text = f"{sentence(verdict)} {text}".strip()
-    if not examine:
-        return replace(outcome, verdict="wrong", fault="", text=text)
-    try:
-        diagnosis = diagnosed(these, quick=quick, verdict=verdict)
-    except GGMLQError as error:
+            return outcome, None
         return replace(
-            outcome, verdict="wrong", fault="unknown", text=f"{text} It was not diagnosed: {error}"
-        )
-    if diagnosis.fault == "unknown" and _is_right_apart(bridge, case, device, threads, quick):
-        text += f"\nnode-in-place: {NODES['node-in-place'].says}"
-        return replace(outcome, verdict="wrong", fault="node-in-place", text=text)
+            outcome, verdict="differs", fault="race", text="two runs differ, both within bounds"
+        ), None
+    said = [sentence(verdict)] if verdict.out else []
+    text = " ".join([*said, *(f"{stray}." for stray in ran.strays)])
+    fault = "" if verdict.out else "stray-writes"
+    return replace(outcome, verdict="wrong", fault=fault, text=text), Finding(case, ran, these, verdict)
+
+
+def diagnosed_case(how: How, outcome: OpOutcome, finding: Finding) -> OpOutcome:
+    """A wrong outcome with its fault, and what the doctor says."""
+    if not finding.verdict.out:
+        return outcome
+    these, strays, text = finding.these, finding.ran.strays, outcome.text
+    try:
+        diagnosis = diagnosed(these, quick=how.quick, verdict=finding.verdict)
+        if diagnosis.fault == "unknown" and _is_right_apart(how, finding.case, outcome.threads):
+            text += f"\nnode-in-place: {NODES['node-in-place'].says}"
+            return replace(outcome, fault="node-in-place", text=text)
+    except Exception as error:  # it is wrong all the same
+        return replace(outcome, fault="unknown", text=f"{text} It was not diagnosed: {reason(error)}")
     fault = diagnosis.fault
-    if fault == "unknown" and ran.strays:
-        fault = "node-blocks" if ran.node.tensors["y"]["block"] > 1 else "stray-writes"
-    return replace(outcome, verdict="wrong", fault=fault, text=f"{text}\n{diagnosis.text}")
+    if fault == "unknown" and strays:
+        fault = "node-blocks" if finding.ran.node.tensors["y"]["block"] > 1 else "stray-writes"
+    return replace(outcome, fault=fault, text=f"{text}\n{diagnosis.text}")
 
 
-def _is_right_apart(bridge: Bridge, case: OpCase, device: str, threads: int, quick: bool) -> bool:
+def _is_right_apart(how: How, case: OpCase, threads: int) -> bool:
     """True for a case with its result over a source that is right where the result has its own memory."""
     if case.program.over is None:
         return False
-    ran = bridge.node(replace(case.program, over=None), case.arrays(), device, threads=threads)
-    return not judge_node(operands(ran.node), quick=quick).out
-
-
-def line(outcome: OpOutcome) -> str:
-    """A case as a line, with what is wrong below it."""
-    verdict = f"{outcome.verdict.upper()}{f': {outcome.fault}' if outcome.fault else ''}"
-    head = f"{verdict}  {outcome.case}, threads {outcome.threads}"
-    return printable("\n".join([head, *(f"    {text}" for text in outcome.text.splitlines())]))
-
-
-def summary(outcomes: Sequence[OpOutcome]) -> str:
-    """A row for each operation."""
-    rows = []
-    for op in dict.fromkeys(o.op for o in outcomes):
-        members = [o for o in outcomes if o.op == op]
-        counts = Counter(o.verdict for o in members)
-        faults = Counter(o.fault for o in members if o.fault)
-        share = max((o.share for o in members if o.verdict == "ok"), default=0.0)
-        rows.append([
-            op, len(members), counts["wrong"] + counts["differs"], counts["failed"], counts["not run"],
-            f"{share:.2f}", ", ".join(name for name, _ in faults.most_common()),
-        ])  # fmt: skip
-    return table(["op", "cases", "wrong", "died", "not run", "of limit", "faults"], rows)
-
-
-def shared(outcomes: Sequence[OpOutcome]) -> list[str]:
-    """Sentences on what the wrong cases of each operation share."""
-    lines = []
-    for op in dict.fromkeys(o.op for o in outcomes if o.bad):
-        members = [o for o in outcomes if o.op == op and o.traits]
-        wrong, right = (
-            [o.traits for o in members if o.bad],
-            [o.traits for o in members if o.verdict == "ok"],
-        )
-        lines += [f"{op}: {text}" for text in contrasts(wrong, right)]
-    return lines
-
-
-def arithmetics(outcomes: Sequence[OpOutcome]) -> list[str]:
-    """A sentence on the arithmetics in which attention was computed."""
-    counts = Counter(o.how for o in outcomes if o.how and not o.bad)
-    if not counts:
-        return []
-    each = ", ".join(f"{name or 'none that is known'} {count}" for name, count in counts.most_common())
-    return [f"{ATTENTION}: right cases by arithmetic: {each}"]
-
-
-def reasons(outcomes: Sequence[OpOutcome]) -> list[str]:
-    """The reasons why cases did not run, each once, with how many there are."""
-    counts = Counter((o.op, o.text) for o in outcomes if o.verdict == "not run")
-    return [f"not run: {op}, {count} cases: {text}" for (op, text), count in counts.items()]
-
-
-def last_sentence(outcomes: Sequence[OpOutcome]) -> str:
-    """The end of the report."""
-    bad = [o for o in outcomes if o.bad]
-    ops = list(dict.fromkeys(o.op for o in bad))
-    ran = sum(o.verdict != "not run" for o in outcomes)
-    missing = sorted(OPERATIONS.keys() - CASES.keys())
-    rest = f"; without cases: {', '.join(missing)}" if len({o.op for o in outcomes}) == len(CASES) else ""
-    if bad:
-        return f"{len(bad)} of {ran} cases are wrong, of {', '.join(ops)}{rest}"
-    return f"all {ran} cases are right, of {len({o.op for o in outcomes})} operations{rest}"
+    ran = how.bridge.node(replace(case.program, over=None), case.arrays(), how.device, threads=threads)
+    return not judge_node(operands(ran.node), quick=how.quick).out

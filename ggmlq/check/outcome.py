@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..llama.guards import Stray
 from .cases import Case
 
-Verdict = Literal["ok", "wrong", "differs", "failed", "not run"]
+Verdict = Literal["ok", "wrong", "differs", "failed", "not run", "not judged"]
 BAD = ("wrong", "differs", "failed")
+IDLE = ("not run", "not judged")  # they say nothing about the library; the second is an error of ours
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ class Outcome:
             "seconds": _number(self.seconds), "fault": self.fault or None, "text": self.text or None,
             "saved": self.saved or None, "again": self.repeat_options,
         }  # fmt: skip
+
+
+def verdicts_of(outcomes: Iterable[Outcome]) -> list[Verdict]:
+    """The verdicts that a table counts: all but an error of ours, which stands there where it happened."""
+    there = {outcome.verdict for outcome in outcomes}
+    return [one for one in get_args(Verdict) if one != "not judged" or one in there]
 
 
 def _number(value: float) -> float | None:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from ..pages import Code, Column, Figures, Grid, Page, Section, Shade, Table, Text, Value, shades
 from ..pages.blocks import Block, Cell
 from .judge import FIT
-from .outcome import Outcome
+from .outcome import IDLE, Outcome, verdicts_of
 from .report import reasons, votes
 
 MOST = 2000  # rows of a table: a browser stays quick
 SPAN = (0.01, 1.0)  # parts of the distance that fits: colours begin at the first and end at the second
-VERDICTS = ("ok", "wrong", "differs", "failed", "not run")
 METHOD = (
     "NMSE: the worst row of weights, squared distance from the arithmetic that the kernel uses over "
     "‖x‖²·‖w‖²/K. To exact: the same from float64 on the decoded weights. Out: elements beyond what sums in "
@@ -27,14 +26,14 @@ def page(outcomes: Sequence[Outcome], library: str, device: str) -> Page:
     sections = [Section("By type", _types(outcomes)), Section("Every case", [_cases(outcomes)], wide=True)]
     if bad:
         sections.insert(0, Section("What is wrong", [block for o in bad[:MOST] for block in _wrong(o)]))
-    idle = reasons(outcomes)
-    if idle:
-        sections.append(Section("Not run", [Text(reason) for reason in idle]))
+    for verdict in IDLE:
+        if idle := reasons(outcomes, verdict):
+            sections.append(Section(verdict.capitalize(), [Text(reason) for reason in idle]))
     return Page("Kernels of a libggml", f"{library} · {device}", sections, METHOD, _summary(outcomes))
 
 
 def _summary(outcomes: Sequence[Outcome]) -> list[Block]:
-    count = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in VERDICTS}
+    count = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in verdicts_of(outcomes)}
     items = [("Cases", str(len(outcomes)), ""), *((verdict, str(n), "") for verdict, n in count.items())]
     bad = sum(o.bad for o in outcomes)
     conclusion = Text(f"{bad} of {len(outcomes)} cases went wrong.", "bad")
@@ -99,7 +98,7 @@ def _shade(outcome: Outcome, level: int | None) -> Shade:
 
 
 def _table(names: Sequence[str], outcomes: Sequence[Outcome]) -> Table:
-    rows: list[list[Cell]] = []
+    rows, verdicts = list[list[Cell]](), verdicts_of(outcomes)
     for name in names:
         cases = [o for o in outcomes if o.case.format.name == name]
         arithmetics = ", ".join(dict.fromkeys(o.arithmetic for o in cases if o.arithmetic)) or "–"
@@ -107,9 +106,9 @@ def _table(names: Sequence[str], outcomes: Sequence[Outcome]) -> Table:
             max((d for d in distances if not math.isnan(d)), default=math.nan)
             for distances in ([o.distance for o in cases], [o.from_exact for o in cases])
         )
-        counts: list[Cell] = [sum(o.verdict == verdict for o in cases) for verdict in VERDICTS]
+        counts: list[Cell] = [sum(o.verdict == verdict for o in cases) for verdict in verdicts]
         rows.append([name, *counts, arithmetics, _figure(worst), _figure(exact), votes(cases)])
-    columns = [Column("type"), *(Column(verdict, number=True) for verdict in VERDICTS), Column("arithmetic"),
+    columns = [Column("type"), *(Column(verdict, number=True) for verdict in verdicts), Column("arithmetic"),
                Column("worst NMSE", number=True), Column("to exact", number=True),
                Column("faults")]  # fmt: skip
     return Table("Types", columns, rows)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.text import table
 from ..errors import GGMLQError
-from .outcome import Outcome
+from .outcome import IDLE, Outcome, verdicts_of
 
 ALIKE = 5  # wrong cases of a type and layout that have a line without being diagnosed
 NAMES = 8  # of types that are listed for one reason
@@ -83,7 +83,7 @@ class Lines:
             self._alike.append(outcome)
             if len(self._alike) <= ALIKE:
                 self._say(line(outcome))
-        elif outcome.verdict != "not run":
+        elif outcome.verdict not in IDLE:
             self._say(line(outcome))
 
     def close(self) -> None:
@@ -130,19 +130,16 @@ def wrapped(text: str) -> str:
 
 def summary(outcomes: Sequence[Outcome]) -> str:
     """A table with a row for each type."""
-    rows = []
-    for name in dict.fromkeys(o.case.format.name for o in outcomes if o.verdict != "not run"):
+    rows, verdicts = [], verdicts_of(outcomes)
+    for name in dict.fromkeys(o.case.format.name for o in outcomes if o.verdict not in IDLE):
         cases = [outcome for outcome in outcomes if outcome.case.format.name == name]
         judged = [outcome for outcome in cases if outcome.arithmetic]
-        count = {verdict: sum(o.verdict == verdict for o in cases) for verdict in
-                 ("ok", "wrong", "differs", "failed", "not run")}  # fmt: skip
+        count = {verdict: sum(o.verdict == verdict for o in cases) for verdict in verdicts}
         used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
         worst = _worst(outcome.distance for outcome in judged)
         exact = _worst(outcome.from_exact for outcome in judged)
         rows.append([name, *count.values(), used, _figure(worst), _figure(exact), votes(cases)])
-    header = ["type", "ok", "wrong", "differs", "failed", "not run", "arithmetic", "worst nmse", "to exact",
-              "faults"]  # fmt: skip
-    return table(header, rows)
+    return table(["type", *verdicts, "arithmetic", "worst nmse", "to exact", "faults"], rows)
 
 
 def votes(outcomes: Sequence[Outcome]) -> str:
@@ -154,11 +151,13 @@ def votes(outcomes: Sequence[Outcome]) -> str:
 
 def last_sentence(outcomes: Sequence[Outcome]) -> str:
     """The last sentence: the number of cases that ran, and how they went."""
-    ran = [o for o in outcomes if o.verdict != "not run"]
-    bad, idle = sum(o.bad for o in ran), len(outcomes) - len(ran)
+    ran = [o for o in outcomes if o.verdict not in IDLE]
+    bad, unjudged = sum(o.bad for o in ran), sum(o.verdict == "not judged" for o in outcomes)
+    idle = len(outcomes) - len(ran) - unjudged
     cases = f"{len(ran)} case{'' if len(ran) == 1 else 's'}"
     verdict = "all right" if not bad else f"{bad} of them not right"
     rest = f"; {idle} more could not run" if idle else ""
+    rest += f"; {unjudged} more could not be judged" if unjudged else ""
     return f"{cases}, {verdict}{rest}." if ran else f"No case ran of {len(outcomes)}."
 
 
@@ -166,11 +165,11 @@ def _worst(figures: Iterable[float]) -> float:
     return max((figure for figure in figures if not math.isnan(figure)), default=math.nan)
 
 
-def reasons(outcomes: Sequence[Outcome]) -> list[str]:
-    """The reasons why cases did not run, each once, with its types."""
+def reasons(outcomes: Sequence[Outcome], verdict: str = "not run") -> list[str]:
+    """The reasons why cases did not run, or were not judged, each once, with its types."""
     idle: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        if outcome.verdict == "not run":
+        if outcome.verdict == verdict:
             idle.setdefault(outcome.text.split(": ", 1)[-1], []).append(outcome)
     lines = []
     for reason, alike in idle.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..check import nodes, ops
+from ..check import nodes, opreport, ops
+from ..check.outcome import IDLE
 from ..check.testfile import write_lines
 from ..errors import GGMLQError, UnsupportedError
 from ..llama import Bridge, Device
@@ -30,8 +31,8 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         print(repr(bridge))
         print(f"loaded: {_plain.name(listed(bridge.libraries))}" if bridge.libraries else "")
         print(f"{device.name}: {device.description}, {device.backend}\n")
-    outcomes = []
-    for outcome in ops.run_ops(
+    outcomes = list[ops.OpOutcome]()
+    for some in ops.run_ops(
         bridge,
         names,
         device.name,
@@ -42,9 +43,9 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         large=args.large,
         arithmetic=args.arithmetic or "",
     ):
-        outcomes.append(outcome)
-        if not args.json and (outcome.bad or args.verbose) and _is_shown(outcome, outcomes, args.verbose):
-            print(ops.line(outcome))
+        outcomes += some
+        for text in () if args.json else opreport.lines(some, args.verbose):
+            print(text)
     if args.test_file:
         count = write_lines(args.test_file, (outcome.line for outcome in outcomes))
         if not args.json:
@@ -56,22 +57,18 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         facts: dict[str, Any] = {
             "library": _plain.library(bridge),
             "device": device.facts(), "cases": [outcome.facts() for outcome in outcomes],
-            "contrasts": ops.shared(outcomes),
+            "contrasts": opreport.shared(outcomes),
         }  # fmt: skip
         _plain.print_json(facts)
     else:
-        print(f"\n{ops.summary(outcomes)}\n")
-        print("".join(f"{text}\n" for text in ops.arithmetics(outcomes)), end="")
-        print("".join(f"{text}\n" for text in ops.shared(outcomes)), end="")
-        print("".join(f"{_plain.name(reason)}\n" for reason in ops.reasons(outcomes)), end="")
-        print(ops.last_sentence(outcomes))
+        print(f"\n{opreport.summary(outcomes)}\n")
+        print("".join(f"{text}\n" for text in opreport.arithmetics(outcomes)), end="")
+        print("".join(f"{text}\n" for text in opreport.shared(outcomes)), end="")
+        print("".join(f"{_plain.name(reason)}\n" for reason in opreport.reasons(outcomes)), end="")
+        print(opreport.last_sentence(outcomes))
     if any(outcome.bad for outcome in outcomes):
         return 1
-    if all(outcome.verdict == "not run" for outcome in outcomes):
-        raise GGMLQError(f"not run: {outcomes[0].text if outcomes else 'there is no case'}")
+    if all(outcome.verdict in IDLE for outcome in outcomes):
+        why = f"{outcomes[0].verdict}: {outcomes[0].text}" if outcomes else "not run: there is no case"
+        raise GGMLQError(why)
     return 0
-
-
-def _is_shown(outcome: ops.OpOutcome, outcomes: list[ops.OpOutcome], every: bool) -> bool:
-    """True for the first bad cases of an operation; the summary counts the others."""
-    return every or sum(o.bad and o.op == outcome.op for o in outcomes) <= ops.DIAGNOSED

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..errors import UnsupportedError
+from ..errors import GGMLQError, UnsupportedError
 from ..llama import Bridge, Device
 from ..trace import Product, report
 from ..trace.saved import is_node, judged, load_node, replay
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device, paths: list[Pa
             if len(results) > 1 and not args.json:
                 print(f"    {args.repeats} runs with {threads} threads gave {len(results)} results: a race")
     wrong = sum(record.verdict == "wrong" for record in records)
+    idle = [record for record in records if record.verdict == "not judged"]
     if args.json:
         facts: dict[str, Any] = {
             "library": _plain.library(bridge), "device": device.facts(),
@@ -52,7 +53,10 @@ def run(args: argparse.Namespace, bridge: Bridge, device: Device, paths: list[Pa
         }  # fmt: skip
         _plain.print_json(facts)
     else:
-        print(f"\n{wrong} of {len(records)} results are wrong")
+        rest = f"; {len(idle)} not judged" if idle else ""
+        print(f"\n{wrong} of {len(records)} results are wrong{rest}")
+    if idle and len(idle) == len(records):
+        raise GGMLQError(f"not judged: {idle[0].text}")
     return 1 if wrong else 0
 
 

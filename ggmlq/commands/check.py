@@ -17,7 +17,7 @@ from ..check import batches, cases, mixtures, report
 from ..check.cases import Case
 from ..check.contrast import contrasts
 from ..check.judge import FIT
-from ..check.outcome import Outcome
+from ..check.outcome import IDLE, Outcome
 from ..check.page import page
 from ..check.plan import Plan, Trial, other_threads, trial_lines, untried
 from ..check.run import run as run_cases
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(f"\n{report.summary(outcomes)}")
             print("".join(f"\n{contrast}" for contrast in contrasts(outcomes)), end="")
-            print("".join(f"\nnot run: {reason}" for reason in report.reasons(outcomes)))
+            print("".join(f"\n{idle}: {why}" for idle in IDLE for why in report.reasons(outcomes, idle)))
             print(report.last_sentence(outcomes))
     return _status(args, outcomes)
 
@@ -247,7 +247,8 @@ def _status(args: argparse.Namespace, outcomes: list[Outcome]) -> int:
     types = {outcome.case.format.name for outcome in outcomes}
     named = args.types != "all" or args.case or args.replay
     if not ran or (named and types - ran):
-        why, *more = report.reasons(outcomes) or ["no case fits these types and shapes"]
+        idle = [why for verdict in IDLE for why in report.reasons(outcomes, verdict)]
+        why, *more = idle or ["no case fits these types and shapes"]
         why += f"; {len(more)} more reasons stand above" if more and not args.json else ""
         raise GGMLQError(f"not run: {why}")
     return 0

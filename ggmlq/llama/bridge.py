@@ -27,7 +27,6 @@ from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
 from . import experts
-from .captured import Node
 from .devices import Device
 from .files import locate, named_for_child
 from .guards import Stray
@@ -241,17 +240,17 @@ class Bridge:
         threads: int = 1, repeats: int = 1,
     ) -> Ran:  # fmt: skip
         """Compute the last node of a small graph, or of recorded nodes, whose leaves hold these arrays."""
-        how = {"device": device, "threads": threads, "repeats": repeats}
-        message = {"do": "node", **program.message(), **how}
         leaves = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
+        facts, results = self._node(program, leaves, device=device, threads=threads, repeats=repeats)
+        return Ran.of(facts, results)
+
+    def takes_node(self, program: Program | Recorded, device: str = "CPU") -> bool:
+        """True where the device says that it computes all nodes of a graph. Nothing is computed."""
+        return bool(self._node(program, [], device=device, threads=1, repeats=0)[0]["taken"])
+
+    def _node(self, program: Program | Recorded, leaves: Arrays, **how: Any) -> Any:
         last = program.nodes[-1]["op"] if isinstance(program, Recorded) else program.steps[-1].function
-        facts, results = self._call(f"node {last}", message, leaves)
-        names = facts["names"]
-        y = results[len(names)]
-        node = Node(facts["op"], 0, facts["parts"], {**dict(zip(names, results, strict=False)), "y": y},
-                    tuple(facts["words"]))  # fmt: skip
-        strays = tuple(Stray(**stray) for stray in facts["strays"])
-        return Ran(node, tuple(results[len(names) + 1 :]), strays, facts["unwritten"])
+        return self._call(f"node {last}", {"do": "node", **program.message(), **how}, leaves)
 
     def __enter__(self) -> Bridge:
         return self

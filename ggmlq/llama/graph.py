@@ -1,8 +1,9 @@
 """``run_program``: builds a graph of a ``Program`` in the library's process, computes it, and reads its node.
 
-Beside the node the graph has another that takes all threads: some kernels are right alone, where ggml runs
-one thread, and wrong among others. Guards lie around every tensor, and the result is filled with NaNs of our
-own before each run, so that what a kernel leaves out or writes beside its result shows.
+Beside the node the graph has another that takes all threads, where the device computes sums: some kernels
+are right alone, where ggml runs one thread, and wrong among others. Guards lie around every tensor, and the
+result is filled with NaNs of our own before each run, so that what a kernel leaves out or writes beside its
+result shows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ C_TYPES: dict[str, Any] = {"t": P, "n": P, "I": P, "i": INT, "l": LONG, "f": FLO
 MANY = 128  # tensors of a context, guards among them
 OTHERS = (64, 16)  # lengths of the node that takes all threads
 MOST_SOURCES = 8
+IN_PLACE = {"SET_ROWS": 2, "CPY": 1}  # operations that write into one of their sources
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,24 @@ class Graph:
         self.node = self.all[-1]
         over = program["over"]
         self.under = 0 if over is None else self.look.source(self.node, over)  # memory that the result gets
+        self.others = self._neighbour(m)
+
+    def _neighbour(self, m: Multiplier) -> list[int]:
+        """A sum that takes all threads, behind its two sources; nothing where the device computes no sums."""
         other = [self._leaf("f32", OTHERS) for _ in range(2)]
-        self.busy = self.symbols.ggml_add(self.context, *other)
-        self.others = [*other, self.busy]
+        busy = int(self.symbols.ggml_add(self.context, *other))
+        return [*other, busy] if self._is_taken(m, busy) else []
+
+    def _is_taken(self, m: Multiplier, tensor: int) -> bool:
+        return bool(self.symbols.ggml_backend_dev_supports_op(m.handle.dev, tensor))
+
+    def ask(self, m: Multiplier) -> None:
+        """Raise an error for what the device says it does not compute: the node, or one before it."""
+        before = [t for t in self.all[:-1] if t not in self.leaves and not self.look.origin(t)]
+        for tensor in (self.node, *before):
+            if not self._is_taken(m, tensor):
+                desc = words(self.symbols.ggml_op_desc(tensor))
+                raise UnsupportedError(f"{desc}: {m.handle.device.name} does not compute such tensors")
 
     def _leaf(self, kind: str, ne: Any) -> int:
         lengths = [*ne, 1, 1, 1][:4]
@@ -88,8 +105,13 @@ class Graph:
         return [*self.others, *inner, *last]
 
     def sources(self) -> list[tuple[int, int]]:
-        """Number and address of each source of the node."""
+        """Number and address of each source of the node; of one that is left out, where it lies."""
         pairs = [(i, self.look.source(self.node, i)) for i in range(MOST_SOURCES)]
+        into = IN_PLACE.get(words(self.symbols.ggml_op_desc(self.node)))
+        if into is not None and not pairs[into][1]:  # SET_ROWS of June to September 2025
+            under = self.look.origin(self.node)
+            if under and self.look.describe(under)["ne"] == self.look.describe(self.node)["ne"]:
+                pairs[into] = (into, under)
         return [(i, s) for i, s in pairs if s in self.all and s != self.node]
 
     def is_input(self, tensor: int) -> bool:
@@ -110,9 +132,7 @@ def run_program(
     s = m.symbols
     with ExitStack() as stack:
         graph = kind(m, tensors, stack, program)
-        if not s.ggml_backend_dev_supports_op(m.handle.dev, graph.node):
-            desc = words(s.ggml_op_desc(graph.node))
-            raise UnsupportedError(f"{desc}: {m.handle.device.name} does not compute such tensors")
+        graph.ask(m)
         m.set_threads(how.threads)
         owners = graph.owners()
         names = {f"t{i}": tensor for i, tensor in enumerate(owners)}
@@ -132,8 +152,8 @@ def run_program(
         spare = np.ones(OTHERS[::-1], np.float32).view(np.uint8)
         inputs_and_result |= {where[t]: spare for t in graph.others[:2]}
         cgraph = s.ggml_new_graph(graph.context)
-        s.ggml_build_forward_expand(cgraph, graph.busy)
-        s.ggml_build_forward_expand(cgraph, graph.node)
+        for tensor in (*graph.others[2:], graph.node):
+            s.ggml_build_forward_expand(cgraph, tensor)
         results, sources = list[Bytes](), dict[str, Bytes]()
         overrun: Stray | None = None
         untouched = {k: v for k, v in inputs.items() if not _overlaps(graph, names[k])}
@@ -149,6 +169,16 @@ def run_program(
             results.append(y)
             arena.look(untouched)
         return _answer(graph, sources, results, arena.strays + ([overrun] if overrun else []))
+
+
+def is_taken(m: Multiplier, tensors: Tensors, program: dict[str, Any], kind: type[Graph] = Graph) -> bool:
+    """True where a device says that it computes all nodes of a program; nothing is computed."""
+    with ExitStack() as stack:
+        try:
+            kind(m, tensors, stack, program).ask(m)
+        except UnsupportedError:
+            return False
+        return True
 
 
 def _read(graph: Graph, pairs: list[tuple[int, int]]) -> dict[str, Bytes]:

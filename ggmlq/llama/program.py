@@ -8,6 +8,7 @@ what it gets.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,3 +68,13 @@ class Ran:
     repeats: tuple[NDArray[np.uint8], ...] = ()  # the bytes of its result in the other runs
     strays: tuple[Stray, ...] = ()  # memory beside the result that was overwritten
     unwritten: int = 0  # words of the result that nobody wrote
+
+    @classmethod
+    def of(cls, facts: dict[str, Any], arrays: Sequence[NDArray[np.uint8]]) -> Ran:
+        """The node of an answer: arrays of its sources, of its result, and of that in other runs."""
+        names = facts["names"]
+        y, *repeats = arrays[len(names) :]
+        node = Node(facts["op"], 0, facts["parts"], {**dict(zip(names, arrays, strict=False)), "y": y},
+                    tuple(facts["words"]))  # fmt: skip
+        strays = tuple(Stray(**stray) for stray in facts["strays"])
+        return cls(node, tuple(repeats), strays, facts["unwritten"])

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UnsupportedError
-from .graph import OTHERS, Graph
+from .graph import IN_PLACE, Graph
 from .product import Multiplier
 from .structs import Tensors
 from .symbols import InitParams, words
 
-IN_PLACE = {"SET_ROWS": 2, "CPY": 1}  # operations that write into one of their sources
 ROOM = 256  # tensors of a context, guards among them
 
 
@@ -53,9 +52,7 @@ class RecordedGraph(Graph):
             self._nodes.append(self._made_as(node))
             self.all.append(self._nodes[-1])
         self.node = self.all[-1]
-        other = [self._leaf("f32", OTHERS) for _ in range(2)]
-        self.busy = self.symbols.ggml_add(self.context, *other)
-        self.others = [*other, self.busy]
+        self.others = self._neighbour(m)
 
     def _strided(self, facts: dict[str, Any]) -> int:
         tensor = self._leaf(facts["type"], facts["ne"])
@@ -66,8 +63,9 @@ class RecordedGraph(Graph):
         """The tensor of a node, with the operation, parameters and sources that it had."""
         op, facts = node["op"], node["facts"]
         sources = [self._source(source) for source in node["sources"]]
-        if op in IN_PLACE and len(sources) > IN_PLACE[op]:
-            tensor = int(self.symbols.ggml_view_tensor(self.context, sources[IN_PLACE[op]]))
+        into = sources[IN_PLACE[op]] if op in IN_PLACE and len(sources) > IN_PLACE[op] else 0
+        if into:
+            tensor = int(self.symbols.ggml_view_tensor(self.context, into))
         else:
             tensor = self._leaf(facts["type"], facts["ne"])
         # Libraries of other years number their operations otherwise; older ones have fewer.

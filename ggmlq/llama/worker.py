@@ -81,11 +81,16 @@ class Worker:
         return {**facts, "strays": [asdict(stray) for stray in results.strays]}, [results.y]
 
     def node(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Compute the node of a small graph; the answer has its sources and its results."""
+        """Compute the node of a small graph; the answer has its sources and its results.
+
+        With no repeats it is not computed: the answer tells whether the device says that it would be.
+        """
         multiplier = self._multiplier(message["device"])
         self._tensors = self._tensors or Tensors(self.library.symbols)
-        how = graph.Settings(message["threads"], message["repeats"])
         kind = RecordedGraph if "nodes" in message else graph.Graph
+        if not message["repeats"]:
+            return {"taken": graph.is_taken(multiplier, self._tensors, message, kind)}, []
+        how = graph.Settings(message["threads"], message["repeats"])
         return graph.run_program(multiplier, self._tensors, message, list(arrays), how, kind)
 
     def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:

@@ -20,6 +20,7 @@ from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
 from ..check.elements import measure
 from ..check.judge import Judgement, candidates
+from ..check.nearness import OTHER, is_nearer
 from ..check.nodes import NodeVerdict, compared, sentence
 from ..errors import UnsupportedError
 from ..faults import Diagnosis
@@ -195,12 +196,15 @@ def record_group(group: Group, model: Mapping[str, QuantArray], how: str = "all"
     part = _part(group, how == "sample")
     product = facts_of_group(group)
     on_cpu = product.computed_in.startswith("CPU") or product.computed_in.endswith("_Host")
+    backend = "CPU" if on_cpu else product.computed_in
     with freedoms(quick=not on_cpu):
-        arithmetic, verdict = _best(group, model, "CPU" if on_cpu else product.computed_in, part)
+        arithmetic, verdict = _best(group, model, backend, part)
         judgement = Judgement(arithmetic or verdict.how, verdict.distance, verdict.distance, verdict.out)
         product = replace(product, judgement=judgement, worst=verdict.worst, judged=verdict.judged)
         if not verdict.out:
             return product
+        if arithmetic and _is_nearer(group, model, candidates(backend, product.m), part):
+            return replace(product, judgement=replace(judgement, arithmetic=OTHER, out=0), worst={})
         text = f"{sentence(verdict)}\n{_cause(group, model, arithmetic, part)}"
     diagnosis = Diagnosis(False, FAULT, 0.5, text)
     return replace(product, verdict="wrong", fault=FAULT, text=text, diagnosis=diagnosis)
@@ -229,6 +233,21 @@ def _best(
     if best is None:
         raise UnsupportedError(f"{group.name}: its products are multiplied in no arithmetic that is known")
     return best
+
+
+def _is_nearer(group: Group, model: Mapping[str, QuantArray], names: list[str], part: Part | None) -> bool:
+    """True where a group is nearer to float64 than it is with products in the likeliest arithmetic."""
+    if group.members[-1]["op"] in ROUTES:
+        return False
+    for name in names:
+        try:
+            known = _Evaluation(group, model, name, part).run().value
+        except UnsupportedError:
+            continue
+        this = _Evaluation(group, model, "f32", part)
+        exact, y = this.run().value, this._cut(group.operand("y")).astype(np.float64)
+        return not any(o.out for o in this.orders) and is_nearer(y, known, exact, exact**2, -1)
+    return False
 
 
 def _verdict(

@@ -11,6 +11,8 @@ from ..arrays.array import QuantArray
 from ..check.attention import Habits
 from ..check.judge import Judgement
 from ..check.nodes import diagnosed, judge_node, operands, sentence, with_rows
+from ..check.unjudged import reason
+from ..faults import Diagnosis
 from ..llama.captured import Node
 from .attention import suspects
 from .product import Product
@@ -34,7 +36,10 @@ def record_node(
     product = replace(product, judgement=judgement, worst=verdict.worst, judged=verdict.judged)
     if not verdict.out:
         return product
-    diagnosis = diagnosed(these, quick=not on_cpu, verdict=verdict)
+    try:
+        diagnosis = diagnosed(these, quick=not on_cpu, verdict=verdict)
+    except Exception as error:  # it is wrong all the same
+        diagnosis = Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
     text = f"{sentence(verdict)}\n{diagnosis.text}"
     return replace(product, verdict="wrong", fault=diagnosis.fault, text=text, diagnosis=diagnosis)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.text import printable, table
+from ..base.text import count, printable, table
 from ..errors import GGMLQError
 from .product import Product
 
@@ -122,12 +122,17 @@ def judged_nodes(records: Iterable[Product]) -> int:
 
 
 def last_line(records: Sequence[Product], others: Mapping[str, int], nodes: int) -> str:
-    """The count of nodes that were judged, the first wrong one, and what nobody judges."""
+    """The count of judged nodes, of those that compute; of views and wrong nodes; what nobody judges."""
     judged = judged_nodes(records)
+    left = sum(max(len(p.group), 1) for p in records if p.verdict == "not judged" and not p.again)
+    computed = min(judged + left + sum(others.values()), nodes)
+    views = f", {count(nodes - computed, 'view')}" if nodes > computed else ""
     wrong = [p for p in records if p.verdict == "wrong"]
     first = f", the first is {wrong[0].node} ({wrong[0].op}, step {wrong[0].step})" if wrong else ""
-    rest = unjudged(others, nodes, records)
-    return f"{judged} of {nodes} nodes judged, {len(wrong)} wrong{first}" + (f"; {rest}" if rest else "")
+    rest = unjudged(others, computed, records)
+    return f"{judged} of {computed} nodes judged{views}, {len(wrong)} wrong{first}" + (
+        f"; {rest}" if rest else ""
+    )
 
 
 def _first(names: list[str]) -> str:

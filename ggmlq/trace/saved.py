@@ -27,7 +27,7 @@ from .fusion import ROUTES
 from .groups import Group
 from .product import Product
 from .samples import extent
-from .verdicts import Judge
+from .verdicts import Judge, unjudged
 
 FORM = "ggmlq node 1"
 UNSAFE = str.maketrans(dict.fromkeys('/\\:*?"<>| +', "_"))
@@ -113,7 +113,16 @@ def judged(node: Node) -> Product:
 def replay(
     bridge: Bridge, node: Node, device: str = "CPU", *, threads: int = 1, repeats: int = 1
 ) -> list[Product]:
-    """Compute a saved node alone on a device; the record of each different result."""
+    """Compute a saved node alone on a device; the record of each different result, or of an error of ours."""
+    try:
+        return _replayed(bridge, node, device, threads, repeats)
+    except GGMLQError:
+        raise
+    except Exception as error:
+        return [unjudged(node, error)]
+
+
+def _replayed(bridge: Bridge, node: Node, device: str, threads: int, repeats: int) -> list[Product]:
     if isinstance(node, Group):
         if any(member["op"] in ROUTES for member in node.members[:-1]):
             raise UnsupportedError(f"{node.name}: a group with two results is judged, and cannot be replayed")

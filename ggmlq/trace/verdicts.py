@@ -12,8 +12,10 @@ import numpy as np
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
 from ..check.attention import Habits
+from ..check.judge import Judgement, candidates
+from ..check.nearness import OTHER, product_is_nearer
 from ..check.testfile import node_line
-from ..errors import GGMLQError
+from ..check.unjudged import reason
 from ..faults import Diagnosis, diagnose
 from ..faults.blocks.products import looks_half
 from ..llama.captured import Node
@@ -47,10 +49,7 @@ class Judge:
     def record(self, node: Node) -> Product:
         """The record of one node, with its judgement."""
         start = time.perf_counter()
-        if isinstance(node, Group):
-            product = facts_of_group(node)
-        else:
-            product = _facts(node) if node.op in PRODUCTS else facts_of(node)
+        product = _facts_of(node)
         try:
             with np.errstate(all="ignore"):  # overflowing scales, and results that are wrong, are data
                 if isinstance(node, Group):
@@ -59,8 +58,8 @@ class Judge:
                     record = self._products(node, product)
                 else:
                     record = record_node(node, product, self._model, self._how, self._habits)
-        except GGMLQError as error:
-            record = replace(product, verdict="not judged", text=str(error))
+        except Exception as error:  # also of ours: other nodes still count
+            record = unjudged(node, error)
         line = node_line(node) if record.verdict == "wrong" and not record.group else None
         record = replace(record, seconds=time.perf_counter() - start, line=line)
         if self._captures and record.verdict == "wrong" and (record.group or record.op not in PRODUCTS):
@@ -87,7 +86,10 @@ class Judge:
             judged=verdict.judged,
             parts=len(all_parts),
         )
-        if verdict.judgement.ok:
+        if not verdict.judgement.ok and _is_nearer(verdict, candidates(backend, rows)):
+            far = verdict.judgement.from_exact
+            product = replace(product, judgement=Judgement(OTHER, far, far, 0), worst={})
+        if product.judgement is not None and product.judgement.ok:
             return replace(product, operands=_sample(verdict.crop.part))
         operands = _worst_operands(verdict.crop)
         product = replace(product, verdict="wrong", operands=operands)
@@ -121,8 +123,14 @@ def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
         return Diagnosis(False, "f16-accumulation", 0.9, f"f16-accumulation: {text}.")
     try:
         return diagnose(operands.y, operands.x, operands.q)
-    except GGMLQError as error:
-        return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {error}")
+    except Exception as error:  # it is wrong all the same
+        return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
+
+
+def _is_nearer(verdict: Verdict, arithmetics: list[str]) -> bool:
+    """True where the most suspicious elements are nearer to float64 than the likeliest arithmetic."""
+    crop = verdict.crop
+    return product_is_nearer(crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns], arithmetics)
 
 
 def _with_diagnosis(product: Product, diagnosis: Diagnosis, verdict: Verdict) -> Product:
@@ -147,6 +155,18 @@ def _worst(verdict: Verdict) -> str:
         f"{where}row {w['row']}, column {w['column']}, is {w['got']:.6g}, not {w['wanted']:.6g} ± "
         f"{w['limit']:.1e}."
     )
+
+
+def unjudged(node: Node, error: Exception) -> Product:
+    """The record of a node that could not be judged."""
+    return replace(_facts_of(node), verdict="not judged", text=reason(error))
+
+
+def _facts_of(node: Node) -> Product:
+    """The facts about a node before it is judged."""
+    if isinstance(node, Group):
+        return facts_of_group(node)
+    return _facts(node) if node.op in PRODUCTS else facts_of(node)
 
 
 def _facts(node: Node) -> Product:

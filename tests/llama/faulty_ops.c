@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,9 +49,10 @@ void ggml_compute_forward_rms_norm_mul_fused(const void * params, void * norm, v
     if (faulty("fused-rounds")) data(product)[5] = nextafterf(data(product)[5], 1e9f);
 }
 
-// Kernels whose node FAULTY names: one element of their result is another one.
+// Kernels whose node FAULTY names: one element of their result is another one; "op-refuses": an assertion fails.
 #define SPOILED(op)                                             \
     void ggml_compute_forward_##op(const void * params, void * result) { \
+        if (faulty(#op "-refuses")) refuse(#op);                \
         ((one_t) real("ggml_compute_forward_" #op))(params, result);     \
         if (faulty(#op)) spoil(result);                         \
     }
@@ -71,6 +73,11 @@ static void spoil(const void * result) {  // of f32 and of f16 alike: the sign o
     if (getenv("FAULTY_NAN")) bytes[2] = 0xC0;
 }
 
+static void refuse(const char * op) {
+    fprintf(stderr, "ops.cpp:7: GGML_ASSERT(%s == NULL) failed\n", op);
+    abort();
+}
+
 SPOILED(get_rows)
 SPOILED(set_rows)
 SPOILED(mul)
@@ -80,6 +87,7 @@ SPOILED(flash_attn_ext)
 SPOILED(rms_norm)
 SPOILED(div)
 SPOILED(sum_rows)
+SPOILED(arange)
 
 void ggml_compute_forward_add(const void * params, void * result) {
     static int calls;

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ggmlq.check import ops
+from ggmlq.check import opreport, ops, report, run
+from ggmlq.check.cases import Case
 from ggmlq.check.nodes import judge_node, operands
 from ggmlq.check.opcases import CASES
+from ggmlq.check.plan import Trial
+from ggmlq.check.running import Settings
 from ggmlq.check.sketch import OpCase, Sketch
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError, UnsupportedError
-from ggmlq.llama import Bridge
+from ggmlq.formats import FORMATS
+from ggmlq.llama import Bridge, devices, graph
+from ggmlq.llama.graph import run_program
+from ggmlq.llama.library import Library
+from ggmlq.llama.product import Multiplier
+from ggmlq.llama.program import Ran
+from ggmlq.llama.structs import Tensors
 from ggmlq.reference.nodes import OPERATIONS
 
 pytestmark = pytest.mark.llama
@@ -50,10 +62,12 @@ def is_known(outcome):
 @pytest.mark.parametrize("op", sorted(CASES))
 def test_no_false_alarm(bridge, op, fresh):
     seed = int(fresh.integers(1 << 30))
-    outcomes = list(ops.run_ops(bridge, [op], "CPU", "CPU", seed=seed, threads=(1, 3)))
+    (outcomes,) = ops.run_ops(bridge, [op], "CPU", "CPU", seed=seed, threads=(1, 3))
     assert any(outcome.verdict == "ok" for outcome in outcomes), outcomes[0].text
     for outcome in outcomes:
-        assert outcome.verdict in ("ok", "not run") or is_known(outcome), ops.line(outcome)
+        assert outcome.verdict in ("ok", "not run") or is_known(outcome), opreport.line(outcome)
+    if op in ("CONV_2D_DW", "POOL_1D"):  # layouts and windows that ggml takes, all of them
+        assert {outcome.verdict for outcome in outcomes} == {"ok"}
 
 
 def test_right_runs_without_end(bridge, fresh, rounds):
@@ -61,10 +75,9 @@ def test_right_runs_without_end(bridge, fresh, rounds):
     names = sorted(CASES)
     for _ in rounds(2):
         op = names[fresh.integers(len(names))]
-        for outcome in ops.run_ops(
-            bridge, [op], "CPU", "CPU", seed=int(fresh.integers(1 << 30)), threads=(2,)
-        ):
-            assert outcome.verdict in ("ok", "not run") or is_known(outcome), ops.line(outcome)
+        (outcomes,) = ops.run_ops(bridge, [op], "CPU", "CPU", seed=int(fresh.integers(1 << 30)), threads=(2,))
+        for outcome in outcomes:
+            assert outcome.verdict in ("ok", "not run") or is_known(outcome), opreport.line(outcome)
 
 
 def test_operations_of_the_library_are_those_of_the_table(bridge):
@@ -115,6 +128,118 @@ def test_a_case_that_the_library_refuses_is_not_run(bridge):
     assert "no such function" in outcome.text
 
 
+def test_a_case_that_is_supported_and_refused_is_counted(faulty_ops, monkeypatch, capsys):
+    """The device's supports_op says yes, and the kernel ends the process: a program that asked dies there."""
+    monkeypatch.setenv("LD_PRELOAD", str(faulty_ops))
+    monkeypatch.setenv("FAULTY", "arange-refuses")
+    assert main(["check", "--ops", "ARANGE", "--threads", "1"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("REFUSED  ARANGE(") == 1
+    assert "supports_op says yes, and the library ends: ops.cpp:7: GGML_ASSERT(arange == NULL) failed" in out
+    assert "more cases like these: ARANGE(" in out
+    assert re.search(r"no case ran, of ARANGE; \d+ cases refused though supports_op says yes", out)
+
+
+def test_the_node_beside_is_one_that_the_device_computes(bridge, monkeypatch):
+    """A device without sums, as BLAS is one: no graph has an ADD of ours, and none of the case's own."""
+    library = Library(bridge.build, whole=True)
+    m = Multiplier(library, devices.find(library.symbols, "CPU"))
+    s, real, computed = library.symbols, library.symbols.ggml_backend_dev_supports_op, []
+    monkeypatch.setattr(
+        s, "ggml_backend_dev_supports_op", lambda dev, t: s.ggml_op_desc(t) != b"ADD" and real(dev, t)
+    )
+    expand = s.ggml_build_forward_expand
+    monkeypatch.setattr(
+        s, "ggml_build_forward_expand", lambda g, t: (computed.append(s.ggml_op_desc(t)), expand(g, t))
+    )
+    case = next(CASES["SQR"](0))
+    leaves = [array.reshape(-1).view(np.uint8) for array in case.arrays()]
+    facts, _ = run_program(m, Tensors(s), case.program.message(), leaves, graph.Settings())
+    assert (facts["op"], computed) == ("SQR", [b"SQR"])
+    behind = Sketch()
+    behind.call("sqr", "t", behind.call("add", "tt", behind.leaf(3), behind.leaf(3)))
+    program = behind.case("SQR", "behind ADD", 0).program.message()
+    assert not graph.is_taken(m, Tensors(s), program)
+    with pytest.raises(UnsupportedError, match="ADD: CPU does not compute such tensors"):
+        run_program(m, Tensors(s), program, [np.zeros(12, np.uint8)] * 2, graph.Settings())
+
+
+def test_rows_of_a_cache_that_the_node_does_not_name(bridge, monkeypatch):
+    """SET_ROWS of June to September 2025 has no third source: what it writes into is read where it lies."""
+    library = Library(bridge.build, whole=True)
+    m, tensors = Multiplier(library, devices.find(library.symbols, "CPU")), Tensors(library.symbols)
+    source = tensors.source
+    monkeypatch.setattr(tensors, "source", lambda tensor, i: 0 if i == 2 else source(tensor, i))
+    case = next(CASES["SET_ROWS"](0))
+    leaves = [array.reshape(-1).view(np.uint8) for array in case.arrays()]
+    facts, arrays = run_program(m, tensors, case.program.message(), leaves, graph.Settings())
+    these = operands(Ran.of(facts, arrays).node)
+    assert np.array_equal(these.inputs[2].reshape(-1), case.arrays()[0].reshape(-1))
+    assert not judge_node(these).out
+
+
+def test_an_error_of_ours_ends_one_case(bridge, monkeypatch, capsys):
+    """It is counted, with its place; other cases are judged."""
+    real = ops.judge_node
+
+    def judge(these, **more):
+        return (
+            None.ndim if these.op == "SUM_ROWS" and these.inputs[0].shape[-1] == 17 else real(these, **more)
+        )
+
+    monkeypatch.setattr(ops, "judge_node", judge)
+    assert main(["check", "--ops", "ARANGE,SUM_ROWS", "--threads", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "not judged: SUM_ROWS" in out
+    assert "an error of ggmlq itself, not of the library: AttributeError: 'NoneType' object" in out
+    assert re.search(r"all \d+ cases are right, of 2 operations; \d+ cases? not judged, of SUM_ROWS", out)
+    monkeypatch.setattr(ops, "judge_node", lambda *args, **more: None.ndim)
+    assert main(["check", "--ops", "ARANGE", "--threads", "1"]) == 2
+    assert "not judged: an error of ggmlq itself" in capsys.readouterr().err
+    monkeypatch.setattr(run, "_outcome", lambda *args: None.ndim)
+    outcomes = list(run.run(bridge, [Trial(Case(FORMATS["q4_0"], 1, 7, 64), Settings("CPU", "CPU"))]))
+    assert [one.verdict for one in outcomes] == ["not judged"]
+    assert report.last_sentence(outcomes) == "No case ran of 1."
+    assert "AttributeError" in report.reasons(outcomes, "not judged")[0]
+
+
+def test_slots_go_to_cases_of_other_traits(monkeypatch):
+    """Three threads of a case are one line; a case of another type is not hidden behind them."""
+
+    def outcome(about, threads, out=10, kind="f32"):
+        traits = {"threads": threads, "type of the first source": kind}
+        text = f"{out} of 20 elements are out of bound"
+        return ops.OpOutcome("ELU", f"ELU({about})", threads, "wrong", 9.0, out, 20, text=text, traits=traits)
+
+    abouts = [("ne=[20,1,5,3], permuted", 20), ("ne=[9,1,5,3], permuted", 10), ("ne=[7,1,5,3], permuted", 20)]
+    outcomes = [outcome(about, n, out) for about, out in abouts for n in (1, 2, 5)]
+    outcomes += [outcome("ne=[257,3,1,1], f16", n, kind="f16") for n in (2, 5)]
+    findings = {i: SimpleNamespace(telling=(outcomes[i].out < 20, 20), number=i) for i in (0, 3, 6, 9)}
+    asked = []
+
+    def diagnosed(how, one, finding):
+        asked.append(finding.number)
+        return replace(one, fault="node-tail", text=f"{one.text}\nnode-tail: …\nHere: it\nWrong: a")
+
+    monkeypatch.setattr(ops, "diagnosed_case", diagnosed)
+    told = ops.examined(None, outcomes, findings)
+    assert sorted(asked) == [3, 9], "of those that are alike the one with right elements"
+    assert [one.fault for one in told] == ["", "", "", *["node-tail"] * 3, "", "", "", *["node-tail"] * 2]
+    lines = list(opreport.lines(told))
+    assert [text.splitlines()[0] for text in lines] == [
+        "WRONG: node-tail  ELU(ne=[9,1,5,3], permuted), threads 1, 2, 5",
+        "WRONG: node-tail  ELU(ne=[257,3,1,1], f16), threads 2, 5",
+        "2 more cases like these: ELU(ne=[20,1,5,3], permuted), ELU(ne=[7,1,5,3], permuted)",
+    ]
+    assert "Wrong: a" in lines[0]
+    assert "Wrong: a" not in lines[1]
+    assert "Here: it" in lines[1]
+    assert opreport.last_sentence(told) == "11 of 11 cases are wrong, of ELU"
+    idle = ops.OpOutcome("ELU", "ELU(x)", 1, "not run", text="why")
+    assert opreport.last_sentence([idle]) == "no case ran, of ELU"
+    assert len(list(opreport.lines(told, every=True))) == 4
+
+
 def test_a_wrong_case_is_told(bridge, monkeypatch):
     """An oracle that is told to expect something else finds the library wrong, and the doctor says how."""
     real = OpCase.arrays
@@ -131,9 +256,9 @@ def test_a_wrong_case_is_told(bridge, monkeypatch):
     monkeypatch.setattr(ops, "operands", lambda node: these)
     outcome = ops.run_case(bridge, case, "CPU", "CPU", 1, 1)
     assert (outcome.verdict, outcome.fault) == ("wrong", "node-bias")
-    assert "WRONG: node-bias  SCALE(without a bias), threads 1" in ops.line(outcome)
-    assert "node-bias" in ops.summary([outcome])
-    assert ops.last_sentence([outcome]) == "1 of 1 cases are wrong, of SCALE"
+    assert "WRONG: node-bias  SCALE(without a bias), threads 1" in opreport.line(outcome)
+    assert "node-bias" in opreport.summary([outcome])
+    assert opreport.last_sentence([outcome]) == "1 of 1 case are wrong, of SCALE"
 
 
 def test_the_command(bridge, capsys):

@@ -124,7 +124,7 @@ def test_the_command(libllama, models, capsys):
     out = capsys.readouterr().out
     assert "blk.0.attn_q.weight" in out
     assert "0 wrong" in out
-    assert re.search(r"\d+ of \d+ nodes judged, 0 wrong; \d+ tokens", out.splitlines()[-1])
+    assert re.search(r"(\d+) of \1 nodes judged, \d+ views, 0 wrong; \d+ tokens", out.splitlines()[-1])
     assert "same logits" in out
     words = ["trace", str(models["dense"]), "--prompt", "Hi", "--nodes", "products", "--no-verify"]
     assert main(words) == 0

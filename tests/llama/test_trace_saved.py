@@ -12,6 +12,7 @@ import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import DumpError, UnsupportedError
 from ggmlq.llama import Bridge
+from ggmlq.trace import saved as trace_saved
 from ggmlq.trace import session
 from ggmlq.trace.operands import whole
 from ggmlq.trace.saved import is_node, judged, load_node, replay, save_node
@@ -92,6 +93,21 @@ def test_the_commands(saved, models, capsys, tmp_path):
     np.savez(tmp_path / "other.npz", x=np.ones(3))
     assert main(["check", "--replay", saved, "--replay", str(tmp_path / "other.npz")]) == 2
     assert "replay them apart" in capsys.readouterr().err
+
+
+def test_an_error_of_ours_is_no_end_of_a_replay(saved, monkeypatch, capsys):
+    real = trace_saved._replayed
+
+    def replayed(bridge, node, device, threads, repeats):
+        return None.ndim if threads == 1 else real(bridge, node, device, threads, repeats)
+
+    monkeypatch.setattr(trace_saved, "_replayed", replayed)
+    assert main(["check", "--replay", saved]) == 0
+    out = capsys.readouterr().out
+    assert "an error of ggmlq itself, not of the library: AttributeError" in " ".join(out.split())
+    assert "0 of 2 results are wrong; 1 not judged" in out
+    assert main(["check", "--replay", saved, "--threads", "1"]) == 2
+    assert "not judged: an error of ggmlq itself" in capsys.readouterr().err
 
 
 def test_only_wrong_nodes_are_kept_and_only_where_that_is_wanted(libllama, models):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedError
 from .copies import converted
-from .number import TF32, UNIT, Number, Wide, contract, half_step, quick
+from .number import LARGEST, TF32, UNIT, Number, Wide, contract, half_step, quick
 from .registry import Call, oracle
 from .result import Result, copied, settled
 
@@ -115,18 +115,18 @@ def conv_transpose_2d(c: Call) -> Result:
     return settled(Number(value, error + overlaps * UNIT * size), c.kind)
 
 
-def _pooled(c: Call, cut: Wide, inside: NDArray[Any], count: int) -> Result:
-    """Means or maxima of windows [.., KH, KW]; a mean counts what lies outside, a maximum does not."""
-    if c.params["how"] == 0:
-        best = np.where(inside, cut, -np.inf).max(axis=(-1, -2))
+def _pooled(c: Call, cut: Wide, inside: NDArray[Any], counts: Any) -> Result:
+    """Means or maxima of windows [.., KH, KW]; ``counts``: elements by which the sum of each is divided."""
+    if c.params["how"] == 0:  # a window that lies outside has the least float32
+        best = np.where(inside, cut, -LARGEST).max(axis=(-1, -2))
         return settled(Number(best), c.kind)
-    flat = Number(cut.reshape(*cut.shape[:-2], -1))
-    return settled((flat.sum(-1) / float(count))[..., 0], c.kind)
+    sums = Number(cut.reshape(*cut.shape[:-2], -1)).sum(-1)[..., 0]
+    return settled(sums / np.asarray(counts, np.float64), c.kind)
 
 
 @oracle("POOL_2D", sources=1, words="how:i k0:i k1:i s0:i s1:i p0:i p1:i", rowwise=False)
 def pool_2d(c: Call) -> Result:
-    """The mean (1) or maximum (0) of each window."""
+    """The mean (1) or maximum (0) of each window; a mean counts what lies outside, as zeros."""
     p, x = c.params, c.array(0).astype(np.float64)
     how = (p["s0"], p["s1"], p["p0"], p["p1"], 1, 1)
     size, out = (p["k1"], p["k0"]), c.shape[-2:]
@@ -136,12 +136,12 @@ def pool_2d(c: Call) -> Result:
 
 @oracle("POOL_1D", sources=1, words="how:i k0:i s0:i p0:i", rowwise=False)
 def pool_1d(c: Call) -> Result:
-    """The mean (1) or maximum (0) of each window of a row."""
+    """The mean (1) or maximum (0) of each window of a row; a mean counts what lies inside alone."""
     p, x = c.params, c.array(0).astype(np.float64)[..., None, :]
     how = (p["s0"], 1, p["p0"], 0, 1, 1)
     size, out = (1, p["k0"]), (1, c.shape[-1])
     inside = windows(np.ones(x.shape), size, out, how) > 0
-    result = _pooled(c, windows(x, size, out, how), inside, p["k0"])
+    result = _pooled(c, windows(x, size, out, how), inside, np.maximum(inside.sum(axis=(-1, -2)), 1))
     return Result(result.value[..., 0, :], result.bound[..., 0, :])
 
 

@@ -1,0 +1,129 @@
+"""The text report of ``ggmlq check --ops``: a line a case with its threads, and a summary by operation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..base.text import count, printable, table
+from ..reference.nodes import OPERATIONS
+from .nodes import ATTENTION
+from .opcases import CASES
+from .opcontrast import contrasts
+from .ops import DIAGNOSED, OpOutcome
+from .outcome import IDLE
+
+NAMES = 24  # of further wrong cases that a line lists
+
+
+def line(outcome: OpOutcome, threads: Sequence[int] = ()) -> str:
+    """A case as a line, with what is wrong below it; ``threads``: all numbers that went alike."""
+    verdict = f"{outcome.verdict.upper()}{f': {outcome.fault}' if outcome.fault else ''}"
+    head = f"{verdict}  {outcome.case}, threads {', '.join(map(str, threads or [outcome.threads]))}"
+    return printable("\n".join([head, *(f"    {text}" for text in outcome.text.splitlines())]))
+
+
+def lines(outcomes: Sequence[OpOutcome], every: bool = False) -> Iterator[str]:
+    """Lines on one operation: its bad cases that were examined, then the names of the others.
+
+    ``every``: a line for each case, also for the right ones.
+    """
+    groups: dict[tuple[str, str], list[OpOutcome]] = {}
+    for outcome in outcomes:
+        if outcome.bad or every:
+            groups.setdefault((outcome.case, outcome.verdict), []).append(outcome)
+    counts, faults, rest = Counter[tuple[str, str]](), set[str](), dict[str, None]()
+    for (case, verdict), members in groups.items():
+        first = next((o for o in members if o.examined), members[0])
+        alike = verdict, first.text if verdict == "refused" else ""
+        counts[alike] += 1
+        most = 1 if verdict == "refused" else DIAGNOSED
+        if every or first.examined or (verdict != "wrong" and counts[alike] <= most):
+            shown = _without_the_known(first) if first.fault in faults else first
+            faults.add(first.fault)
+            yield line(shown, [o.threads for o in members])
+        else:
+            rest[case] = None
+    if rest:
+        names = list(rest)
+        more = f" and {len(names) - NAMES} more (--verbose lists them)" if len(names) > NAMES else ""
+        yield printable(f"{count(len(names), 'more case')} like these: {', '.join(names[:NAMES])}{more}")
+
+
+def _without_the_known(outcome: OpOutcome) -> OpOutcome:
+    """An outcome with what its diagnosis says of this case alone: a case above has the same fault."""
+    first, *others = outcome.text.splitlines() or [""]
+    return replace(outcome, text="\n".join([first, *(o for o in others if o.startswith("Here:"))]))
+
+
+def summary(outcomes: Sequence[OpOutcome]) -> str:
+    """A row for each operation."""
+    rows = []
+    for op in dict.fromkeys(o.op for o in outcomes):
+        members = [o for o in outcomes if o.op == op]
+        counts = Counter(o.verdict for o in members)
+        faults = Counter(o.fault for o in members if o.fault)
+        share = max((o.share for o in members if o.verdict == "ok"), default=0.0)
+        rows.append([
+            op, len(members), counts["wrong"] + counts["differs"], counts["failed"], counts["refused"],
+            counts["not run"], counts["not judged"], f"{share:.2f}",
+            ", ".join(name for name, _ in faults.most_common()),
+        ])  # fmt: skip
+    header = ["op", "cases", "wrong", "died", "refused", "not run", "not judged", "of limit", "faults"]
+    return table(header, rows)
+
+
+def shared(outcomes: Sequence[OpOutcome]) -> list[str]:
+    """Sentences on what the wrong cases of each operation share."""
+    texts = []
+    for op in dict.fromkeys(o.op for o in outcomes if o.bad):
+        members = [o for o in outcomes if o.op == op and o.traits]
+        wrong, right = (
+            [o.traits for o in members if o.bad],
+            [o.traits for o in members if o.verdict == "ok"],
+        )
+        texts += [f"{op}: {text}" for text in contrasts(wrong, right)]
+    return texts
+
+
+def arithmetics(outcomes: Sequence[OpOutcome]) -> list[str]:
+    """A sentence on the arithmetics in which attention was computed."""
+    counts = Counter(o.how for o in outcomes if o.how and not o.bad)
+    if not counts:
+        return []
+    each = ", ".join(f"{name or 'none that is known'} {n}" for name, n in counts.most_common())
+    return [f"{ATTENTION}: right cases by arithmetic: {each}"]
+
+
+def reasons(outcomes: Sequence[OpOutcome]) -> list[str]:
+    """The reasons why cases did not run or were not judged, each once, with how many there are."""
+    counts = Counter((o.verdict, o.op, o.text) for o in outcomes if o.verdict in IDLE)
+    return [f"{verdict}: {op}, {count(n, 'case')}: {text}" for (verdict, op, text), n in counts.items()]
+
+
+def last_sentence(outcomes: Sequence[OpOutcome]) -> str:
+    """The end of the report."""
+    refused = [o for o in outcomes if o.verdict == "refused"]
+    unjudged = [o for o in outcomes if o.verdict == "not judged"]
+    wrong = [o for o in outcomes if o.bad and o.verdict != "refused"]
+    ran = sum(o.verdict not in (*IDLE, "refused") for o in outcomes)
+    if wrong:
+        parts = [f"{len(wrong)} of {count(ran, 'case')} are wrong, of {_ops(wrong)}"]
+    elif ran:
+        operations = count(len({o.op for o in outcomes}), "operation")
+        parts = [f"all {count(ran, 'case')} are right, of {operations}"]
+    else:
+        parts = [f"no case ran, of {_ops(outcomes)}"]
+    if refused:
+        parts.append(f"{count(len(refused), 'case')} refused though supports_op says yes, of {_ops(refused)}")
+    if unjudged:
+        parts.append(f"{count(len(unjudged), 'case')} not judged, of {_ops(unjudged)}")
+    missing = sorted(OPERATIONS.keys() - CASES.keys())
+    if missing and len({o.op for o in outcomes}) == len(CASES):
+        parts.append(f"without cases: {', '.join(missing)}")
+    return "; ".join(parts)
+
+
+def _ops(outcomes: Sequence[OpOutcome]) -> str:
+    return ", ".join(dict.fromkeys(o.op for o in outcomes))
