@@ -138,7 +138,8 @@ from ggmlq.cuda.machine import served
 card = "NVIDIA GeForce RTX 4090"
 records = gq.kernels("linear", format="q4_K", card=card)
 print([(r.name, r.taken, r.packed, 0 < r.floor <= r.estimate) for r in records if r.taken])
-print("No cuda" in repr(records), "cupy" in sys.modules, "numba" in sys.modules, len(gq.kernels(device="cuda")))
+loaded = "cupy" in sys.modules, "numba" in sys.modules
+print("No cuda" in repr(records), *loaded, len(gq.kernels(device="cuda")))
 print(gq.kernels("linear", format="q4_K", device="cuda"))
 print(main(["cache", "fill", "q4_K", "--card", card]))
 served.is_served = lambda origin, capability, exact: "gemv" not in str(origin)

@@ -147,7 +147,8 @@ def kernels(
         if (reason := absent(op, "cuda", named)) is not None:
             raise MissingDependencyError(f"{request}: {reason}")
     shape, rows = _checked(request, shape, rows)
-    notes = [f"No {kind} kernel can run here. {reason}" for kind in kinds if (reason := absent(op, kind, named))]
+    reasons = {kind: absent(op, kind, named) for kind in kinds}
+    notes = [f"No {kind} kernel can run here. {reason}" for kind, reason in reasons.items() if reason]
     notes += [origin for kind in kinds if op == "linear" and (origin := code_of(kind))]
     steps: list[Listed] = []
     auto: list[Taken] = []
