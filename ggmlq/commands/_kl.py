@@ -1,7 +1,7 @@
 """``ggmlq quantize --kl``: the smallest recipe whose shares of tokens stay near the original's.
 
 Bits per weight are narrowed down between the least and the most that types allow; each try is written beside
-OUT and run. The text is cut into stretches: every other one searches, the rest judges the file that was chosen.
+OUT and run. The text is cut into stretches: every other one searches, the rest judges the chosen file.
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ def add(commands: Commands) -> None:
         "--chunk-size", type=count, metavar="N", help="tokens per chunk (512, or that of the first file)"
     )
     parser.add_argument(
-        "--show-statistics", action="store_true", help="show the statistics of each tensor, with --output, too"
+        "--show-statistics",
+        action="store_true",
+        help="show statistics of each tensor, with --output, too",
     )
     add_force(parser)
     add_json(parser)
