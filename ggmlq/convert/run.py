@@ -17,7 +17,7 @@ from ..gguf import Streamed
 from ..gguf.prepared import prepared
 from ..gguf.source import checked_path
 from ..ops.encoding import prepare
-from . import mixing, tasks
+from . import mixing, rules, tasks
 from .keep import Keep
 from .model import parts_of
 from .plan import plan_dequantize, plan_quantize
@@ -169,9 +169,13 @@ class _Tensors(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> QuantArray | Streamed:
         step = self._steps[name]
+        shape = step.shape[-rules.axes(step.shape) :]  # ggml drops outer axes of length 1
         if not step.changes:
-            return self._file[name]
-        return Streamed(step.after, step.shape, lambda: converted(self._file[name], step, self.tally[name]))
+            q = self._file[name]
+            while q.ndim > len(shape):
+                q = q[0]
+            return q
+        return Streamed(step.after, shape, lambda: converted(self._file[name], step, self.tally[name]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._steps)
