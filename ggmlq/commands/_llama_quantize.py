@@ -90,10 +90,10 @@ def keep_rules(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 def overridden(metadata: dict[str, Any], texts: list[str]) -> dict[str, Any]:
     """Metadata with keys from texts such as ``KEY=TYPE:VALUE``, which llama-quantize sets behind the type."""
-    own = dict(_override(text) for text in texts)
-    others = {key: value for key, value in metadata.items() if key not in own}
+    overrides = dict(_override(text) for text in texts)
+    others = {key: value for key, value in metadata.items() if key not in overrides}
     first = {key: others.pop(key) for key in list(others) if key.startswith("general.")}
-    return first | own | others
+    return first | overrides | others
 
 
 def _override(text: str) -> tuple[str, object]:

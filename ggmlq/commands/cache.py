@@ -85,7 +85,7 @@ def _fill(args: argparse.Namespace) -> int:
 
 
 def _uncompiled(kernels: list[Any], capability: tuple[int, int]) -> dict[Any, MissingDependencyError]:
-    """Those of the kernels that nothing here can compile, with the reason; the others lie on the disk."""
+    """The kernels that nothing here can compile, with the reason; the others lie on the disk then."""
     lacking = {}
     bar = Progress(len(kernels), "compiling", "kernel")
     for kernel in kernels:
