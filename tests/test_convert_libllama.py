@@ -43,7 +43,7 @@ def both(llama, tmp_path):
         assert not unlike, f"seed {SEED}, {fmt}: {unlike}"
         ours, theirs = (gq.open(tmp_path / f"{name}.gguf") for name in ("ours", "theirs"))
         assert list(ours) == list(theirs)
-        kept = [key for key in ours.metadata if not key.startswith("quantize.imatrix.")]  # of llama-quantize's
+        kept = [key for key in ours.metadata if not key.startswith("quantize.imatrix.")]  # llama-quantize's
         assert kept == list(theirs.metadata)
         for key in ("general.file_type", "general.quantization_version"):
             assert (ours.metadata[key], ours.metadata.type(key)) == (
