@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import drawing
+import not_run
 import numpy as np
 import pytest
 from meter import Costs, Meter, cpu_seconds
@@ -210,18 +210,10 @@ def wheel_file(distribution):
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each reason why something did not run: green is never mistaken for whole."""
+    """What did not run and why, in some lines: green is never mistaken for whole."""
     if terminalreporter.config.option.collectonly:
         return
-    reasons: Counter[str] = Counter()
-    for report in terminalreporter.stats.get("skipped", []):
-        place = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reasons[place.removeprefix("Skipped: ")] += 1
     terminalreporter.section("not run")
-    for test, draw in terminalreporter.config.stash.get(DRAWS, {}).items():
-        reasons[f"cases of {test} that --draw left out; it drew {', '.join(draw.taken)}"] = draw.left
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"{count} tests did not run: {reason}")
-    if not reasons:
-        terminalreporter.write_line("nothing: every test asked for ran")
+    for line in not_run.summary(terminalreporter, terminalreporter.config.stash.get(DRAWS, {})):
+        terminalreporter.write_line(line)
     terminalreporter.write_line(f"fresh data of this run: --seed {terminalreporter.config.option.seed}")

@@ -8,10 +8,12 @@ import re
 import checkpoints
 import numpy as np
 import pytest
+import vocabularies
 
 import ggmlq as gq
 from ggmlq import cli
-from ggmlq.checkpoint import card, general, pretokenizer, sentencepiece, to_gguf, to_safetensors
+from ggmlq.checkpoint import backtokens, card, general, pretokenizer, sentencepiece, to_gguf, to_safetensors
+from ggmlq.model.tokenizer import rules
 
 
 @pytest.fixture
@@ -267,14 +269,75 @@ def test_there_and_back(folder, tmp_path, case):
     assert set(b) == names
     for name in names:
         np.testing.assert_allclose(np.asarray(b[name]), np.asarray(a[name]), rtol=0, atol=3e-7, err_msg=name)
-    for file in source.glob("tok*"):
-        (tmp_path / "back" / file.name).write_bytes(file.read_bytes())
     to_gguf(tmp_path / "back", tmp_path / "again.gguf", "f32")
     c, d = gq.open(target), gq.open(tmp_path / "again.gguf")
     for name in c:
         np.testing.assert_allclose(np.asarray(d[name]), np.asarray(c[name]), rtol=0, atol=3e-7, err_msg=name)
-    own = {key for key in c.metadata if not key.startswith(("general.", "tokenizer."))}
-    assert {key for key in own if c.metadata[key] != d.metadata.get(key)} <= {"llama.vocab_size"}
+    assert keys(d) == keys(c)
+
+
+def keys(file):
+    """Types and values of the metadata but for the card's, which a checkpoint has in its README.md."""
+    found = {key: file.metadata[key] for key in file.metadata if not key.startswith("general.")}
+    return {
+        key: (file.metadata.type(key), x if isinstance(x, str | int | float) else list(x))
+        for key, x in found.items()
+    }
+
+
+TOKENS = "tokenizer.ggml.tokens"
+
+
+@pytest.mark.parametrize("case", ["llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma3"])
+def test_tokenizers_there_and_back(folder, tmp_path, case):
+    source, target = folder(case)
+    (source / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}')
+    to_gguf(source, target, "bf16")
+    done = to_safetensors(target, tmp_path / "back")
+    assert not [note for note in done.notes if "token" in note]
+    to_gguf(tmp_path / "back", tmp_path / "again.gguf", "bf16")
+    a, b = gq.open(target), gq.open(tmp_path / "again.gguf")
+    assert keys(b) == keys(a)
+    assert [b.metadata[f"general.sampling.{key}"] for key in ("top_k", "temp")] == [20, np.float32(0.6)]
+    text = f"<s>Hello the world{a.metadata[TOKENS][-1]} 333"
+    tokens = [gq.model.Tokenizer(file.metadata).encode(text) for file in (a, b)]
+    assert tokens[0] == tokens[1]
+
+
+def test_what_the_files_of_a_tokenizer_cannot_say(folder, tmp_path):
+    """Names of rules come back by the rule or by a hint; types and templates as far as there are words."""
+    metadata = vocabularies.pairs_vocabulary("minerva-7b") | {
+        "tokenizer.chat_template": "a", "tokenizer.chat_template.tool_use": "b",
+        "tokenizer.ggml.normalizer.lowercase": True, "tokenizer.ggml.add_eos_token": True,
+        "tokenizer.ggml.eom_token_id": 5,
+    }  # fmt: skip
+    metadata["tokenizer.ggml.token_type"] = [2, *metadata["tokenizer.ggml.token_type"][1:]]
+    written = backtokens.tokenizer(metadata)
+    assert re.search(r"^1 tokens, '.' first, .*as normal.*eom_token_id: in gen", " ".join(written.notes))
+    assert written.files["generation_config.json"]["eos_token_id"][1:] == [5]
+    source, target = folder("qwen3", vocab_size=len(metadata[TOKENS]))
+    for name, content in written.files.items():
+        (source / name).write_text(json.dumps(content))
+    resaved(source, lambda tensors: tensors.update(  # as many rows of embeddings as tokens
+        {"model.embed_tokens.weight": np.ones((len(metadata[TOKENS]), checkpoints.H), np.float32)}
+    ))  # fmt: skip
+    to_gguf(source, target)
+    found = {key: value for key, (_, value) in keys(gq.open(target)).items() if key in metadata}
+    assert metadata.keys() - found.keys() == {"tokenizer.ggml.eom_token_id"}
+    assert found.pop("tokenizer.ggml.token_type")[1:] == metadata["tokenizer.ggml.token_type"][1:]
+    assert found == {key: metadata[key] for key in found}
+    for change in ({"tokenizer.ggml.pre": "poro-chat"}, {"tokenizer.ggml.model": "t5"}, {TOKENS: ["a", "a"]}):
+        refused = backtokens.tokenizer(metadata | change)
+        assert not refused.files
+        assert re.search("^the tokenizer is not written: .*take its files", refused.notes[0])
+
+
+def test_rules_with_several_names_are_the_same_rule():
+    for rule, names in pretokenizer.LIKE.items():
+        for name in names.split():
+            assert rules.RULES[name].steps == rules.RULES[rule].steps
+            assert rules.RULES[name].begins == (name in pretokenizer.BEGINNING)
+            assert rules.RULES[name].whole_words == (name in pretokenizer.WHOLE)
 
 
 @pytest.mark.parametrize("case", ["llama", "mixtral", "gemma2"])
@@ -287,8 +350,6 @@ def test_floats_keep_their_type_on_the_way_back(folder, tmp_path, case, kind):
     back = gq.open(tmp_path / "back")
     assert {back.info(name).dtype.lower() for name in back if "_proj" in name or "experts" in name} == {kind}
     again = tmp_path / "again.gguf"
-    for file in source.glob("tok*"):
-        (tmp_path / "back" / file.name).write_bytes(file.read_bytes())
     to_gguf(tmp_path / "back", again, kind)
     assert all(gq.equal(q, gq.open(again)[name]) for name, q in gq.open(target).items())
 

@@ -138,7 +138,7 @@ def test_quantizing_again_must_be_meant(run):
     assert "2 tensors (" in err
     status, out, _ = run("quantize", "q.gguf", "out.gguf", "--type", "q4_0", "--allow-requantize")
     assert status == 0
-    assert "note: 2 tensors ('blk.0.ffn_up.weight', 'odd \\x1b[2J.weight') quantized a second time" in out
+    assert "note: 2 tensors ('odd \\x1b[2J.weight', 'blk.0.ffn_up.weight') quantized a second time" in out
 
 
 def test_diff(run):

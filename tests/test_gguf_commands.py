@@ -260,7 +260,7 @@ def test_copy_is_the_same(run, path, tmp_path):
 
 
 def test_copy_splits_and_merges(facts, path, tmp_path):
-    parts = facts("copy", path, tmp_path / "s.gguf", "--split", "2k")["files"]
+    parts = facts("copy", path, tmp_path / "s.gguf", "--split-max-size", "2k")["files"]
     assert len(parts) > 3
     facts("copy", parts[2], tmp_path / "o.gguf")
     assert (tmp_path / "o.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()

@@ -86,13 +86,18 @@ def test_experts(fresh, tmp_path):
     assert merged.entries["blk.0.ffn_up_exps.weight"].counts.shape == (4,)
 
 
-def test_a_merger_weighs_by_tokens(made, activations, tmp_path):
+def test_a_merger_weighs_by_tokens(made, activations, tmp_path, capsys):
     one, two = Collector(16), Collector(16)
     for name, x in activations.items():
         one.add(name, x[: len(x) // 3])
         two.add(name, x[len(x) // 3 :])
     paths = [one.save(tmp_path / "a.gguf"), two.save(tmp_path / "b.gguf")]
-    assert main(["imatrix", *paths, "--output", str(tmp_path / "c.gguf")]) == 0
+    made_of = ["imatrix", *paths, "--output", str(tmp_path / "c.gguf"), "--force"]
+    for more in ([], ["--show-statistics"]):
+        assert main([*made_of, *more]) == 0
+        out = capsys.readouterr().out
+        assert out.splitlines()[-1] == f"wrote {tmp_path / 'c.gguf'}"
+        assert ("entropy" in out) == bool(more)
     close(read_imatrix(tmp_path / "c.gguf"), made.imatrix())
 
 

@@ -154,7 +154,7 @@ def test_values_from_files(run, path, tmp_path):
     assert run(path, "--set-file", f"tokenizer.chat_template={tmp_path / 't.jinja'}")[0] == 0
     assert run(path, "--set-file", f"tokens={tmp_path / 'l.json'}")[0] == 0
     assert run(path, "--get", "tokenizer.chat_template")[1] == text
-    assert json.loads(run(path, "--get", "tokens")[1]) == ["a", "b"]
+    assert json.loads(run(path, "tokens")[1]) == ["a", "b"]  # as llama.cpp's tools take a key
     assert gq.open(path).metadata.type("tokens") == "array of string"
     for name, says in (("raw", "not UTF-8"), ("none", "no such file"), ("", "cannot be read")):
         status, _, err = run(path, "--set-file", f"k={tmp_path / name}")

@@ -130,6 +130,39 @@ except gq.GGMLQError as error:
     assert "cupy" not in refused
 
 
+def test_a_card_that_is_not_here_needs_no_package_for_gpus():
+    """Its kernels are listed with all figures; filling the cache names what only a compiler would give."""
+    code = """
+from ggmlq.cli import main
+from ggmlq.cuda.machine import served
+card = "NVIDIA GeForce RTX 4090"
+records = gq.kernels("linear", format="q4_K", card=card)
+print([(r.name, r.taken, r.packed, 0 < r.floor <= r.estimate) for r in records if r.taken])
+loaded = "cupy" in sys.modules, "numba" in sys.modules
+print("No cuda" in repr(records), *loaded, len(gq.kernels(device="cuda")))
+print(gq.kernels("linear", format="q4_K", device="cuda"))
+print(main(["cache", "fill", "q4_K", "--card", card]))
+served.is_served = lambda origin, capability, exact: "gemv" not in str(origin)
+sys.stderr = sys.stdout
+print(main(["cache", "fill", "q4_K", "--card", card]))
+"""
+    here = ELSEWHERE + PLAIN.replace('"cupy", "numba_cuda"', '"cupy", "cuda", "numba_cuda"')
+    taken, facts, listed, filled, status, lacking, *names, error, failed = said(code, here).splitlines()
+    assert taken == (
+        "[('cuda:gemv', (range(1, 33),), True, True), ('cuda:mma_bf16', (range(33, 129),), True, True), "
+        "('cuda:mma_f16', (range(129, 4097),), True, True)]"
+    )
+    assert facts == "False False False 22"
+    assert listed.startswith(f"No cuda kernel can run here. {MISSING}")
+    assert (filled, status) == ("NVIDIA GeForce RTX 4090: 20 kernels of the package, 0 on this disk now", "0")
+    assert lacking.endswith(": 14 kernels of the package, 0 on this disk now")
+    assert names.pop(0) == f"  {len(names)} that would have to be compiled:"
+    assert {name.split("(")[0] for name in names} == {"  ggmlq.cuda.linear.r13_gemv.kernel"}
+    assert "6 kernels not compiled: ggmlq.cuda.linear.r13_gemv.kernel(" in error
+    assert 'pip install "cuda-bindings' in error
+    assert failed == "2"
+
+
 def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
     """``row_stack``, gone since 2.5, without which numba-cuda compiles nothing."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda-compile)")

@@ -168,6 +168,11 @@ def test_layers_left_out(run, tensors):
         meta = file.metadata
         assert (meta["llama.block_count"], meta["llama.attention.head_count_kv"]) == (2, [2, 4])
         assert meta["other.list"] == [1, 2, 3, 4]
+        set_keys = ["general.quantization_version", "general.file_type", "general.name", "a.b", "a.c", "a.d"]
+        at = list(meta).index(set_keys[0])  # llama-quantize sets them in this order, each behind the others
+        assert list(meta)[at : at + 6] == set_keys
+        assert list(meta)[at + 6].startswith("quantize.imatrix.")
+        assert "llama.block_count" in list(meta)[at + 7 :]
         assert [meta[key] for key in ("general.name", "a.b", "a.c", "a.d")] == ["small", 0.5, 7, True]
         assert (meta.type("a.c"), meta.type("llama.attention.head_count_kv")) == ("uint32", "array of int32")
         assert sum(name.startswith("blk.") for name in file) == 6

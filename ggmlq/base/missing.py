@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from importlib import metadata
@@ -44,6 +45,15 @@ def install(extra: str, beside: str = "") -> str:
 def install_for_gpu() -> str:
     """The command that installs the packages for GPUs, for this driver's version of CUDA, or for 13."""
     return install(_for_gpu(driver()))
+
+
+def arrays_for_gpu() -> str | None:
+    """The reason why no array can lie on a GPU: neither CuPy nor torch. None beside numba-cuda, too, which
+    compiles and simulates kernels without them.
+    """
+    if "torch" in sys.modules or has("cupy") or has("numba_cuda"):
+        return None
+    return f"CUDA: CuPy is not installed; arrays on a GPU are CuPy's; {install_for_gpu()}"
 
 
 def install_compiler() -> str:

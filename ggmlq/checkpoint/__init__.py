@@ -2,7 +2,7 @@
 
 to_gguf           togguf.py        a folder of safetensors to a GGUF file
 mixed.py          the types that a mix gives to its tensors
-to_safetensors    back.py          a GGUF file to a folder of safetensors
+to_safetensors    back.py          a GGUF file to a folder of safetensors; backtokens.py its tokenizer
 packed            packed.py        its tensors under the same names, blocks as they are
 families.py       names of tensors on both sides, for each family of models; config.py reads config.json
 equivalents.py    names of one tensor on both sides, for errors about a name that a file lacks

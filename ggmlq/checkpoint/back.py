@@ -24,7 +24,7 @@ from ..gguf import GGUFFile, Streamed
 from ..gguf.source import checked_path
 from ..ops import quantize
 from ..safetensors.place import ENDING
-from . import values
+from . import backtokens, values
 from .families import FAMILIES, LAYER, MODEL_TYPES, OF_ARCH, OUTER, Family
 from .togguf import STEP
 from .values import FLOATS, Values
@@ -41,6 +41,14 @@ SAYS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq", "vocab_size": "vocab_size",
+}  # fmt: skip
+
+SCALING = {
+    "rope.scaling.type": "rope_type", "rope.scaling.factor": "factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.yarn_ext_factor": "extrapolation_factor",
+    "rope.scaling.yarn_attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow",
 }  # fmt: skip
 
 
@@ -64,8 +72,8 @@ def to_safetensors(
     source : path or GGUFFile
         The model, any part of a split one.
     target : str or os.PathLike
-        A file that ends in .safetensors, or a folder, which gets model.safetensors and, for architectures
-        that are known, a config.json. The tokenizer stays in the GGUF file.
+        A file that ends in .safetensors, or a folder, which gets model.safetensors, the files of the
+        tokenizer, and, for architectures that are known, a config.json.
     type : str
         Of what was blocks: ``"f32"`` loses nothing, ``"f16"`` and ``"bf16"`` round once more. Floats keep
         their type.
@@ -82,8 +90,10 @@ def to_safetensors(
         raise ConvertError(f"{final}: no folder can be made there: {error.strerror}; name another") from error
     result.files = safetensors.save(os.path.join(final, "model" + ENDING), result.tensors, {"format": "pt"})
     if result.architecture:
-        result.files.append(_write_config(os.path.join(final, "config.json"), _config(file, result)))
-    result.notes.append("the tokenizer is not written: take its files from the model that this one came from")
+        result.files.append(_write(os.path.join(final, "config.json"), _config(file, result)))
+    written = backtokens.tokenizer(file.metadata)
+    result.files += [_write(os.path.join(final, name), content) for name, content in written.files.items()]
+    result.notes += written.notes
     return result
 
 
@@ -197,14 +207,14 @@ def _config(file: GGUFFile, result: Back) -> dict[str, Any]:
     if f"{arch}.expert_count" in file.metadata:
         experts = "num_local_experts" if arch == "llama" else "num_experts"
         config[experts] = file.metadata[f"{arch}.expert_count"]
+    rope = {name: value for key, name in SCALING.items() if (value := file.metadata.get(f"{arch}.{key}"))}
+    if rope.get("rope_type") in ("linear", "yarn"):
+        config["rope_scaling"] = rope
     config.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
-    for kind in ("bos", "eos"):
-        number = file.metadata.get(f"tokenizer.ggml.{kind}_token_id")
-        if number is not None:
-            config[f"{kind}_token_id"] = number
+    config |= backtokens.numbers(file.metadata)
     return config | {"tie_word_embeddings": "lm_head.weight" not in result.tensors}
 
 
-def _write_config(path: str, config: dict[str, Any]) -> str:
-    write_whole(path, json.dumps(config, indent=2))
+def _write(path: str, content: Any) -> str:
+    write_whole(path, content if isinstance(content, bytes) else json.dumps(content, indent=2))
     return path

@@ -37,6 +37,19 @@ RULES = {
     (("words",),): "gpt-2",
     (("digits",), ("words",)): "smollm",
 }
+# Further names of these rules, of other vocabularies.
+LIKE = {
+    "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+    "qwen2": "deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan megrez grok-2 solar-open",
+    "gpt-2": "phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum jina-v2-code mpt olmo jais "
+    "exaone4 trillion granite-docling",
+    "smollm": "starcoder refact command-r codeshell exaone minerva-7b mellum2",
+}
+NAMES = {name: steps for steps, name in RULES.items()}
+ALL = NAMES | {name: NAMES[rule] for rule, names in LIKE.items() for name in names.split()}
+BEGINNING = ("tekken", "llama-bpe", *LIKE["llama-bpe"].split())  # rules of models whose texts begin with bos
+WHOLE = BEGINNING  # rules under which a word that is a token stays whole
+HINT = "ggml_pre"  # in tokenizer_config.json, as back.py writes it: a name that the rule does not give
 UNSEEN = "llama.cpp has a name for every rule that it knows; say it with --pre, such as --pre llama-bpe"
 
 
@@ -72,6 +85,23 @@ def name_of(folder: str, tokenizer: dict[str, Any]) -> str:
             f"hash {number or 'not known'}{reason}; {UNSEEN}"
         )
     return str(name)
+
+
+def steps_of(name: str) -> list[dict[str, Any]]:
+    """The steps of tokenizer.json for a rule."""
+    if name not in ALL:
+        raise ConvertError(
+            f"{name!r} is the name of its rule, and those with steps for tokenizer.json are {', '.join(ALL)}"
+        )
+    whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    steps: list[dict[str, Any]] = []
+    for kind, *pattern in ALL[name]:
+        if kind == "split":
+            regex = {"Regex": pattern[0]}
+            steps.append({"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False})
+        elif kind == "digits":
+            steps.append({"type": "Digits", "individual_digits": True})
+    return [*steps, whole | {"use_regex": ALL[name][-1] == ("words",)}]
 
 
 def fingerprint(tokenizer: dict[str, Any]) -> str:

@@ -1,15 +1,15 @@
-"""Reader of tokenizer.model: the pieces of a sentencepiece model, from its protobuf, without a library.
+"""Reader and writer of tokenizer.model: the pieces of sentencepiece's protobuf, without a library.
 
     field 1, again and again: a piece    1: text · 2: score, float32 · 3: type, a number; 1 if not given
 
 A protobuf field is a number times 8 plus how it is stored: 0 varint, 1 eight bytes, 2 a length and bytes, 5
-four bytes. Other fields (how it was trained, how text is normalised) are stepped over.
+four bytes. Other fields (how it was trained, how text is normalised) are stepped over, and a few are written.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,6 +27,10 @@ TYPES = {
     6: BYTE,
 }  # 4: the converter takes them for normal
 FIXED = {1: 8, 5: 4}
+# Fields of the part on training: the ways to cut, as bytes, the number of pieces; numbers of special ones.
+MODEL_TYPE, VOCAB_SIZE, BYTE_FALLBACK, BPE = 3, 4, 35, 2
+NUMBERS = {"unk_id": 40, "bos_id": 41, "eos_id": 42, "pad_id": 43}
+NORMALIZER_NAME, ADD_PREFIX, REMOVE_SPACES, ESCAPE_SPACES = 1, 3, 4, 5  # of the part on normalization
 
 
 class Piece(NamedTuple):
@@ -53,6 +57,46 @@ def pieces(path: str) -> list[Piece]:
             f"sentencepiece have 1 to {MOST_TOKENS}; fetch it again"
         )
     return pieces
+
+
+def packed(pieces: list[Piece], prefix: bool, numbers: Mapping[str, int | None]) -> bytes:
+    """A model of these pieces; ``prefix``: a text begins with a space; ``numbers``: of special tokens."""
+    listed = (
+        _bytes(1, piece.text.encode(errors="surrogatepass"))
+        + _key(2, 5)
+        + struct.pack("<f", piece.score)
+        + _number(3, piece.type)
+        for piece in pieces
+    )
+    training = _number(MODEL_TYPE, BPE) + _number(VOCAB_SIZE, len(pieces))
+    training += _number(BYTE_FALLBACK, any(piece.type == BYTE for piece in pieces))
+    for name, field in NUMBERS.items():
+        number = numbers.get(name)
+        training += _number(field, (1 << 64) - 1 if number is None else number)  # -1: there is none
+    spaces = _number(ADD_PREFIX, prefix) + _number(REMOVE_SPACES, 0) + _number(ESCAPE_SPACES, 1)
+    normalization = _bytes(NORMALIZER_NAME, b"identity") + spaces
+    return b"".join(_bytes(1, piece) for piece in listed) + _bytes(2, training) + _bytes(3, normalization)
+
+
+def _bytes(field: int, content: bytes) -> bytes:
+    return _key(field, 2) + _encoded(len(content)) + content
+
+
+def _number(field: int, value: int) -> bytes:
+    return _key(field, 0) + _encoded(value)
+
+
+def _key(field: int, kind: int) -> bytes:
+    return _encoded(field << 3 | kind)
+
+
+def _encoded(value: int) -> bytes:
+    """A number in groups of 7 bits, the low ones first."""
+    groups = bytearray()
+    while value > 127:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*groups, value])
 
 
 def _piece(raw: Any) -> Piece:

@@ -126,7 +126,8 @@ def _byte_level(
             control = added[number].special or looks_special(token_texts[number])
             listed.append(token_texts[number] if control else spaced(token_texts[number]))
             types.append(CONTROL if control else USER_DEFINED)
-    name = pre or pretokenizer.name_of(config.folder, settings)
+    hint = config.beside("tokenizer_config.json").get(pretokenizer.HINT)
+    name = pre or (hint if hint in pretokenizer.ALL else pretokenizer.name_of(config.folder, settings))
     return Tokens("gpt2", name, listed, types, None)
 
 

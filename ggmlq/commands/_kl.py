@@ -1,7 +1,7 @@
 """``ggmlq quantize --kl``: the smallest recipe whose shares of tokens stay near the original's.
 
-Bits per weight are halved between the least and the most that types allow; each try is written beside OUT and
-run. The text is cut into stretches: every other one searches, the rest judges the file that was chosen.
+Bits per weight are narrowed down between the least and the most that types allow; each try is written beside
+OUT and run. The text is cut into stretches: every other one searches, the rest judges the chosen file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
+from math import log, prod
 from typing import Any
 
 from .. import gguf
@@ -23,9 +23,11 @@ from ..model import Model, load
 from . import _plain, _quality
 
 MOST = 8.6  # bits per weight: nearly all in q8_0
-EXACT = 0.1  # bits per weight between the last two tries
-TRIES = 9
-MARGIN = 0.85  # of the limit, for the search: what judges is another text
+NEAR = 0.9  # of what is aimed at, from which on a try is good enough
+EXACT = 0.02  # bits per weight between two tries, from which on there is nothing between them
+TRIES = 12
+MARGIN = 0.95  # of the limit, for the search: what judges is another text
+MORE = 0.005  # of the bits, where the other text is beyond the limit; twice as much each time
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def _smallest(
     advance: Callable[[int], None],
 ) -> tuple[Trial, dict[str, Any]]:  # fmt: skip
     """The smallest recipe within the limit on both texts, and what was measured on the other one."""
-    low, high = search.bounds()
+    low, most = search.bounds()
+    high, aim, worse = most, limit * MARGIN, None
     best = search.attempt(high, pieces)
     advance(1)
     if best.kl > limit:
@@ -111,14 +114,14 @@ def _smallest(
             f"--kl {limit}: with the most bits that the types allow, {high:.2f} per weight, it is "
             f"{best.kl:.5f}; give a larger limit, or more types with --types"
         )
-    while high - low > EXACT and search.count < TRIES:
-        trial = search.attempt((low + high) / 2, pieces)
+    while high - low > EXACT and best.kl < NEAR * aim and search.count < TRIES:
+        trial = search.attempt(low + (high - low) * _share(worse, best, aim), pieces)
         advance(1)
-        if trial.kl <= limit * MARGIN:
+        if trial.kl <= aim:
             best, high = trial, trial.bits
         else:
-            low = trial.bits
-    bits, most = best.bits, search.bounds()[1]
+            worse, low = trial, trial.bits
+    bits, more = best.bits, MORE
     while True:
         best = search.attempt(bits, pieces)
         advance(1)
@@ -130,4 +133,11 @@ def _smallest(
                 f"--kl {limit}: on text held back the largest recipe, {bits:.2f} bits per weight, has "
                 f"{held_back['kl']:.5f}; give a larger limit, or more types with --types"
             )
-        bits = min(most, bits * 1.04)
+        bits, more = min(most, bits * (1 + more)), 2 * more
+
+
+def _share(worse: Trial | None, best: Trial, aim: float) -> float:
+    """The place of the next try between two: the distance falls by about the same factor with each bit."""
+    if worse is None or best.kl <= 0:
+        return 0.5
+    return min(max(log(worse.kl / aim) / log(worse.kl / best.kl), 0.1), 0.9)

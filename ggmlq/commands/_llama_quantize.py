@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.filetype import FILE_TYPES
 from ..base.mixes import ALIASES, BY_NAME, MIXES
@@ -88,9 +88,12 @@ def keep_rules(args: argparse.Namespace) -> list[tuple[str, str]]:
     return rules
 
 
-def overrides(texts: list[str]) -> dict[str, object]:
-    """Metadata from text such as ``KEY=TYPE:VALUE``."""
-    return dict(_override(text) for text in texts)
+def overridden(metadata: dict[str, Any], texts: list[str]) -> dict[str, Any]:
+    """Metadata with keys from texts such as ``KEY=TYPE:VALUE``, which llama-quantize sets behind the type."""
+    overrides = dict(_override(text) for text in texts)
+    others = {key: value for key, value in metadata.items() if key not in overrides}
+    first = {key: others.pop(key) for key in list(others) if key.startswith("general.")}
+    return first | overrides | others
 
 
 def _override(text: str) -> tuple[str, object]:

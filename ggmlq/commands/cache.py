@@ -10,7 +10,7 @@ from typing import Any
 from ..base.progress import Progress
 from ..base.terminal import table
 from ..base.text import count, size
-from ..errors import DeviceError, UnsupportedError
+from ..errors import DeviceError, MissingDependencyError, UnsupportedError
 from ..formats import FORMATS
 from ..store import disk
 from . import _plain
@@ -66,19 +66,36 @@ def _fill(args: argparse.Namespace) -> int:
         kernels |= dict.fromkeys([*dry_run.product_kernels(fmt, card), *dry_run.block_kernels(fmt, card)])
     packaged = [k for k in kernels if served.is_served(k.origin, card.capability, k.exact)]
     others = [kernel for kernel in kernels if kernel not in packaged]
-    bar = Progress(len(others), "compiling", "kernel")
-    for kernel in others:
-        kernel.cubin(card.capability)
-        bar.advance(1)
-    bar.close()
-    facts = {"card": card.name, "packaged": len(packaged), "compiled": len(others)}
+    lacking = _uncompiled(others, card.capability)
+    names = [str(kernel.origin) for kernel in others if kernel not in lacking]
+    lacking_names = [str(kernel.origin) for kernel in lacking]
+    facts = {"card": card.name, "packaged": len(packaged), "compiled": len(names)}
     if args.json:
-        _plain.print_json(facts | {"kernels": [str(kernel.origin) for kernel in others]})
+        _plain.print_json(facts | {"kernels": names, "lacking": lacking_names})
     else:
         print(
-            f"{card.name}: {len(packaged)} kernels come with the package, {len(others)} are on this disk now"
+            f"{card.name}: {count(len(packaged), 'kernel')} of the package, {len(names)} on this disk now",
+            *([f"{len(lacking)} that would have to be compiled:", *lacking_names] if lacking else ()),
+            sep="\n  ",
         )
+    if lacking:
+        reason = next(iter(lacking.values()))
+        raise MissingDependencyError(f"cache fill: {count(len(lacking), 'kernel')} not compiled: {reason}")
     return 0
+
+
+def _uncompiled(kernels: list[Any], capability: tuple[int, int]) -> dict[Any, MissingDependencyError]:
+    """The kernels that nothing here can compile, with the reason; the others lie on the disk then."""
+    lacking = {}
+    bar = Progress(len(kernels), "compiling", "kernel")
+    for kernel in kernels:
+        try:
+            kernel.cubin(capability)
+        except MissingDependencyError as error:
+            lacking[kernel] = error
+        bar.advance(1)
+    bar.close()
+    return lacking
 
 
 def _card(name: str | None) -> Any:

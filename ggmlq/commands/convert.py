@@ -13,6 +13,7 @@ from ..base.terminal import table
 from ..base.text import count, size
 from ..base.threads import set_num_threads
 from ..checkpoint import back, togguf
+from ..checkpoint.backtokens import FILES
 from ..errors import ConvertError
 from ..gguf import GGUFFile
 from ..safetensors import either as files
@@ -64,7 +65,7 @@ def _written(file: Any, output: str) -> list[str]:
     """The files that OUT stands for."""
     if not isinstance(file, GGUFFile) or output.endswith(ENDING):
         return [output]
-    return [os.path.join(output, name) for name in ("model" + ENDING, "config.json")]
+    return [os.path.join(output, name) for name in ("model" + ENDING, "config.json", *FILES)]
 
 
 def _check_apart(sources: tuple[str, ...], target: str) -> None:
@@ -103,7 +104,7 @@ def _forward(file: Any, args: argparse.Namespace) -> dict[str, Any]:
 
 def _back(file: GGUFFile, args: argparse.Namespace) -> dict[str, Any]:
     if args.pre:
-        raise ConvertError(f"--pre {args.pre} with {args.input}: the way back has no tokenizer; leave it out")
+        raise ConvertError(f"--pre {args.pre} with {args.input}: a GGUF file says it itself; leave it out")
     kind = args.type or "f32"
     result = back.plan(file, kind) if args.dry_run else checkpoint.to_safetensors(file, args.output, kind)
     tensors = [

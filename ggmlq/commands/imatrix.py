@@ -15,6 +15,7 @@ from ..gguf.collector import TOKENS
 from ..trace import imatrix
 from . import _plain, _sizes
 
+HEADER = ["tensor", "sum", "min", "max", "mean", "sigma", "active", "N", "entropy", "ZD", "cos", "counts"]
 SILENT = 1e-5  # a mean square of no more than that is an inactive column
 
 
@@ -32,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
         facts |= {"chunk_size": collector.chunk_size, "written": args.output, "tensors": rows}
         _plain.print_json(facts)
         return 0
-    header = ["tensor", "sum", "min", "max", "mean", "sigma", "active", "N", "entropy", "ZD", "cos", "counts"]
-    print(table(header, map(_row, rows)))
-    print(f"\n{len(rows)} tensors, {collector.chunks} chunks of {collector.chunk_size} tokens")
+    if args.show_statistics or args.output is None:
+        print(table(HEADER, map(_row, rows)), end="\n\n")
+    print(f"{len(rows)} tensors, {collector.chunks} chunks of {collector.chunk_size} tokens")
     for name in collector.datasets:
         print(f"computed on {_plain.name(name)}")
     if args.output is not None:

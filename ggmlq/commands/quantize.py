@@ -46,7 +46,7 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     with gguf.open(args.input) as file:
         model = Pruned(file, args.prune_layers) if args.prune_layers else file
         plan = _planned(model, args, has_target)
-        plan = replace(plan, metadata=plan.metadata | _llama_quantize.overrides(args.override_kv))
+        plan = replace(plan, metadata=_llama_quantize.overridden(plan.metadata, args.override_kv))
         return _convert.carry_out(
             plan, args, split=args.keep_split, write_types=args.write_types, executor=executor
         )

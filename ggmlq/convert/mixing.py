@@ -126,7 +126,7 @@ class Mixer:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The names in the order in which llama.cpp chooses their types."""
+    """The names in the order in which llama.cpp chooses their types, and writes them."""
     return sorted(names, key=lambda name: (-1 if layer(name) is None else layer(name), name.encode()))
 
 

@@ -187,11 +187,12 @@ def _file_type(number: int) -> dict[str, Any]:
 
 def _origin(imatrix: Mapping[str, Any]) -> dict[str, Any]:
     """The keys by which llama.cpp remembers an importance matrix."""
-    keys: dict[str, Any] = {"quantize.imatrix.entries_count": Typed(len(imatrix), "uint32")}
+    keys: dict[str, Any] = {}
     if isinstance(imatrix, Imatrix):
         keys["quantize.imatrix.file"] = imatrix.path
         if imatrix.datasets:
             keys["quantize.imatrix.dataset"] = imatrix.datasets[0]
-        if imatrix.chunks:
-            keys["quantize.imatrix.chunks_count"] = Typed(imatrix.chunks, "uint32")
+    keys["quantize.imatrix.entries_count"] = Typed(len(imatrix), "uint32")
+    if isinstance(imatrix, Imatrix) and imatrix.chunks:
+        keys["quantize.imatrix.chunks_count"] = Typed(imatrix.chunks, "uint32")
     return keys

@@ -266,7 +266,7 @@ class _Budget:
         ]
         if size is not None:
             streamed = {step.name: Streamed(step.after, step.shape, tuple) for step in plan.steps}
-            whole = file_bytes(streamed, plan.file.metadata | plan.metadata, plan.file.byteorder)
+            whole = file_bytes(streamed, plan.new_metadata, plan.file.byteorder)
             fixed += whole - sum(aligned(step.bytes_after, alignment) for step in plan.steps)
         per = 8 / max(1, self.elements)
         self.most = int(size if size is not None else np.floor((target or 0) / per + 1e-9)) - fixed

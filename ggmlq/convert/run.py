@@ -17,7 +17,7 @@ from ..gguf import Streamed
 from ..gguf.prepared import prepared
 from ..gguf.source import checked_path
 from ..ops.encoding import prepare
-from . import tasks
+from . import mixing, rules, tasks
 from .keep import Keep
 from .model import parts_of
 from .plan import plan_dequantize, plan_quantize
@@ -114,11 +114,11 @@ def run(
     sums = _encoded(plan)
     for (fmt, weighted), count in sums.items():  # compiled here, it is in the cache for all workers
         prepare(fmt, count, weighted)
-    tensors, settings = _Tensors(plan), _settings(plan, keep_split)
+    tensors, settings = _Tensors(plan, keep_split), _settings(plan, keep_split)
     if executor is None:
-        paths = gguf.save(final, tensors, _metadata(plan), **settings)
+        paths = gguf.save(final, tensors, plan.new_metadata, **settings)
     else:
-        with prepared(final, tensors, _metadata(plan), **settings) as (paths, places):
+        with prepared(final, tensors, plan.new_metadata, **settings) as (paths, places):
             tensors.tally = tasks.carry_out(executor, plan, places, sums)
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
     warned = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.warnings]
@@ -129,11 +129,7 @@ def layout(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = Fal
     """The files that :func:`run` would write, with their sizes."""
     final = checked_path("layout(plan, target)", target, "pass a str or an os.PathLike")
     _check_apart(plan, final)
-    return gguf.layout(final, _Tensors(plan), _metadata(plan), **_settings(plan, keep_split))
-
-
-def _metadata(plan: Plan) -> gguf.Metadata:
-    return plan.file.metadata | plan.metadata
+    return gguf.layout(final, _Tensors(plan, keep_split), plan.new_metadata, **_settings(plan, keep_split))
 
 
 def _settings(plan: Plan, keep_split: bool) -> dict[str, Any]:
@@ -160,18 +156,26 @@ def _encoded(plan: Plan) -> dict[tuple[Format, bool], int]:
 
 
 class _Tensors(Mapping[str, Any]):
-    """A mapping of tensors for ``save``: each as it is, or converted while it is written."""
+    """A mapping of tensors for ``save``: each as it is, or converted while it is written.
 
-    def __init__(self, plan: Plan) -> None:
+    In llama.cpp's order, by layer and name; but those that keep their parts in the order that they have.
+    """
+
+    def __init__(self, plan: Plan, keep_split: bool) -> None:
         self._file = plan.file
-        self._steps = {step.name: step for step in plan.steps}
+        steps = {step.name: step for step in plan.steps}
+        self._steps = steps if keep_split else {name: steps[name] for name in mixing.in_order(steps)}
         self.tally = {step.name: Tally() for step in plan.steps}
 
     def __getitem__(self, name: str) -> QuantArray | Streamed:
         step = self._steps[name]
+        shape = step.shape[-rules.axes(step.shape) :]  # ggml drops outer axes of length 1
         if not step.changes:
-            return self._file[name]
-        return Streamed(step.after, step.shape, lambda: converted(self._file[name], step, self.tally[name]))
+            q = self._file[name]
+            while q.ndim > len(shape):
+                q = q[0]
+            return q
+        return Streamed(step.after, shape, lambda: converted(self._file[name], step, self.tally[name]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._steps)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import Format
+from ..gguf import Metadata
 from .model import Model
 
 
@@ -45,8 +46,14 @@ class Plan:
 
     file: Model
     steps: list[Step]
-    metadata: dict[str, Any]  # added to that of the file
+    metadata: dict[str, Any]  # added to that of the file, or in the place of its keys
     notes: list[str] = field(default_factory=list)  # what a user should know of
+
+    @property
+    def new_metadata(self) -> Metadata:
+        """The metadata of the new file: a key that is set goes to the end, also one that was there before."""
+        old = [key for key in self.metadata if key in self.file.metadata]
+        return self.file.metadata.without(*old) | self.metadata
 
     @property
     def types(self) -> dict[str, Format]:

@@ -22,6 +22,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+from ..base import missing
 from ..base.announced import announced
 from ..errors import MissingDependencyError, UnsupportedError
 from .card import Card
@@ -158,12 +159,12 @@ def _rung(
     )
 
 
-def rungs(op: str, device: str) -> tuple[Rung, ...]:
+def rungs(op: str, device: str, card: Card | None = None) -> tuple[Rung, ...]:
     """The rungs of an operation on a device, from the lowest; the first call imports them.
 
     Where a package is missing (:func:`absent` says which), they are read from their files, to be listed.
     """
-    if absent(op, device) is not None:
+    if absent(op, device, card) is not None:
         return _announced(op, device)
     return _ordered(rung for rung in _RUNGS.values() if (rung.op, rung.device) == (op, device))
 
@@ -177,8 +178,14 @@ def package_of(op: str, device: str) -> str:
     return f"ggmlq.gru.{device}" if op == "gru" else f"ggmlq.{device}.{op}"
 
 
-def absent(op: str, device: str) -> str | None:
-    """The reason why no rung of an operation can run on a device; None once they are imported."""
+def absent(op: str, device: str, card: Card | None = None) -> str | None:
+    """The reason why no rung of an operation can run on a device; None once they are imported.
+
+    For a card that is not here nothing runs: its rungs are looked at, which needs no package of a GPU's.
+    """
+    is_here = card is None or card.here
+    if device == "cuda" and is_here and (reason := missing.arrays_for_gpu()) is not None:
+        return reason
     try:
         _import_rungs(op, device)
     except MissingDependencyError as error:
@@ -281,12 +288,12 @@ def code_of(device: str) -> str | None:
 
 def _first(problem: Problem, kernel: str, arithmetic: str | None, invariant: bool = False) -> Choice:
     """The first rung that does not refuse: of the preferred ones, then of all from the highest down."""
-    if (missing := absent(problem.op, problem.device)) is not None:
-        raise MissingDependencyError(f"{problem}: {missing}")
+    if (lack := absent(problem.op, problem.device, problem.card)) is not None:
+        raise MissingDependencyError(f"{problem}: {lack}")
     measured = _measured(problem.device)
     options = {"timed": False} if invariant else {}  # what was timed since may not change bits
     preferred, why = measured.preference(problem, **options) if measured else ((), HIGHEST)
-    by_name = {rung.name: rung for rung in reversed(rungs(problem.op, problem.device))}
+    by_name = {rung.name: rung for rung in reversed(rungs(problem.op, problem.device, problem.card))}
     if kernel not in ("auto", *by_name):
         raise UnsupportedError(unknown(problem, kernel, list(by_name), DEVICES))
     order = dict.fromkeys([name for name in preferred if name in by_name] + list(by_name))

@@ -144,16 +144,17 @@ def kernels(
         if device is not None and kinds != ("cuda",):
             raise DeviceError(f"{request} with device={device!r}: a card is a GPU; leave out device=")
         kinds = ("cuda",)
-        if (reason := absent(op, "cuda")) is not None:
+        if (reason := absent(op, "cuda", named)) is not None:
             raise MissingDependencyError(f"{request}: {reason}")
     shape, rows = _checked(request, shape, rows)
-    notes = [f"No {kind} kernel can run here. {reason}" for kind in kinds if (reason := absent(op, kind))]
+    reasons = {kind: absent(op, kind, named) for kind in kinds}
+    notes = [f"No {kind} kernel can run here. {reason}" for kind, reason in reasons.items() if reason]
     notes += [origin for kind in kinds if op == "linear" and (origin := code_of(kind))]
     steps: list[Listed] = []
     auto: list[Taken] = []
     for kind in kinds:
         choices = Choices(View(KINDS[op], kind, named, _formats(op, format), shape, rows))
-        records = [listed(rung, choices) for rung in rungs(op, kind)]
+        records = [listed(rung, choices) for rung in rungs(op, kind, named)]
         if format is None:
             steps += records
             continue

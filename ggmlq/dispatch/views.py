@@ -67,7 +67,7 @@ class Choices:
     @cached_property
     def taken(self) -> dict[str, Ranges]:
         """Ranges of rows by kernel, over all formats of the view."""
-        if absent(self.view.kind.op, self.view.device) is not None:
+        if absent(self.view.kind.op, self.view.device, self.view.named) is not None:
             return {}
         rows: dict[str, list[range]] = {}
         problems = self.view.problems()
@@ -87,7 +87,8 @@ class Choices:
     def packed(self) -> dict[str, bool | None]:
         """By kernel, True if the package has its code for the rows at which it is taken, or the list's."""
         cases = {}
-        for rung in rungs(self.view.kind.op, self.view.device) if self.problem else ():
+        view = self.view
+        for rung in rungs(view.kind.op, view.device, view.named) if self.problem else ():
             spans = self.taken.get(rung.name, ())
             rows = {end for span in spans for end in (span[0], span[-1])}
             rows |= {m for m in COARSE if any(m in span for span in spans)}

@@ -14,6 +14,7 @@ GGMLQ_CACHE_DIR moves the cache, or turns it off.
 "fill FORMAT …" compiles the kernels that products with weights of these types take by themselves on a card,
 for all numbers of rows, so that no product waits for a compiler. Kernels that come with the package need no
 compiling. The card may be on another machine: its name as NVIDIA writes it, or its capability, such as sm_89.
+Where no compiler is installed, the kernels that would need one are named, with the command that installs it.
 """
 EXAMPLES = """\
   ggmlq cache

@@ -22,8 +22,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
     parser.add_argument("output", metavar="OUT", help="the new file; parts are named after it")
     parser.add_argument(
-        "--split", type=size, metavar="SIZE", help="tensor bytes per part: 2000000, 500M, 4GB, 2GiB"
-    )
+        "--split", "--split-max-size", type=size, metavar="SIZE",
+        help="tensor bytes per part: 2000000, 500M, 4GB, 2GiB",
+    )  # fmt: skip
     parser.add_argument("--split-max-tensors", type=count, metavar="N", help="tensors per part")
     parser.add_argument(
         "--byteorder", choices=("little", "big", "keep"), default="keep", help="byte order of the copy"

@@ -9,9 +9,9 @@ from ._options import Commands, add_force, add_json, count, declare
 SUMMARY = "make, merge, convert and show importance matrices"
 ABOUT = """\
 Show the statistics of an importance matrix, or of the sum of several; --output writes the sum, as .gguf or as
-the older .dat. --model and --text make a matrix: your libllama runs the text through the model. Files that
-are named in addition are added to it. The statistics are those of llama-imatrix --show-statistics: of the
-mean squares of a tensor's columns.
+the older .dat, and shows statistics with --show-statistics only. --model and --text make a matrix: your
+libllama runs the text through the model. Files that are named in addition are added to it. The statistics
+are those of llama-imatrix: of the mean squares of a tensor's columns.
 """
 EXAMPLES = """\
   ggmlq imatrix --model model-f16.gguf --text calibration.txt --output imatrix.gguf
@@ -38,6 +38,11 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--chunk-size", type=count, metavar="N", help="tokens per chunk (512, or that of the first file)"
+    )
+    parser.add_argument(
+        "--show-statistics",
+        action="store_true",
+        help="show statistics of each tensor, with --output, too",
     )
     add_force(parser)
     add_json(parser)

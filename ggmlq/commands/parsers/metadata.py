@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from . import _metadata
 from ._options import Commands, add_json, declare, size
 
@@ -14,6 +16,7 @@ all. `--room 64KiB` leaves room for later changes.
 EXAMPLES = """\
   ggmlq metadata model.gguf
   ggmlq metadata model.gguf --json                          all values, arrays in full
+  ggmlq metadata model.gguf general.architecture
   ggmlq metadata model.gguf --get tokenizer.chat_template > template.jinja
   ggmlq metadata model.gguf --set-file tokenizer.chat_template=template.jinja
   ggmlq metadata model.gguf --set general.name=mine --remove general.url --room 64KiB
@@ -26,6 +29,9 @@ def add(commands: Commands) -> None:
     """Declare ``ggmlq metadata`` with its options and examples."""
     parser = declare(commands, "metadata", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="a .gguf file, any part of a split model")
+    parser.add_argument(
+        "get", nargs="?", default=argparse.SUPPRESS, metavar="KEY", help="the same as --get KEY"
+    )
     _metadata.add_options(parser)
     _metadata.add_option(parser, "remove", "KEY", "remove a key")
     parser.add_argument(

@@ -7,7 +7,7 @@ Where code of kernels came with the package (``cuda/prebuilt``) most processes c
 are blanks (blank.py), Numba is not imported, and a kernel that must be compiled after all is compiled by
 another process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
 ``numba.cuda`` is imported already, where there is neither CuPy nor torch and so no GPU, and with
-GGMLQ_COMPILE_HERE=1.
+GGMLQ_COMPILE_HERE=1. Where numba-cuda is missing, too, blanks tell what a card of another machine would take.
 With another compiler than the default there is no such code, and this process compiles.
 """
 
@@ -31,10 +31,12 @@ def _blank() -> bool:
 
     Without numba-cuda kernels that come with the package run, and others say so when they are loaded.
     """
-    has_arrays = "torch" in sys.modules or missing.has("cupy")
-    if COMPILER is not NUMBA or not has_arrays or any(map(_is_set, WATCHED)):
+    if COMPILER is not NUMBA or any(map(_is_set, WATCHED)):
         return False
-    return not missing.has("numba_cuda") or ("numba.cuda" not in sys.modules and bool(sys.executable))
+    has_arrays = "torch" in sys.modules or missing.has("cupy")
+    return not missing.has("numba_cuda") or (
+        has_arrays and "numba.cuda" not in sys.modules and bool(sys.executable)
+    )
 
 
 def _is_set(variable: str) -> bool:
@@ -47,10 +49,6 @@ def _refuse(problem: str) -> NoReturn:
         raise MissingDependencyError(
             f"{SWITCH}={COMPILER.name}: {COMPILER.package} {problem}; {way} (the extra cuda-mlir), or leave "
             f"{SWITCH} out of the environment, for {NUMBA.package}"
-        )
-    if not missing.has("cupy") and not missing.has("numba_cuda"):
-        raise MissingDependencyError(
-            f"CUDA: CuPy is not installed; arrays on a GPU are CuPy's; {missing.install_for_gpu()}"
         )
     raise MissingDependencyError(
         f"CUDA: numba-cuda {problem}; kernels that this process compiles are written in it; "
