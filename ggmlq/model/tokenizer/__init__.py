@@ -3,6 +3,7 @@
 tokenizer.py   Tokenizer: encode, decode, pieces, the tokens that begin and end a text
 vocabulary.py  the tokens with their kinds and scores, and the special ones
 special.py     the tokens that end a text, by their names; special tokens within a text
+prefixes.py    tokens that a text goes on with at a place
 sentence.py    SentencePiece: neighbours joined by score
 pairs.py       byte pairs: words cut by a rule, their bytes joined by rank
 unigram.py     unigram: the path of the best score through a text; its normalization

@@ -6,11 +6,12 @@ import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...base.text import short
 from ...errors import UnsupportedError
 from . import chat, sentence, special
 from .pairs import BYTES, Pairs
 from .unigram import Unigram
-from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, vocabulary
+from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, flag, vocabulary
 
 MODELS = {"llama": "SentencePiece", "gpt2": "byte pairs", "t5": "unigram"}
 
@@ -40,7 +41,7 @@ class Tokenizer:
         v = self.vocabulary
         if v.model not in MODELS:
             raise UnsupportedError(
-                f"tokenizer: tokenizer.ggml.model is {v.model!r}; known are "
+                f"tokenizer: tokenizer.ggml.model is {short(v.model)}; known are "
                 f"{', '.join(f'{name} ({what})' for name, what in MODELS.items())}; pass numbers of tokens"
             )
         begins, prefix, ends = v.model == "llama", v.model == "llama", v.model == "t5"
@@ -52,10 +53,9 @@ class Tokenizer:
             self._characters = True
             unigram = Unigram(v, metadata) if v.model == "t5" else None
             self._encode = unigram.encode if unigram else lambda text: sentence.encode(v, text)
-        flag = {name: metadata.get(f"tokenizer.ggml.add_{name}") for name in _FLAGS}
-        self._prefix = prefix if flag["space_prefix"] is None else bool(flag["space_prefix"])
-        self.adds_bos = begins if flag["bos_token"] is None else bool(flag["bos_token"])
-        self.adds_eos = ends if flag["eos_token"] is None else bool(flag["eos_token"])
+        self._prefix = flag(metadata, "add_space_prefix", prefix)
+        self.adds_bos = flag(metadata, "add_bos_token", begins)
+        self.adds_eos = flag(metadata, "add_eos_token", ends)
         self.bos, self.eos = v.special.get("bos"), v.special.get("eos")
         self.ends = special.ends(v)
         name = str(metadata.get("general.name", "")).lower()
@@ -148,6 +148,3 @@ class Tokenizer:
             "eos_token": "" if self.eos is None else self.vocabulary.tokens[self.eos],
         }
         return chat.rendered(self._template, messages, answer, names)
-
-
-_FLAGS = ("space_prefix", "bos_token", "eos_token")
