@@ -16,6 +16,7 @@ From a call down:
     weights.py     tensors by name
     config.py      sizes and settings from the metadata
     sampling.py    the choice of the next token
+    stopping.py    the tokens and texts after which a sequence ends
     tokenizer/     text to tokens and back, chat templates
 """
 

@@ -10,6 +10,9 @@ unigram.py     unigram: the path of the best score through a text; its normaliza
 words.py       rules that cut a text into words: expressions with classes of Unicode
 rules.py       these rules by the names that files use
 chat.py        chat templates, by Jinja2 where it is installed
+sandbox.py     its sandbox, where all that a template does is counted
+costs.py       filters, tests, methods and operators, with the work that each takes
+work.py        the limit of that work
 """
 
 from .tokenizer import Tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from operator import itemgetter
 
@@ -63,10 +63,16 @@ class Cutter:
     """
 
     def __init__(self, v: Vocabulary, strips: bool) -> None:
-        self._numbers, self._strips = v.numbers, strips
+        self._v, self._numbers, self._strips = v, v.numbers, strips
+        self._control: Prefixes | None = None
         special = [n for n, kind in enumerate(v.kinds) if kind in (CONTROL, USER_DEFINED, UNKNOWN)]
         self._all = Prefixes(v.tokens[n] for n in special)
         self._user = Prefixes(v.tokens[n] for n in special if v.kinds[n] == USER_DEFINED)
+
+    @property
+    def first(self) -> frozenset[str]:
+        """The letters that special tokens begin with."""
+        return self._all.first
 
     def parts(self, text: str, special: bool) -> Iterator[str | int]:
         """Pieces of text and numbers of tokens, in order; ``special``: control tokens are taken too."""
@@ -79,8 +85,19 @@ class Cutter:
         if at < len(text):
             yield text[at:]
 
+    def hidden(self, text: str, mark: Callable[[str], str]) -> str:
+        """A text with marks in place of the names of control tokens."""
+        if self._control is None:
+            kinds = zip(self._v.tokens, self._v.kinds, strict=True)
+            self._control = Prefixes(t for t, kind in kinds if kind in (CONTROL, UNKNOWN) or t in SHOWN)
+        pieces, at = [], 0
+        for start, _, token in self._taken(text, self._control):
+            pieces += [text[at:start], mark(token)]
+            at = start + len(token)
+        return "".join([*pieces, text[at:]])
+
     def _taken(self, text: str, tokens: Prefixes) -> list[tuple[int, int, str]]:
-        """Where tokens are taken, in order: starts, ends, tokens. Of those that overlap it is the longest one.
+        """Starts, ends and tokens that are taken, in order; of those that overlap the longest one.
 
         At each place only the longest token waits, and when it finds no room, the next shorter one that does.
         """

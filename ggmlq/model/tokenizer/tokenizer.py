@@ -78,9 +78,11 @@ class Tokenizer:
         whole : bool
             Tokens that begin and end a text are added, where the file wants them.
         special : bool
-            Names of control tokens within the text, such as ``<|im_end|>``, are these tokens.
+            Names of control tokens within the text, such as ``<|im_end|>``, are these tokens; in what
+            ``chat`` returns only those of the template are, not those that the messages hold.
         """
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        marked, names = (text.marked, text.names) if isinstance(text, chat.Conversation) else (text, {})
+        text = marked.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         numbers: list[int] = []
         if whole and self.adds_bos and self.bos is not None:
             numbers.append(self.bos)
@@ -90,7 +92,7 @@ class Tokenizer:
                 numbers.append(part)
             else:
                 spaced = self._prefix and behind_special and self.vocabulary.model == "llama"
-                numbers += self._encode(f" {part}" if spaced else part)
+                numbers += self._encode((" " if spaced else "") + (part.translate(names) if names else part))
             behind_special = isinstance(part, int)
         if whole and self.adds_eos and self.eos is not None:
             numbers.append(self.eos)
@@ -137,8 +139,10 @@ class Tokenizer:
         if text := decoder.decode(b"", True):
             yield text
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], answer: bool = True) -> str:
+    def chat(self, messages: Sequence[Mapping[str, Any]], answer: bool = True) -> chat.Conversation:
         """The text of a conversation by the file's template, which needs Jinja2.
+
+        The text is a ``str`` that ``encode`` takes as it is: names of control tokens in messages stay text.
 
         ``messages``: mappings with ``role`` and ``content``; ``answer``: the text ends where the model's
         answer begins.
@@ -147,4 +151,4 @@ class Tokenizer:
             "bos_token": "" if self.bos is None else self.vocabulary.tokens[self.bos],
             "eos_token": "" if self.eos is None else self.vocabulary.tokens[self.eos],
         }
-        return chat.rendered(self._template, messages, answer, names)
+        return chat.conversation(self._template, messages, answer, names, self._cutter)

@@ -130,7 +130,7 @@ def _charsmap(metadata: Mapping[str, Any]) -> tuple[list[int], bytes]:
     size = int.from_bytes(data[:4], "little") // 4 * 4
     if len(data) < 4 + size:
         raise GGUFError(
-            f"tokenizer: tokenizer.ggml.precompiled_charsmap has {len(data):,} bytes and a table of {size:,}; "
-            "the file is damaged; pass numbers of tokens"
+            f"tokenizer: tokenizer.ggml.precompiled_charsmap has {len(data):,} bytes and a table of "
+            f"{size:,}; the file is damaged; pass numbers of tokens"
         )
     return np.frombuffer(data[4 : 4 + size], "<u4").tolist(), data[4 + size :]

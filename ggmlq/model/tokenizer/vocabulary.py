@@ -85,7 +85,7 @@ def flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def listed(metadata: Mapping[str, Any], key: str, of: type) -> list[Any]:
-    """A list of the tokenizer, each of whose values has a type; a list of none where the file has no such key."""
+    """A list of the tokenizer, each of whose values has a type; of none where there is no such key."""
     values = metadata.get(f"tokenizer.ggml.{key}", ())
     if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or np.ndim(values) == 1):
         raise wrong(key, values, "it is a list")
@@ -100,8 +100,8 @@ def listed(metadata: Mapping[str, Any], key: str, of: type) -> list[Any]:
 def wrong(key: str, value: object, rule: str) -> GGUFError:
     """The error for a value of the tokenizer's that breaks a rule."""
     return GGUFError(
-        f"tokenizer: tokenizer.ggml.{key} is or has {short(value)}; {rule}; the file is damaged; pass numbers "
-        "of tokens"
+        f"tokenizer: tokenizer.ggml.{key} is or has {short(value)}; {rule}; the file is damaged; pass "
+        "numbers of tokens"
     )
 
 
