@@ -34,8 +34,8 @@ class Timing:
 
     def words(self, tokens: int, least: int = 1) -> str:
         """``50 tokens, 12.3 a second``: so many tokens, and the pace, if as many as ``least`` were timed."""
-        pace = f", {self.rate:,.1f} a second" if self.tokens >= least and self.seconds else ""
-        return f"{tokens:,} token{'' if tokens == 1 else 's'}{pace}"
+        speed = f", {self.rate:,.1f} a second" if self.tokens >= least and self.seconds else ""
+        return f"{tokens:,} token{'' if tokens == 1 else 's'}{speed}"
 
     def facts(self) -> dict[str, Any]:
         """The facts as JSON has them."""

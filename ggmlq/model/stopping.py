@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from numbers import Integral
+from typing import Any
 
 from ..base.text import short
 from ..errors import DTypeError
@@ -20,7 +21,9 @@ class Stop:
     """
 
     def __init__(self, stop: Stops, tokenizer: Callable[[], Tokenizer]) -> None:
-        items = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [None]
+        items: list[Any] = (
+            [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [None]
+        )
         if not all(isinstance(item, Integral) or (isinstance(item, str) and item) for item in items):
             raise DTypeError(
                 f"generate: stop={short(stop)}; it is a text, or a collection of texts or of tokens, and no "

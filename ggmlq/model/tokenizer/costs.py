@@ -180,11 +180,11 @@ TESTS: dict[str, Cost] = {
 
 def operator(work: Work, sign: str, left: Any, right: Any) -> None:
     """An operator between two values."""
-    if isinstance(left, Real) and isinstance(right, Real):
-        if sign == "**" and isinstance(left, int) and isinstance(right, int):
-            work.take(max(right, 0) * left.bit_length())
+    if isinstance(left, int) and isinstance(right, int):
+        work.take(max(right, 0) * left.bit_length() if sign == "**" else 0)
+    elif isinstance(left, Real) and isinstance(right, Real):
         return
-    if sign == "%" and isinstance(left, str):
+    elif sign == "%" and isinstance(left, str):
         formatted(work, left, right)
     elif sign == "*":
         times = next((value for value in (left, right) if isinstance(value, int)), 0)

@@ -157,15 +157,16 @@ class Limited(ImmutableSandboxedEnvironment):
         functions |= {"cycler": Cycler, "joiner": Joiner, "raise_exception": _refuse, "strftime_now": _now}
         self.globals = functions
         self._functions = list(functions.values())
-        filters = self.filters | {"tojson": _to_json}
+        filters: dict[str, Any] = self.filters | {"tojson": _to_json}
         self.filters = {name: self._guarded(filters[name], cost) for name, cost in costs.FILTERS.items()}
         self.filters |= {
             "_counted": self._counted, "_weighed": work.weighed, "_measured": work.measured,
             "_held": lambda value: Held(work, work.listed(value)),
-            "_charged": lambda value, amount: (work.take(amount), value)[1],
+            "_charged": self._charged,
         }  # fmt: skip
+        tests: dict[str, Any] = self.tests
         self.tests = {
-            name: self._guarded(test, costs.TESTS.get(name, costs.free)) for name, test in self.tests.items()
+            name: self._guarded(test, costs.TESTS.get(name, costs.free)) for name, test in tests.items()
         }
 
     def joined(self, parts: tuple[Any, ...]) -> str:
@@ -176,6 +177,11 @@ class Limited(ImmutableSandboxedEnvironment):
         """The items that a loop or a call goes through, counted before it begins."""
         value = self.work.listed(value)
         self.work.take(each * len(value) if hasattr(value, "__len__") else 0)
+        return value
+
+    def _charged(self, value: Any, amount: int) -> Any:
+        """A value, for which so much work is counted."""
+        self.work.take(amount)
         return value
 
     def _guarded(self, function: Callable[..., Any], cost: costs.Cost) -> Callable[..., Any]:

@@ -70,7 +70,7 @@ def vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
             continue
         if not isinstance(number, Integral):
             raise wrong(f"{name}_token_id", number, "it is the number of a token")
-        if 0 <= number < len(texts):
+        if 0 <= int(number) < len(texts):
             special[name] = int(number)
     pre = metadata.get("tokenizer.ggml.pre")
     return Vocabulary(model, str(pre or "default"), texts, kinds, scores, special)
