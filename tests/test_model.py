@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.errors import GGMLQError, GGUFError, ShapeError, UnsupportedError
+from ggmlq.errors import DTypeError, GGMLQError, GGUFError, ShapeError, UnsupportedError
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned, turns
 from ggmlq.model.sampling import Sampling
@@ -277,6 +277,30 @@ def test_attention_in_steps_is_attention(model_file, fresh):
 # --- generation -------------------------------------------------------------------------------
 
 
+def test_generation_ends_at_a_text(model_file, fresh):
+    m = gq.model.load(model_file("llama"), arithmetic="exact")
+    pieces = [m.tokenizer.piece(token, True) for token in range(m.vocabulary)]
+    drawn = list(m.generate([1, 5], 12, temperature=9.0, seed=3))
+    text = b"".join(pieces[token] for token in drawn)
+    for _ in range(20):
+        begin = int(fresh.integers(len(text)))
+        part = text[begin : begin + int(fresh.integers(1, 8))].decode("utf-8", "ignore")
+        lengths = [k for k in range(1, 13) if part.encode() in b"".join(pieces[t] for t in drawn[:k])]
+        for stop in (part, [part], {part, "never said"}, [part, 10**6]):
+            if part:
+                found = list(m.generate([1, 5], 12, temperature=9.0, seed=3, stop=stop))
+                assert found == drawn[: min(lengths, default=12)]
+    tokens = [list(m.generate(one, 8)) for one in ([1, 5], [1, 7, 9])]
+    stop = pieces[tokens[0][2]].decode("utf-8", "replace") or "x"
+    steps = np.stack(list(m.generate([[1, 5], [1, 7, 9]], 8, stop=stop))).T.tolist()
+    for column, one in zip(steps, ([1, 5], [1, 7, 9]), strict=True):
+        alone = list(m.generate(one, 8, stop=stop))
+        assert column == (alone + [-1] * 8)[: len(column)]
+    for wrong in ("", ["a", ""], 5, [2.5], [None]):
+        with pytest.raises(DTypeError, match="it is a text, or a collection"):
+            m.generate([1, 5], 2, stop=wrong)
+
+
 def test_generation(model_file, fresh):
     m = gq.model.load(model_file("llama"), cache="f32")
     tokens = tokens_of(fresh, 5)
@@ -285,6 +309,7 @@ def test_generation(model_file, fresh):
     assert list(m.generate(tokens, 0)) == []
     assert next(m.generate(tokens, 1)) == greedy[0]
     assert list(m.generate(tokens, 6, stop=greedy[:1])) == greedy[:1]
+    assert list(m.generate(tokens, 6, stop=np.array(greedy[:1]))) == greedy[:1]
     drawn = [list(m.generate(tokens, 6, temperature=5.0, seed=s)) for s in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert list(m.generate(tokens, 6, temperature=1.0, top_k=1)) == greedy

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, Self
@@ -46,6 +47,25 @@ _MATRICES, _RECORDINGS = "matrices", "recordings"
 MOST_RECORDINGS = {"cpu": 64, "cuda": 128}  # of an array: some kilobytes each, more on the host
 _uses = itertools.count()
 INTEGERS = (int, np.integer)
+
+
+class _Making(threading.local):
+    """The seconds that a thread has spent in making prepared copies."""
+
+    seconds, depth = 0.0, 0
+
+    def timed(self, make: Callable[[], Any]) -> Any:
+        """The result of ``make``; of copies that are made of each other the whole counts."""
+        begin, self.depth = time.perf_counter(), self.depth + 1
+        try:
+            return make()
+        finally:
+            self.depth -= 1
+            if not self.depth:
+                self.seconds += time.perf_counter() - begin
+
+
+MAKING = _Making()
 
 
 class Recording:
@@ -125,10 +145,10 @@ class PreparedCopies:
         with LOCKS.of(self):
             if make not in self._prepared:
                 if is_host(self.memory):
-                    self._prepared[make] = make(self)
+                    self._prepared[make] = MAKING.timed(lambda: make(self))
                 else:
                     what = f"{self!r} is not yet in the order that this kernel reads"
-                    self._prepared[make] = cuda_device().once(what, lambda: make(self))
+                    self._prepared[make] = MAKING.timed(lambda: cuda_device().once(what, lambda: make(self)))
             return self._prepared[make]
 
     def _following(self, make: Callable[[Any], Any]) -> Any:

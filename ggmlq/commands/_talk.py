@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..arrays.prepared import MAKING
 from ..base.devices import to_host
 from ..errors import ShapeError
 from ..model import Model
 from ..model.batch import RECORDED
 from ..model.sampling import Sampling
+
+FEW = 32  # tokens of a prompt; one of fewer takes as long as its kernels take to load
 
 
 @dataclass
@@ -27,6 +31,11 @@ class Timing:
     def rate(self) -> float:
         """Tokens a second; 0 where there were none."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+    def words(self, tokens: int, least: int = 1) -> str:
+        """``50 tokens, 12.3 a second``: so many tokens, and the pace, if as many as ``least`` were timed."""
+        speed = f", {self.rate:,.1f} a second" if self.tokens >= least and self.seconds else ""
+        return f"{tokens:,} token{'' if tokens == 1 else 's'}{speed}"
 
     def facts(self) -> dict[str, Any]:
         """The facts as JSON has them."""
@@ -46,6 +55,7 @@ class Talk:
     said: Timing = field(default_factory=Timing)
     reason: str = "interrupted"  # why an answer ended: stop, length, context
     count: int = 0  # tokens of all answers
+    prepared: float = 0.0  # seconds in which weights were brought into the order that kernels read
 
     def __post_init__(self) -> None:
         self.cache = self.model.cache(self.positions)
@@ -64,9 +74,8 @@ class Talk:
             same += 1
         self.tokens, self.reason = list(tokens[:same]), "interrupted"
         self.cache.truncate(same)
-        begin = time.perf_counter()
-        self._logits = _arrived(self.model.prompt(tokens[same:], self.cache))
-        self.read.seconds += time.perf_counter() - begin
+        with self._timed(self.read):
+            self._logits = _arrived(self.model.prompt(tokens[same:], self.cache))
         self.read.tokens += len(tokens) - same
         self.tokens = list(tokens)
 
@@ -87,13 +96,23 @@ class Talk:
                 self.reason = "context"
                 return
             if following is None:
-                begin = time.perf_counter()
-                following = _arrived(self.model.run(np.array([token]), self.cache)[-1])
-                self.said.seconds += time.perf_counter() - begin
+                with self._timed(self.said):
+                    following = _arrived(self.model.run(np.array([token]), self.cache)[-1])
             self._logits = following
             self.said.tokens += 1
             self.tokens.append(token)
         self.reason = "length"
+
+    @contextmanager
+    def _timed(self, timing: Timing) -> Iterator[None]:
+        """Count the seconds of some work, and apart those in which weights were prepared for it."""
+        begin, before = time.perf_counter(), MAKING.seconds
+        try:
+            yield
+        finally:
+            prepared = MAKING.seconds - before
+            self.prepared += prepared
+            timing.seconds += time.perf_counter() - begin - prepared
 
     def _drawn(self, ahead: bool) -> tuple[int, Any]:
         """The next token, and the logits behind it if the step began before the token arrived from a GPU."""

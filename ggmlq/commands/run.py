@@ -18,7 +18,7 @@ from ..errors import ShapeError, UnsupportedError
 from ..model import Model, load
 from ..model.sampling import Sampling
 from . import _plain, _quality
-from ._talk import Talk
+from ._talk import FEW, Talk
 
 ANSWER = 256  # tokens
 CHAT = 4096  # positions of a conversation, if the model has as many
@@ -128,8 +128,9 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
     return {
         "model": str(args.model), "architecture": talk.model.config.architecture, "prompt": tokens,
         "tokens": answer, "text": None if args.tokens else talk.model.tokenizer.decode(answer),
-        "ended": talk.reason or "interrupted", "context": talk.positions, "read": talk.read.facts(),
-        "generated": talk.said.facts() | {"tokens": talk.count}, **_memory(talk),
+        "ended": talk.reason or "interrupted", "context": talk.positions,
+        "prepared": {"seconds": talk.prepared},
+        "read": talk.read.facts(), "generated": talk.said.facts() | {"tokens": talk.count}, **_memory(talk),
     }  # fmt: skip
 
 
@@ -150,8 +151,8 @@ def _close(talk: Talk) -> None:
     m = _memory(talk)
     most = "" if m["peak_bytes"] is None else f", memory at most {size(m['peak_bytes'])}"
     print(
-        f"read {talk.read.tokens:,} tokens, {talk.read.rate:,.1f} a second; generated {talk.count:,}, "
-        f"{talk.said.rate:,.1f} a second; weights {size(m['weights_bytes'])}, keys and values "
+        f"prepared in {talk.prepared:.1f} s; read {talk.read.words(talk.read.tokens, FEW)}; generated "
+        f"{talk.said.words(talk.count)}; weights {size(m['weights_bytes'])}, keys and values "
         f"{size(m['cache_bytes'])}{most}",
         file=sys.stderr,
     )

@@ -19,6 +19,7 @@ From a call down:
     frame.py       the tensors that a model of these sizes has, held against those of the file
     finite.py      numbers that are not finite, told in words
     sampling.py    the choice of the next token
+    stopping.py    the tokens and texts after which a sequence ends
     tokenizer/     text to tokens and back, chat templates
 """
 

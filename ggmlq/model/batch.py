@@ -97,13 +97,14 @@ def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list
 def continued(
     together: Callable[[list[Piece], Sequence[Part], bool], Any], caches: Sequence[Cache],
     beginnings: Iterable[list[Piece]], n: int, draw: Callable[[Any, list[int]], Sequence[int]],
-    best: Best | None, stop: frozenset[int],
+    best: Best | None, ends: Callable[[int, int], bool],
 ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
     """Yield up to n steps, a token for each sequence in each, -1 for those that ended.
 
     ``together(pieces, parts, last)``: logits behind pieces of sequences. ``draw(rows, sequences)``: their
     tokens. ``best(rows)``: the best tokens on a GPU, and a function that waits for them; with it a step
     begins before the tokens that it goes on from have arrived on the host, in vain where a sequence ends.
+    ``ends(sequence, token)``: true for the last token of a sequence.
     """
     parts = [part for cache in caches for part in cache.parts]
     logits: dict[int, Any] = {}
@@ -124,7 +125,7 @@ def continued(
                 following = together([Piece(b, ids[j : j + 1]) for j, b in enumerate(live)], parts, True)
             step[live] = arrived()
         yield step
-        going = [j for j, b in enumerate(live) if step[b] not in stop]
+        going = [j for j, b in enumerate(live) if not ends(b, int(step[b]))]
         if not going or i + 1 == n:
             return
         some, live = len(going) < len(live), [live[j] for j in going]

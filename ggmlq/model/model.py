@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, overload
 
@@ -22,6 +22,7 @@ from .finite import finite, walking
 from .replay import replayed
 from .sampling import Sampling
 from .step import Array, Step
+from .stopping import Stop, Stops
 from .tokenizer import Tokenizer
 from .weights import Weights
 
@@ -154,16 +155,16 @@ class Model:
     @overload
     def generate(
         self, tokens: Sequence[int], n: int, temperature: float = ..., *, top_k: int = ...,
-        top_p: float = ..., seed: int | None = ..., stop: Collection[int] = ...,
+        top_p: float = ..., seed: int | None = ..., stop: Stops = ...,
     ) -> Iterator[int]: ...  # fmt: skip
     @overload
     def generate(
         self, tokens: Sequence[Sequence[int]], n: int, temperature: float = ..., *, top_k: int = ...,
-        top_p: float = ..., seed: int | None = ..., stop: Collection[int] = ...,
+        top_p: float = ..., seed: int | None = ..., stop: Stops = ...,
     ) -> Iterator[NDArray[np.int64]]: ...  # fmt: skip
     def generate(
         self, tokens: Any, n: int, temperature: float = 0.0, *, top_k: int = 0, top_p: float = 1.0,
-        seed: int | None = None, stop: Collection[int] = (),
+        seed: int | None = None, stop: Stops = (),
     ) -> Iterator[Any]:  # fmt: skip
         """Yield up to ``n`` tokens that follow, each as soon as it is there.
 
@@ -178,8 +179,8 @@ class Model:
             0 takes the most likely token each time. Above it tokens are drawn, from the ``top_k`` best ones
             (0: all) and of these from the fewest whose shares reach ``top_p``; a seed repeats the draw.
             Several sequences draw independently of each other.
-        stop : collection of int
-            Tokens after which it ends, such as ``m.tokenizer.ends``; they are yielded too.
+        stop : str, or collection of int or str
+            Tokens or texts that end it, such as ``m.tokenizer.ends`` or ``"User:"``; they are yielded too.
         """
         sequences = self._sequences("generate", tokens)
         sampling = Sampling(temperature, top_k, top_p)
@@ -198,7 +199,7 @@ class Model:
             caches = [self.cache(length) for length in lengths]
         pieces, draw = portions(sequences, BATCH), partial(sampling.draw_each, rngs=rngs)
         best = None if temperature else self.best
-        steps = continued(self._together, caches, pieces, n, draw, best, frozenset(stop))
+        steps = continued(self._together, caches, pieces, n, draw, best, Stop(stop, lambda: self.tokenizer))
         return steps if batch else (int(step[0]) for step in steps)
 
     def nodes(

@@ -9,9 +9,10 @@ from typing import Any
 from ...errors import GGUFError
 from . import words
 from .rules import Rule, rule
-from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary, listed
 
-REMEMBERED = 1 << 16  # words whose tokens are remembered
+REMEMBERED = 1 << 22  # characters of words and tokens of them that are remembered
+A_WORD = 64  # what a word takes beside these
 
 
 def _letters() -> list[str]:
@@ -29,8 +30,7 @@ class Pairs:
     """The joiner of byte pairs of a vocabulary."""
 
     def __init__(self, v: Vocabulary, metadata: Mapping[str, Any]) -> None:
-        merges = metadata.get("tokenizer.ggml.merges")
-        if merges is None:
+        if metadata.get("tokenizer.ggml.merges") is None:
             raise GGUFError(
                 "tokenizer: a vocabulary of byte pairs (gpt2) without tokenizer.ggml.merges; it cannot be "
                 "joined; convert the model again"
@@ -39,11 +39,12 @@ class Pairs:
         self._v = v
         self._split = words.splitter(self.rule.steps)
         self._ranks: dict[tuple[str, str], int] = {}
-        for rank, merge in enumerate(merges):
-            at = str(merge).find(" ", 1)
+        for rank, merge in enumerate(listed(metadata, "merges", str)):
+            at = merge.find(" ", 1)
             if at > 0:
                 self._ranks.setdefault((merge[:at], merge[at + 1 :]), rank)
         self._memory: dict[str, list[int]] = {}
+        self._remembered = 0
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text without special ones."""
@@ -52,11 +53,16 @@ class Pairs:
         return [number for word in self._split(text) for number in self._word(word)]
 
     def _word(self, word: str) -> list[int]:
-        if word not in self._memory:
-            if len(self._memory) > REMEMBERED:
-                self._memory.clear()
-            self._memory[word] = self._joined(word)
-        return self._memory[word]
+        numbers = self._memory.get(word)
+        if numbers is None:
+            numbers = self._joined(word)
+            size = len(word) + len(numbers) + A_WORD
+            if self._remembered + size > REMEMBERED:
+                self._memory, self._remembered = {}, 0
+            if size <= REMEMBERED:
+                self._memory[word] = numbers
+                self._remembered += size
+        return numbers
 
     def _joined(self, word: str) -> list[int]:
         letters = "".join(LETTERS[byte] for byte in word.encode()) if self.rule.as_bytes else word

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...base.text import short
 from ...errors import UnsupportedError
 
 SUFFIXES = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -102,8 +103,8 @@ def rule(name: str) -> Rule:
     """The rule of a name; an error that lists those that there are."""
     if name not in RULES:
         raise UnsupportedError(
-            f"tokenizer: tokenizer.ggml.pre is {name!r}, a rule for words that is not known here; known are "
-            f"{', '.join(sorted(RULES))}; pass numbers of tokens, or change the key to the name of a rule "
-            "that cuts alike (`ggmlq metadata`)"
+            f"tokenizer: tokenizer.ggml.pre is {short(name)}, a rule for words that is not known here; known "
+            f"are {', '.join(sorted(RULES))}; pass numbers of tokens, or change the key to the name of a "
+            "rule that cuts alike (`ggmlq metadata`)"
         )
     return RULES[name]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
 
+from .prefixes import Prefixes
 from .vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
 
 # Names of tokens that end a turn or a text: files do not say which these are.
@@ -59,39 +63,69 @@ class Cutter:
     """
 
     def __init__(self, v: Vocabulary, strips: bool) -> None:
-        self._numbers, self._strips = v.numbers, strips
+        self._v, self._numbers, self._strips = v, v.numbers, strips
+        self._control: Prefixes | None = None
         special = [n for n, kind in enumerate(v.kinds) if kind in (CONTROL, USER_DEFINED, UNKNOWN)]
-        self._all = self._longest_first(v, special)
-        self._user = self._longest_first(v, [n for n in special if v.kinds[n] == USER_DEFINED])
+        self._all = Prefixes(v.tokens[n] for n in special)
+        self._user = Prefixes(v.tokens[n] for n in special if v.kinds[n] == USER_DEFINED)
 
-    @staticmethod
-    def _longest_first(v: Vocabulary, numbers: list[int]) -> list[re.Pattern[str]]:
-        """Tokens by length, those of one length as one expression."""
-        by_length: dict[int, list[str]] = {}
-        for number in numbers:
-            by_length.setdefault(len(v.tokens[number].encode()), []).append(v.tokens[number])
-        lengths = sorted(by_length, reverse=True)
-        return [re.compile("|".join(map(re.escape, by_length[length]))) for length in lengths]
+    @property
+    def first(self) -> frozenset[str]:
+        """The letters that special tokens begin with."""
+        return self._all.first
 
     def parts(self, text: str, special: bool) -> Iterator[str | int]:
         """Pieces of text and numbers of tokens, in order; ``special``: control tokens are taken too."""
-        pieces: list[str | int] = [text] if text else []
-        for pattern in self._all if special else self._user:
-            if any(isinstance(piece, str) and pattern.search(piece) for piece in pieces):
-                pieces = [part for piece in pieces for part in self._cut(piece, pattern)]
-        yield from pieces
-
-    def _cut(self, piece: str | int, pattern: re.Pattern[str]) -> Iterator[str | int]:
-        if isinstance(piece, int):
-            yield piece
-            return
         at = 0
-        for match in pattern.finditer(piece):
-            if match.start() > at:
-                yield piece[at : match.start()]
-            yield self._numbers[match.group()]
-            at = match.end()
-            if self._strips and match.group() not in UNSTRIPPED:
-                at += len(piece) - at - len(piece[at:].lstrip(" \t\n\v\f\r"))
-        if at < len(piece):
-            yield piece[at:]
+        for start, end, token in self._taken(text, self._all if special else self._user):
+            if start > at:
+                yield text[at:start]
+            yield self._numbers[token]
+            at = end
+        if at < len(text):
+            yield text[at:]
+
+    def hidden(self, text: str, mark: Callable[[str], str]) -> str:
+        """A text with marks in place of the names of control tokens."""
+        if self._control is None:
+            kinds = zip(self._v.tokens, self._v.kinds, strict=True)
+            self._control = Prefixes(t for t, kind in kinds if kind in (CONTROL, UNKNOWN) or t in SHOWN)
+        pieces, at = [], 0
+        for start, _, token in self._taken(text, self._control):
+            pieces += [text[at:start], mark(token)]
+            at = start + len(token)
+        return "".join([*pieces, text[at:]])
+
+    def _taken(self, text: str, tokens: Prefixes) -> list[tuple[int, int, str]]:
+        """Starts, ends and tokens that are taken, in order; of those that overlap the longest one.
+
+        At each place only the longest token waits, and when it finds no room, the next shorter one that does.
+        """
+        queue: list[tuple[int, int, str]] = []
+        for start in [i for i, letter in enumerate(text) if letter in tokens.first]:
+            for token in islice(tokens.at(text, start), 1):
+                queue.append((-len(token.encode()), start, token))
+        heapq.heapify(queue)
+        taken: list[tuple[int, int, str]] = []
+        while queue:
+            _, start, token = heapq.heappop(queue)
+            behind = bisect_right(taken, start, key=itemgetter(0))
+            if behind and taken[behind - 1][1] > start:
+                continue
+            room = (taken[behind][0] if behind < len(taken) else len(text)) - start
+            if len(token) <= room:
+                taken.insert(behind, (start, self._end(text, start, token, start + room), token))
+                continue
+            for shorter in tokens.at(text, start):
+                if len(shorter) <= room:
+                    heapq.heappush(queue, (-len(shorter.encode()), start, shorter))
+                    break
+        return taken
+
+    def _end(self, text: str, start: int, token: str, most: int) -> int:
+        """The place behind a token, and behind the whitespace that it takes away."""
+        end = start + len(token)
+        if self._strips and token not in UNSTRIPPED:
+            while end < most and text[end] in " \t\n\v\f\r":
+                end += 1
+        return end

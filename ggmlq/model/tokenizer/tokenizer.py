@@ -6,11 +6,12 @@ import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...base.text import short
 from ...errors import UnsupportedError
 from . import chat, sentence, special
 from .pairs import BYTES, Pairs
 from .unigram import Unigram
-from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, vocabulary
+from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, flag, vocabulary
 
 MODELS = {"llama": "SentencePiece", "gpt2": "byte pairs", "t5": "unigram"}
 
@@ -40,7 +41,7 @@ class Tokenizer:
         v = self.vocabulary
         if v.model not in MODELS:
             raise UnsupportedError(
-                f"tokenizer: tokenizer.ggml.model is {v.model!r}; known are "
+                f"tokenizer: tokenizer.ggml.model is {short(v.model)}; known are "
                 f"{', '.join(f'{name} ({what})' for name, what in MODELS.items())}; pass numbers of tokens"
             )
         begins, prefix, ends = v.model == "llama", v.model == "llama", v.model == "t5"
@@ -52,10 +53,9 @@ class Tokenizer:
             self._characters = True
             unigram = Unigram(v, metadata) if v.model == "t5" else None
             self._encode = unigram.encode if unigram else lambda text: sentence.encode(v, text)
-        flag = {name: metadata.get(f"tokenizer.ggml.add_{name}") for name in _FLAGS}
-        self._prefix = prefix if flag["space_prefix"] is None else bool(flag["space_prefix"])
-        self.adds_bos = begins if flag["bos_token"] is None else bool(flag["bos_token"])
-        self.adds_eos = ends if flag["eos_token"] is None else bool(flag["eos_token"])
+        self._prefix = flag(metadata, "add_space_prefix", prefix)
+        self.adds_bos = flag(metadata, "add_bos_token", begins)
+        self.adds_eos = flag(metadata, "add_eos_token", ends)
         self.bos, self.eos = v.special.get("bos"), v.special.get("eos")
         self.ends = special.ends(v)
         name = str(metadata.get("general.name", "")).lower()
@@ -78,9 +78,11 @@ class Tokenizer:
         whole : bool
             Tokens that begin and end a text are added, where the file wants them.
         special : bool
-            Names of control tokens within the text, such as ``<|im_end|>``, are these tokens.
+            Names of control tokens within the text, such as ``<|im_end|>``, are these tokens; in what
+            ``chat`` returns only those of the template are, not those that the messages hold.
         """
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        marked, names = (text.marked, text.names) if isinstance(text, chat.Conversation) else (text, {})
+        text = marked.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         numbers: list[int] = []
         if whole and self.adds_bos and self.bos is not None:
             numbers.append(self.bos)
@@ -90,7 +92,7 @@ class Tokenizer:
                 numbers.append(part)
             else:
                 spaced = self._prefix and behind_special and self.vocabulary.model == "llama"
-                numbers += self._encode(f" {part}" if spaced else part)
+                numbers += self._encode((" " if spaced else "") + (part.translate(names) if names else part))
             behind_special = isinstance(part, int)
         if whole and self.adds_eos and self.eos is not None:
             numbers.append(self.eos)
@@ -137,8 +139,10 @@ class Tokenizer:
         if text := decoder.decode(b"", True):
             yield text
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], answer: bool = True) -> str:
+    def chat(self, messages: Sequence[Mapping[str, Any]], answer: bool = True) -> chat.Conversation:
         """The text of a conversation by the file's template, which needs Jinja2.
+
+        The text is a ``str`` that ``encode`` takes as it is: names of control tokens in messages stay text.
 
         ``messages``: mappings with ``role`` and ``content``; ``answer``: the text ends where the model's
         answer begins.
@@ -147,7 +151,4 @@ class Tokenizer:
             "bos_token": "" if self.bos is None else self.vocabulary.tokens[self.bos],
             "eos_token": "" if self.eos is None else self.vocabulary.tokens[self.eos],
         }
-        return chat.rendered(self._template, messages, answer, names)
-
-
-_FLAGS = ("space_prefix", "bos_token", "eos_token")
+        return chat.conversation(self._template, messages, answer, names, self._cutter)

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
+from ...errors import GGUFError
+from .prefixes import Prefixes
 from .sentence import SPACE
-from .vocabulary import NORMAL, UNUSED, USER_DEFINED, Vocabulary
+from .vocabulary import NORMAL, UNUSED, USER_DEFINED, Vocabulary, flag, listed
 
 UNKNOWN_PENALTY = 10.0  # below the lowest score
 LONGEST = 64  # characters that a replacement is for
+MOST_REPLACED = 256  # bytes of a replacement; the longest of Unicode's own has 33
 
 
 class Unigram:
@@ -27,20 +31,15 @@ class Unigram:
 
     def __init__(self, v: Vocabulary, metadata: Mapping[str, Any]) -> None:
         self._v = v
-        normal = [score for score, kind in zip(v.scores, v.kinds, strict=False) if kind == NORMAL]
+        normal = [score for score, kind in zip(v.scores, v.kinds, strict=True) if kind == NORMAL]
         self._unknown = min(normal, default=0.0) - UNKNOWN_PENALTY
         kinds = (NORMAL, USER_DEFINED, UNUSED)
-        self._tokens = {t: n for n, (t, k) in enumerate(zip(v.tokens, v.kinds, strict=False)) if k in kinds}
-        self._longest = max(map(len, self._tokens), default=0)
-        self._whole = sorted((v.tokens[n] for n in self._tokens.values() if v.kinds[n] == USER_DEFINED),
-                             key=len, reverse=True)  # fmt: skip
-        self._prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
-        self._merge = bool(metadata.get("tokenizer.ggml.remove_extra_whitespaces", False))
-        raw = metadata.get("tokenizer.ggml.precompiled_charsmap")
-        raw = b"" if raw is None else np.asarray(list(raw)).astype(np.uint8).tobytes()
-        size = int.from_bytes(raw[:4], "little")
-        self._table = np.frombuffer(raw[4 : 4 + size // 4 * 4], "<u4").tolist()
-        self._replacements = raw[4 + size :]
+        self._tokens = {t: n for n, (t, k) in enumerate(zip(v.tokens, v.kinds, strict=True)) if k in kinds}
+        self._known = Prefixes(self._tokens)
+        self._whole = Prefixes(v.tokens[n] for n in self._tokens.values() if v.kinds[n] == USER_DEFINED)
+        self._prefix = flag(metadata, "add_space_prefix", False)
+        self._merge = flag(metadata, "remove_extra_whitespaces", False)
+        self._table, self._replacements = _charsmap(metadata)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text without special ones."""
@@ -48,14 +47,13 @@ class Unigram:
         best: list[tuple[float, int, int]] = [(0.0, 0, 0)] + [(-math.inf, 0, 0)] * len(text)
         for start in range(len(text)):
             score = best[start][0]
-            for end in range(start + 1, min(start + self._longest, len(text)) + 1):
-                number = self._tokens.get(text[start:end])
-                if number is not None:
-                    user = self._v.kinds[number] == USER_DEFINED
-                    sum_ = score + (0.0 if user else self._v.scores[number])
-                    if sum_ > best[end][0]:
-                        best[end] = sum_, number, start
-            if text[start] not in self._tokens and score + self._unknown > best[start + 1][0]:
+            end = 0
+            for token in self._known.at(text, start):  # the shortest comes last
+                number, end = self._tokens[token], start + len(token)
+                sum_ = score + (0.0 if self._v.kinds[number] == USER_DEFINED else self._v.scores[number])
+                if sum_ > best[end][0]:
+                    best[end] = sum_, number, start
+            if end != start + 1 and score + self._unknown > best[start + 1][0]:
                 best[start + 1] = score + self._unknown, self._v.unknown, start
         numbers: list[int] = []
         at = len(text)
@@ -88,9 +86,8 @@ class Unigram:
 
     def _replaced(self, text: str, at: int) -> tuple[str, int]:
         """The replacement at a place of a text, and the number of characters that it is for."""
-        for whole in self._whole:
-            if text.startswith(whole, at):
-                return whole, len(whole)
+        for whole in self._whole.at(text, at):
+            return whole, len(whole)
         found_at, found_length = -1, 0
         node, length = self._base(0), 0
         for length_in_text, letter in enumerate(text[at : at + LONGEST], 1):
@@ -108,7 +105,13 @@ class Unigram:
                 break
         if found_at < 0 or not self._table:
             return text[at], 1
-        end = self._replacements.find(b"\0", found_at)
+        end = self._replacements.find(b"\0", found_at, found_at + MOST_REPLACED + 1)
+        if end < 0:
+            raise GGUFError(
+                f"tokenizer: the replacement at {found_at:,} of tokenizer.ggml.precompiled_charsmap has no "
+                f"end within {MOST_REPLACED} bytes; each is a short text that ends with a 0; the file is "
+                "damaged; pass numbers of tokens"
+            )
         return self._replacements[found_at:end].decode("utf-8", "replace"), found_length
 
     def _base(self, node: int) -> int:
@@ -116,3 +119,18 @@ class Unigram:
             return 0
         entry = self._table[node]
         return int(entry >> 10 << ((entry & 1 << 9) >> 6))
+
+
+def _charsmap(metadata: Mapping[str, Any]) -> tuple[list[int], bytes]:
+    """The table of the normalization and its replacements; of a file without one both are empty."""
+    value = metadata.get("tokenizer.ggml.precompiled_charsmap")
+    if value is None or len(value := listed(metadata, "precompiled_charsmap", Integral)) < 4:
+        return [], b""
+    data = np.array(value).astype(np.uint8).tobytes()
+    size = int.from_bytes(data[:4], "little") // 4 * 4
+    if len(data) < 4 + size:
+        raise GGUFError(
+            f"tokenizer: tokenizer.ggml.precompiled_charsmap has {len(data):,} bytes and a table of "
+            f"{size:,}; the file is damaged; pass numbers of tokens"
+        )
+    return np.frombuffer(data[4 : 4 + size], "<u4").tolist(), data[4 + size :]
