@@ -109,10 +109,10 @@ def last_sentence(outcomes: Sequence[OpOutcome]) -> str:
     wrong = [o for o in outcomes if o.bad and o.verdict != "refused"]
     ran = sum(o.verdict not in (*IDLE, "refused") for o in outcomes)
     if wrong:
-        parts = [f"{len(wrong)} of {count(ran, 'case')} are wrong, of {_ops(wrong)}"]
+        parts = [f"{len(wrong)} of {ran} cases are wrong, of {_ops(wrong)}"]
     elif ran:
         operations = count(len({o.op for o in outcomes}), "operation")
-        parts = [f"all {count(ran, 'case')} are right, of {operations}"]
+        parts = [f"all {ran} cases are right, of {operations}"]
     else:
         parts = [f"no case ran, of {_ops(outcomes)}"]
     if refused:

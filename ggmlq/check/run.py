@@ -64,7 +64,7 @@ class Cache:
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
-        if judgement.out and len(claims) > 1 and _is_nearer(result.y, x, q, ids, claims):
+        if len(claims) > 1 and judgement.out and _is_nearer(result.y, x, q, ids, claims):
             judgement = Judgement(OTHER, judgement.from_exact, judgement.from_exact, 0)
         if bits.size <= SMALL:
             verdicts.append((bits, judgement))

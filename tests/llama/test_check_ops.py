@@ -258,7 +258,7 @@ def test_a_wrong_case_is_told(bridge, monkeypatch):
     assert (outcome.verdict, outcome.fault) == ("wrong", "node-bias")
     assert "WRONG: node-bias  SCALE(without a bias), threads 1" in opreport.line(outcome)
     assert "node-bias" in opreport.summary([outcome])
-    assert opreport.last_sentence([outcome]) == "1 of 1 case are wrong, of SCALE"
+    assert opreport.last_sentence([outcome]) == "1 of 1 cases are wrong, of SCALE"
 
 
 def test_the_command(bridge, capsys):
