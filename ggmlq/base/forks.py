@@ -1,6 +1,6 @@
 """Forks of this process, which wait for other threads, and their children, which begin anew.
 
-It waits until no other thread imports or compiles. A child has only the thread that forked it: a lock that
+A fork waits until no other thread imports or compiles. A child has only the thread that forked it: a lock that
 another thread held stays taken there for ever, and the next product would wait for it. Such locks are
 llvmlite's, Numba's compiler lock, that of kernels, and those of modules that were being imported.
 """
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-ROOMS = {"ggmlq", "numba", "llvmlite"}
+ROOMS = {"ggmlq", "numba", "llvmlite", "numpy"}  # not all: what others import may wait for this very fork
 TURNS = 100  # of waiting, each for an import that began while the last one was waited for
 
 KERNELS = threading.RLock()  # held while a kernel is loaded or compiled
