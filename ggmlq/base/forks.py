@@ -1,7 +1,7 @@
 """Forks of this process, which wait for other threads, and their children, which begin anew.
 
-A fork waits until no other thread imports or compiles. A child has only the thread that forked it: a lock that
-another thread held stays taken there for ever, and the next product would wait for it. Such locks are
+A fork waits until no other thread imports or compiles. A child has only the thread that forked it: a lock
+that another thread held stays taken there for ever, and the next product would wait for it. Such locks are
 llvmlite's, Numba's compiler lock, that of kernels, and those of modules that were being imported.
 """
 
