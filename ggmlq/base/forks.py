@@ -1,21 +1,21 @@
-"""What a fork waits for, and what its child makes anew.
+"""Forks of this process, which wait for other threads, and their children, which begin anew.
 
-It waits until no other thread imports or compiles. A child has only the thread that forked it: a lock that
-another thread held stays taken there for ever, and the next product would wait for it. Such locks are
+A fork waits until no other thread imports or compiles. A child has only the thread that forked it: a lock
+that another thread held stays taken there for ever, and the next product would wait for it. Such locks are
 llvmlite's, Numba's compiler lock, that of kernels, and those of modules that were being imported.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import threading
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
-ROOMS = {"ggmlq", "numba", "llvmlite"}
+ROOMS = {"ggmlq", "numba", "llvmlite", "numpy"}  # not all: what others import may wait for this very fork
 TURNS = 100  # of waiting, each for an import that began while the last one was waited for
 
 KERNELS = threading.RLock()  # held while a kernel is loaded or compiled
@@ -24,9 +24,9 @@ _held: list[Any] = []  # by the thread that forks; only one at a time has KERNEL
 
 
 def _half_made() -> list[str]:
-    """The modules of ours that some thread is importing."""
-    ours = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in ROOMS]
-    return [name for name, it in ours if getattr(getattr(it, "__spec__", None), "_initializing", False)]
+    """The modules of ours that some thread is importing: those that Python has a lock for."""
+    locks = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
+    return [name for name in list(locks) if name.partition(".")[0] in ROOMS]
 
 
 def _locks() -> list[Any]:
@@ -44,7 +44,7 @@ def _before() -> None:
     for turn in range(TURNS):
         for name in _half_made():  # one of this very thread is not waited for
             with contextlib.suppress(Exception):
-                import_module(name)
+                importlib.import_module(name)
         for lock in _locks():
             lock.__enter__()
             _held.append(lock)

@@ -121,9 +121,20 @@ def check_room(nbytes: int = ROOM, pieces: int = 1) -> None:
     By default those of a new thread, of which Python would print the error on stderr: no ``except`` is
     reached yet when it finds no memory for its first function.
     """
-    kept = [mmap.mmap(-1, nbytes // pieces) for _ in range(pieces)]
-    for piece in kept:
-        piece.close()
+    with contextlib.ExitStack() as mappings:
+        for _ in range(pieces):
+            mappings.enter_context(mmap.mmap(-1, nbytes // pieces))
+
+
+def need_room(problem: str, nbytes: int, pieces: int) -> None:
+    """Raise an error that begins with ``problem`` where the system refuses so many addresses."""
+    try:
+        check_room(nbytes, pieces)
+    except OSError as error:
+        raise HostMemoryError(
+            f"{problem} ({error}); it needs some {nbytes >> 20} MiB of addresses, in {pieces} mappings; free "
+            "memory, or raise the limit of this process"
+        ) from error
 
 
 class _Job:

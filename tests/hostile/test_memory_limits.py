@@ -143,7 +143,7 @@ if (code := served.content(origin)) is not None:  # LLVM would end the process
     try:
         loading.load(str(origin), code)
     except HostMemoryError as error:
-        assert "needs some 4 MiB of addresses" in str(error), error
+        assert "needs some 4 MiB of addresses, in 8 mappings" in str(error), error
     else:
         raise AssertionError("it was loaded")
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from ...base.threads import check_room
+from ...base.threads import need_room
 from ...base.unwinding import Whole
-from ...errors import HostMemoryError
 
 ENTRY, KERNEL = "entry", "kernel"
 OUTER = ("free", "malloc", "memcpy", "memmove", "memset")  # all that objects may refer to
@@ -63,13 +62,7 @@ def _load(name: str, content: bytes) -> Loaded:
     content, seal = content[:-SEAL], content[-SEAL:]
     if not content or sealed(name, content)[-SEAL:] != seal:
         raise ValueError(f"{name}: its code is damaged")
-    try:
-        check_room(ROOM, PIECES)
-    except OSError as error:
-        raise HostMemoryError(
-            f"{name}: its code cannot be loaded ({error}); LLVM needs some {ROOM >> 20} MiB of addresses, "
-            "and ends the process without; free memory, or raise the limit of this process"
-        ) from error
+    need_room(f"{name}: its code cannot be loaded", ROOM, PIECES)  # without, LLVM ends the process
     _ready()
     machine = llvm.Target.from_default_triple().create_target_machine()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
