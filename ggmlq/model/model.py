@@ -278,9 +278,8 @@ class Model:
         if last and self._on_gpu and (logits := self._replayed(pieces, parts)) is not None:
             return logits
         rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
-        tokens = tokens_of(pieces)
         step = Step(self.config, self._weights, self._arithmetic, rows)
-        for x in self._walk(step, tokens, last):
+        for x in self._walk(step, tokens_of(pieces), last):
             logits = x
         return logits if self._on_gpu else finite(logits)
 
