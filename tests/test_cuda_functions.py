@@ -1,4 +1,4 @@
-"""The documents' functions on a GPU: the bits of the CPU, and configurations that are obeyed."""
+"""The documents' functions on a GPU: the bits of the CPU, and products."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import functions as f
-from ggmlq.functions import configs
 
 pytestmark = pytest.mark.cuda
 BLOCK = [128, 128]
-SHAPES = (((64, 128, 128), 32, 4, 3), ((16, 32, 64), 1, 2, 2), ((128, 64, 128), 8, 4, 4))
-CONFIGS = [
-    dict(zip(configs.SIZES, sizes, strict=True)) | dict(zip(configs.COUNTS, counts, strict=True))
-    for sizes, *counts in SHAPES
-]
 
 
 def operands(rng, m, n, k):
@@ -45,21 +39,17 @@ def test_quantizers_give_the_bits_of_the_cpu(fresh, cupy, dtype):
     assert np.array_equal(f.weight_dequant(codes, scales).get(), f.weight_dequant(codes.get(), scales.get()))
 
 
-@pytest.mark.parametrize("config", [None, *CONFIGS], ids=["default", *map(str, range(len(CONFIGS)))])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 128, 256), (83, 576, 388), (200, 130, 1024)])
-def test_a_configuration_is_obeyed(fresh, cupy, monkeypatch, config, m, n, k):
-    from ggmlq.functions import block
-
-    seen, run = [], block.run
-    monkeypatch.setattr(block, "run", lambda kernel, p, c: (seen.append(c), run(kernel, p, c))[1])
+def test_products(fresh, cupy, m, n, k):
     host = operands(fresh, m, n, k)
     parts = [cupy.asarray(part) for part in host]
-    y = f.w8a8_block_fp8_matmul(*parts, BLOCK, np.float32, config=config)
-    # Without a configuration Hopper's tensor cores align products with the largest of a step and cut off
-    # 2^-14 of it each, which adds up where all codes are positive. The largest is below 30 means.
-    assert far(y, exact(*host)) <= (1e-5 if config else 30 * 2**-14)
+    y = f.w8a8_block_fp8_matmul(*parts, BLOCK, np.float32)
+    # Hopper's tensor cores align products with the largest of a step and cut off 2^-14 of it each, which
+    # adds up where all codes are positive. The largest is below 30 means.
+    assert far(y, exact(*host)) <= 30 * 2**-14
     assert far(f.native_w8a8_block_fp8_matmul(*parts, BLOCK, np.float32), exact(*host)) <= 1e-5
-    assert config is None or config.items() <= seen[0].items()
+    sizes = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128}
+    assert cupy.array_equal(f.w8a8_block_fp8_matmul(*parts, BLOCK, np.float32, config=sizes), y)
     assert f.w8a8_block_fp8_matmul(*parts, BLOCK).dtype == np.float16
 
 
@@ -87,11 +77,3 @@ def test_one_device_for_all(fresh, cupy):
     A, B, As, Bs = operands(fresh, 4, 128, 128)
     with pytest.raises(gq.GGMLQError, match=r"A on cuda:0.*cupy\.asarray"):
         f.w8a8_block_fp8_matmul(cupy.asarray(A), B, As, Bs, BLOCK)
-
-
-def test_tune(cupy, monkeypatch, tmp_path):
-    monkeypatch.setenv("GGMLQ_CONFIGS_DIR", str(tmp_path))
-    table = f.tune(256, 512, Ms=(1, 64), tried=CONFIGS, seconds=0.0, device="cuda")
-    assert f.get_w8a8_block_fp8_configs(256, 512, 128, 128) == table
-    assert list(table) == [1, 64]
-    assert "device_name=NVIDIA" in next(tmp_path.iterdir()).name

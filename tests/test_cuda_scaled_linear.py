@@ -14,7 +14,6 @@ from ggmlq.codes import CODES
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.codes8.rows import ColumnGroups, column_groups
 from ggmlq.cuda.machine import device
-from ggmlq.cuda.scaled_linear import tuned
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Operand, ScaledLinear
 
@@ -245,38 +244,6 @@ def test_a_graph_of_products(cupy, fresh):
     assert cupy.array_equal(out, want)
 
 
-@pytest.mark.cuda
-def test_configurations_give_the_same_products(cupy, fresh):
-    x, w = scaled(fresh, "e4m3", (1, 128), 150, 640), scaled(fresh, "e4m3", (128, 128), 300, 640)
-    dx, dw, want = x.to("cuda"), w.to("cuda"), gq.reference.scaled_linear(x, w)
-    served = 0
-    for config in configs(fresh, 6):
-        if tuned.refuses(problem_of(dx, dw), config) is None:
-            y = cupy.full((150, 300), np.nan, np.float32)
-            tuned.launch(dx, dw, y, config)
-            assert error(y.get(), want) <= 1e-5, config
-            served += 1
-    assert served
-
-
-def configs(rng, count):
-    """Configurations as such files hold them."""
-    first = {
-        "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32,
-        "num_warps": 4, "num_stages": 3,
-    }  # fmt: skip
-    yield first
-    for _ in range(count):
-        yield {
-            "BLOCK_SIZE_M": int(rng.choice([16, 32, 64, 128, 256])),
-            "BLOCK_SIZE_N": int(rng.choice([32, 64, 128, 256])),
-            "BLOCK_SIZE_K": int(rng.choice([32, 64, 128])),
-            "GROUP_SIZE_M": int(rng.choice([1, 3, 16, 64])),
-            "num_warps": int(rng.choice([4, 8, 16])),
-            "num_stages": int(rng.choice([2, 3, 4, 5])),
-        }
-
-
 # --- without one ------------------------------------------------------------------------------
 
 
@@ -318,29 +285,6 @@ def test_which_rungs_take_what(monkeypatch):
 def test_hopper_is_told_why_not():
     (rung,) = [rung for rung in RUNGS if rung.name == "cuda:mma_e4m3"]
     assert "on 9.0 mma.sync has no FP8 of its own" in rung.refuses(problem(x="e4m3", w="e4m3"))
-
-
-def config(**changed):
-    first = next(configs(np.random.default_rng(), 0))
-    return {**first, **changed}
-
-
-def test_configurations_that_can_be_obeyed():
-    fp8 = problem(x="e4m3", w="e4m3", c=128)
-    assert tuned.refuses(fp8, config()) is None
-    assert tuned.refuses(fp8, config(BLOCK_SIZE_M=128, num_warps=8, num_stages=5)) is None
-    assert tuned.refuses(fp8, config(BLOCK_SIZE_M=16, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, num_warps=2)) is None
-    for changed, words in (
-        ({"BLOCK_SIZE_K": 48}, "32, 64, 128"),
-        ({"num_stages": 1}, "two at least"),
-        ({"num_stages": 12}, "KB of shared memory"),
-        ({"num_warps": 3}, "3 warps do not make 64 × 128 outputs"),
-        ({"BLOCK_SIZE_M": 256, "BLOCK_SIZE_N": 256}, "up to 64 outputs a thread"),
-        ({"num_warps": None}, "positive integers for num_warps"),
-    ):
-        assert words in tuned.refuses(fp8, config(**changed)), changed
-    assert "must divide the 32 columns" in tuned.refuses(problem(x="e4m3", w="e4m3", c=32), config())
-    assert "floats" in tuned.refuses(problem(), config())
 
 
 def test_groups_are_whole_steps():

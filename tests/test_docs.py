@@ -119,7 +119,6 @@ QUICK = [
     "formats",
     "gru",
     "ladder",
-    "scale",
     "scaled",
     "shapes",
 ]

@@ -9,8 +9,7 @@ arrays that may be written to.
     block.py     w8a8_block_fp8_matmul and the same in plain array operations
     int8.py      int8_gemm_fp32_output, quantize_int8, quantize_fp8_e4m3
     operands.py  their operands: codes however they are spelled, scales, block sizes
-    configs.py   tables of tuned configurations: where they lie, which entry holds, what is allowed
-    tune.py      tune: measures configurations and writes such a table
+    configs.py   tables of tile sizes: where they lie, which entry holds, what is allowed
     tensors.py   torch tensors in, torch tensors out
 
 Codes are uint8 arrays. Where a float8 dtype of ml_dtypes or torch comes in it is taken for what it is.
@@ -20,7 +19,6 @@ from .block import native_w8a8_block_fp8_matmul, w8a8_block_fp8_matmul
 from .configs import get_w8a8_block_fp8_configs
 from .fp8 import act_quant, fp8_gemm, weight_dequant, weight_quant
 from .int8 import int8_gemm_fp32_output, quantize_fp8_e4m3, quantize_int8
-from .tune import tune
 
 __all__ = [
     "act_quant",
@@ -30,7 +28,6 @@ __all__ = [
     "native_w8a8_block_fp8_matmul",
     "quantize_fp8_e4m3",
     "quantize_int8",
-    "tune",
     "w8a8_block_fp8_matmul",
     "weight_dequant",
     "weight_quant",

@@ -12,23 +12,18 @@ cannot be told apart.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..arrays.scaled import ScaledArray
-from ..base.devices import cuda_module, namespace, on_device_of
-from ..base.notices import say_once
+from ..base.devices import namespace, on_device_of
 from ..codes import CODES
 from ..dispatch.checks import float_dtype
-from ..dispatch.problems import ScaledLinear
-from ..errors import UnsupportedError
 from ..ops import scaled_linear
 from . import configs
-from .configs import Config
-from .operands import Product, block_pair, product
+from .operands import block_pair, product
 from .tensors import through_arrays
 
 NAMES = "A B As Bs"
@@ -52,52 +47,20 @@ def w8a8_block_fp8_matmul(
     output_dtype : dtype
         Of the result; sums are float32. In float16 what does not fit becomes infinite.
     config : mapping, optional
-        How the kernel walks the product: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M and, on a
-        GPU, num_warps and num_stages. It is obeyed, or refused with the reason. Otherwise the entry of the
-        tuned table that is nearest to the number of rows, see :func:`get_w8a8_block_fp8_configs`. Without a
-        table, or where no kernel can follow its entry, the fastest kernel is taken, as by
-        ``gq.scaled_linear``.
+        Tile sizes of a Triton kernel: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M, num_warps and
+        num_stages. They are checked and have no effect: the fastest kernel is taken, as by
+        ``gq.scaled_linear``. Without them the same holds for the table's entry that is nearest to the number
+        of rows, see :func:`get_w8a8_block_fp8_configs`.
     """
     request = "w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
     block = block_pair(request, block_size)
     p = product(request, A, B, As, Bs, block, NAMES)
-    kind = float_dtype(request, output_dtype)
-    if config is None:
-        n, k = p.w.shape
-        wanted = configs.chosen(p.x.shape[0], n, k, block, p.w.device)
+    kind, (n, k) = float_dtype(request, output_dtype), p.w.shape
+    if config is None:  # read for its errors alone, as the other
+        configs.chosen(p.x.shape[0], n, k, block, p.w.device)
     else:
-        wanted = configs.checked(request, config, block)
-    if wanted is None:
-        return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
-    problem, kernel = ScaledLinear.of(p.x, p.w), tuned(p.w.device)
-    if refused := kernel.refuses(problem, wanted):
-        if config is not None:
-            raise UnsupportedError(
-                f"{request}: {problem} with {wanted}: {refused}; take another configuration, or "
-                "gq.scaled_linear for the fastest kernel"
-            )
-        say_once(f"{problem}: the table's {wanted}: {refused}; the fastest kernel is taken")
-        return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
-    with np.errstate(over="ignore"):  # infinities are results, as on a GPU
-        return run(kernel, p, wanted).astype(kind, copy=False).reshape(p.shape)
-
-
-def run(kernel: Any, p: Product, config: Config) -> Any:
-    """A product in float32 by the kernel that obeys configurations."""
-    with on_device_of("w8a8_block_fp8_matmul", p.w.codes, p.w), np.errstate(over="ignore", invalid="ignore"):
-        xp, shape = namespace(p.w.codes), (p.x.shape[0], p.w.shape[0])
-        if not (shape[0] and shape[1] and p.w.shape[1]):
-            return xp.zeros(shape, np.float32)
-        out = xp.empty(shape, np.float32)
-        kernel.launch(p.x, p.w, out, config)
-        return out
-
-
-def tuned(device: str) -> Any:
-    """The module whose kernel obeys configurations: it has ``launch`` and ``refuses``."""
-    if device == "cpu":
-        return importlib.import_module("ggmlq.cpu.scaled_linear.tuned")
-    return cuda_module("scaled_linear.tuned")
+        configs.checked(request, config, block)
+    return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
 
 
 @through_arrays

@@ -1,6 +1,6 @@
-"""Tables of tuned configurations for ``w8a8_block_fp8_matmul``: the fast tile sizes of a shape and device.
+"""Tables of tile sizes of Triton kernels, as serving frameworks exchange them: read and checked, not obeyed.
 
-A table is a JSON file, in the form that serving frameworks exchange:
+``w8a8_block_fp8_matmul`` takes the fastest kernel whatever they say. A table is a JSON file:
 
     N=24576,K=1536,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1,
@@ -10,8 +10,8 @@ Its keys are numbers of rows M. The entry nearest to M holds; of two as near, th
 the file. Tables are looked for in ``$GGMLQ_CONFIGS_DIR``, in ``configs`` within the cache folder
 (``GGMLQ_CACHE_DIR``) and beside this file. A table that says nonsense is an error that names it.
 
-BLOCK_SIZE_K divides block_size[1], not the other way round as one may read: a kernel takes one pair of
-scales a step of K, so a step must lie within a block.
+BLOCK_SIZE_K divides block_size[1], not the other way round as one may read: a kernel of tiles takes one
+pair of scales a step of K, so a step must lie within a block.
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ _read: dict[Path, tuple[tuple[int, int], Table]] = {}
 def get_w8a8_block_fp8_configs(
     N: int, K: int, block_n: int, block_k: int, *, device: str | None = None
 ) -> Table | None:
-    """The table of tuned configurations for weights [N, K]: M → configuration; None where there is none.
+    """The table of configurations for weights [N, K]: M → configuration; None where there is none.
 
-    ``device`` is ``"cpu"`` or ``"cuda"``, by default a GPU if there is one. That there is no table is
-    logged once; :func:`tune` makes one.
+    ``device`` is ``"cpu"`` or ``"cuda"``, by default a GPU if there is one.
     """
     request = "get_w8a8_block_fp8_configs(N, K, block_n, block_k)"
     n, k, block_n, block_k = (
@@ -67,10 +66,6 @@ def get_w8a8_block_fp8_configs(
         table = _table(folder / name, (block_n, block_k))
         if table is not None:
             return table
-    say_once(
-        f"no tuned configurations for {name.removesuffix('.json')}: the fastest kernel is taken; "
-        f"gq.functions.tune({n}, {k}) measures some"
-    )
     return None
 
 
@@ -167,22 +162,19 @@ def here() -> str:
     return "cuda"
 
 
-def own_folder(check: bool = False, new: bool = False) -> Path | None:
-    """The folder that :func:`tune` writes to; None if the cache is off.
+def own_folder(check: bool = False) -> Path | None:
+    """The user's folder of tables; None if it would be in the cache and that is off.
 
-    ``check``: raise ``Refused`` if other users could write to it or to the cache above it; ``new``: make it.
+    ``check``: raise ``Refused`` if other users could write to it or to the cache above it.
     """
     if setting := os.environ.get("GGMLQ_CONFIGS_DIR"):
-        folder = Path(setting).expanduser()
-        if new:
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return Path(setting).expanduser()
     try:
         place = root()
     except Refused:
         return None
-    if place is not None and (check or new):
-        with below(place, HOME, new=new):
+    if place is not None and check:
+        with below(place, HOME):
             pass
     return place / HOME if place else None
 
@@ -218,7 +210,7 @@ def _is_of_user(path: Path) -> bool:
 
 def parsed(path: Path, block: tuple[int, int]) -> Table:
     """The table in a file, every entry checked."""
-    way = "repair it, or remove it and call gq.functions.tune"
+    way = "repair it, or remove it"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -103,10 +103,7 @@ def launch(
     )  # fmt: skip
 
 
-def launch_split(
-    kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, splits: int = 0,
-    raster_height: int = RASTER_HEIGHT,
-) -> None:  # fmt: skip
+def launch_split(kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, splits: int = 0) -> None:
     """Launch a kernel whose blocks may share K, then the one that adds their sums.
 
     ``splits``: parts of K, which are whole groups; 0 for the best number.
@@ -115,10 +112,10 @@ def launch_split(
     splits = splits or best_parts(tile, m, n, steps)
     span, parts = span_of(pair, steps, splits)
     if parts == 1 or n % FOUR:
-        launch(kernel, tile, pair, out, steps, raster_height=raster_height)
+        launch(kernel, tile, pair, out, steps)
         return
     partials = between((parts, m, n), np.float32)
-    launch(kernel, tile, pair, partials, span, raster_height=raster_height, parts=parts)
+    launch(kernel, tile, pair, partials, span, parts=parts)
     add_partials(partials, result_of(out, None), m, n)
 
 
