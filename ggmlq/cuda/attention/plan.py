@@ -227,7 +227,7 @@ def plans() -> Iterator[tuple[Plan]]:
 def turned_plans() -> Iterator[tuple[Plan]]:
     """Plans for up to eight rows of the usual widths and types."""
     every = product(USUAL, WIDTHS, (False, True), ROOMS)
-    plans = (turned_plan_of(k, v, width, width, *more) for (k, v), width, *more in every)
+    plans = (turned_plan_of(k, v, width, width, options, room) for (k, v), width, options, room in every)
     yield from ((plan,) for plan in dict.fromkeys(plans))
 
 
