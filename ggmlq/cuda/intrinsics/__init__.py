@@ -24,7 +24,6 @@ Instructions of all cards (load and store: device memory; take and put: shared m
     mma_runs.py          products by ``mma`` of packed weights, a run at a time
     half_runs.py         the same with sums of halves, which become floats before they are scaled
     byte_runs.py         the same on bytes, whose integer sums are scaled twice
-    scaled_runs.py       the same by ``mma`` that takes scales, on small floats; cards of 12.x alone
     codes.py             floats to 8-bit codes four at a time, loads and stores of their sizes
     codes8.py            products of bytes by ``mma`` and dp4a, and FP8 widened to halves
     votes.py             exchanges among the lanes of a warp

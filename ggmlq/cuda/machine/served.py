@@ -25,15 +25,13 @@ def _compilers() -> str:
 
 STORE = Store(Path(__file__).parents[1] / "prebuilt", _compilers)
 PTX, FIRST_EARLY = "ptx", (9, 0)  # the machine that PTX is for; the lowest capability with dependent launches
-TARGET, OWN = ".target sm_90", ".target sm_90a"  # the latter of kernels with instructions of few GPUs
+TARGET = ".target sm_90"
 VERSION = b".version 7.8"  # as it is written
-# Versions of later instructions: products of floats of 8 bits, conversions to them before 9.0, scales of
-# blocks.
+# Versions of later instructions: products of floats of 8 bits, and conversions to them before 9.0.
 NEEDS = {
     b"barrier.cluster.arrive.relaxed": b".version 8.0",
     b"e4m3": b".version 8.4",
     b"e5m2": b".version 8.4",
-    b"block_scale": b".version 8.7",  # 8.8 from 12.1 on
 }
 # From here on assemblers spill where they are told how many blocks a multiprocessor is to hold, and take far
 # fewer registers where they are not. A block of so many threads may have as many registers as a thread can.
@@ -60,7 +58,7 @@ def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes |
     if not COMPILER.is_packed:
         return None
     code = STORE.packaged(origin, machine_of(capability))
-    if code is None and not (_has_own(capability, exact) or GUARDED):
+    if code is None and not (exact or GUARDED):
         code = STORE.packaged(origin, PTX)
         return None if code is None else for_driver(code, capability)
     return code
@@ -68,13 +66,8 @@ def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes |
 
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
     """True if :func:`code_of` would return code; nothing is unpacked here."""
-    machines = [machine_of(capability), *([] if _has_own(capability, exact) or GUARDED else [PTX])]
+    machines = [machine_of(capability), *([] if exact or GUARDED else [PTX])]
     return COMPILER.is_packed and any(STORE.has_packaged(origin, machine) for machine in machines)
-
-
-def _has_own(capability: tuple[int, int], exact: bool) -> bool:
-    """True where only machine code serves a kernel with instructions of few GPUs: up to 9.0."""
-    return exact and capability <= FIRST_EARLY
 
 
 def is_to_be_had(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
@@ -86,10 +79,7 @@ def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
     """The package's PTX, which was written for 9.0, changed so that a driver takes it for another GPU."""
     code = code.replace(VERSION, max((NEEDS[word] for word in NEEDS if word in code), default=VERSION))
     if capability >= UNTOLD:
-        if capability > UNTOLD:
-            code = code.replace(NEEDS[b"block_scale"], b".version 8.8")
-        text = LIMITS.sub(_untold, code.decode())
-        return text.replace(OWN, ".target sm_{}{}a".format(*capability)).encode()
+        return LIMITS.sub(_untold, code.decode()).encode()
     if capability >= FIRST_EARLY:
         return code
     text = without_clusters(code.decode())
