@@ -5,12 +5,8 @@ The ground:
 
     language.py          Numba's own words, and an error where it is missing
     blank.py             stand-ins for them where nothing is compiled
-    compilers.py         the two compilers that know these words, and which of them this process uses
     numba_cuda.py        the words of numba-cuda
     quick_inlining.py    compilation by Numba in 40 % of its time
-    numba_mlir.py        the words of numba-cuda-mlir
-    mlir_ir.py           for the latter: llvmlite's names for types and values
-    mlir_builder.py      for the latter: llvmlite's builder
     assembly.py          how an instruction without a name in Numba becomes a function
     atoms.py             a format's own functions, compiled for the GPU
     tables.py            constant tables in global memory, which atoms read

@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda, types
 from numba.cuda import extending
 
-__all__ = ["SIMULATED", "compiled", "cuda", "extending", "ir", "types"]
+__all__ = ["SIMULATED", "cuda", "extending", "ir", "types"]
 
 
 @contextmanager
@@ -38,4 +38,3 @@ if not SIMULATED:
     with _row_stack():
         import_module("numba.cuda.np.npyimpl")
 ir: Any = import_module("llvmlite.ir")
-compiled = None  # a kernel's function is compiled as machine/compiling.py says

@@ -9,21 +9,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ...base import missing
 from ...store.origin import Origin
-from ...store.reach import digest_of
 from ...store.store import Store, versions
 from ..intrinsics.barrier import GUARDED
-from ..intrinsics.compilers import COMPILER
 
-
-def _compilers() -> str:
-    """The compilers of a key: packages with their versions, files of ours with their digests."""
-    folder = Path(__file__).parents[1] / "intrinsics"
-    files = [f"{name} {digest_of(folder / f'{name}.py')}" for name in COMPILER.files]
-    return ", ".join([versions(*COMPILER.versioned), *files])
-
-
-STORE = Store(Path(__file__).parents[1] / "prebuilt", _compilers)
+COMPILERS = (  # packages whose versions are part of a kernel's key
+    "numba", "numba-cuda", "llvmlite", "cuda-core",
+    "nvidia-nvjitlink", "nvidia-nvvm", "nvidia-nvjitlink-cu12", "nvidia-cuda-nvcc-cu12",
+)  # fmt: skip
+STORE = Store(Path(__file__).parents[1] / "prebuilt", lambda: versions(*COMPILERS))
 PTX, FIRST_EARLY = "ptx", (9, 0)  # the machine that PTX is for; the lowest capability with dependent launches
 TARGET = ".target sm_90"
 VERSION = b".version 7.8"  # as it is written
@@ -54,9 +49,7 @@ def machine_of(capability: tuple[int, int]) -> str:
 
 
 def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
-    """The package's code of a kernel for a GPU; None where it has none, or another compiler is to make it."""
-    if not COMPILER.is_packed:
-        return None
+    """The package's code of a kernel for a GPU; None where it has none."""
     code = STORE.packaged(origin, machine_of(capability))
     if code is None and not (exact or GUARDED):
         code = STORE.packaged(origin, PTX)
@@ -67,12 +60,12 @@ def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes |
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
     """True if :func:`code_of` would return code; nothing is unpacked here."""
     machines = [machine_of(capability), *([] if exact or GUARDED else [PTX])]
-    return COMPILER.is_packed and any(STORE.has_packaged(origin, machine) for machine in machines)
+    return any(STORE.has_packaged(origin, machine) for machine in machines)
 
 
 def is_to_be_had(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
     """True if the package has code for a kernel, or there is a compiler of it here."""
-    return is_served(origin, capability, exact) or COMPILER.is_installed()
+    return is_served(origin, capability, exact) or missing.has("numba_cuda")
 
 
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
