@@ -121,7 +121,7 @@ except gq.GGMLQError as error:
     assert "gru" in lacking
     assert f"{some} of {every} kernels come with the package for compute capability 9.0" in words
     assert "others cannot run, for numba-cuda is not installed; none come with it in ggmlq/cuda of: " in words
-    assert listed == "22 []"
+    assert listed == "20 []"
     assert served == "True False"
     assert refused.startswith("MissingDependencyError ggmlq.cuda.linear.r3_vectorized.kernel(")
     assert "does not come with the package for compute capability 9.0" in refused
