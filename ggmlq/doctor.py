@@ -84,11 +84,8 @@ def describe(report: dict[str, Any]) -> str:
         if len(gpu["devices"]) > 1:
             reason = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "copies between them: NCCL is not installed"
             gpu_lines.append(f"  sums over several: {reason}")
-        if not gpu["compiler"] or "error" in gpu["kernels"]:
-            gpu_lines += [f"  {line}" for line in _kernel_lines(gpu["kernels"], report["packages"])]
+        gpu_lines += [f"  {line}" for line in _kernel_lines(gpu["kernels"], report["packages"])]
         gpu_lines += [f"  {line}" for line in _auto_lines(report["auto"])]
-    if gpu["compiler"]:
-        gpu_lines.append(f"  compiler of kernels: {gpu['compiler']}")
     if "error" in ggml:
         ggml_lines = [f"  none: {ggml['error']}"]
     else:
@@ -139,21 +136,9 @@ def _gpu() -> dict[str, Any]:
     try:
         devices = importlib.import_module("ggmlq.cuda.machine.device").describe()
     except Exception as error:  # as in _cpu
-        return {"error": str(error), "compiler": _compiler()}
+        return {"error": str(error)}
     kernels = _kernels(devices[0]["compute_capability"])
-    return {"devices": devices, "nccl": _nccl(), "kernels": kernels, "compiler": _compiler()}
-
-
-def _compiler() -> str | None:
-    """The compiler of kernels for GPUs if the environment picks another one than the default."""
-    try:
-        compilers = importlib.import_module("ggmlq.cuda.intrinsics.compilers")
-    except GGMLQError as error:  # it picks none that there is
-        return str(error)
-    package = compilers.COMPILER.package
-    if compilers.COMPILER.is_packed:
-        return None
-    return f"{package} {_version(package) or '(not installed)'}, by {compilers.SWITCH}"
+    return {"devices": devices, "nccl": _nccl(), "kernels": kernels}
 
 
 def _kernels(capability: str) -> dict[str, Any]:

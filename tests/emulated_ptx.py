@@ -14,7 +14,6 @@ from functools import cache
 import emulated_halves  # noqa: F401
 import emulated_hopper  # noqa: F401
 import emulated_integers  # noqa: F401
-import emulated_scaled  # noqa: F401
 import emulated_votes  # noqa: F401
 import numpy as np
 from emulated_words import EVERY, LOCAL, OPS, START, Locked, Trap, read

@@ -66,6 +66,13 @@ def test_a_launch(launches):
     assert (shape, stream, count) == ([4, 2, 1, 32, 1, 1, 64], 99, 0)
 
 
+def test_an_array_of_two_axes(launches):
+    """Numba's own words: owner, parent, elements, bytes of one, address, shape, strides in bytes."""
+    launches.state.words = 9
+    kernel(array(float32, 2))((1,), (32,), Array(4096, np.zeros((3, 5), np.float32)))
+    assert launches.calls[0].words == [0, 0, 15, 4, 4096, 3, 5, 20, 4]
+
+
 def test_an_early_launch_has_one_attribute(launches):
     kernel(early=True)((1, 2, 3), (4, 5, 6))
     *shape, _, attributes, count = launches.calls[0].facts

@@ -10,13 +10,12 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gpu import addends, put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
-from numpy.testing import assert_equal
 
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
-from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, SCALED_DIGITS, SCALED_FLOATS, MmaSplit, best_split, tiles_of
+from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
-from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16, r20_mma_mxf8, r21_mma_nvf4
+from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
 from ggmlq.cuda.packed.code_halves import MOST_EXACT, can_fold
 from ggmlq.cuda.packed.layout import layout_of, layouts
 from ggmlq.cuda.packed.pack import PackedWeights
@@ -24,12 +23,10 @@ from ggmlq.cuda.rings.mma_tile import RESERVED, SHARED
 from ggmlq.dispatch.cards import card_named
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.formats.packing import halves
-from ggmlq.reference.operands import activations, two_digits
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
 RUNG, Q8, HALVES = r14_mma_bf16.launch, r18_mma_q8.launch, r19_mma_f16.launch
-MXF8, NVF4 = r20_mma_mxf8.launch, r21_mma_nvf4.launch
 
 
 def bits(values, kind):
@@ -62,7 +59,7 @@ def packed(card, monkeypatch, host):
     """Weights on the device, packed."""
     fragments, layout = pack_blocks(host)
     weights_there = PackedWeights(there(card, fragments), layout)
-    for module in (r14_mma_bf16, r18_mma_q8, r19_mma_f16, r20_mma_mxf8, r21_mma_nvf4):
+    for module in (r14_mma_bf16, r18_mma_q8, r19_mma_f16):
         monkeypatch.setattr(module, "packed_weights", lambda q: weights_there)
     return gq.QuantArray(host.format, host.shape, there(card, host.raw))
 
@@ -157,49 +154,7 @@ def test_with_sums_of_halves_on_an_emulated_card(case, kind, target, split, card
     assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
 
 
-@np.errstate(invalid="ignore")
-def summed(x, decoded, kind):
-    """Products in the order of the instructions, each sum rounded to float32 once."""
-    y, unit = np.zeros((len(x), len(decoded)), np.float32), 1.0
-    columns, parts = 32, [activations(x, "mxfp4", "mxf8").values]
-    if kind == SCALED_DIGITS:
-        columns, (parts, unit) = 64, two_digits(x)
-    for first in range(0, x.shape[1], columns):
-        for part in parts:
-            here = slice(first, first + columns)
-            y = (part[:, here] @ decoded[:, here].T + y).astype(np.float32)
-    return y * np.float32(unit)
-
-
-@pytest.mark.parametrize(
-    ("rung", "name", "shape", "kind"),
-    [(MXF8, "mxfp4", (21, 18, 96), SCALED_FLOATS), (NVF4, "nvfp4", (21, 18, 192), SCALED_DIGITS)],
-    ids=["mxf8", "nvf4x2"],
-)
-def test_with_scales_in_the_product_on_an_emulated_card(rung, name, shape, kind, card, monkeypatch, fresh):
-    """To the bit what NumPy makes of the arithmetic, in the order of the instructions, and within the bound.
-
-    Rows of very different sizes, one of large numbers, one with infinity, one of zeros.
-    """
-    m, n, k = shape
-    host = weights(name, n, k, int(fresh.integers(1 << 30)))
-    if name == "nvfp4":
-        (host := host.copy()).blocks["d"] &= (
-            127  # 0xff is NaN to the instruction, 240 in a file; no encoder writes it
-        )
-    q, y = packed(card, monkeypatch, host), there(card, np.full((m + 2, n), 9, np.float32))
-    x = rows("normal", m, k, int(fresh.integers(1 << 30))) * np.float32(4.0) ** -np.arange(m)[:, None]
-    x[0], x[1, 5], x[2] = x[0] * np.float32(1e20), np.inf, 0
-    tile = tiles_of(layout_of(host.format), kind)[0]
-    rung.launch(there(card, x), q, y[1:-1], split=MmaSplit(tile, 1))
-    assert (np.asarray(y)[[0, -1]] == 9).all(), "written past its outputs"
-    got, finite = np.asarray(y[1:-1]), np.delete(np.arange(m), 1)
-    assert_equal(got, summed(x, host.dequantize(np.float64), kind))
-    wrong = np.abs(got - gq.reference.linear(x, host, rung.arithmetic))[finite]
-    assert (wrong <= gq.reference.bound(x, host, rung.arithmetic)[finite]).all()
-
-
-@pytest.mark.parametrize("kind", ["float16", BYTES, HALF_SUMS, SCALED_FLOATS, SCALED_DIGITS])
+@pytest.mark.parametrize("kind", ["float16", BYTES, HALF_SUMS])
 def test_blocks_fit_beside_each_other(kind):
     """On a card with 99 KB for a block, two stages at least, for all types."""
     for layout in layouts():

@@ -48,7 +48,6 @@ SHOWN = {("__init__.py", "torch")}  # to type checkers; that room is written wit
 OUTER = {
     "numba": {"cpu", "cuda"},
     "llvmlite": {"cpu", "cuda"},
-    "numba_cuda_mlir": {"cuda"},
     "cupy": {"cuda"},
     "gguf": set(),
 }
@@ -93,7 +92,6 @@ def test_the_direction_of_imports(path):
 SIDES = {
     "numba": {"numba_cuda"},
     "llvmlite": {"numba_cuda"},
-    "numba_cuda_mlir": {"numba_mlir", "mlir_builder", "mlir_ir"},
 }
 
 

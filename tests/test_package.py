@@ -52,7 +52,6 @@ def test_metadata(wheel):
         "bfloat16",
         "cuda",
         "cuda-compile",
-        "cuda-mlir",
         "cuda12",
         "cuda12-compile",
         "dask",

@@ -52,8 +52,6 @@ WHOLE = (
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes
 LEAST_CODED = (8, 0)
-SCALED_MMA = 12  # the major number of cards whose ``mma`` takes scales, for types by the name of a kernel
-BY_NAME = {"mxfp4": "cuda:mma_mxf8", "nvfp4": "cuda:mma_nvf4"}
 EIGHT_ROWS = range(5, 9)  # rows of the kernels of cuda:gemv that take 16 bits alone
 TIMED = (1, 8, 16, 32)  # rows at which cuda:mma_bf16 is timed beside cuda:gemv, on cards of no table
 FEW_ROWS = (1, 8, 16, 33, 64, 100, 200, 512, 1024, 4096)  # for tiles that do not depend on shapes
@@ -90,7 +88,7 @@ def _launched() -> Iterator[Wanted]:
         yield from (
             Wanted(kernel.origin, machine)
             for kernel in _kernels_of(card)
-            if machine != PTX or not kernel.exact or kernel.least > HOPPER
+            if machine != PTX or not kernel.exact
         )
 
 
@@ -103,8 +101,6 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
         yield from dry_run.product_kernels(fmt, card, dry_run.SHAPES if hopper else OTHERS)
         if hopper:  # which alone has kernels of so few rows in 16 bits for each way to split them
             yield from dry_run.product_kernels(fmt, card, dry_run.SHAPES, EIGHT_ROWS, (np.float16,))
-        if card.capability[0] == SCALED_MMA and fmt.name in BY_NAME:
-            yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,), BY_NAME[fmt.name])
         if not hopper and card.capability >= LEAST_CODED:
             yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,))
             yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, dry_run.INPUTS, "cuda:mma_bf16")

@@ -47,8 +47,6 @@ ROOM = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 2
 
 def able(kernel: Any, capability: Capability) -> bool:
     """True where a kernel may be launched on GPUs of a capability."""
-    if kernel.exact and kernel.least[0] != capability[0]:
-        return False
     return bool(kernel.least <= capability and kernel.shared <= ROOM[capability] << 10)
 
 
@@ -57,17 +55,11 @@ def blocks(kernel: Any, capability: Capability) -> int:
     return min(kernel.blocks, ((ROOM[capability] + 1) << 10) // (kernel.shared + (1 << 10)))
 
 
-def target_of(text: bytes, capability: Capability) -> str:
-    """The target of an assembler: with an ``a`` for instructions that later GPUs do not have."""
-    return "sm_{}{}".format(*capability) + "a" * bool(re.search(rb"\.target sm_\d+a", text))
-
-
 def assembled(code: bytes, capability: Capability) -> tuple[bytes, int, int]:
     """Machine code of PTX as a driver gets it; its registers; bytes of stack."""
     core = importlib.import_module("cuda.core")
-    text = for_driver(code, capability)
-    options = core.LinkerOptions(arch=target_of(text, capability), verbose=True)
-    linker = core.Linker(core.ObjectCode.from_ptx(text), options=options)
+    options = core.LinkerOptions(arch="sm_{}{}".format(*capability), verbose=True)
+    linker = core.Linker(core.ObjectCode.from_ptx(for_driver(code, capability)), options=options)
     machine = bytes(linker.link("cubin").code)
     log = str(linker.get_info_log()).replace("\0", "")
     used = re.search(r"used (\d+) registers.*?(\d+) stack", log)
@@ -81,9 +73,8 @@ def stack_of_program(code: bytes, capability: Capability) -> int | None:
     if assembler is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        text = for_driver(code, capability).rstrip(b"\0")
-        (place := Path(folder) / "kernel.ptx").write_bytes(text)
-        target = f"-arch={target_of(text, capability)}"
+        (place := Path(folder) / "kernel.ptx").write_bytes(for_driver(code, capability).rstrip(b"\0"))
+        target = "-arch=sm_{}{}".format(*capability)
         command = [assembler, "-v", target, str(place), "-o", str(place.with_suffix(".cubin"))]
         log = subprocess.run(command, check=False, capture_output=True, text=True).stderr
     used = re.search(r"(\d+) bytes stack", log)

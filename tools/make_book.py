@@ -4,9 +4,8 @@
     python tools/make_book.py [--check]
 
 The inner loop is the innermost loop with the most products, of the kernel that has the most of them, for q4_0
-weights, or for others where a rung refuses these: instructions of PTX, before the assembler removes moves and
-joins some; or those of this CPU. No GPU is needed. Figures are those of bench/results/ladder_*.json.
-``ggmlq ladder page`` shows both.
+weights: instructions of PTX, before the assembler removes moves and joins some; or those of this CPU. No GPU
+is needed. Figures are those of bench/results/ladder_*.json. ``ggmlq ladder page`` shows both.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -45,7 +43,6 @@ from ggmlq.testing.blocks import random_weights  # noqa: E402
 BOOK = ROOT / "ggmlq" / "demo" / "book.json"
 RESULTS = sorted((ROOT / "bench" / "results").glob("ladder_*.json"))
 CARD, FORMAT = "NVIDIA H200", "q4_0"
-ELSEWHERE = ((CARD, FORMAT), ("RTX 5090", "mxfp4"), ("RTX 5090", "nvfp4"))  # the first pair that a rung takes
 ROWS = (512, 64, 32, 8)  # of activations; the first that a rung takes
 SHAPES = {"cuda": (4096, 14336), "cpu": (64, 512)}
 RUN, HALF = 32, 16  # columns that share a scale; products that a GPU's loop has, or many times as many
@@ -117,8 +114,7 @@ def _by_warps(line: str) -> float:
     match = re.match(r"(wg)?mma\..*?m(\d+)n(\d+)k(\d+)", line)
     if not match:
         return 0.0
-    digits = 2 if "mxf4nvf4" in line else 1  # of an activation, each multiplied by an instruction
-    return math.prod(map(int, match.groups()[1:])) / (LANES * (4 if match[1] else 1) * digits)
+    return math.prod(map(int, match.groups()[1:])) / (LANES * (4 if match[1] else 1))
 
 
 def _by_fours(line: str) -> float:
@@ -172,23 +168,23 @@ def _kind_of(line: str, kind: str) -> str:
 
 def loop_of(rung: Rung) -> Loop | None:
     """The inner loop of the kernels that a rung launches; None where they are a library's."""
-    kind, (texts, where) = (PTX, ptx_of(rung)) if rung.device == "cuda" else (X86, (assembly_of(rung), {}))
+    kind, texts = (PTX, ptx_of(rung)) if rung.device == "cuda" else (X86, assembly_of(rung))
     # LLVM makes wider loops than a run is long, which are never taken, of those that a rung leaves to it.
     mosts = [RUN if kind == X86 and name.startswith("linear.") else math.inf for name in texts]
     counts = [counted(text, kind, most) for text, most in zip(texts.values(), mosts, strict=True)]
-    some = [{"kernel": name, **loop, **where} for name, loop in zip(texts, counts, strict=True) if loop]
+    some = [{"kernel": name, **loop} for name, loop in zip(texts, counts, strict=True) if loop]
     return max(some, key=lambda loop: loop["products"], default=None)
 
 
-def ptx_of(rung: Rung) -> tuple[dict[str, str], dict[str, str]]:
-    """The PTX of the kernels in a rung's own room, by their names; its type and card if not those of all."""
-    for (card, fmt), m in product(ELSEWHERE, ROWS):
-        problem = Linear(FORMATS[fmt], m, *SHAPES["cuda"], device="cuda", card=card_named("make_book", card))
+def ptx_of(rung: Rung) -> dict[str, str]:
+    """The PTX of the kernels in a rung's own room, by their names."""
+    card = card_named("make_book", CARD)
+    for m in ROWS:
+        problem = Linear(FORMATS[FORMAT], m, *SHAPES["cuda"], device="cuda", card=card)
         if rung.refuses(problem) is None:
             kernels = dry_run.kernels_of(problem, rung.name)
-            texts = {kernel.name: kernel.ptx(kernel.least if kernel.exact else (9, 0)) for kernel in kernels}
-            return texts, {} if card == CARD else {"format": fmt, "card": card}
-    return {}, {}
+            return {kernel.name: kernel.ptx(kernel.least if kernel.exact else (9, 0)) for kernel in kernels}
+    return {}
 
 
 def assembly_of(rung: Rung) -> dict[str, str]:

@@ -31,11 +31,6 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are imported
 
-from ggmlq.cuda.intrinsics.compilers import COMPILER, NUMBA, SWITCH  # noqa: E402
-
-if not COMPILER.is_packed:
-    sys.exit(f"{SWITCH}={COMPILER.name}: packs have the code of {NUMBA.package}; leave the variable out")
-
 import _compile_cpu  # noqa: E402
 import _compile_cuda  # noqa: E402
 import _kernels_cpu  # noqa: E402

@@ -34,7 +34,7 @@ FEW, FOR_FEW = 3, "cpu:lines"
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
 PANELS, FEWEST_MATRIX, MOST_LINES = "cpu:panels", 8, 8  # rows from, and up to, which two others are timed
 LEAST_LEVEL = 4  # of rungs that are timed: those below explain
-FLOATS, SQUARES = "cpu:floats", "cpu:squares"  # the one takes no blocks, the other was measured nowhere
+FLOATS = "cpu:floats"  # it takes no blocks
 USUAL = "usual on a CPU that was not measured"
 MATRIX_FIRST = "ahead wherever there is a matrix unit"
 IN_PACKS = {  # rungs whose code comes with the package, by operation (tools/_kernels_cpu.py)
@@ -184,6 +184,6 @@ def fits(entry: Entry, cpu: Cpu) -> bool:
 
 def usual(problem: Linear) -> tuple[str, ...]:
     """The order on a CPU that was not measured: from the highest rung down, without some."""
-    passed = {MATRIX, FLOATS, SQUARES} | ({FOR_FEW} if problem.m > FEW else set())
+    passed = {MATRIX, FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
     return tuple(name for name in names if name not in passed)

@@ -9,18 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..codes import CODES
 from ..errors import UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
-from ..formats._tables import FP4
 from ..formats.scalars import bfloat16_bits
 from .rules import Float, Rule, rule
 from .runs import quantize_runs
 
 Wide = NDArray[np.float64]
 ACTIVATION_FORMATS = ("q8_0", "q8_1", "q8_K")
-FP4_TIES = 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0  # between floats of 4 bits; every second one goes up
-MOST_E4M3 = 0.875, 9  # the largest e4m3, 448: a fraction and the exponent of two
 
 
 @dataclass(frozen=True)
@@ -71,10 +67,6 @@ def rounded(values: NDArray[Any], kind: Float) -> Wide:
             return _integers(values)
         if kind == "f16r":
             return _eleven_bits(values)
-        if kind == "e4m3":
-            return _small_floats(values)
-        if kind == "digits":
-            return _two_digits(values)
         dtype = {"f64": np.float64, "f32": np.float32, "f16": np.float16}[kind]
         return values.astype(dtype).astype(np.float64)
 
@@ -98,50 +90,6 @@ def _integers(values: NDArray[Any]) -> Wide:
     unit = np.ldexp(1.0, np.maximum(np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1] - 14, -126))
     integers: Wide = np.where(np.isfinite(largest), np.rint(runs / unit) * unit, np.nan)
     return integers.reshape(*values.shape[:-1], -1)[..., : values.shape[-1]]
-
-
-def _small_floats(values: NDArray[Any]) -> Wide:
-    """Floats e4m3 times the least power of two with which none of 32 is beyond 448; 2**-127 at least.
-
-    Where one of the 32 is not finite, all are NaN.
-    """
-    runs, largest = _runs(values)
-    fraction, exponent = np.frexp(np.where(np.isfinite(largest), largest, 0.0))
-    unit = np.ldexp(1.0, np.maximum(exponent - MOST_E4M3[1] + (fraction > MOST_E4M3[0]), -127))
-    e4m3 = CODES["e4m3"]
-    held = e4m3.decode(e4m3.encode((runs / unit).astype(np.float32))).astype(np.float64) * unit
-    floats: Wide = np.where(np.isfinite(largest), held, np.nan)
-    return floats.reshape(*values.shape[:-1], -1)[..., : values.shape[-1]]
-
-
-def _two_digits(values: NDArray[Any]) -> Wide:
-    """The sum of the two digits of each value; NaN where one of its row is not finite."""
-    digits, unit = two_digits(values)
-    sums: Wide = digits.sum(axis=0) * unit
-    return sums
-
-
-def two_digits(values: NDArray[Any]) -> tuple[Wide, Wide]:
-    """Two floats of 4 bits for each value, times their scales, [2, M, K]; a power of two for rows, [M, 1].
-
-    A row's largest is below 2**11 of that power; it is NaN where one of the row is not finite. A scale is a
-    sixth of the largest of 16, as the nearest float e4m3; the second digit is that of what the first one
-    leaves over. Each step is rounded to float32.
-    """
-    x, columns = np.asarray(values, np.float32), values.shape[-1]
-    largest, e4m3 = np.abs(x).max(axis=-1, keepdims=True, initial=0), CODES["e4m3"]
-    unit = np.ldexp(1.0, np.clip((largest.view(np.uint32) >> 23).astype(np.int64), 11, 263) - 137)
-    rest = np.zeros((*x.shape[:-1], -(-columns // 16) * 16), np.float32)
-    rest[..., :columns] = x * (1 / unit).astype(np.float32)
-    rest, digits = rest.reshape(*x.shape[:-1], -1, 16), np.zeros((2, *rest.shape))
-    for digit in digits:
-        scale = e4m3.decode(e4m3.encode(np.abs(rest).max(axis=-1, keepdims=True) / np.float32(6)))
-        size = np.abs(rest) / np.where(scale > 0, scale, np.float32(np.inf))
-        index = sum((size >= tie if i % 2 else size > tie).astype(np.int64) for i, tie in enumerate(FP4_TIES))
-        number = np.copysign(FP4[index] / 2, rest) * scale.astype(np.float64)
-        digit[...] = number.reshape(digit.shape)
-        rest = (rest - number).astype(np.float32)
-    return digits[..., :columns], np.where(np.isfinite(largest), unit, np.nan)
 
 
 def _runs(values: NDArray[Any]) -> tuple[Wide, Wide]:

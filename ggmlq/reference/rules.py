@@ -23,8 +23,6 @@ ARITHMETICS = {
     "bf16x": "activations rounded to bfloat16; weights exact",
     "int16x": "activations rounded to 16-bit integers times a power of two for each 32; weights exact",
     "f16r": "activations as halves, a power of two for each row; sums of a run as halves; weights exact",
-    "mxf8": "activations as floats e4m3, 32 to a power of two; weights exact",
-    "nvf4x2": "activations as sums of two floats of 4 bits, 16 to a scale e4m3; weights exact",
     "bf16s": "activations, decoded weights and, before them, their scales rounded to bfloat16",
     "q8": "activations as 8-bit codes, 32 to a float32 scale; exact block sums",
     "ggml-ref": "ggml's portable C: activations as q8_0, q8_1 or q8_K by the reference encoders",
@@ -35,9 +33,9 @@ ARITHMETICS = {
 }
 
 # In these kernels multiply one type; others look the same in halves or in ggml-cpu, or no kernel takes them.
-ONE_TYPE = {"tf32": "f32", "tf32-cut": "f32", "ggml-cpu-fp16": "f16", "mxf8": "mxfp4", "nvf4x2": "nvfp4"}
+ONE_TYPE = {"tf32": "f32", "tf32-cut": "f32", "ggml-cpu-fp16": "f16"}
 
-Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut", "int16", "f16r", "e4m3", "digits"]
+Float = Literal["f64", "f32", "f16", "bf16", "tf32", "tf32-cut", "int16", "f16r"]
 Kept = Literal["half", "float"]
 KeptScale = Literal["half", "float", "bf16"]
 
@@ -95,8 +93,6 @@ FLOATS = {
     "bf16x": Rule(floats="bf16", weights="f64"),
     "int16x": Rule(floats="int16", weights="f64"),
     "f16r": Rule(floats="f16r", weights="f64"),
-    "mxf8": Rule(floats="e4m3", weights="f64"),
-    "nvf4x2": Rule(floats="digits", weights="f64"),
     "bf16s": Rule(floats="bf16", weights="bf16", scales="bf16"),
 }
 

@@ -49,11 +49,7 @@ SIDES = {
         (
             "cuda/machine/",
             "cuda/prebuilt/",
-            *(f"cuda/intrinsics/{name}.py" for name in ("language", "blank", "compilers", "quick_inlining")),
-            *(
-                f"cuda/intrinsics/{name}.py"
-                for name in ("numba_cuda", "numba_mlir", "mlir_builder", "mlir_ir")
-            ),
+            *(f"cuda/intrinsics/{name}.py" for name in ("language", "blank", "numba_cuda", "quick_inlining")),
             TABLE,
         ),
         ("cuda/machine/compiling.py",),

@@ -8,7 +8,6 @@
     read.py          codes and scales out of a panel, as vectors
     tile.py          the product of one panel with a few rows of codes, in registers
     product.py       kernels: the loops around the tile, for panels as they are stored
-    squares.py       the tile and these loops by arm64's matrix instruction
     expand.py        a stored panel to one of bytes, when many rows share that work
     gather.py        panels of bytes straight from blocks, for any format; nothing is stored
     lines.py         no panel at all: a row of blocks at a time, for a few rows of x

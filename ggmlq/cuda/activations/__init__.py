@@ -5,8 +5,6 @@ floats.py          other floats: float64, bfloat16, halves, and the order of col
 int8.py            int8 codes with a scale for each 32, and their sums
 half_rows.py       halves, each row times a power of two, and the inverses
 code_tiles.py      the same in the order of ``mma``, in pieces that a block copies whole
-scaled_tiles.py    floats e4m3 in that order, with a power of two for each 32
-digit_tiles.py     the same as two floats of 4 bits each, with a scale for each 16
 x_tiles.py         bfloat16, swizzled as ``wgmma`` reads it from shared memory
 layers.py          norms of rows, heads turned by positions: a launch each; the functions of gates
 joined.py          a sum and its norm, a gate and what it lets through as halves of a row: a launch each

@@ -27,14 +27,10 @@ GAIN = 0.9  # share of the time with sums of floats, below which those of halves
 CONVERT = 1.2  # for the two floats of a register, half of its rate
 BYTES = "int8"  # the kind of activations of cuda:mma_q8
 HALF_SUMS = "half sums"  # the kind of cuda:mma_f16
-SCALED_FLOATS, SCALED_DIGITS = "e4m3", "digits"  # the kinds of cuda:mma_mxf8 and cuda:mma_nvf4
 MOST_BLOCKS = 4  # on a multiprocessor
-KINDS = {  # by kernel
-    "cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES, "cuda:mma_f16": HALF_SUMS,
-    "cuda:mma_mxf8": SCALED_FLOATS, "cuda:mma_nvf4": SCALED_DIGITS,
-}  # fmt: skip
+KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES, "cuda:mma_f16": HALF_SUMS}  # by kernel
 # Bytes that are read and written for an activation of 16 bits that becomes another number, where one does.
-PREPARED = {BYTES: 3.2, HALF_SUMS: 6.0, SCALED_FLOATS: 3.2, SCALED_DIGITS: 5.2}
+PREPARED = {BYTES: 3.2, HALF_SUMS: 6.0}
 CLOCK = 1.5  # GHz, where a card's is not known
 MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
 MOST_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
@@ -43,7 +39,6 @@ EDGE = 400  # clocks of a step in which a lone block's warps wait: barrier, load
 ENDS = 3000  # clocks to fill the ring, and to write a tile
 ADD_US = 2.5  # of the second kernel, beside its bytes
 DECODING = 24  # instructions for 16 columns of two fragment rows
-MOVED = 16  # instructions that place 4-bit floats of 16 columns of a fragment row
 AROUND = 48  # instructions of a step for copies, addresses, scales
 
 
@@ -60,8 +55,6 @@ def step_clocks(card: Card, layout: PackedLayout, tile: MmaTile, kind: str) -> f
     if kind == BYTES:
         issued, rate = _bytes_issued(layout, tile), float(roof.rate(card, "int8"))
         operations *= layout.runs // 2  # with runs of 16, half of an instruction is idle
-    elif kind in (SCALED_FLOATS, SCALED_DIGITS):  # at the whole rate: docs/cards.md
-        issued, rate = _scaled_issued(tile), float(roof.rate(card, "float8"))
     elif kind == HALF_SUMS:
         issued, rate = _half_sums_issued(layout, tile), float(roof.rate(card, "bfloat16"))
     else:
@@ -101,16 +94,8 @@ def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
     return MMA_BYTES * products + ADD * 4 * (2 + layout.has_offset) * products + OTHER * others
 
 
-def _scaled_issued(tile: MmaTile) -> float:
-    """Clocks of a scheduler for a warp's step of floats with scales: ``mma`` multiplies these, too."""
-    eights = tile.columns // EIGHT
-    return MMA_BYTES * 4 * eights + OTHER * (2 * eights + 2 * 4 * MOVED + AROUND)
-
-
 def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
-    if kind in (SCALED_FLOATS, SCALED_DIGITS):
-        return CODE_TILES[2:]  # narrower ones would gain up to 5 % with few rows
     if kind == BYTES:
         crowded = layout.runs > 2 or bool(layout.levels)  # registers, by more scales or by a table
         most_blocks = 2 if layout.runs > 2 and layout.has_offset else MOST_BLOCKS

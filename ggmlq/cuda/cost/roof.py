@@ -48,8 +48,7 @@ CODE_UNITS = {
 }  # fmt: skip
 
 
-# Of kernels of blocks that are not in rungs.json. Two floats of 4 bits take the time of one of 8.
-BLOCK_UNITS = {"cuda:mma_q8": "int8", "cuda:mma_mxf8": "float8", "cuda:mma_nvf4": "float8"}
+BLOCK_UNITS = {"cuda:mma_q8": "int8"}  # of kernels of blocks that are not in rungs.json
 
 
 class RungCost(NamedTuple):

@@ -5,12 +5,8 @@ The ground:
 
     language.py          Numba's own words, and an error where it is missing
     blank.py             stand-ins for them where nothing is compiled
-    compilers.py         the two compilers that know these words, and which of them this process uses
     numba_cuda.py        the words of numba-cuda
     quick_inlining.py    compilation by Numba in 40 % of its time
-    numba_mlir.py        the words of numba-cuda-mlir
-    mlir_ir.py           for the latter: llvmlite's names for types and values
-    mlir_builder.py      for the latter: llvmlite's builder
     assembly.py          how an instruction without a name in Numba becomes a function
     atoms.py             a format's own functions, compiled for the GPU
     tables.py            constant tables in global memory, which atoms read
@@ -24,7 +20,6 @@ Instructions of all cards (load and store: device memory; take and put: shared m
     mma_runs.py          products by ``mma`` of packed weights, a run at a time
     half_runs.py         the same with sums of halves, which become floats before they are scaled
     byte_runs.py         the same on bytes, whose integer sums are scaled twice
-    scaled_runs.py       the same by ``mma`` that takes scales, on small floats; cards of 12.x alone
     codes.py             floats to 8-bit codes four at a time, loads and stores of their sizes
     codes8.py            products of bytes by ``mma`` and dp4a, and FP8 widened to halves
     votes.py             exchanges among the lanes of a warp

@@ -1,14 +1,13 @@
 """Numba's words as GPU kernels import them (``cuda``, ``uint32``, …), or blanks where nothing is compiled.
 
-The words are those of the compiler that this process uses (compilers.py). All are typed ``Any``: in a
-kernel ``uint32(x)`` is a conversion, which Numba's annotations do not know.
+The words are those of numba_cuda.py. All are typed ``Any``: in a kernel ``uint32(x)`` is a conversion, which
+Numba's annotations do not know.
 
 Where code of kernels came with the package (``cuda/prebuilt``) most processes compile nothing. Then the words
 are blanks (blank.py), Numba is not imported, and a kernel that must be compiled after all is compiled by
 another process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
 ``numba.cuda`` is imported already, where there is neither CuPy nor torch and so no GPU, and with
 GGMLQ_COMPILE_HERE=1. Where numba-cuda is missing, too, blanks tell what a card of another machine would take.
-With another compiler than the default there is no such code, and this process compiles.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from ...base import missing
-from ...errors import MissingDependencyError, UnsupportedError
+from ...errors import MissingDependencyError
 from .blank import Blank
-from .compilers import COMPILER, NUMBA, SWITCH
 
 WATCHED = ("GGMLQ_COMPILE_HERE", "GGMLQ_GUARD_WAITS", "NUMBA_ENABLE_CUDASIM")
 
@@ -31,7 +29,7 @@ def _blank() -> bool:
 
     Without numba-cuda kernels that come with the package run, and others say so when they are loaded.
     """
-    if COMPILER is not NUMBA or any(map(_is_set, WATCHED)):
+    if any(map(_is_set, WATCHED)):
         return False
     has_arrays = "torch" in sys.modules or missing.has("cupy")
     return not missing.has("numba_cuda") or (
@@ -44,12 +42,6 @@ def _is_set(variable: str) -> bool:
 
 
 def _refuse(problem: str) -> NoReturn:
-    if COMPILER is not NUMBA:
-        way = missing.install("cuda-mlir", beside="cuda" if missing.has("cupy") else "")
-        raise MissingDependencyError(
-            f"{SWITCH}={COMPILER.name}: {COMPILER.package} {problem}; {way} (the extra cuda-mlir), or leave "
-            f"{SWITCH} out of the environment, for {NUMBA.package}"
-        )
     raise MissingDependencyError(
         f"CUDA: numba-cuda {problem}; kernels that this process compiles are written in it; "
         f"{missing.install_compiler()}, or leave {' and '.join(WATCHED)} out of the environment"
@@ -59,16 +51,11 @@ def _refuse(problem: str) -> NoReturn:
 BLANK = _blank()
 
 _words: Any = Blank("words")
-if COMPILER is not NUMBA and _is_set("NUMBA_ENABLE_CUDASIM"):
-    raise UnsupportedError(
-        f"NUMBA_ENABLE_CUDASIM with {SWITCH}={COMPILER.name}: {COMPILER.package} has no simulator of a GPU; "
-        f"leave one of the two out of the environment"
-    )
 if not BLANK:
-    if not COMPILER.is_installed():
+    if not missing.has("numba_cuda"):
         _refuse("is not installed")
     try:
-        _words = import_module(f".{COMPILER.words}", __package__)
+        _words = import_module(".numba_cuda", __package__)
     except (ImportError, AttributeError) as error:  # as where a package beside it is of another age
         _refuse(f"cannot be imported ({error})")
 
@@ -76,7 +63,6 @@ cuda: Any = Blank("cuda") if BLANK else _words.cuda
 types: Any = Blank("types") if BLANK else _words.types
 extending: Any = Blank("extending") if BLANK else _words.extending
 ir: Any = Blank("ir") if BLANK else _words.ir  # what instructions are written with: llvmlite's names
-compiled: Any = None if BLANK else _words.compiled  # a kernel's PTX or LTO IR, where compiling.py's is not it
 float32: Any = types.float32
 float64: Any = types.float64
 int8: Any = types.int8

@@ -20,7 +20,7 @@ with (
     from numba import cuda, types
     from numba.cuda import extending
 
-__all__ = ["SIMULATED", "compiled", "cuda", "extending", "ir", "types"]
+__all__ = ["SIMULATED", "cuda", "extending", "ir", "types"]
 
 
 @contextmanager
@@ -44,4 +44,3 @@ if not SIMULATED:
     with _row_stack():
         import_module("numba.cuda.np.npyimpl")
 ir: Any = import_module("llvmlite.ir")
-compiled = None  # a kernel's function is compiled as machine/compiling.py says

@@ -10,17 +10,15 @@
     r17          one row: activations as integers, codes as bytes
     r18          many rows: both as bytes
     r19          many rows: sums of halves, for cards whose tensor cores sum floats slowly
-    r20, r21     many rows of 4-bit floats by ``mma`` that takes scales, on cards of 12.x
     gated.py     one row times two matrices, and the gate between them, in one launch
     transposed.py  ``y @ q``: up to 32 rows by packed weights as they lie, very many by decoded ones
     transposed_tiles.py  the rows between, by the warp-specialised kernel
     _gemv.py     the frame of r13 and r17, and their launch
-    _mma_frame.py  the frame of r14, r18 and r20, and the launch of r19 and r21 too
+    _mma_frame.py  the frame of r14 and r18, and the launch of r19 too
     _cublas.py   the slabs that r7 and r11 decode and multiply
     _mma_step.py a step of r14
     _byte_step.py  a step of r18
     _half_step.py  a step of r19
-    _scaled_step.py  a step of r20 and r21
     _tiled.py    the launch of r15
     chapters/    the techniques of r16 and its neighbours, each alone
 

@@ -1,4 +1,4 @@
-"""The frame of cuda:mma_bf16, cuda:mma_q8 and cuda:mma_mxf8: a tile from the first stage to its results."""
+"""The frame of cuda:mma_bf16 and cuda:mma_q8: a tile from the first stage to its results."""
 
 from __future__ import annotations
 

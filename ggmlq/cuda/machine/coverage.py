@@ -31,7 +31,7 @@ def families() -> dict[str, Any]:
     """All families of kernels by name; importing their modules registers them."""
     for package in (cuda, importlib.import_module("ggmlq.gru.cuda")):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.startswith(f"{cuda.__name__}.intrinsics."):  # of which two import compilers
+            if not module.name.startswith(f"{cuda.__name__}.intrinsics."):  # of which one imports Numba
                 importlib.import_module(module.name)
     families_by_name: dict[str, Any] = importlib.import_module(f"{cuda.__name__}.machine.launch").FAMILIES
     return families_by_name

@@ -17,8 +17,7 @@ from ...base.progress import long_work
 from ...base.slots import Slot
 from ...errors import DeviceError
 from ...store.origin import Origin
-from ..intrinsics.compilers import COMPILER
-from ..intrinsics.language import BLANK, axes_of, compiled, elements_of, types
+from ..intrinsics.language import BLANK, axes_of, elements_of, types
 from ..intrinsics.quick_inlining import quick_inlining
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
@@ -28,6 +27,7 @@ from .submit import MOST, submit
 HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
 GRAPHS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
 WORDS = (types.uint32, types.uint64, types.int32, types.int64)  # types of parameters that are no arrays
+ARRAY_HEAD = 5  # words of an array before its shape and strides
 
 
 def array(element: Any, axes: int) -> Any:
@@ -155,7 +155,7 @@ class Kernel(Compiled):
             self._load(index)
 
     def _flat(self, arguments: tuple[Any, ...]) -> list[Any]:
-        """Arguments as words; the compiler says which ones an array takes."""
+        """Arguments as words; an array takes several."""
         words: list[Any] = []
         for is_array, value in zip(self._is_array, arguments, strict=True):
             if type(value) is int:
@@ -163,7 +163,7 @@ class Kernel(Compiled):
             elif type(value) is tuple:
                 words += map(_word, value)
             elif is_array:
-                words += COMPILER.array_words(value)
+                words += _array_words(value)
             else:
                 words.append(_word(value))
         return words
@@ -215,9 +215,7 @@ class Kernel(Compiled):
         return served.for_driver(super().ptx(HOPPER).encode(), capability).decode()
 
     def _compiled(self, capability: tuple[int, int], output: str) -> Any:
-        """The compiler's output for the function: numba-cuda's as compiling.py asks for it."""
-        if compiled is not None:
-            return compiled(self, capability, output)
+        """Numba's output for the function: PTX or LTO IR."""
         with quick_inlining():
             return super()._compiled(capability, output)
 
@@ -248,10 +246,15 @@ def _word(value: Any) -> Any:
     return value if type(value) is int or type(value) is Slot else value.data.ptr
 
 
+def _array_words(array: Any) -> tuple[int, ...]:
+    """Numba's own: owner, parent, elements, bytes of one, address, shape, strides in bytes."""
+    return (0, 0, array.size, array.itemsize, array.data.ptr, *array.shape, *array.strides)
+
+
 def _word_count(kind: Any) -> int:
     """The number of words of a parameter in a launch."""
     axes = axes_of(kind)
-    return COMPILER.array_head + 2 * axes if axes is not None else len(elements_of(kind))
+    return ARRAY_HEAD + 2 * axes if axes is not None else len(elements_of(kind))
 
 
 Case = tuple[Any, ...]

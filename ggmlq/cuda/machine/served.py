@@ -9,31 +9,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ...base import missing
 from ...store.origin import Origin
-from ...store.reach import digest_of
 from ...store.store import Store, versions
 from ..intrinsics.barrier import GUARDED
-from ..intrinsics.compilers import COMPILER
 
-
-def _compilers() -> str:
-    """The compilers of a key: packages with their versions, files of ours with their digests."""
-    folder = Path(__file__).parents[1] / "intrinsics"
-    files = [f"{name} {digest_of(folder / f'{name}.py')}" for name in COMPILER.files]
-    return ", ".join([versions(*COMPILER.versioned), *files])
-
-
-STORE = Store(Path(__file__).parents[1] / "prebuilt", _compilers)
+COMPILERS = (  # packages whose versions are part of a kernel's key
+    "numba", "numba-cuda", "llvmlite", "cuda-core",
+    "nvidia-nvjitlink", "nvidia-nvvm", "nvidia-nvjitlink-cu12", "nvidia-cuda-nvcc-cu12",
+)  # fmt: skip
+STORE = Store(Path(__file__).parents[1] / "prebuilt", lambda: versions(*COMPILERS))
 PTX, FIRST_EARLY = "ptx", (9, 0)  # the machine that PTX is for; the lowest capability with dependent launches
-TARGET, OWN = ".target sm_90", ".target sm_90a"  # the latter of kernels with instructions of few GPUs
+TARGET = ".target sm_90"
 VERSION = b".version 7.8"  # as it is written
-# Versions of later instructions: products of floats of 8 bits, conversions to them before 9.0, scales of
-# blocks.
+# Versions of later instructions: products of floats of 8 bits, and conversions to them before 9.0.
 NEEDS = {
     b"barrier.cluster.arrive.relaxed": b".version 8.0",
     b"e4m3": b".version 8.4",
     b"e5m2": b".version 8.4",
-    b"block_scale": b".version 8.7",  # 8.8 from 12.1 on
 }
 # From here on assemblers spill where they are told how many blocks a multiprocessor is to hold, and take far
 # fewer registers where they are not. A block of so many threads may have as many registers as a thread can.
@@ -56,11 +49,9 @@ def machine_of(capability: tuple[int, int]) -> str:
 
 
 def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes | None:
-    """The package's code of a kernel for a GPU; None where it has none, or another compiler is to make it."""
-    if not COMPILER.is_packed:
-        return None
+    """The package's code of a kernel for a GPU; None where it has none."""
     code = STORE.packaged(origin, machine_of(capability))
-    if code is None and not (_has_own(capability, exact) or GUARDED):
+    if code is None and not (exact or GUARDED):
         code = STORE.packaged(origin, PTX)
         return None if code is None else for_driver(code, capability)
     return code
@@ -68,28 +59,20 @@ def code_of(origin: Origin, capability: tuple[int, int], exact: bool) -> bytes |
 
 def is_served(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
     """True if :func:`code_of` would return code; nothing is unpacked here."""
-    machines = [machine_of(capability), *([] if _has_own(capability, exact) or GUARDED else [PTX])]
-    return COMPILER.is_packed and any(STORE.has_packaged(origin, machine) for machine in machines)
-
-
-def _has_own(capability: tuple[int, int], exact: bool) -> bool:
-    """True where only machine code serves a kernel with instructions of few GPUs: up to 9.0."""
-    return exact and capability <= FIRST_EARLY
+    machines = [machine_of(capability), *([] if exact or GUARDED else [PTX])]
+    return any(STORE.has_packaged(origin, machine) for machine in machines)
 
 
 def is_to_be_had(origin: Origin, capability: tuple[int, int], exact: bool) -> bool:
     """True if the package has code for a kernel, or there is a compiler of it here."""
-    return is_served(origin, capability, exact) or COMPILER.is_installed()
+    return is_served(origin, capability, exact) or missing.has("numba_cuda")
 
 
 def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
     """The package's PTX, which was written for 9.0, changed so that a driver takes it for another GPU."""
     code = code.replace(VERSION, max((NEEDS[word] for word in NEEDS if word in code), default=VERSION))
     if capability >= UNTOLD:
-        if capability > UNTOLD:
-            code = code.replace(NEEDS[b"block_scale"], b".version 8.8")
-        text = LIMITS.sub(_untold, code.decode())
-        return text.replace(OWN, ".target sm_{}{}a".format(*capability)).encode()
+        return LIMITS.sub(_untold, code.decode()).encode()
     if capability >= FIRST_EARLY:
         return code
     text = without_clusters(code.decode())

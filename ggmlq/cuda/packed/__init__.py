@@ -4,7 +4,6 @@
     pack.py        the picture of a fragment, and the kernel that packs blocks
     codes.py       a lane's words as pairs of bfloat16
     byte_codes.py  the same as bytes
-    float_codes.py those that are floats of 4 bits as floats of 8, or side by side
     code_halves.py the same as pairs of float16
     scales.py      a fragment's halves and bytes as float32 scales and offsets
     operand.py     codes and scales together, as the wide operand of ``mma``

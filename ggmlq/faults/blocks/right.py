@@ -68,8 +68,7 @@ def by_name(
             prediction = reference.linear(x, q, name)
         except UnsupportedError:
             continue
-        wide = how.half_runs or how.floats in ("e4m3", "digits")
-        if wide and name != claim:  # what it may be off is more than some mistakes are
+        if how.half_runs and name != claim:  # what it may be off is more than some mistakes are
             continue
         floats = how.quantizer is None
         limit = scene.tolerance(prediction, floats)
