@@ -87,7 +87,7 @@ class LibraryFailedError(GGMLQError, RuntimeError):
 
 
 class GroupError(GGMLQError, ConnectionError):
-    """Processes that work together and do not find each other, disagree, or have lost one of them."""
+    """A group of processes whose engine fails or is none, or a rank that is not in it."""
 
     __str__ = Exception.__str__  # OSError would print errno's text in place of the message
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
-from test_parallel_ranks import PRODUCT, free_port
+from engines import two_processes
 
 import ggmlq as gq
 from ggmlq.cuda.machine.parallel import nccl
 
-RESULTS = "y=y.get(), h=whole.get(), told=told.get()"
 SHAPES = [(96, 512, 1), (1024, 2048, 7), (4096, 4096, 513)]
 
 
@@ -172,34 +168,17 @@ def test_tensors_on_cards(devices, cupy, fresh):
         near(cupy.from_dlpack(y), single)
 
 
-def test_two_processes_two_cards(cupy, fresh, tmp_path):
+@pytest.mark.parametrize("engine", ["nccl by torch", "nccl by cupyx"])
+def test_two_processes_two_cards(engine, cupy, fresh, tmp_path):
     needs_two(cupy)
-    if nccl.library() is None:
+    if engine == "nccl by torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    elif nccl.library() is None:
         pytest.skip("NCCL is not installed")
-    tensors = {
-        "up": gq.quantize(fresh.standard_normal((224, 64), np.float32), "q8_0"),
-        "down": gq.quantize(fresh.standard_normal((32, 224), np.float32), "q8_0"),
-        "x": fresh.standard_normal((3, 64), np.float32),
-    }
-    gq.save(tmp_path / "in.gguf", tensors)
-    code = PRODUCT.replace('"cpu", timeout', "timeout").replace("np.full(", "cp.full(")
-    code = code.replace("import sys,", "import cupy as cp, sys,").replace("y=y, h=whole, told=told", RESULTS)
-    code = code.replace("x = np", "cp.cuda.Device(group.me.local).use(); x = cp.asarray(np").replace(
-        'f["x"])', 'f["x"]))'
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "in.gguf"), str(tmp_path / "made")]
-    port, started = free_port(), []
-    for rank in range(2):
-        said = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_PORT": str(port - 1)}
-        started.append(
-            subprocess.Popen(command, env={**os.environ, **said}, stderr=subprocess.PIPE, text=True)
-        )
-    errors = [process.communicate(timeout=240)[1] for process in started]
-    assert [process.returncode for process in started] == [0, 0], "\n".join(errors)
-    one, two = (np.load(tmp_path / f"made.{rank}.npz") for rank in range(2))
-    h = tensors["x"] @ tensors["up"].T
+    (one, two), (h, y), said = two_processes(engine, tmp_path, fresh)
+    assert said.count("cuda:0") == said.count("cuda:1") == 1
     assert one["y"].tobytes() == two["y"].tobytes()
-    assert np.allclose(one["y"], h @ tensors["down"].T, rtol=2e-2, atol=2)
+    assert np.allclose(one["y"], y, rtol=2e-2, atol=2)
     for each in (one, two):
         assert np.allclose(each["h"], h, rtol=2e-2, atol=0.3)
-        assert each["told"].tolist() == [1, 1, 1]
+        assert each["told"].tolist() == [[0] * 2 + [1] * 5]

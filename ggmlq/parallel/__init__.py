@@ -1,4 +1,4 @@
-"""Several GPUs: weights in parts, products that use all of them, and one process a GPU.
+"""Several GPUs: weights in parts, products that use all of them, and groups of processes.
 
 >>> import numpy as np, ggmlq as gq
 >>> q = gq.quantize(np.eye(128, 64, dtype=np.float32), "q8_0")
@@ -17,23 +17,19 @@ sharded_call.py   one product, checked
 product.py   products with them
 heads.py     heads of attention on several devices; KVCache
 loading.py   a model straight to its devices
-group.py     Group: one process a GPU; sums over processes
-ranks.py     which process this is; its part of the weights
-meeting.py   how these processes find each other, and who is hung up on
-wire.py      sums of processes over sockets
-sockets.py   bytes over sockets until a deadline
+groups.py    Group: several processes, and the part of each
+engines.py   what connects them: torch.distributed, cupyx.distributed, MPI
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .group import Group
+from .groups import Group, group, shard_of
 from .heads import KVCache
 from .loading import tensor_parallel
 from .parts import Parts, replicate, silu
 from .product import left
-from .ranks import Rank, shard_of
 from .sharded import Sharded, shard
 from .team import together
 
@@ -41,9 +37,9 @@ __all__ = [
     "Group",
     "KVCache",
     "Parts",
-    "Rank",
     "Sharded",
     "expert_linear",
+    "group",
     "linear",
     "replicate",
     "scaled_linear",

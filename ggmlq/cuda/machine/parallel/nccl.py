@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -20,7 +20,6 @@ from ....base import missing
 from ....errors import DeviceError, MissingDependencyError
 from .. import device
 
-BYTES = 128  # of the id that processes share
 KINDS = {
     "float16": "NCCL_FLOAT16",
     "float32": "NCCL_FLOAT32",
@@ -113,84 +112,3 @@ class Communicators:
             with suppress(Exception):  # the device may be lost
                 one.abort()
         self._communicators = None
-
-
-class Ranked:
-    """The communicator of this process among several, one process a GPU."""
-
-    def __init__(self, rank: int, world: int, name: str, wire: Any) -> None:
-        self._task = f"Group, rank {rank} of {world} on {name}"
-        self._device = device.named(name)
-        self._rank, self._world = rank, world
-        module = needed(self._task)
-        self.version = version()
-        unique_id = np.zeros(BYTES, np.int8)
-        if rank == 0:
-            drawn = module.get_unique_id()  # bytes from CuPy 14 on, integers before
-            unique_id[:] = np.frombuffer(drawn, np.int8) if isinstance(drawn, bytes) else drawn
-        wire.hand(unique_id, 0)  # when it arrives, all processes have started
-        with self._device, self._named_errors():
-            try:
-                self._communicators = module.NcclCommunicator(world, unique_id.tobytes(), rank)
-            except TypeError:
-                self._communicators = module.NcclCommunicator(world, tuple(unique_id.tolist()), rank)
-
-    def sum(self, x: Any, out: Any) -> Any:
-        """Add the arrays of all ranks, on the current stream of the device."""
-        cp, kind = device.cupy(), kind_of(self._task, x.dtype)
-        with self._device, self._named_errors():
-            x = cp.ascontiguousarray(x)
-            y = cp.empty_like(x) if out is None or not out.flags.c_contiguous else out
-            stream = cp.cuda.get_current_stream().ptr
-            self._communicators.allReduce(x.data.ptr, y.data.ptr, x.size, kind, library().NCCL_SUM, stream)
-            if out is not None and y is not out:
-                out[...] = y
-        return y if out is None else out
-
-    def hand(self, x: Any, root: int) -> Any:
-        """Copy the array of rank ``root`` into those of the other ranks."""
-        cp = device.cupy()
-        with self._device, self._named_errors():
-            y = cp.ascontiguousarray(x)
-            at, stream = y.data.ptr, cp.cuda.get_current_stream().ptr
-            self._communicators.broadcast(at, at, y.nbytes, library().NCCL_UINT8, root, stream)
-            if y is not x:
-                x[...] = y
-        return x
-
-    def join(self, x: Any, lengths: Sequence[int]) -> Any:
-        """Join the arrays of all ranks along the first axis: each sends its part to all, in one group of
-        calls.
-        """
-        cp, module = device.cupy(), library()
-        with self._device, self._named_errors():
-            y = cp.empty((sum(lengths), *x.shape[1:]), x.dtype)
-            stream, at = cp.cuda.get_current_stream().ptr, y.data.ptr
-            row = x.nbytes // len(x) if len(x) else y[:1].nbytes
-            module.groupStart()
-            try:
-                for root, length in enumerate(lengths):
-                    if length * row:
-                        source = x.data.ptr if root == self._rank else at
-                        self._communicators.broadcast(
-                            source, at, length * row, module.NCCL_UINT8, root, stream
-                        )
-                    at += length * row
-            finally:
-                module.groupEnd()
-        return y
-
-    def close(self) -> None:
-        """Leave the group of ranks."""
-        with self._device, suppress(Exception):
-            self._communicators.destroy()
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except library().NcclError as error:
-            raise DeviceError(
-                f"{self._task}: NCCL failed ({error}); a process or its GPU may be lost; NCCL_DEBUG=INFO "
-                "tells more; start all again"
-            ) from error
