@@ -24,6 +24,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test 
 from llvmlite import ir
 from scripts import load
 
+from ggmlq.cuda.epilogue import gates
 from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, warpgroup
 from ggmlq.cuda.intrinsics.assembly import KINDS
 from ggmlq.cuda.intrinsics.language import cuda, float32
@@ -179,6 +180,13 @@ def test_gpus_after_hopper_get_its_ptx():
     tile, layout = TILES[0], layout_of(FORMATS["q4_1"])
     made = r14_mma_bf16.kernel(layout, tile, "bfloat16")
     assert not made.assemble((12, 0))[1].stack
+
+
+def test_a_gpu_without_bfloat16_rounds_by_integers():
+    """A T4 compiles the gate's kernel, which may write bfloat16, as it takes the package's PTX."""
+    gater = gates.gater()
+    assert "cvt.rn.bf16" not in gater.ptx((7, 5))
+    assert gater.assemble((7, 5))[0]
 
 
 def test_a_gpu_that_is_newer_than_the_linker():

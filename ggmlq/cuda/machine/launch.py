@@ -211,7 +211,7 @@ class Kernel(Compiled):
         """The kernel in PTX, as the assembler for a capability takes it."""
         if capability <= HOPPER:
             text = super().ptx(capability)
-            return text if capability >= HOPPER else served.without_clusters(text)
+            return text if capability >= HOPPER else served.for_early(text, capability)
         return served.for_driver(super().ptx(HOPPER).encode(), capability).decode()
 
     def _compiled(self, capability: tuple[int, int], output: str) -> Any:

@@ -75,9 +75,7 @@ def for_driver(code: bytes, capability: tuple[int, int]) -> bytes:
         return LIMITS.sub(_untold, code.decode()).encode()
     if capability >= FIRST_EARLY:
         return code
-    text = without_clusters(code.decode())
-    if capability < FIRST_BFLOAT:
-        text = BFLOAT.sub(ROUNDING, text)
+    text = for_early(code.decode(), capability)
     for word in ("launch_dependents", "wait"):
         text = text.replace(f"griddepcontrol.{word};", "")
     return text.replace(TARGET, f".target sm_{capability[0]}{capability[1]}").encode()
@@ -87,8 +85,9 @@ def _untold(limits: re.Match[str]) -> str:
     return "" if int(limits[1]) <= FEW else limits[0]
 
 
-def without_clusters(text: str) -> str:
+def for_early(text: str, capability: tuple[int, int]) -> str:
     """PTX for GPUs without clusters: each block is alone there, and code for others is never reached."""
     text = re.sub(r"barrier\.cluster\.[\w.]+;|mapa\.[^;]*;", "", text)
     text = text.replace("%cluster_nctarank", "1").replace("%cluster_ctarank", "0")
-    return text.replace(".shared::cluster", ".shared")
+    text = text.replace(".shared::cluster", ".shared")
+    return BFLOAT.sub(ROUNDING, text) if capability < FIRST_BFLOAT else text
