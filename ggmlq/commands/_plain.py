@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GGMLQError
-from ..gguf import Array
 
 SHOWN = 8  # elements of a long array
 WIDTH = 100  # characters of a long text
@@ -21,6 +20,8 @@ def name(text: str) -> str:
 
 def value(data: Any) -> str:
     """A metadata value in one line."""
+    from ..gguf import Array
+
     if isinstance(data, Array):
         items = ", ".join(value(item) for item in data[:SHOWN])
         return f"[{items}{', …' if len(data) > SHOWN else ''}] ({len(data)})"
@@ -33,6 +34,8 @@ def value(data: Any) -> str:
 
 def jsonable(data: Any) -> Any:
     """A value for JSON: long arrays cut to their first elements, NaN and infinity as text."""
+    from ..gguf import Array
+
     if isinstance(data, dict):
         return {key: jsonable(item) for key, item in data.items()}
     if isinstance(data, Array):
@@ -48,6 +51,8 @@ def jsonable(data: Any) -> Any:
 
 def in_full(data: Any) -> Any:
     """A value for JSON with all elements of arrays."""
+    from ..gguf import Array
+
     if isinstance(data, Array):
         return [in_full(item) for item in data]
     return jsonable(data)
