@@ -34,6 +34,10 @@ def value(data: Any) -> str:
 
 def jsonable(data: Any) -> Any:
     """A value for JSON: long arrays cut to their first elements, NaN and infinity as text."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, str | int | float | None):  # the many
+        return data
     from ..gguf import Array
 
     if isinstance(data, dict):
@@ -44,13 +48,13 @@ def jsonable(data: Any) -> Any:
         return [jsonable(item) for item in data]
     if isinstance(data, bytes):
         return data.decode(errors="backslashreplace")
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
     return data
 
 
 def in_full(data: Any) -> Any:
     """A value for JSON with all elements of arrays."""
+    if isinstance(data, str | int):  # the many
+        return data
     from ..gguf import Array
 
     if isinstance(data, Array):

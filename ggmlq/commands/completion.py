@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..base import missing
 from ..base.mixes import MIXES
 from ..errors import GGMLQError, MissingDependencyError
 from ._options import Commands, declare
@@ -55,6 +54,8 @@ def _argcomplete() -> Any:
     try:
         return importlib.import_module("argcomplete")
     except ImportError:
+        from ..base import missing  # it reads the package's metadata: 20 ms
+
         raise MissingDependencyError(
             "completion in a shell: it is done by the package argcomplete, which is not installed; "
             f"{missing.install('completion')}"
