@@ -1,8 +1,8 @@
 """The command ``ggmlq``: one subcommand a question.
 
 Exit 0 fine, 1 something is wrong, 2 could not run, 130 interrupted, 143 terminated. Without a command it
-prints its help and leaves with 2, since nothing ran. A command's own file is imported when it runs: help and
-completion in a shell need ``commands/parsers`` alone.
+prints its help and leaves with 2, since nothing ran. All commands' files are imported for help and completion
+in a shell; their functions import what a run needs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from . import GGMLQError, __version__
 from .base.terminal import paint
 from .base.text import printable
 from .base.unwinding import unwinding
-from .commands import _completion
-from .commands.parsers import add_all
-from .commands.parsers._options import Help
-from .commands.parsers._parser import Parser
+from .commands import add_all, completion
+from .commands._options import Help
+from .commands._parser import Parser
 
 ABOUT = """\
 ggml's block formats: show, check, convert and multiply them. `ggmlq help COMMAND` prints the help of a
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words and "_ARGCOMPLETE" not in os.environ:
         parser.print_help(sys.stderr)
         return 2
-    _completion.answer(parser)
+    completion.answer(parser)
     asks = words[:1] == ["help"] and not any(word.startswith("-") for word in words)
     args = parser.parse_args([*words[1:], "--help"] if asks else words)
     try:

@@ -103,7 +103,7 @@ def test_the_tour_names_every_command():
 
 
 def test_commands_of_the_pages_exist():
-    files = (ROOT / "ggmlq" / "commands" / "parsers").glob("[a-z]*.py")
+    files = (ROOT / "ggmlq" / "commands").glob("[a-z]*.py")
     known = {path.stem.replace("_", "-") for path in files}
     for page in PAGES:
         for command in re.findall(r"(?:`|    )ggmlq ([a-z]+(?:-[a-z]+)*)\b", page.read_text()):

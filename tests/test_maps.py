@@ -14,7 +14,7 @@ from sources import NUMBERS, ROOT, Place, check, docstrings, tree
 
 # Rooms without a map: their files are alike, or each is known by its name. Only ever fewer.
 UNMAPPED = {
-    "arrays", "base", "codes", "commands", "cpu/expert_linear", "cpu/linear", "cpu/scaled_linear",
+    "arrays", "base", "codes", "cpu/expert_linear", "cpu/linear", "cpu/scaled_linear",
     "cpu/unpack", "cuda/quantize", "formats", "llama", "reference", "testing",
 }  # fmt: skip
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]

@@ -157,8 +157,6 @@ def test_a_page_of_a_run(html):
 
 def test_check_writes_a_page(html, tmp_path, monkeypatch, capsys):
     """The command around it; the library is stood in for."""
-    from ggmlq.commands import check
-
     device = SimpleNamespace(name="CPU", description="a CPU", backend="CPU", layouts=(), facts=dict)
 
     class Bridge:
@@ -176,8 +174,8 @@ def test_check_writes_a_page(html, tmp_path, monkeypatch, capsys):
         def devices(self):
             return [device]
 
-    monkeypatch.setattr(check, "Bridge", Bridge)
-    monkeypatch.setattr(check, "run_cases", lambda *args: iter(outcomes()))
+    monkeypatch.setattr("ggmlq.llama.Bridge", Bridge)
+    monkeypatch.setattr("ggmlq.check.run.run", lambda *args: iter(outcomes()))
     path = tmp_path / "c.html"
     assert main(["check", "--types", "q4_0", "--html", str(path), "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)["cases"]) == 4

@@ -298,7 +298,7 @@ def test_what_is_damaged_is_exit_1(fresh, model, tmp_path, capsys):
 
 
 def test_refused_before_the_work(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("ggmlq.commands.report.examine", lambda *args: pytest.fail("work was done"))
+    monkeypatch.setattr("ggmlq.report.examine", lambda *args: pytest.fail("work was done"))
     for output in (tmp_path, tmp_path / "no" / "r.html"):
         assert main(["report", str(small[0]), "-o", str(output)]) == 2
         assert "folder" in capsys.readouterr().err

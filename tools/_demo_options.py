@@ -17,7 +17,7 @@ class _Parser(argparse.ArgumentParser):
 def words(arguments):
     """The arguments of `ggmlq demo`; the process ends after --help (0) and at a wrong option (2)."""
     sys.path.insert(0, str(_environment.ROOT))
-    from ggmlq.commands.parsers import demo  # the standard library alone
+    from ggmlq.commands import demo  # the standard library alone
 
     parser = _Parser(
         prog="tools/demo",

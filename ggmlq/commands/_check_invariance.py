@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ..base.text import table
 from ..check import invariance
 from ..check.invariance import OPS, Invariance, Subject
 from ..errors import UnsupportedError
-from ..formats import Format
 from ..llama import Bridge, Device
-from . import _plain
+from . import _check_cases, _plain
 
 UNUSED = ("shapes", "experts", "data", "arithmetic", "buffer", "repack", "save", "html", "test_file", "time")
-Types = Callable[[argparse.Namespace, Bridge], list[Format]]
 
 
-def run(args: argparse.Namespace, bridge: Bridge, device: Device, types: Types) -> int:
+def run(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     """Try operations of the library and ours; the result is the exit status."""
     if unused := [name for name in UNUSED if getattr(args, name)]:
         option = unused[0].replace("_", "-")
         raise UnsupportedError(f"--invariance beside --{option}: it has cases of its own; leave one out")
     ops = _ops(args.ops)
-    names = [fmt.name for fmt in types(args, bridge)]
+    names = [fmt.name for fmt in _check_cases.types(args, bridge)]
     if not args.json:
         print(repr(bridge))
         print(f"{device.name}: {device.description}, {device.backend}; and ggmlq on this CPU\n")

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
-from ..tasks import pools
+from ._options import count
 
-Body = Callable[[argparse.Namespace, Executor | None], int]
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Body: TypeAlias = "Callable[[argparse.Namespace, Executor | None], int]"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of engines."""
+    group = parser.add_argument_group(
+        "workers", "The result is the same with all of them. All must see the files under the same path."
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--workers", type=count, metavar="N", help="use N processes, which divide the cores among them"
+    )
+    group.add_argument("--dask", metavar="ADDRESS", help="use the workers of a dask scheduler (extra dask)")
+    group.add_argument(
+        "--mpi", action="store_true",
+        help="use the other MPI ranks: mpiexec -n 9 ggmlq … --mpi (extra mpi)",
+    )  # fmt: skip
 
 
 class _Served(Exception):
@@ -28,6 +46,8 @@ def run(body: Body, args: argparse.Namespace) -> int:
 @contextmanager
 def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
     """The executor of the options; None for this process alone."""
+    from ..tasks import pools
+
     if args.workers is not None:
         with pools.processes(args.workers) as pool:
             yield pool

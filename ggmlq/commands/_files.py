@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 
 from ..errors import GGMLQError, GGUFNotFoundError
-from ..gguf.split import paths_of_set
 
 
 def expanded(names: list[str]) -> list[str]:
@@ -30,6 +29,8 @@ def expanded(names: list[str]) -> list[str]:
 
 
 def _once(paths: list[str]) -> Iterator[str]:
+    from ..gguf.split import paths_of_set
+
     earlier: set[str] = set()
     for path in paths:
         try:

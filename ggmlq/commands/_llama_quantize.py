@@ -4,20 +4,48 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from typing import Any, NamedTuple
 
 from ..base.filetype import FILE_TYPES
 from ..base.mixes import ALIASES, BY_NAME, MIXES
 from ..base.text import short
 from ..errors import ConvertError
-from ..formats import FORMATS
-from ..gguf import Typed
 
 BARE = {name.lower(): number for name, number in FILE_TYPES.items()}  # types that a file may be of
 KEEP = {
     "output_tensor_type": r"^output\.weight$",
     "token_embedding_type": r"^(per_layer_)?token_embd\.weight$",
 }
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of llama-quantize that ggmlq does not have under another name."""
+    group = parser.add_argument_group("as in llama-quantize")
+    group.add_argument("--pure", action="store_true", help="the positional TYPE means a type, not a mix")
+    group.add_argument("--leave-output-tensor", action="store_true", help="do not change output.weight")
+    group.add_argument("--output-tensor-type", metavar="TYPE", help="type of output.weight")
+    group.add_argument("--token-embedding-type", metavar="TYPE", help="type of token_embd.weight")
+    group.add_argument(
+        "--override-kv", action="append", default=[], metavar="KEY=TYPE:VALUE",
+        help="set metadata; TYPE is int, float, bool or str; may be repeated",
+    )  # fmt: skip
+    group.add_argument("--prune-layers", type=_layers, metavar="L0,L1,…", help="leave out these layers")
+    group.add_argument(
+        "--include-weights", action="append", default=[], metavar="TEXT",
+        help="use the importance matrix only for tensors whose name contains TEXT; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--exclude-weights", action="append", default=[], metavar="TEXT",
+        help="do not use it for tensors whose name contains TEXT; may be repeated",
+    )  # fmt: skip
+    group.add_argument("--keep-split", action="store_true", help="write the same parts as IN")
+
+
+def _layers(text: str) -> list[int]:
+    if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers; write 3,4,17")
+    return sorted({int(number) for number in text.split(",")})
 
 
 class Positional(NamedTuple):
@@ -80,6 +108,8 @@ def name_beside(source: str, word: str) -> str:
 
 def keep_rules(args: argparse.Namespace) -> list[tuple[str, str]]:
     """The options about single tensors, as patterns and types."""
+    from ..formats import FORMATS
+
     rules = [(pattern, kind) for key, pattern in KEEP.items() if (kind := getattr(args, key))]
     for _, kind in rules:
         FORMATS[kind]  # known, or the error that names what is near
@@ -97,6 +127,8 @@ def overridden(metadata: dict[str, Any], texts: list[str]) -> dict[str, Any]:
 
 
 def _override(text: str) -> tuple[str, object]:
+    from ..gguf import Typed
+
     key, _, rest = text.partition("=")
     kind, colon, value = rest.partition(":")
     try:

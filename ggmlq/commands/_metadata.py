@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base import filetype
 from ..base.text import short
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
-from ..gguf import GGUFFile, Metadata, Typed, ValueType, edit
-from ..gguf.limits import BYTES, LIMITS
-from ..gguf.metadata import missing
-from ..gguf.split import KEYS
+
+if TYPE_CHECKING:
+    from ..gguf import GGUFFile, Metadata
+
+Edit = tuple[str, str]  # the option and its argument
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare changes of metadata; they are made in the order of the command line."""
+    add_option(
+        parser, "set", "KEY[:TYPE]=VALUE",
+        "set metadata; VALUE is JSON or plain text; an existing key keeps its type",
+    )  # fmt: skip
+    add_option(
+        parser, "set-file", "KEY[:TYPE]=FILE", "the same, with the value from a file: text or a JSON array"
+    )
+    add_option(parser, "rename", "OLD=NEW", "rename a key")
+
+
+def add_option(parser: argparse.ArgumentParser, option: str, metavar: str, about: str) -> None:
+    """Declare an option that may be repeated; each argument is stored with the name of the option."""
+
+    def edit(text: str) -> Edit:
+        return option, text
+
+    parser.add_argument(
+        f"--{option}", dest="edits", action="append", default=[], metavar=metavar, help=about, type=edit
+    )
 
 
 def edited(file: GGUFFile, edits: list[tuple[str, str]]) -> Metadata:
     """The metadata of a file after some changes."""
+    from ..gguf import edit
+
     metadata = file.metadata
     for option, text in edits:
         if option in ("drop", "remove"):
@@ -34,11 +61,15 @@ def edited(file: GGUFFile, edits: list[tuple[str, str]]) -> Metadata:
 
 
 def _check_there(file: GGUFFile, request: str, key: str, metadata: Metadata) -> None:
+    from ..gguf.metadata import missing
+
     if key not in metadata:
         missing(request, key, metadata, f"`ggmlq metadata {file.path}` lists them")
 
 
 def _check_own(request: str, *keys: str) -> None:
+    from ..gguf.split import KEYS
+
     for key in keys:
         if key in KEYS:
             raise GGUFError(
@@ -48,6 +79,8 @@ def _check_own(request: str, *keys: str) -> None:
 
 
 def _read(request: str, path: str) -> str:
+    from ..gguf.limits import BYTES, LIMITS
+
     try:
         with open(path, "rb") as source:
             raw = source.read(LIMITS[BYTES] + 1)
@@ -70,6 +103,8 @@ def _read(request: str, path: str) -> str:
 
 def _parsed(option: str, assignment: str, metadata: Metadata) -> dict[str, Any]:
     """``KEY[:TYPE]=VALUE`` as an entry; the type is the one named, else the key's, else by the value."""
+    from ..gguf import Typed, ValueType
+
     left, equals, text = assignment.partition("=")
     if not equals:
         raise GGUFError(f"--{option} {assignment!r}: there is no '='; write KEY=VALUE or KEY:uint32=VALUE")
@@ -91,6 +126,8 @@ def _parsed(option: str, assignment: str, metadata: Metadata) -> dict[str, Any]:
 
 def _retyped(key: str, text: str, words: str) -> Any:
     """A new value for a key: a scalar stays a scalar and an array an array, of the same type."""
+    from ..gguf import Typed, ValueType
+
     kind = ValueType.parse(words.rpartition(" ")[2])
     if kind is ValueType.ARRAY:  # of arrays: their elements choose their type
         kind = None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GGMLQError
-from ..gguf import Array
 
 SHOWN = 8  # elements of a long array
 WIDTH = 100  # characters of a long text
@@ -21,6 +20,8 @@ def name(text: str) -> str:
 
 def value(data: Any) -> str:
     """A metadata value in one line."""
+    from ..gguf import Array
+
     if isinstance(data, Array):
         items = ", ".join(value(item) for item in data[:SHOWN])
         return f"[{items}{', …' if len(data) > SHOWN else ''}] ({len(data)})"
@@ -33,6 +34,12 @@ def value(data: Any) -> str:
 
 def jsonable(data: Any) -> Any:
     """A value for JSON: long arrays cut to their first elements, NaN and infinity as text."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, str | int | float | None):  # the many
+        return data
+    from ..gguf import Array
+
     if isinstance(data, dict):
         return {key: jsonable(item) for key, item in data.items()}
     if isinstance(data, Array):
@@ -41,13 +48,15 @@ def jsonable(data: Any) -> Any:
         return [jsonable(item) for item in data]
     if isinstance(data, bytes):
         return data.decode(errors="backslashreplace")
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
     return data
 
 
 def in_full(data: Any) -> Any:
     """A value for JSON with all elements of arrays."""
+    if isinstance(data, str | int):  # the many
+        return data
+    from ..gguf import Array
+
     if isinstance(data, Array):
         return [in_full(item) for item in data]
     return jsonable(data)

@@ -7,17 +7,48 @@ import importlib
 import time
 from typing import Any
 
-from ..base.progress import Progress
 from ..base.terminal import table
 from ..base.text import count, size
 from ..errors import DeviceError, MissingDependencyError, UnsupportedError
-from ..formats import FORMATS
-from ..store import disk
 from . import _plain
+from ._options import Commands, add_json, declare
+
+SUMMARY = "list, fill or remove compiled kernels and local copies of files opened by address"
+ABOUT = """\
+List what ggmlq stores on this disk: kernels that were compiled on this machine, and the parts of files that
+were opened by address (https://, hf://). If the parts take more than 64 GiB, or GGMLQ_REMOTE_BYTES bytes,
+those that were not opened for the longest time are removed; compiled kernels take half a gigabyte at most.
+GGMLQ_CACHE_DIR moves the cache, or turns it off.
+
+"fill FORMAT …" compiles the kernels that products with weights of these types take by themselves on a card,
+for all numbers of rows, so that no product waits for a compiler. Kernels that come with the package need no
+compiling. The card may be on another machine: its name as NVIDIA writes it, or its capability, such as sm_89.
+Where no compiler is installed, the kernels that would need one are named, with the command that installs it.
+"""
+EXAMPLES = """\
+  ggmlq cache
+  ggmlq cache fill q4_K q6_K --card sm_89
+  ggmlq cache --empty compiled
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq cache`` with its options and examples."""
+    parser = declare(commands, "cache", "setup", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("fill", nargs="*", metavar="fill FORMAT", help="compile the kernels of these formats")
+    card = "with fill: the card's name, or sm_NN; default: the card of this machine"
+    parser.add_argument("--card", metavar="NAME", help=card)
+    kinds = ("all", "compiled", "remote")
+    parser.add_argument(
+        "--empty", nargs="?", const="all", choices=kinds, help="remove what is stored; of a kind"
+    )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq cache``; the result is the exit status."""
+    from ..store import disk
+
     if args.fill:
         return _fill(args)
     remote: Any = importlib.import_module("ggmlq.remote")  # what it needs, other commands start without
@@ -52,6 +83,8 @@ def _row(entry: Any) -> list[str]:
 
 def _fill(args: argparse.Namespace) -> int:
     """Compile the kernels of some formats for a card; the exit status."""
+    from ..formats import FORMATS
+
     word, *names = args.fill
     if word != "fill" or not names:
         raise UnsupportedError(
@@ -86,6 +119,8 @@ def _fill(args: argparse.Namespace) -> int:
 
 def _uncompiled(kernels: list[Any], capability: tuple[int, int]) -> dict[Any, MissingDependencyError]:
     """The kernels that nothing here can compile, with the reason; the others lie on the disk then."""
+    from ..base.progress import Progress
+
     lacking = {}
     bar = Progress(len(kernels), "compiling", "kernel")
     for kernel in kernels:

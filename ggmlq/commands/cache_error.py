@@ -4,19 +4,50 @@ from __future__ import annotations
 
 import argparse
 import zipfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..accuracy import CacheErrors, cache_error
-from ..accuracy.cache import averaged
 from ..errors import GGMLQError, ShapeError, UnsupportedError
-from ..model import Model, attention_operands, load
 from . import _plain
+from ._options import Commands, add_json, add_text, count, declare
+
+if TYPE_CHECKING:
+    from ..accuracy import CacheErrors
+    from ..model import Model
+
+SUMMARY = "show what keys and values in few bits cost attention"
+ABOUT = """\
+Show for each type of a cache the error of attention: with keys alone in it, values alone, and both, without
+and with the rotation of gq.KVCache(rotate=True). Errors are squares of what is off, beside those of results.
+
+FILE is a model as GGUF, which reads a text on the CPU: the errors are means over its layers, --json has each
+layer. Or it is an .npz with arrays q [B, H, T, D], k [B, HK, S, D] and v [B, HK, S, DV].
+"""
+EXAMPLES = """\
+  ggmlq cache-error model.gguf --file text.txt
+  ggmlq cache-error model.gguf --tokens 512 --types q8_0,q4_0 --json
+  ggmlq cache-error arrays.npz --causal
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq cache-error`` with its options and examples."""
+    parser = declare(commands, "cache-error", "models", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("path", metavar="FILE", help="a model as GGUF, or an .npz with q, k and v")
+    what = add_text(parser, "the text that the model reads")
+    what.add_argument(
+        "--causal", action="store_true", help="of arrays: the last query is at the last position"
+    )
+    parser.add_argument("--types", metavar="A,B", help="types of the cache, such as q8_0,q4_0")
+    parser.add_argument("--context", type=count, metavar="N", default=512, help="the most tokens (512)")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq cache-error``; the result is the exit status."""
+    from ..accuracy import cache_error
+    from ..accuracy.cache import averaged
+    from ..model import attention_operands, load
+
     settings: dict[str, Any] = {}
     if args.types is not None:
         settings["types"] = [name.strip() for name in args.types.split(",") if name.strip()]
@@ -41,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _arrays(args: argparse.Namespace) -> tuple[Any, ...]:
     """Queries, keys and values of a file of NumPy."""
+    import numpy as np
+
     request = f"cache-error {args.path}"
     if args.prompt is not None or args.file is not None or args.tokens is not None:
         raise UnsupportedError(f"{request}: arrays read no text; leave --prompt, --file and --tokens out")
@@ -56,6 +89,8 @@ def _arrays(args: argparse.Namespace) -> tuple[Any, ...]:
 
 def _tokens(args: argparse.Namespace, model: Model) -> list[int]:
     """The tokens that a model reads, as many as the context has."""
+    import numpy as np
+
     request, most = f"cache-error {args.path}", min(args.context, model.config.context)
     if args.causal:
         raise UnsupportedError(

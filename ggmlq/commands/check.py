@@ -10,31 +10,98 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..arrays.dumps import Dump
-from ..check import batches, cases, mixtures, report
-from ..check.cases import Case
-from ..check.contrast import contrasts
-from ..check.judge import FIT
-from ..check.outcome import IDLE, Outcome
-from ..check.page import page
-from ..check.plan import Plan, Trial, other_threads, trial_lines, untried
-from ..check.run import run as run_cases
-from ..check.running import Settings
-from ..errors import DeviceError, DumpError, GGMLQError, ShapeError, UnsupportedError
-from ..formats import FORMATS, Format
-from ..llama import Bridge, Device
-from ..llama.library import is_weight_type
-from ..llama.loaded import listed
-from ..pages import check_target, write
-from . import _check_invariance, _check_ops, _plain, _saved_nodes
+from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
+from . import _plain
+from ._options import Commands, add_json, declare
 
+if TYPE_CHECKING:
+    from ..check.outcome import Outcome
+    from ..check.plan import Trial
+    from ..llama import Bridge, Device
+
+SUMMARY = "judge the kernels of a libggml on seeded cases"
+ABOUT = """\
+Run a library's matrix products on seeded cases and judge each result: its arithmetic, its distance from that
+arithmetic and from exact values, the elements beyond the bound of float32 sums, and the mistake. Exit 0: all
+is right, 1: something is wrong, 2: something could not run.
+"""
+EXAMPLES = """\
+  ggmlq check                                      the libggml that doctor finds, all types, their edges
+  ggmlq check --lib ~/llama.cpp/build --types q4_0,q4_K --save bad
+  ggmlq check --types q4_0 --shapes 1x4096x4096,512x4096x4096 --time 20
+  ggmlq check --replay bad/q4_0-1.npz
+  ggmlq check --invariance --types q4_0,q8_0       a row's bits alone, beside others, by other threads
+  ggmlq check --ops all                            every other operation: norms, rope, attention, copies …
+"""
 TIMEOUT, QUICK = 60.0, 20.0  # seconds for one case, of products and of other operations
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq check`` with its options and examples."""
+    parser = declare(commands, "check", "kernels", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument(
+        "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
+    )
+    parser.add_argument("--op", help=argparse.SUPPRESS)  # as test-backend-ops has it, to say what is taken
+    parser.add_argument("--ops", metavar="NAMES", help="operations that are no products: ROPE,NORM, or all")
+    parser.add_argument(
+        "--invariance", action="store_true",
+        help="do the bits of a row depend on rows beside it, its place, threads? of the library and of ggmlq",
+    )  # fmt: skip
+    parser.add_argument(
+        "--test-file", type=Path, metavar="OUT", help="with --ops: write the cases for test-backend-ops"
+    )
+    parser.add_argument("--large", action="store_true", help="also more than 65535 rows, and 2^31 elements")
+    parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
+    parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
+    parser.add_argument(
+        "--types", default="all", help="q4_0,q4_K (default: all types that the device supports)"
+    )
+    parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096; with batches before it, as 3x9x64x512")
+    parser.add_argument("--experts", metavar="E/U", help="products with experts, as 128/8, or edges")
+    parser.add_argument("--spread", help="how tokens use experts: uniform, skewed, duplicate, few")
+    parser.add_argument("--apart", action="store_true", help="with --experts: one row of x for each use")
+    parser.add_argument(
+        "--data", help="kinds of activations, or all: normal, uniform, zero, constant, huge, tiny, outliers"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the data (default: 0)")
+    parser.add_argument(
+        "--repack",
+        action="store_true",
+        help="use the device's first layout of weights beside the plain one",
+    )
+    parser.add_argument("--buffer", metavar="NAME", help="use only this weight layout: AMX, CPU_REPACK …")
+    parser.add_argument(
+        "--threads", type=int, help="threads of a CPU (default: up to 4; some cases 1, 2, all, 32)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="runs whose bits must agree (default: 3)")
+    parser.add_argument("--time", type=int, default=0, metavar="RUNS", help="also time this number of runs")
+    parser.add_argument(
+        "--arithmetic", help="the arithmetic that the kernels claim (default: the one that fits)"
+    )
+    parser.add_argument("--timeout", type=float, help="seconds for one case (default: 60; with --ops: 20)")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong cases to DIR as npz")
+    parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
+                        help="run a case that --save wrote")  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
+    parser.add_argument("--verbose", action="store_true", help="print one line for each right case")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq check``; the result is the exit status."""
+    from ..check import report
+    from ..check.contrast import contrasts
+    from ..check.outcome import IDLE
+    from ..check.page import page
+    from ..check.plan import untried
+    from ..check.run import run as run_cases
+    from ..llama import Bridge
+    from ..pages import check_target, write
+    from . import _check_cases, _check_invariance, _check_ops, _saved_nodes
+
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
         value = getattr(args, name)
         if value is not None and not value >= least:
@@ -52,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     with Bridge(args.lib, timeout=timeout, sleeps=args.ops is not None) as bridge:
         device = _device(bridge, args.device)
         if args.invariance:
-            return _check_invariance.run(args, bridge, device, _types)
+            return _check_invariance.run(args, bridge, device)
         if args.ops is not None:
             return _check_ops.run(args, bridge, device)
         if nodes := _saved_nodes.paths_of(args.replay):
@@ -62,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         outcomes = []
         with _progress(len(trials), quiet=args.json) as (say, step):
             say("\n".join(_header(bridge, device, trials, left)))
-            lines = report.Lines(say, every=args.verbose or _named(args) or args.time > 0)
+            lines = report.Lines(say, every=args.verbose or _check_cases.is_named(args) or args.time > 0)
             for outcome in run_cases(bridge, trials):
                 outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
                 if outcome.bad and args.save:
@@ -83,13 +150,12 @@ def run(args: argparse.Namespace) -> int:
     return _status(args, outcomes)
 
 
-def _named(args: argparse.Namespace) -> bool:
-    """True where cases were named one by one."""
-    return bool(args.replay or args.case or args.shapes)
-
-
 def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]) -> list[str]:
     """The library, the device, what is tried and what is not."""
+    from ..check import report
+    from ..check.plan import trial_lines
+    from ..llama.loaded import listed
+
     loaded = [f"loaded: {_plain.name(listed(bridge.libraries))}"] if bridge.libraries else []
     tried = [f"tried: {line}" for line in trial_lines(trials)]
     others = [f"not tried: {'; '.join(left)}"] if left else []
@@ -117,6 +183,8 @@ def _device(bridge: Bridge, name: str) -> Device:
 
 
 def _arithmetic(name: str | None) -> str | None:
+    from ..check.judge import FIT
+
     if name is not None and name not in FIT:
         raise UnsupportedError(
             f"--arithmetic {name}: no kernel multiplies so; choose of {', '.join(FIT)}, "
@@ -127,89 +195,32 @@ def _arithmetic(name: str | None) -> str | None:
 
 def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Trial]:
     """The trials: cases that were named, else the edges in every layout, or in the named one."""
+    from ..check import cases, mixtures
+    from ..check.plan import Plan, Trial, other_threads
+    from ..check.running import Settings
+    from . import _check_cases
+
     how = Settings(
         device.name, device.backend, args.threads or min(4, os.cpu_count() or 1), args.buffer or args.repack,
         args.repeats, args.time, _arithmetic(args.arithmetic),
     )  # fmt: skip
-    if _named(args):
-        return [Trial(case, how) for case in _cases(args, bridge)]
+    if _check_cases.is_named(args):
+        return [Trial(case, how) for case in _check_cases.chosen(args, bridge)]
     others = () if args.threads else other_threads(device, how.threads)
     plan = Plan(bridge, device, how, args.seed, others)
     layouts: list[str | bool] = [how.repack] if how.repack else [False, *device.layouts]
     if args.experts:
         experts = None if args.experts == "edges" else mixtures.parse_experts(args.experts)
-        return [trial for fmt in _types(args, bridge) for trial in plan.mixtures(fmt, layouts, experts)]
+        return [
+            trial
+            for fmt in _check_cases.types(args, bridge)
+            for trial in plan.mixtures(fmt, layouts, experts)
+        ]
     kinds = cases.parse_data(args.data) if args.data else None
-    trials = [trial for fmt in _types(args, bridge) for trial in plan.products(fmt, layouts)]
+    trials = [trial for fmt in _check_cases.types(args, bridge) for trial in plan.products(fmt, layouts)]
     if args.large:
-        trials += [Trial(cases.large(fmt, args.seed), how) for fmt in _types(args, bridge)]
+        trials += [Trial(cases.large(fmt, args.seed), how) for fmt in _check_cases.types(args, bridge)]
     return [trial for trial in trials if kinds is None or trial.case.data in kinds]
-
-
-def _cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
-    """The cases of files, of test-backend-ops, or of shapes."""
-    named = [_saved(path) for path in args.replay]
-    for text in args.case:
-        parse = mixtures.parse_backend_ops if "MUL_MAT_ID" in text else batches.parse_backend_ops
-        named.append(parse(text, args.seed))
-    if named:
-        if args.shapes or args.data or args.types != "all" or args.experts:
-            raise ShapeError(
-                "cases were given beside --types, --shapes, --experts or --data; a case says these itself; "
-                "drop one"
-            )
-        return named
-    return _mixtures(args, bridge) if args.experts else _plain_cases(args, bridge)
-
-
-def _saved(path: Path) -> Case:
-    """A saved case: with ids, in batches or plain; the error for any other file is that of plain cases."""
-    try:
-        saved = Dump(path)
-        load: Callable[[Path], Case] = cases.load
-        if "batches" in saved:
-            load = batches.load
-        elif "ids" in saved:
-            load = mixtures.load
-    except DumpError:
-        load = cases.load
-    return load(path)
-
-
-def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
-    """Products with experts of each shape."""
-    if args.experts == "edges":
-        raise ShapeError(
-            "--experts edges beside --shapes: shapes need a number of experts; write --experts 8/2"
-        )
-    experts, routing = mixtures.parse_experts(args.experts), mixtures.parse_routing(args.spread or "uniform")
-    shaped = _plain_cases(args, bridge)
-    if several := [case for case in shaped if isinstance(case, batches.Batch)]:
-        raise ShapeError(
-            f"--experts beside --shapes {several[0].shape}: products with experts have no batches; "
-            "write M×N×K"
-        )
-    return [mixtures.with_experts(case, experts, routing, row_per_use=args.apart) for case in shaped]
-
-
-def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
-    """Products of each shape with one matrix."""
-    kinds = cases.parse_data(args.data) if args.data else ["normal"]
-    shapes = cases.parse_shapes(args.shapes)
-    fits: Callable[[Format, int], bool] = lambda fmt, k: args.types != "all" or k % fmt.block_size == 0
-    return [
-        batches.in_batches(Case(fmt, m, n, k, kind, args.seed), lead)
-        for fmt in _types(args, bridge)
-        for lead, (m, n, k) in shapes
-        if fits(fmt, k)
-        for kind in kinds
-    ]
-
-
-def _types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
-    if args.types == "all":
-        return [fmt for fmt in FORMATS.values() if is_weight_type(fmt) and fmt.name in bridge.types]
-    return cases.parse_types(args.types)
 
 
 @contextmanager
@@ -241,6 +252,9 @@ def _facts(
 
 def _status(args: argparse.Namespace, outcomes: list[Outcome]) -> int:
     """The exit status: 1 for anything wrong, 2 where nothing ran or a named type did not."""
+    from ..check import report
+    from ..check.outcome import IDLE
+
     if any(outcome.bad for outcome in outcomes):
         return 1
     ran = {outcome.case.format.name for outcome in outcomes if outcome.arithmetic}

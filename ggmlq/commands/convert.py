@@ -5,24 +5,70 @@ from __future__ import annotations
 import argparse
 import os
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import checkpoint
-from ..base.folding import folded
 from ..base.terminal import table
-from ..base.text import count, size
-from ..base.threads import set_num_threads
-from ..checkpoint import back, togguf
-from ..checkpoint.backtokens import FILES
+from ..base.text import count as counted
+from ..base.text import size
 from ..errors import ConvertError
-from ..gguf import GGUFFile
-from ..safetensors import either as files
-from ..safetensors.place import ENDING
 from . import _plain, _sizes
+from ._options import Commands, add_all_tensors, add_force, add_json, count, declare
+
+if TYPE_CHECKING:
+    from ..gguf import GGUFFile
+
+SUMMARY = "convert safetensors of Hugging Face to GGUF, or back"
+ABOUT = """\
+Convert between checkpoints of Hugging Face (safetensors, config.json, tokenizer) and GGUF. The GGUF file is
+that of llama.cpp's convert_hf_to_gguf.py, for llama, mistral, mixtral, qwen2, qwen3, their MoE, and gemma 1
+to 3. FP8 and int8 weights are decoded with their scales. Anything unknown is an error that names it. OUT is
+written in full or not at all. A mix (--type q4_K_M) needs a temporary file beside OUT.
+"""
+EXAMPLES = """\
+  ggmlq convert Qwen3-8B/ qwen3-8b.gguf
+  ggmlq convert Qwen3-8B/ qwen3-8b-q4_K_M.gguf --type q4_K_M
+  ggmlq convert Qwen3-8B-FP8/ qwen3-8b-q8_0.gguf --type q8_0
+  ggmlq convert Llama-3.2-1B/ small.gguf --dry-run
+  ggmlq convert model-q4_K.gguf folder/ --type bf16       (back to safetensors)
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq convert`` with its options and examples."""
+    parser = declare(commands, "convert", "models", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument(
+        "input", metavar="IN", help="the folder of a checkpoint, a file of it, or a .gguf file"
+    )
+    parser.add_argument(
+        "output",
+        metavar="OUT",
+        help="the new .gguf file; if IN is a .gguf file, a folder or a .safetensors file",
+    )
+    parser.add_argument(
+        "--type", default=None, help="type of matrices: auto (default: bf16 or f16, like the checkpoint), "
+        "f32, f16, bf16, q8_0, q4_K …, or a mix such as q4_K_M; from GGUF: f32 (default), f16 or bf16",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pre",
+        metavar="NAME",
+        help="name of the pre-tokenizer, if it is not recognised: llama-bpe, qwen2 …",
+    )
+    parser.add_argument("--threads", type=count, metavar="N", help="number of threads (default: all cores)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="write nothing, only show the new types and sizes"
+    )
+    add_force(parser)
+    add_all_tensors(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq convert``; the result is the exit status."""
+    from ..base.folding import folded
+    from ..base.threads import set_num_threads
+    from ..gguf import GGUFFile
+    from ..safetensors import either as files
+
     if args.threads is not None:
         set_num_threads(args.threads)
     with files.open(args.input) as file:
@@ -38,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     print(_table(tensors if args.all_tensors else folded(tensors)))
     total = sum(t["bytes"] for t in tensors)
     print(
-        f"{facts['architecture'] or 'unknown architecture'}: {count(len(tensors), 'tensor')}, {size(total)}"
+        f"{facts['architecture'] or 'unknown architecture'}: {counted(len(tensors), 'tensor')}, {size(total)}"
     )
     for note in facts["notes"]:
         print(f"note: {_plain.name(note)}")
@@ -63,6 +109,10 @@ def _table(tensors: list[dict[str, Any]]) -> str:
 
 def _written(file: Any, output: str) -> list[str]:
     """The files that OUT stands for."""
+    from ..checkpoint.backtokens import FILES
+    from ..gguf import GGUFFile
+    from ..safetensors.place import ENDING
+
     if not isinstance(file, GGUFFile) or output.endswith(ENDING):
         return [output]
     return [os.path.join(output, name) for name in ("model" + ENDING, "config.json", *FILES)]
@@ -75,6 +125,9 @@ def _check_apart(sources: tuple[str, ...], target: str) -> None:
 
 
 def _check_kinds(file: Any, args: argparse.Namespace) -> None:
+    from ..gguf import GGUFFile
+    from ..safetensors.place import ENDING
+
     request = f"convert {args.input!r} to {args.output!r}"
     if not isinstance(file, GGUFFile) and args.output.endswith(ENDING):
         raise ConvertError(f"{request}: both are safetensors; name a .gguf file")
@@ -86,6 +139,8 @@ def _check_kinds(file: Any, args: argparse.Namespace) -> None:
 
 
 def _forward(file: Any, args: argparse.Namespace) -> dict[str, Any]:
+    from ..checkpoint import togguf
+
     plan = togguf.plan(file, args.type or "auto", args.pre)
     written = [] if args.dry_run else togguf.write(plan, args.output)
     tensors = [
@@ -103,6 +158,9 @@ def _forward(file: Any, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _back(file: GGUFFile, args: argparse.Namespace) -> dict[str, Any]:
+    from .. import checkpoint
+    from ..checkpoint import back
+
     if args.pre:
         raise ConvertError(f"--pre {args.pre} with {args.input}: a GGUF file says it itself; leave it out")
     kind = args.type or "f32"

@@ -5,14 +5,55 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .. import gguf
-from ..gguf import edit
-from ..gguf.header import ALIGNMENT_KEY
 from . import _metadata, _plain, _sizes
+from ._options import Commands, add_force, add_json, count, declare, size
+
+SUMMARY = "split or merge a model, change its byte order or metadata"
+ABOUT = """\
+Copy a GGUF model. Without options the parts of a split model become one file. OUT may be IN.
+"""
+EXAMPLES = """\
+  ggmlq copy model-00001-of-00003.gguf model.gguf      the parts become one file
+  ggmlq copy model.gguf parts.gguf --split 4GB
+  ggmlq copy model.gguf big.gguf --byteorder big --dry-run
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq copy`` with its options and examples."""
+    parser = declare(commands, "copy", "files", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
+    parser.add_argument("output", metavar="OUT", help="the new file; parts are named after it")
+    parser.add_argument(
+        "--split", "--split-max-size", type=size, metavar="SIZE",
+        help="tensor bytes per part: 2000000, 500M, 4GB, 2GiB",
+    )  # fmt: skip
+    parser.add_argument("--split-max-tensors", type=count, metavar="N", help="tensors per part")
+    parser.add_argument(
+        "--byteorder", choices=("little", "big", "keep"), default="keep", help="byte order of the copy"
+    )
+    parser.add_argument(
+        "--alignment", type=int, help="alignment of the tensors, a power of two (default: that of IN)"
+    )
+    _metadata.add_options(parser)
+    _metadata.add_option(parser, "drop", "KEY", "leave out a key")
+    parser.add_argument(
+        "--room", type=size, metavar="SIZE",
+        help="spare bytes in the header, so that `ggmlq metadata` can change it in place later",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run", action="store_true", help="write nothing, only show the new files and their sizes"
+    )
+    add_force(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq copy``; the result is the exit status."""
+    from .. import gguf
+    from ..gguf import edit
+    from ..gguf.header import ALIGNMENT_KEY
+
     with gguf.open(args.input) as file:
         metadata = _metadata.edited(file, args.edits)
         if args.alignment is not None:

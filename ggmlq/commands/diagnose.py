@@ -5,26 +5,73 @@ from __future__ import annotations
 import argparse
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..arrays.array import QuantArray
-from ..arrays.dumps import Dump
-from ..arrays.scaled import ScaledArray
-from ..base.progress import long_work
 from ..base.terminal import paint, table, wrapped
 from ..base.text import printable
 from ..errors import DumpError, ShapeError
-from ..faults import CATALOGUE, Diagnosis, diagnose, telling_input
-from ..faults.experts import EXPERTS
-from ..faults.scaled import SCALED
-from ..trace.saved import is_node
-from . import _dumps, _plain, _saved_nodes
+from . import _plain
+from ._options import Commands, add_json, declare, shape
+
+if TYPE_CHECKING:
+    from ..arrays.array import QuantArray
+    from ..arrays.dumps import Dump
+    from ..arrays.scaled import ScaledArray
+    from ..faults import Diagnosis
+
+SUMMARY = "find the mistake that explains a kernel's wrong result"
+ABOUT = """\
+Judge Y, the result of a kernel for activations X and weights W. Y and X are npy, npz (arrays y and x) or raw
+float32; W is a GGUF file, an npz (raw, format, shape) or raw bytes. One npz with all arrays is enough, such
+as those of `ggmlq check --save`, or of a product with scales: y, w_codes, w_scales, w_code, w_tile (and
+w_zeros), and x or x_codes … Exit 0: right, 1: wrong, 2: could not judge.
+"""
+EXAMPLES = """\
+  ggmlq diagnose case.npz                              a file that `ggmlq check --save` wrote
+  ggmlq diagnose y.npy x.npy model.gguf --tensor blk.0.ffn_up.weight
+  ggmlq diagnose y.bin x.bin w.bin --format q4_K --weights-shape 4096x4096
+  ggmlq diagnose --list
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq diagnose`` with its options and examples."""
+    parser = declare(commands, "diagnose", "kernels", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
+    parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
+    parser.add_argument("weights", nargs="?", metavar="W", help="the weights [N, K]")
+    parser.add_argument("--tensor", metavar="NAME", help="name of the tensor, if W is a GGUF file")
+    parser.add_argument(
+        "--arithmetic", metavar="A", help="arithmetic that the kernel claims, see docs/arithmetic.md"
+    )
+    parser.add_argument(
+        "--repeat", action="append", default=[], metavar="FILE",
+        help="another result of the same run; shows races",
+    )  # fmt: skip
+    parser.add_argument("--shape", type=shape, metavar="MxN", help="shape of a raw Y")
+    parser.add_argument("--format", metavar="F", help="type of raw weights")
+    parser.add_argument("--weights-shape", type=shape, metavar="NxK", help="shape of raw weights")
+    parser.add_argument(
+        "--ids", metavar="FILE",
+        help="ids [T, U] of experts, npy or in an npz: X is [T, K] or [T, U, K], W [E, N, K], Y [T, U, N]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--make-input", metavar="FILE", help="write activations on which the faults differ most (npz)"
+    )
+    parser.add_argument("--list", action="store_true", help="list all faults")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq diagnose``; the result is the exit status."""
+    import numpy as np
+
+    from ..arrays.dumps import Dump
+    from ..base.progress import long_work
+    from ..faults import diagnose
+    from ..trace.saved import is_node
+    from . import _dumps, _saved_nodes
+
     if args.list:
         return _listed(args.json)
     if args.y is None:
@@ -83,6 +130,9 @@ def _refuse_colon(args: argparse.Namespace) -> None:
 
 def _ids(path: str | None, dump: Dump) -> Any:
     """The ids of experts: from a file of their own, or from the npz that holds all."""
+    from ..arrays.dumps import Dump
+    from . import _dumps
+
     if path is not None:
         return Dump(path).array("ids", _dumps.SPARE)
     return dump.array("ids", _dumps.SPARE) if "ids" in dump else None
@@ -90,6 +140,11 @@ def _ids(path: str | None, dump: Dump) -> Any:
 
 def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
     """Diagnose a product of arrays with scales, all of it from one npz."""
+    from ..arrays.dumps import Dump
+    from ..base.progress import long_work
+    from ..faults import diagnose
+    from . import _dumps
+
     if args.x or args.make_input:
         raise DumpError(
             f"{args.y} holds w_codes: y, x and w of a product with scales are read from this one file, "
@@ -123,6 +178,10 @@ def _described(diagnosis: Diagnosis) -> str:
 
 
 def _listed(as_json: bool) -> int:
+    from ..faults import CATALOGUE
+    from ..faults.experts import EXPERTS
+    from ..faults.scaled import SCALED
+
     others = [fault for name, fault in (SCALED | EXPERTS).items() if name not in CATALOGUE]
     faults = [*CATALOGUE.values(), *others]
     if as_json:
@@ -139,6 +198,10 @@ def _listed(as_json: bool) -> int:
 
 def _write_input(name: str, q: QuantArray) -> str:
     """Write activations for a diagnosis; the path, to which NumPy adds .npz if it has another ending."""
+    import numpy as np
+
+    from ..faults import telling_input
+
     q, path = q.to("cpu"), name if name.endswith(".npz") else f"{name}.npz"
     try:
         np.savez_compressed(

@@ -5,19 +5,44 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Hashable
-from concurrent.futures import Executor
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..base.folding import counted, groups, span
 from ..base.terminal import table
 from ..base.text import count
-from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock, compare
-from ..diff.metadata import CHANGED
-from ..diff.page import page
-from ..diff.tensors import SAME_BLOCKS
-from ..pages import check_target, write
 from . import _engines, _plain
+from ._options import Commands, add_all_tensors, add_json, declare
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from ..diff import Difference, KeyDifference, TensorDifference, WorstBlock
+
+SUMMARY = "compare two GGUF models, tensor by tensor and key by key"
+ABOUT = """\
+Compare B with A: missing tensors, tensors of another shape or type, NMSE, the largest error and the worst
+block, and metadata. Exit 0: equal, 1: different, 2: could not compare.
+"""
+EXAMPLES = """\
+  ggmlq diff a.gguf b.gguf
+  ggmlq diff model-f16.gguf model-q8_0.gguf --tolerance 1e-4 --tensors --workers 8
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq diff`` with its options and examples."""
+    parser = declare(commands, "diff", "files", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("a", metavar="A", help="a .gguf file, any part of a split model")
+    parser.add_argument("b", metavar="B", help="another model; its errors are relative to the values of A")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.0, metavar="NMSE",
+        help="tensors of any types with at most this NMSE are equal (default: only equal bytes are equal)",
+    )  # fmt: skip
+    parser.add_argument("--tensors", action="store_true", help="compare only tensors; metadata may differ")
+    _engines.add_options(parser)
+    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
+    add_all_tensors(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor | None) -> int:
+    from ..diff import compare
+    from ..diff.page import page
+    from ..pages import check_target, write
+
     if args.html:
         check_target(args.html, "--html")
     difference = compare(
@@ -58,6 +87,8 @@ def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
 
 
 def _tensors(differing: list[TensorDifference], all_tensors: bool) -> str:
+    from ..base.folding import counted, groups
+
     if not differing:
         return ""
     shown = groups(differing, lambda tensor: tensor.name, _kind, not all_tensors)
@@ -73,6 +104,8 @@ def _kind(tensor: TensorDifference) -> Hashable:
 
 def _row(name: str, members: list[TensorDifference], many: list[str]) -> list[str]:
     """A row for tensors of one kind: their least and largest NMSE, and the largest error of all."""
+    from ..base.folding import span
+
     tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
     shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]
@@ -106,6 +139,8 @@ def _worst(name: str, block: WorstBlock) -> str:
 
 
 def _key(change: KeyDifference) -> str:
+    from ..diff.metadata import CHANGED
+
     sides = [
         None if kind is None else _plain.value(value)
         for kind, value in zip(change.types, change.values, strict=True)
@@ -122,6 +157,8 @@ def _key(change: KeyDifference) -> str:
 
 
 def _summary(difference: Difference) -> str:
+    from ..diff.tensors import SAME_BLOCKS
+
     near = len(difference.tensors) - difference.identical - len(difference.differing)
     within = f", {near} within the tolerance {difference.tolerance:g}" if difference.tolerance else ""
     swapped = sum(tensor.status == SAME_BLOCKS for tensor in difference.tensors)

@@ -5,12 +5,30 @@ from __future__ import annotations
 import argparse
 import json
 
-from .. import doctor
 from ..base.terminal import wrapped
+from ._options import Commands, add_json, declare
+
+SUMMARY = "show versions, CPU, GPU and libggml, and what is missing"
+ABOUT = """\
+Show what ggmlq finds on this machine, and how to install what is missing. Exit 1: a required package is
+missing or does not fit.
+"""
+EXAMPLES = """\
+  ggmlq doctor
+  ggmlq doctor --json
+"""
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq doctor`` with its options and examples."""
+    parser = declare(commands, "doctor", "setup", SUMMARY, ABOUT, EXAMPLES)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq doctor``; the result is the exit status."""
+    from .. import doctor
+
     report = doctor.examine()
     print(json.dumps(report, indent=2) if args.json else wrapped(doctor.describe(report), "    "))
     return 1 if report["problems"] else 0

@@ -4,25 +4,53 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from ..base.mixes import ALIASES, BY_NAME, MIXES, Mix
 from ..base.terminal import table
-from ..convert.rules import wants_imatrix
-from ..formats import FORMATS, Format
-from . import _mixes
+from ..base.text import table as plain_table
+from ._options import Commands, add_json, declare
+
+if TYPE_CHECKING:
+    from ..formats import Format
+
+SUMMARY = "show the tables of all types and of all mixes"
+ABOUT = """\
+Show all types that a GGUF file can hold, and llama.cpp's mixes. The column imatrix says whether the encoder
+uses an importance matrix, needs one, or works without one but `ggmlq quantize` and llama-quantize refuse to
+use the type without one, except for token_embd and output.
+"""
+EXAMPLES = """\
+  ggmlq formats
+  ggmlq formats q4_K iq2_xs
+  ggmlq formats q4_K_M                                    the types in a mix
+  ggmlq formats --mixes
+"""
+# Parts of a model with rules of their own, and how tensors of them are called.
+PARTS = {"v": "attn_v", "k": "attn_k", "q": "attn_q", "attention": "attn_output", "down": "ffn_down"}
+PARTS |= {"gate": "ffn_gate", "up": "ffn_up"}
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq formats`` with its options and examples."""
+    parser = declare(commands, "formats", "files", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("name", nargs="*", help="only these (name in any case, ggml id, or a mix)")
+    parser.add_argument("--mixes", action="store_true", help="only the mixes")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq formats``; the result is the exit status."""
+    from ..formats import FORMATS
+
     types = {name.lower() for name in FORMATS}
-    mixes = [mix for name in args.name if name.lower() not in types and (mix := _mixes.find(name))]
+    mixes = [mix for name in args.name if name.lower() not in types and (mix := _mix(name))]
     if args.mixes or (mixes and len(mixes) == len(args.name)):
-        shown = mixes or _mixes.ALL
-        print(
-            json.dumps([_mixes.facts(mix) for mix in shown], indent=2) if args.json else _mixes.listed(shown)
-        )
+        shown = mixes or MIXES
+        print(json.dumps([_mix_facts(mix) for mix in shown], indent=2) if args.json else _mix_table(shown))
         return 0
-    type_names = [name for name in args.name if name.lower() in types or not _mixes.find(name)]
+    type_names = [name for name in args.name if name.lower() in types or not _mix(name)]
     names = [int(name) if name.isdecimal() else name for name in type_names] or list(FORMATS)
     facts = [_format_facts(FORMATS[name]) for name in names]
     if args.json:
@@ -40,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     ]  # fmt: skip
     print(table(header, rows))
     if mixes or not args.name:
-        print(f"\nMixes of types, of llama.cpp's quantizer:\n\n{_mixes.listed(mixes or _mixes.ALL)}")
+        print(f"\nMixes of types, of llama.cpp's quantizer:\n\n{_mix_table(mixes or MIXES)}")
     return 0
 
 
@@ -65,8 +93,49 @@ def _format_facts(fmt: Format) -> dict[str, object]:
 
 def _imatrix(fmt: Format) -> str:
     """The part of an importance matrix in a type: for ggml's encoder, and for llama.cpp's files."""
+    from ..convert.rules import wants_imatrix
+
     if fmt.needs_imatrix:
         return "required"
     if wants_imatrix("", fmt):
         return "required in models"
     return "used" if getattr(fmt, "imatrix", "ignored") != "ignored" else ""
+
+
+def _mix(name: str) -> Mix | None:
+    """The mix of a name, in any case, or by llama.cpp's short name."""
+    low = name.lower()
+    return BY_NAME.get(ALIASES.get(low, low))
+
+
+def _mix_facts(mix: Mix) -> dict[str, Any]:
+    """A mix as JSON."""
+    from ..convert.rules import WANT_IMATRIX
+
+    others = {
+        text: list(dict.fromkeys(fmt for fmt, _ in rules))
+        for part, text in PARTS.items()
+        if (rules := getattr(mix, part))
+    }
+    wanting = {*WANT_IMATRIX, *mix.wants_imatrix}
+    return {
+        "name": mix.name,
+        "file_type": mix.number,
+        "base": mix.base,
+        "output": mix.output,
+        "token_embd": mix.embedding or mix.base,
+        "others": others | ({"experts": [mix.stacked]} if mix.stacked else {}),
+        "needs_imatrix": bool({mix.base, *(kind for kinds in others.values() for kind in kinds)} & wanting),
+    }
+
+
+def _mix_table(mixes: Sequence[Mix]) -> str:
+    """A table of the mixes."""
+    rows = []
+    for mix in mixes:
+        fact = _mix_facts(mix)
+        others = "; ".join(f"{part} {', '.join(kinds)}" for part, kinds in fact["others"].items())
+        needs = "required" if fact["needs_imatrix"] else ""
+        rows.append([mix.name, mix.number, mix.base, mix.output, fact["token_embd"], needs, others])
+    header = ["mix", "file type", "most", "output", "token_embd", "imatrix", "some or all of"]
+    return plain_table(header, rows)

@@ -7,28 +7,67 @@ import sys
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..base import filetype
-from ..base.folding import folded
 from ..base.terminal import paint, table
 from ..base.text import count, number, short, size
 from ..errors import GGUFError
-from ..gguf import Array, GGUFFile
-from ..gguf.metadata import missing
-from ..safetensors import SafetensorsFile
-from ..safetensors import either as files
-from . import _plain, _safetensors
+from . import _plain
 from ._files import expanded
+from ._options import Commands, declare
 
+if TYPE_CHECKING:
+    from ..gguf import GGUFFile
+    from ..safetensors import SafetensorsFile
+
+SUMMARY = "show architecture, sizes, tensors and metadata of models"
+ABOUT = """\
+Show the contents of GGUF files and of safetensors, the summary last. Any part of a split model opens the
+whole. Exit 1: tensors are missing, as in a partial download.
+"""
+EXAMPLES = """\
+  ggmlq info model.gguf                          tensors of equal layers in one line
+  ggmlq info model.gguf --tensors --sort size    each tensor, the largest first
+  ggmlq info model.gguf --filter 'blk.0.*' --filter '*rope*'
+  ggmlq info *.gguf
+  ggmlq info checkpoint/                         safetensors: a file, an index, a folder
+"""
 SORTS = {
     "name": lambda fact: fact["name"],
     "type": lambda fact: (fact["type"], fact["name"]),
     "size": lambda fact: -fact["bytes"],
     "parameters": lambda fact: -prod(fact["shape"]),
 }
+
+
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq info`` with its options and examples."""
+    parser = declare(commands, "info", "files", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument(
+        "file", nargs="+",
+        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tensors", action="store_true", help="print only the table of tensors, one per line"
+    )
+    parser.add_argument("--metadata", action="store_true", help="print only the metadata")
+    parser.add_argument(
+        "--filter", action="append", default=[], metavar="GLOB",
+        help="only tensors and keys whose whole name fits; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sort",
+        choices=("name", "type", "size", "parameters"),
+        help="order of the tensors (default: that of the file)",
+    )
+    parser.add_argument(
+        "--fold", action=argparse.BooleanOptionalAction, default=None,
+        help="tensors of equal layers in one line (default: yes, but not with --tensors)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: an object, or a list for several files"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, Any]:
+    from ..safetensors import SafetensorsFile
+    from ..safetensors import either as files
+    from . import _safetensors
+
     opened: Any = files.open(path)
     with opened as file:
         _warn(file)
@@ -80,6 +123,9 @@ def _warn(file: GGUFFile | SafetensorsFile) -> None:
 
 
 def _nothing_fits(pattern: str, path: str) -> NoReturn:
+    from ..gguf.metadata import missing
+    from ..safetensors import either as files
+
     with files.open(path) as file:
         names = [*file, *file.metadata]
     missing(f"--filter {short(pattern)} of {path}", pattern.strip("*"), names, "without it all are listed")
@@ -141,6 +187,8 @@ def _tensors(file: GGUFFile) -> list[dict[str, Any]]:
 
 
 def _value(file: GGUFFile, key: str) -> dict[str, Any]:
+    from ..gguf import Array
+
     fact: dict[str, Any] = {"type": file.metadata.type(key)}
     try:
         fact["value"] = file.metadata[key]
@@ -153,10 +201,9 @@ def _value(file: GGUFFile, key: str) -> dict[str, Any]:
     return fact
 
 
-# --- for people -------------------------------------------------------------------------------
-
-
 def _describe(facts: dict[str, Any], args: argparse.Namespace, everything: bool, fold: bool) -> list[str]:
+    from . import _safetensors
+
     sections = []
     if facts.get("metadata") or args.metadata:
         sections.append(_table_of_metadata(facts))
@@ -179,6 +226,8 @@ def _table_of_metadata(facts: dict[str, Any]) -> str:
 
 
 def _shown(fact: dict[str, Any]) -> str:
+    import numpy as np
+
     if "value" not in fact:
         return str(fact["error"])
     if fact["type"] == "float32":  # as it was written: 1e-06, not the double beside it
@@ -187,6 +236,8 @@ def _shown(fact: dict[str, Any]) -> str:
 
 
 def _table_of_tensors(facts: list[dict[str, Any]], fold: bool, sort: str | None) -> str:
+    from ..base.folding import folded
+
     shown: Iterable[dict[str, Any]] = facts
     if fold:
         shown = sorted(folded(facts), key=SORTS[sort]) if sort else folded(facts)

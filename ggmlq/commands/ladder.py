@@ -7,24 +7,80 @@ import json
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import __version__, pages
 from ..base.text import three_digits
-from ..demo import book, climb, exercises, lessons
-from ..dispatch.ladder import DEVICES, absent, rungs
 from ..errors import ConfigError, GGMLQError, MissingDependencyError
-from ..formats import FORMATS
 from . import _plain
-from .demo import telling
+from ._options import Commands, add_json, count, declare, shape
 
+if TYPE_CHECKING:
+    from .. import pages
+    from ..demo import climb
+
+SUMMARY = "climb the ladder of kernels on this machine"
+ABOUT = """\
+Measure the roofs of this machine, then every rung of the ladder that takes the shape, from the naive kernel
+to the fastest. Each product is judged in float64 before it is timed. A line says what the rung reaches of
+its nearer roof, memory or arithmetic; at the end stands what each rung teaches and whether it pays here.
+Ctrl-C keeps what was measured. Exit 0: all products are right, 1: one is wrong, 2: it could not run.
+"""
+EXAMPLES = """\
+  ggmlq ladder
+  ggmlq ladder --format q4_K --rows 1,512 --plot roofline.svg
+  ggmlq ladder --json > here.json
+  ggmlq ladder --against here.json                     beside an earlier run, or another machine's
+  ggmlq ladder --device cuda --shape 4096x14336
+  ggmlq ladder page cuda:dp4a                          what a rung changed, its inner loop, what limits it
+  ggmlq ladder exercise                                lists the exercises
+  ggmlq ladder exercise 4 --out mine.py                writes one: a file with a hole, and what judges it
+"""
 ROWS = {"cpu": (1, 64), "cuda": (1, 64, 512)}
 MOST = 1 << 28  # numbers in an array
 COLUMNS, WORDS = ("kernel", "rows", "ms", "GFLOP/s", "of the roof", "roof"), ("kernel", "roof")  # of a page
 
 
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq ladder`` with its options and examples."""
+    parser = declare(commands, "ladder", "kernels", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="exercise [N] | page [RUNG]",
+        help="list the exercises, or write one; list the pages of the book, or print one",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file of the exercise (exercise_N.py)")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    parser.add_argument("--format", default="q4_0", help="type of the weights (q4_0)")
+    parser.add_argument(
+        "--shape", type=shape, default=(4096, 4096), metavar="NxK", help="of the weights (4096x4096)"
+    )
+    parser.add_argument(
+        "--rows", type=_rows, metavar="M,…", help="rows of activations (1,64; on a GPU 1,64,512)"
+    )
+    parser.add_argument(
+        "--kernel", action="append", default=[], metavar="NAME", help="only this rung; may be repeated"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="write the rungs under the roofs as .svg or .html")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="compare with the JSON of another run; on a page, figures to add",
+    )
+    add_json(parser)
+
+
+def _rows(text: str) -> tuple[int, ...]:
+    return tuple(count(part) for part in text.split(","))
+
+
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq ladder``; the result is the exit status."""
+    from .. import __version__
+    from ..demo import climb, lessons
+    from .demo import telling
+
     if args.words[:1] == ["page"]:
         return _page(args.words[1:], args.against)
     if args.words:
@@ -63,6 +119,8 @@ def _climbed(
     climbing: Iterator[climb.Step], then: dict[tuple[str, int], float], show: Callable[[str], None]
 ) -> tuple[list[climb.Step], bool]:
     """The steps, each shown in a line as it comes; and whether an interrupt came before the last."""
+    from ..demo import lessons
+
     steps: list[climb.Step] = []
     try:
         for step in climbing:
@@ -78,6 +136,8 @@ def _climbed(
 
 def _page(names: list[str], against: Path | None) -> int:
     """Print the page of a rung, or the names of all."""
+    from ..demo import book
+
     if len(names) > 1:
         raise ConfigError(f"page {' '.join(names)}: name one rung; `ggmlq ladder page` lists them")
     if not names:
@@ -95,6 +155,8 @@ def _page(names: list[str], against: Path | None) -> int:
 
 def _exercise(words: list[str], out: Path | None) -> int:
     """List the exercises, or write the file of one; a file that is there is not replaced."""
+    from ..demo import exercises
+
     word, *numbers = words
     if word != "exercise" or len(numbers) > 1 or not all(number.isdecimal() for number in numbers):
         raise ConfigError(
@@ -120,6 +182,8 @@ def _exercise(words: list[str], out: Path | None) -> int:
 
 
 def _close(steps: list[climb.Step], interrupted: bool) -> None:
+    from ..demo import lessons
+
     if interrupted:
         print("\ninterrupted: what follows is of the rungs above")
     for text in lessons.lessons(steps):
@@ -130,6 +194,9 @@ def _close(steps: list[climb.Step], interrupted: bool) -> None:
 
 def _plot(path: str, chart: pages.Lines, steps: list[climb.Step]) -> None:
     """Write the picture, or a page with it, the figures and the words."""
+    from .. import pages
+    from ..demo import lessons
+
     if not path.lower().endswith(".html"):
         pages.draw([chart], path)
         return
@@ -151,6 +218,10 @@ def _plot(path: str, chart: pages.Lines, steps: list[climb.Step]) -> None:
 
 def _checked(args: argparse.Namespace) -> tuple[tuple[int, int], tuple[int, ...]]:
     """The shape and the rows; an error if the options do not fit."""
+    from .. import pages
+    from ..dispatch.ladder import DEVICES, absent, rungs
+    from ..formats import FORMATS
+
     kind = args.device.partition(":")[0]
     if kind not in DEVICES:
         raise ConfigError(f"--device {args.device}: no such device; write cpu, cuda or cuda:1")

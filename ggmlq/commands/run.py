@@ -3,30 +3,110 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..base.peak import peak_bytes
 from ..base.terminal import is_terminal
 from ..base.text import size
-from ..base.threads import set_num_threads
 from ..errors import ShapeError, UnsupportedError
-from ..model import Model, load
-from ..model.sampling import Sampling
-from . import _plain, _quality
-from ._talk import FEW, Talk
+from . import _plain
+from ._options import Commands, add_json, add_text, count, declare
 
+if TYPE_CHECKING:
+    from ..model import Model
+    from ._talk import Talk
+
+SUMMARY = "run a model: text in, text out, or its quality on a text"
+ABOUT = """\
+Run a model on the CPU and print what it says while it says it; speed and memory come at the end, on stderr.
+Without a temperature the most likely token is taken each time. Ctrl-C ends an answer. With --perplexity or
+--kl-against nothing is generated: the text is measured, in stretches of 512 tokens or --context. Exit 0:
+fine, 2: it could not run.
+"""
+EXAMPLES = """\
+  ggmlq run model.gguf --prompt 'Once upon a time' --generate 200
+  ggmlq run model.gguf --chat --temperature 0.7 --top-p 0.95
+  ggmlq run model.gguf --perplexity text.txt
+  ggmlq run small.gguf --kl-against model-f16.gguf --file text.txt --json
+"""
 ANSWER = 256  # tokens
 CHAT = 4096  # positions of a conversation, if the model has as many
 NOT_ALONE = "--perplexity and --kl-against measure a text and generate nothing; leave out --chat and --tokens"
 
 
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq run`` with its options and examples."""
+    parser = declare(commands, "run", "models", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    what = add_text(parser, "the beginning of the text")
+    what.add_argument("--chat", action="store_true", help="a conversation, a line at a time (needs Jinja2)")
+    parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
+    parser.add_argument(
+        "--temperature",
+        type=_temperature,
+        default=0.0,
+        metavar="T",
+        help="draw tokens; 0 takes the best (default)",
+    )
+    parser.add_argument("--top-k", type=_number, default=0, metavar="K", help="of the K best ones alone")
+    parser.add_argument(
+        "--top-p", type=_share, default=1.0, metavar="P", help="of the best whose shares reach P"
+    )
+    parser.add_argument("--seed", type=_number, metavar="S", help="the seed of draws and of --tokens")
+    parser.add_argument("--no-stop", action="store_true", help="go on behind tokens that end a text")
+    parser.add_argument("--cache", metavar="TYPE", default="f16", help="type of K and V: q8_0, or q8_0,f16")
+    parser.add_argument("--context", type=count, metavar="N", help="positions of the context")
+    parser.add_argument(
+        "--arithmetic", choices=("exact", "ggml-cpu"), help="multiply otherwise than by the fastest kernels"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    parser.add_argument("--threads", type=count, metavar="N", help="threads (default: as doctor says)")
+    parser.add_argument("--perplexity", type=Path, metavar="FILE", help="the perplexity of a text")
+    parser.add_argument(
+        "--kl-against", metavar="MODEL", help="how far the shares of tokens are from those of another model"
+    )
+    add_json(parser)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write a whole one, 0 or more")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    value = _float(text)
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a temperature; write a number, 0 or more")
+    return value
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _share(text: str) -> float:
+    value = _float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write a number above 0, up to 1")
+    return value
+
+
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq run``; the result is the exit status."""
+    import numpy as np
+
+    from ..base.threads import set_num_threads
+    from ..model.sampling import Sampling
+    from ._talk import Talk
+
     if args.threads:
         set_num_threads(args.threads)
     if args.perplexity or args.kl_against:
@@ -48,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace, path: str) -> Model:
+    from ..model import load
+
     parts = args.cache.split(",")
     if len(parts) > 2:
         raise UnsupportedError(f"--cache {args.cache}: it is a type for both, or K's and V's: q8_0,f16")
@@ -56,6 +138,8 @@ def _load(args: argparse.Namespace, path: str) -> Model:
 
 def _tokens(args: argparse.Namespace, model: Model) -> list[int]:
     """The tokens that a text begins with."""
+    import numpy as np
+
     if args.tokens:
         rng = np.random.default_rng(args.seed)
         return [int(token) for token in rng.integers(0, model.vocabulary, args.tokens)]
@@ -79,9 +163,6 @@ def _positions(args: argparse.Namespace, model: Model, count: int) -> int:
 
 def _most(args: argparse.Namespace) -> int:
     return ANSWER if args.generate is None else int(args.generate)
-
-
-# --- a text -----------------------------------------------------------------------------------
 
 
 def _answer(args: argparse.Namespace, talk: Talk, tokens: list[int]) -> None:
@@ -135,12 +216,16 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
 
 
 def _memory(talk: Talk) -> dict[str, Any]:
+    from ..base.peak import peak_bytes
+
     sizes = {"weights_bytes": talk.model.nbytes, "cache_bytes": talk.cache.nbytes}
     return {**sizes, "peak_bytes": peak_bytes()}
 
 
 def _close(talk: Talk) -> None:
     """The last lines, on stderr: why it ended, speed and memory."""
+    from ._talk import FEW
+
     print(end="", flush=True)  # the text stands before them
     if talk.reason == "context":
         print(
@@ -156,9 +241,6 @@ def _close(talk: Talk) -> None:
         f"{size(m['cache_bytes'])}{most}",
         file=sys.stderr,
     )
-
-
-# --- a conversation ---------------------------------------------------------------------------
 
 
 def _converse(args: argparse.Namespace, talk: Talk) -> None:
@@ -200,11 +282,10 @@ def _line(shown: bool) -> str | None:
     return line.strip() if line else None
 
 
-# --- quality ----------------------------------------------------------------------------------
-
-
 def _measure(args: argparse.Namespace) -> int:
     """Print the perplexity of a text, and the distance from another model."""
+    from . import _quality
+
     if args.chat or args.tokens:
         raise UnsupportedError(NOT_ALONE)
     if args.perplexity:

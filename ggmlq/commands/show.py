@@ -3,30 +3,66 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
+import sys
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..arrays.array import QuantArray
 from ..base.terminal import table
 from ..base.text import short, size
 from ..errors import BlockIndexError, PageError
-from ..formats import BlockFormat
-from ..gguf.metadata import missing
-from ..gguf.statistics import statistics
-from ..gguf.tensors import piece
-from ..pages import check_picture
-from ..safetensors import either as files
-from . import _plain, _plots, _safetensors
+from . import _plain
+from ._options import Commands, add_json, declare
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..arrays.array import QuantArray
+    from ..pages import Bars
+
+SUMMARY = "show statistics of a tensor, or one block field by field"
+ABOUT = """\
+Show range, scales and codes of a tensor; with --block the fields, bits and values of one block.
+"""
+EXAMPLES = """\
+  ggmlq show model.gguf blk.0.ffn_up.weight
+  ggmlq show model.gguf blk.0.ffn_up.weight --block 0
+  ggmlq show model.gguf blk.0.ffn_up.weight --rows 0:16 --plot
+"""
 BAR = 40  # characters of the longest bar of the histogram
 PER_LINE = 8  # bytes in bits a line
 
 
+def add(commands: Commands) -> None:
+    """Declare ``ggmlq show`` with its options and examples."""
+    parser = declare(commands, "show", "files", SUMMARY, ABOUT, EXAMPLES)
+    parser.add_argument("file", help="a .gguf file, or safetensors")
+    parser.add_argument("tensor", help="name of the tensor, see `ggmlq info --tensors`")
+    parser.add_argument("--block", type=int, metavar="I", help="block number I, counted over all rows")
+    parser.add_argument("--rows", type=_rows, metavar="A:B", help="only rows A to B - 1, as in Python")
+    parser.add_argument(
+        "--plot", nargs="?", const="", metavar="FILE",
+        help="draw histograms of values, scales and codes to FILE.svg or FILE.png; without FILE, print them",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def _rows(text: str) -> slice:
+    ends = re.fullmatch(r"(\d*):(\d*)", text)
+    if ends is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of rows; write 0:16, 100: or :8")
+    return slice(*(int(end) if end else None for end in ends.groups()))
+
+
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq show``; the result is the exit status."""
+    from ..gguf.metadata import missing
+    from ..gguf.statistics import statistics
+    from ..safetensors import either as files
+    from . import _safetensors
+
     _check_plot(args)
     with files.open(args.file) as file:
         if args.tensor not in file:
@@ -46,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         facts["statistics"] = statistics(q)
     else:
         facts["block"] = _block(q, args.block)
-    plot = None if args.plot is None else _plots.show(_plots.charts(q, args.tensor), args.plot)
+    plot = None if args.plot is None else _drawn(_charts(q, args.tensor), args.plot)
     if args.json:
         _plain.print_json(facts)
         return 0
@@ -60,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_plot(args: argparse.Namespace) -> None:
     """Refuse a plot that cannot be drawn, before the file is read."""
+    from ..pages import check_picture
+
     if args.plot is None:
         return
     if args.block is not None:
@@ -75,6 +113,8 @@ def _check_plot(args: argparse.Namespace) -> None:
 
 def _selected(q: QuantArray, rows: slice) -> QuantArray:
     """Rows of a tensor of any number of axes, counted through."""
+    from ..gguf.tensors import piece
+
     if q.ndim < 2:
         raise BlockIndexError(f"--rows on {q!r}: it is a single row; leave the option out")
     flat = piece(q, 0, (prod(q.shape[:-1]), q.shape[-1]))
@@ -84,10 +124,11 @@ def _selected(q: QuantArray, rows: slice) -> QuantArray:
     return flat[rows]
 
 
-# --- a block --------------------------------------------------------------------------------
-
-
 def _block(q: QuantArray, index: int) -> dict[str, Any]:
+    import numpy as np
+
+    from ..formats import BlockFormat
+
     blocks = q.blocks.reshape(-1)
     if not -len(blocks) <= index < len(blocks):
         way = f"take 0 to {len(blocks) - 1}" if len(blocks) else "leave the option out"
@@ -115,6 +156,8 @@ def _block(q: QuantArray, index: int) -> dict[str, Any]:
 
 
 def _field(name: str, block: Any) -> dict[str, Any]:
+    import numpy as np
+
     kind, at = block.dtype.fields[name][:2]
     return {"name": name, "type": _c_type(kind.base), "count": int(np.prod(kind.shape)), "at": at} | _bits(
         block[name]
@@ -127,6 +170,8 @@ def _scalar(one: NDArray[Any]) -> dict[str, Any]:
 
 def _bits(stored: Any) -> dict[str, Any]:
     """Numbers of a field, and the bits of each with the highest first."""
+    import numpy as np
+
     numbers = np.atleast_1d(np.asarray(stored))
     words = numbers.astype(numbers.dtype.newbyteorder(">")).reshape(-1)
     width = 8 * words.dtype.itemsize
@@ -174,9 +219,6 @@ def _rows_of(items: list[Any], form: str, many: int) -> list[str]:
     ]
 
 
-# --- statistics -----------------------------------------------------------------------------
-
-
 def _describe(facts: dict[str, Any]) -> list[str]:
     rows = [
         [key, facts[key]] for key in ("elements", "min", "max", "mean", "rms", "zeros", "nan", "infinite")
@@ -205,3 +247,36 @@ def _histogram(scales: dict[str, Any]) -> list[str]:
         + "#" * -(-BAR * bin["count"] // most)
         for bin in scales["histogram"]
     ]
+
+
+def _charts(q: QuantArray, name: str) -> list[Bars]:
+    """Charts of the values, and for blocks of scales and codes."""
+    from ..base.progress import Progress
+    from ..pages.charts import LEAST, MOST
+    from ..report import blocks, figures, values
+
+    progress = Progress(q.nbytes, "counting")
+    try:
+        spread = values.examine(q, progress.advance)
+    finally:
+        progress.close()
+    parts = blocks.examine(q)
+    unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
+    bars = [figures.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
+    bars += figures.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)
+    if parts.codes is not None and parts.seen:
+        bars.append(figures.codes_of(f"{name}: codes", q.format.name, parts.codes))
+    return bars
+
+
+def _drawn(bars: list[Bars], path: str) -> str:
+    """Draw charts into a file, or for the terminal; the text to print."""
+    from ..pages import draw, text
+
+    if not bars:
+        return "there is nothing to draw: no value is finite"
+    if path:
+        return f"wrote {draw(bars, path)}"
+    columns = shutil.get_terminal_size().columns
+    encoding = sys.stdout.encoding if sys.stdout is not None else None
+    return "\n\n".join(f"{text(chart, columns, encoding)}\n  {chart.note}" for chart in bars)

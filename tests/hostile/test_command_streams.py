@@ -102,7 +102,7 @@ EARLY = [
     "ggmlq.arrays.array",
     "argparse",
     "ggmlq.cli",
-    "ggmlq.commands.parsers.show",
+    "ggmlq.commands.show",
 ]
 
 

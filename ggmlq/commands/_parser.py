@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from ...base.text import meant, printable
+from ..base.text import meant, printable
 from ._options import Commands
 
 GROUPS = ("files", "models", "kernels", "setup")  # of commands, as the list of all shows them
