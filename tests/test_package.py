@@ -140,7 +140,7 @@ def test_the_source_distribution_is_the_whole_tree(unpacked):
     kept = {path.relative_to(ROOT).as_posix() for path in files_of(ROOT)}
     packed = {path.relative_to(unpacked).as_posix() for path in files_of(unpacked)}
     missing = {name for name in kept - packed if not any(word in name for word in made)}
-    assert not missing - {".gitignore"}
+    assert not missing - {".gitignore", ".gitattributes"}
 
 
 def files_of(folder):
