@@ -22,7 +22,7 @@ from ..errors import GGMLQError
 from ..llama import Bridge
 from ..ops import linear
 from ..reference.metrics import nmse
-from ..testing.oracle import TOLERANCE, Judgement, judged
+from ..testing.oracle import Judgement, judged, tolerance
 from ..testing.timing import GpuClock
 from .layers import Layer, Tell
 
@@ -83,7 +83,7 @@ def measured(layer: Layer, x: Any, device: str, ggml: Bridge | None, tell: Tell)
 
 def bound(rung: Rung, columns: int) -> float:
     """The largest error of a right product with rows of so many columns."""
-    return TOLERANCE[rung.accumulate] * max(1, columns / LONG)
+    return tolerance(rung) * max(1, columns / LONG)
 
 
 def on_clock(work: Callable[[], object], q: QuantArray) -> float:
