@@ -17,7 +17,7 @@ from ..dispatch.problems import Linear
 
 # How far a kernel may be from the oracle on its own operands, by what it sums in.
 TOLERANCE = {"int32": 1e-11, "f32": 1e-10, "f16": 2e-7}
-# In f16r the sum of a run is rounded to a half twice, by 2^-11 at most; of few rows one run may be nearly all.
+# In f16r the sum of a run is rounded to a half twice, by 2^-11 at most; one run may be nearly all of a row.
 OF_HALF_SUMS = 2.0**-20
 
 
