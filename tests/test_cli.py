@@ -213,3 +213,12 @@ def test_a_reader_that_leaves_early():
     )
     assert done.stdout == "[\n"
     assert done.stderr == ""
+
+
+def test_an_error_of_a_command_is_two_lines(capsys):
+    """All options beside it would hide it."""
+    with pytest.raises(SystemExit) as left:
+        main(["run", "model.gguf", "--top-p=-1"])
+    error, way = capsys.readouterr().err.splitlines()
+    assert (left.value.code, way) == (2, "ggmlq run --help lists the options")
+    assert error == "ggmlq run: error: argument --top-p: '-1' is not a share; write a number above 0, up to 1"

@@ -46,8 +46,10 @@ class Parser(argparse.ArgumentParser):
         return groups
 
     def error(self, message: str) -> NoReturn:
-        """Print the error and exit with status 2."""
-        super().error(printable(message))
+        """Print the error, not all options of a command beside it, and exit with status 2."""
+        if self.commands is not None:
+            super().error(printable(message))
+        self.exit(2, f"{self.prog}: error: {printable(message)}\n{self.prog} --help lists the options\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices or not isinstance(value, str):
