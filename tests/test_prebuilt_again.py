@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 
@@ -15,14 +16,15 @@ from scripts import ROOT, load
 
 from ggmlq.cpu.machine import loading, served
 from ggmlq.cpu.machine.levels import LEVELS
+from ggmlq.cuda.machine import served as cuda
 from ggmlq.store import packs
 
-_objects = load("tools", "_objects")
+_objects, _verify = load("tools", "_objects"), load("tools", "_verify")
 SMALL, DRAWN = 30, 3  # of so many small kernels so many: each is compiled in less than a second
 MACHINES = [*(level.folder for level in LEVELS), "sm_90", "ptx"]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_kernels_compiled_again_have_the_bytes_of_the_pack(machine, fresh):
     arguments = {"--only": f"{machine}: ", "--small": SMALL, "--sample": DRAWN, "--jobs": 1}
@@ -34,6 +36,28 @@ def test_kernels_compiled_again_have_the_bytes_of_the_pack(machine, fresh):
     equal = int(done.stdout.splitlines()[-1].partition(" equal")[0])
     if not equal:
         pytest.skip(f"none of the drawn kernels of {machine} can be compared here: {done.stdout}")
+
+
+@pytest.mark.parametrize(("store", "machine"), [(served.STORE, "avx2"), (cuda.STORE, "sm_90")])
+@pytest.mark.parametrize("what", ["code", "failure"])
+def test_other_code_is_found_and_named(store, machine, what, capsys):
+    """A compiler whose instructions differ in a bit, and one that fails; where none is stale or foreign."""
+    (drawn,) = _verify.draw([store], f"{machine}: ", 1, 1, 0)
+    if drawn.is_stale or drawn.pack.compilers != store.compilers:
+        pytest.skip(f"{drawn} is stale, or was compiled by other compilers than are installed")
+
+    def compiled(kernels, jobs):
+        for kernel in kernels:
+            made = bytearray(_verify.fresh_code(store.prebuilt, [kernel])[kernel])
+            heads, count = struct.unpack_from("<Q", made, 40)[0], struct.unpack_from("<H", made, 60)[0]
+            listed = [struct.unpack_from("<IIQQQQ", made, heads + 64 * at) for at in range(count)]
+            made[next(head[4] for head in listed if head[1] == 1 and head[2] & 4)] ^= 1  # of instructions
+            yield kernel, bytes(made) if what == "code" else f"{kernel}: it failed"
+
+    assert _verify.verify([(store, compiled)], [drawn], 1) == 1
+    said = capsys.readouterr().out
+    assert str(drawn) in said
+    assert "0 equal, 1 differ, 0 stale, 0 not compiled here" in said
 
 
 def objects(machine):
