@@ -113,10 +113,10 @@ def renamed(code: bytes) -> bytes:
     Each keeps a name of its own, because LLVM's loader finds the target of a relocation by the name. Names
     with ``$``, which mark code and data for arm64, stay. The table of names lies last, before the headers.
     """
-    start, (size, count, own) = struct.unpack_from("<Q", code, 40)[0], struct.unpack_from("<3H", code, 58)
+    start, (size, count, last) = struct.unpack_from("<Q", code, 40)[0], struct.unpack_from("<3H", code, 58)
     heads = [[*struct.unpack_from("<IIQQQQIIQQ", code, start + size * at)] for at in range(count)]
-    first, end = heads[own][4], heads[own][4] + heads[own][5]
-    if max(h[4] + h[5] for h in heads if h is not heads[own] and h[1] != 8) > first or end > start:
+    first, end = heads[last][4], heads[last][4] + heads[last][5]
+    if max(h[4] + h[5] for h in heads if h is not heads[last] and h[1] != 8) > first or end > start:
         raise ValueError("an object whose table of names does not lie last")
     body, table = bytearray(code[:first]), bytearray(1)
 
@@ -134,7 +134,7 @@ def renamed(code: bytes) -> bytes:
         is_named = old and info >> 4 == 0 and code[first + old] != ord("$")
         name = f"local.{number}".encode() if is_named else b""
         struct.pack_into("<I", body, at, place(old, name) if old else 0)
-    heads[own][5] = len(table)
+    heads[last][5] = len(table)
     body += table + bytes(-(len(body) + len(table)) % 8)
     struct.pack_into("<Q", body, 40, len(body))
     return bytes(body + b"".join(struct.pack("<IIQQQQIIQQ", *head) for head in heads))

@@ -30,20 +30,20 @@ def verify(sides: Iterable[tuple[Store, Compiled]], drawn: list[Held], jobs: int
     """Compile kernels of packs again and print what differs, with a summary; the exit status."""
     counts, differ = Counter(dict.fromkeys(("equal", "differ", "stale", "not compiled here"), 0)), []
     for store, compiled in sides:
-        mine = [each for each in drawn if each.pack.path.parent.parent == store.prebuilt]
-        fresh = [each for each in mine if not each.is_stale]
+        asked = [each for each in drawn if each.pack.path.parent.parent == store.prebuilt]
+        fresh = [each for each in asked if not each.is_stale]
         here = [each for each in fresh if each.pack.compilers == store.compilers]
         code = fresh_code(store.prebuilt, _wanted(here))
-        counts["stale"] += len(mine) - len(fresh)
+        counts["stale"] += len(asked) - len(fresh)
         counts["not compiled here"] += len(fresh) - len(code)
         for compilers in {each.pack.compilers for each in fresh} - {store.compilers}:
             print(f"made by {compilers}; installed are {store.compilers or 'none'}")
         bar = Progress(len(code), "verifying", "kernel")
-        for kernel, made in compiled([*code], jobs) if code else ():
+        for kernel, answer in compiled([*code], jobs) if code else ():
             bar.advance(1)
-            same = isinstance(made, bytes) and _plain(kernel, made) == _plain(kernel, code[kernel])
+            same = isinstance(answer, bytes) and _plain(kernel, answer) == _plain(kernel, code[kernel])
             counts["equal" if same else "differ"] += 1
-            differ += [] if same else [made if isinstance(made, str) else f"{kernel}: other code"]
+            differ += [] if same else [answer if isinstance(answer, str) else f"{kernel}: other code"]
         bar.close()
     print(*differ, ", ".join(f"{count} {what}" for what, count in counts.items()), sep="\n")
     return int(bool(differ))
@@ -51,9 +51,9 @@ def verify(sides: Iterable[tuple[Store, Compiled]], drawn: list[Held], jobs: int
 
 def draw(sides: Iterable[Store], only: str, small: int | None, count: int | None, seed: int) -> list[Held]:
     """Kernels of packs with a text in their names, of the ``small`` smallest ``count`` by a seed."""
-    found = [each for store in sides for each in held(store.prebuilt) if only in str(each)]
-    found = sorted(found, key=lambda each: each.pack.kernels[each.name][-1])[:small]
-    return found if count is None else Random(seed).sample(found, min(count, len(found)))
+    kernels = [each for store in sides for each in held(store.prebuilt) if only in str(each)]
+    kernels = sorted(kernels, key=lambda each: each.pack.kernels[each.name][-1])[:small]
+    return kernels if count is None else Random(seed).sample(kernels, min(count, len(kernels)))
 
 
 def _wanted(kernels: list[Held]) -> Iterator[Wanted]:
@@ -80,7 +80,7 @@ def _sections(code: bytes) -> list[Any]:
     way_count, size, count = struct.unpack_from("<3H", code, 56)
     heads = [struct.unpack_from("<IIQQQQIIQQ", code, start + size * at) for at in range(count)]
     bodies = [b"" if head[1] == 8 else code[head[4] : head[4] + head[5]] for head in heads]
-    found: list[Any] = [code[:32], code[48:64]]
+    content: list[Any] = [code[:32], code[48:64]]
     for head, body in zip(heads, bodies, strict=True):
         parts: Any = body
         if head[1] == 2:
@@ -89,8 +89,8 @@ def _sections(code: bytes) -> list[Any]:
             parts = [(ENV.sub(b"", names[at : names.index(0, at)]), rest) for at, rest in symbols]
         elif head[1] == 3:
             parts = ENV.sub(b"", body)
-        found.append((head[1:4], head[6:], head[5] if head[1] == 8 else 0, parts))
+        content.append((head[1:4], head[6:], head[5] if head[1] == 8 else 0, parts))
     for at in range(ways, ways + 56 * way_count, 56):  # segments, by the sections that they begin with
         kind, offset, *rest = struct.unpack_from("<QQ5Q", code, at)
-        found.append((kind, [i for i, head in enumerate(heads) if head[4] == offset], rest))
-    return found
+        content.append((kind, [i for i, head in enumerate(heads) if head[4] == offset], rest))
+    return content
