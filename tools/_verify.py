@@ -90,7 +90,8 @@ def _sections(code: bytes) -> list[Any]:
         elif head[1] == 3:
             parts = ENV.sub(b"", body)
         content.append((head[1:4], head[6:], head[5] if head[1] == 8 else 0, parts))
-    for at in range(ways, ways + 56 * way_count, 56):  # segments, by the sections that they begin with
-        kind, offset, *rest = struct.unpack_from("<QQ5Q", code, at)
-        content.append((kind, [i for i, head in enumerate(heads) if head[4] == offset], rest))
+    for at in range(ways, ways + 56 * way_count, 56):  # segments, by their sections: gaps follow from offsets
+        kind, first, *places, size, whole, align = struct.unpack_from("<QQ5Q", code, at)
+        inside = [i for i, h in enumerate(heads) if first <= h[4] and h[4] + len(bodies[i]) <= first + size]
+        content.append((kind, inside, places, whole - size, align))
     return content
