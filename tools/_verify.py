@@ -30,11 +30,11 @@ def verify(sides: Iterable[tuple[Store, Compiled]], drawn: list[Held], jobs: int
     """Compile kernels of packs again and print what differs, with a summary; the exit status."""
     counts, differ = Counter(dict.fromkeys(("equal", "differ", "stale", "not compiled here"), 0)), []
     for store, compiled in sides:
-        asked = [each for each in drawn if each.pack.path.parent.parent == store.prebuilt]
-        fresh = [each for each in asked if not each.is_stale]
+        listed = [each for each in drawn if each.pack.path.parent.parent == store.prebuilt]
+        fresh = [each for each in listed if not each.is_stale]
         here = [each for each in fresh if each.pack.compilers == store.compilers]
         code = fresh_code(store.prebuilt, _wanted(here))
-        counts["stale"] += len(asked) - len(fresh)
+        counts["stale"] += len(listed) - len(fresh)
         counts["not compiled here"] += len(fresh) - len(code)
         for compilers in {each.pack.compilers for each in fresh} - {store.compilers}:
             print(f"made by {compilers}; installed are {store.compilers or 'none'}")
@@ -61,8 +61,8 @@ def _wanted(kernels: list[Held]) -> Iterator[Wanted]:
     names = {each.name.partition("(")[0] for each in kernels}
     known = {str(each.origin): each.origin for each in wanted()}
     if names - {name.partition("(")[0] for name in known}:
-        listed: Any = families()
-        origins = (Origin(name, case) for name in names if name in listed for case in listed[name].cases)
+        members: Any = families()
+        origins = (Origin(name, case) for name in names if name in members for case in members[name].cases)
         known |= {str(origin): origin for origin in origins}
     return (Wanted(known[e.name], e.pack.path.parent.name) for e in kernels if e.name in known)
 
