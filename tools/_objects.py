@@ -8,6 +8,7 @@ free. LLVM makes the object with the settings that Numba has for its own.
 from __future__ import annotations
 
 import re
+import struct
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -103,4 +104,37 @@ def object_of(function: Any, signature: Any, level: Level) -> bytes:
         raise ValueError(f"{name} refers to {sorted(outer - set(OUTER))}; a kernel may refer to {OUTER}")
     module.get_function(name).name = KERNEL
     module.verify()
-    return bytes(machine.emit_object(module))
+    return renamed(bytes(machine.emit_object(module)))
+
+
+def renamed(code: bytes) -> bytes:
+    """An object whose local symbols are named by their numbers: Numba's names count what it compiled before.
+
+    Each keeps a name of its own, because LLVM's loader finds the target of a relocation by the name. Names
+    with ``$``, which mark code and data for arm64, stay. The table of names lies last, before the headers.
+    """
+    start, (size, count, last) = struct.unpack_from("<Q", code, 40)[0], struct.unpack_from("<3H", code, 58)
+    heads = [[*struct.unpack_from("<IIQQQQIIQQ", code, start + size * at)] for at in range(count)]
+    first, end = heads[last][4], heads[last][4] + heads[last][5]
+    if max(h[4] + h[5] for h in heads if h is not heads[last] and h[1] != 8) > first or end > start:
+        raise ValueError("an object whose table of names does not lie last")
+    body, table = bytearray(code[:first]), bytearray(1)
+
+    def place(old: int, name: bytes = b"") -> int:
+        word = b"\0" + (name or code[first + old : code.index(0, first + old)]) + b"\0"
+        if word not in table:
+            table.extend(word[1:])
+        return table.index(word) + 1
+
+    for head in heads:
+        head[0] = place(head[0])  # names of sections stand in the same table
+    symbols = next(head for head in heads if head[1] == 2)
+    for number, at in enumerate(range(symbols[4], symbols[4] + symbols[5], 24)):
+        old, info = struct.unpack_from("<IB", body, at)
+        is_named = old and info >> 4 == 0 and code[first + old] != ord("$")
+        name = f"local.{number}".encode() if is_named else b""
+        struct.pack_into("<I", body, at, place(old, name) if old else 0)
+    heads[last][5] = len(table)
+    body += table + bytes(-(len(body) + len(table)) % 8)
+    struct.pack_into("<Q", body, 40, len(body))
+    return bytes(body + b"".join(struct.pack("<IIQQQQIIQQ", *head) for head in heads))

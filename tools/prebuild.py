@@ -5,6 +5,7 @@
     python tools/prebuild.py --check      # compile nothing: exit status 1 if a pack is stale
     python tools/prebuild.py --list       # the kernels that belong in
     python tools/prebuild.py --only gemv  # compile those with this in their name alone
+    python tools/prebuild.py --verify     # compile what is in packs again: exit status 1 if code differs
 
 Run it once for a whole piece of work, as its last commit. Between, a stale kernel is compiled when it is
 first used, and tools/test names it. After a merge of two branches that touched packs, take either side's
@@ -25,6 +26,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import randbelow
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -35,6 +37,7 @@ import _compile_cpu  # noqa: E402
 import _compile_cuda  # noqa: E402
 import _kernels_cpu  # noqa: E402
 import _kernels_cuda  # noqa: E402
+import _verify  # noqa: E402
 from _packs import Wanted, fresh_code, held, write, write_digests  # noqa: E402
 
 from ggmlq.base.progress import Progress  # noqa: E402
@@ -103,18 +106,27 @@ def check(as_json: bool) -> int:
 
 
 def main() -> int:
-    """Build packs, check them or list their kernels; the exit status."""
+    """Build packs, check or verify them, or list their kernels; the exit status."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("--check", action="store_true", help="print what is stale")
     parser.add_argument("--list", action="store_true", help="print the kernels that belong in")
+    parser.add_argument("--verify", action="store_true", help="compile again and compare; write nothing")
+    parser.add_argument("--sample", type=int, metavar="N", help="with --verify: N drawn kernels")
+    parser.add_argument("--small", type=int, metavar="N", help="with --verify: of the N smallest alone")
+    parser.add_argument("--seed", type=int, help="with --verify: draw the kernels by it; default: a new one")
     parser.add_argument("--json", action="store_true", help="with --check: as JSON")
-    parser.add_argument("--only", default="", metavar="TEXT", help="compile kernels with this in their name")
+    parser.add_argument("--only", default="", metavar="TEXT", help="kernels with this in their name alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: all cores")
     args = parser.parse_args()
     if args.list:
         print(*(kernel for _, wanted, _ in SIDES for kernel in wanted()), sep="\n")
         return 0
+    if args.verify:
+        seed, stores = randbelow(10**9) if args.seed is None else args.seed, [store for store, _, _ in SIDES]
+        drawn = _verify.draw(stores, args.only, args.small, args.sample, seed)
+        print(f"{len(drawn)} kernels, by --seed {seed}", flush=True)
+        return _verify.verify([(store, c) for store, _, c in SIDES], drawn, max(args.jobs, 1))
     return check(args.json) if args.check else build(args.only, max(args.jobs, 1))
 
 
