@@ -184,6 +184,13 @@ def test_any_case(fresh, rounds):
         agrees(q, k, v, **options)
 
 
+def test_blocks_whose_values_have_another_width(fresh):
+    """Few rows and a mask, which sends warps out of step: none decodes over the keys of another."""
+    mask = np.where(fresh.random((2, 1, 5, 197)) < 0.5, 0, -np.inf)
+    k, v = cases.cache(fresh, "iq4_nl", 2, 2, 197, 96), cases.cache(fresh, "q5_0", 2, 2, 197, 160)
+    agrees(fresh.standard_normal((2, 4, 5, 96)), k, v, mask=mask)
+
+
 def rows_of(fresh, *shape):
     return fresh.standard_normal(shape).astype(np.float32)
 

@@ -15,6 +15,7 @@ import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.attention import operands, unpacked
+from ggmlq.cuda.attention.plan import DECODED, EDGE, plan_of
 from ggmlq.cuda.machine import device
 
 HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
@@ -124,3 +125,16 @@ def test_many_rows_by_wgmma(card, monkeypatch, fresh):
     q = fresh.standard_normal((1, 2, queries, WIDTH)).astype(np.float16 if name == "f16" else np.float32)
     k, v = (cache(fresh, name, 1, 1, positions, WIDTH) for _ in "kv")
     agrees(card, q, k, v, causal=True)
+
+
+def test_no_warp_decodes_values_over_the_keys_of_another(fresh):
+    """Warps of their own positions do not wait for each other: each has the bytes of its rows alone."""
+    for _ in range(300):
+        (k, v), widths = fresh.choice(DECODED, 2), 32 * fresh.integers(1, 9, 2)
+        plan = plan_of(str(k), str(v), *map(int, widths), by_rows=False, options=bool(fresh.integers(2)))
+        if plan.decodes(plan.k) and plan.decodes(plan.v):
+            key, value = (EDGE * plan.pitch(width) for width in (plan.width, plan.width_v))
+            for i in range(plan.warps):
+                for other in {*range(plan.warps)} - {i}:
+                    keys, values = plan.key_tile_at + i * key, plan.value_tile_at + other * value
+                    assert keys + key <= values or values + value <= keys, (plan, i, other)

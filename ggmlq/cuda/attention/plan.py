@@ -262,6 +262,8 @@ def plan_of(
     plan = Plan(k, v, width, width_v, 4, by_rows, shared, options)
     if plan.in_registers:
         plan = replace(plan, stages=3)
+    if not by_rows and width != width_v and plan.decodes(k) and plan.decodes(v):
+        plan = replace(plan, warps=1)  # a warp decodes values over keys: rows of other lengths are another's
     while plan.shared_bytes > SHARED and plan.warps > 1:
         plan = replace(plan, warps=plan.warps // 2)
     return plan
