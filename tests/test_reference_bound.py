@@ -126,6 +126,29 @@ def test_a_scale_near_the_middle_of_two_halves_may_go_either_way(name, arithmeti
         assert (np.abs(far - linear(x, q, arithmetic)) > bound(x, q, arithmetic))[3].any()
 
 
+def cut_off(x, w):
+    """Products of halves as a tensor core sums them: 16 at a time, cut where the exponents stored say."""
+    exponent = lambda v: np.maximum(np.frexp(v)[1], -13)  # of halves below 2**-14 too
+    y = np.zeros((len(x), len(w)))
+    for at in range(0, x.shape[1], 16):
+        a, b = x[:, None, at : at + 16], w[None, :, at : at + 16]
+        largest = np.where(a * b != 0, exponent(a) + exponent(b), -999).max(-1)
+        largest = np.maximum(largest, np.where(y != 0, np.frexp(y)[1], -999))
+        unit = np.exp2(largest.astype(np.float64) - 25)[..., None]
+        y += (np.trunc(a * b / unit) * unit).sum(-1)
+    return y
+
+
+@pytest.mark.parametrize("size", [2.0**-24, 2.0**-20, 2.0**-12, 1.0])
+def test_it_holds_for_small_halves_on_tensor_cores(size):
+    """A step's small weight is cut at the exponent of the large one's product, which is that of 2**-14."""
+    x = rows("normal", 9, 256, 3) * (np.arange(256) % 64 < 2) * size
+    q = gq.quantize(rows("normal", 31, 256, 4) * np.where(np.arange(256) % 2, 20, 0.05), "f16")
+    halves, values = x.astype(np.float16).astype(np.float64), q.dequantize(np.float64)
+    y, want = cut_off(halves, values), linear(x.astype(np.float32), q, "f16")
+    assert (np.abs(y - want) <= bound(x.astype(np.float32), q, "f16")).all()
+
+
 def test_nothing_is_promised_where_halves_are_summed():
     q, x = random_weights("f16", 3, 64), rows("normal", 2, 64)
     assert np.isinf(bound(x, q, "ggml-mmq")).all()

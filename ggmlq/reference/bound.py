@@ -4,7 +4,9 @@ A kernel that multiplies as its arithmetic says still sums n terms in float32, i
 own. Its roundings are random and grow like sqrt(n), measured by the sum of magnitudes; only where
 the terms are all alike do they add up to n, and there the result itself is that sum. Besides, a
 code that lies within 4 ulp of a tie may go either way, and so may a scale that is kept as half and
-lies as near to the middle between two. Nothing else is granted.
+lies as near to the middle between two. Tensor cores cut the products of a step at the exponents that
+their operands are stored with, so a half below 2**-14 loses bits as if it were that large. Nothing else
+is granted.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ SMALLEST = 2.0**-126  # below it a GPU may flush to zero
 EXTRA = 8  # operations on one term before it is summed, and on the sum
 HALF_UNIT, HALF_STEPS = 2.0**-11, 2  # half an ulp of 1 of a half; roundings of a run's sum of halves
 LOST = 2.0**-27  # of a row's largest activation: what a half of a row times a power of two may lose
+NORMAL_HALF = 2.0**-14  # the least half whose leading bit is not stored: smaller ones have its exponent
+CUT = 8  # units of the largest product that a step of 16 products may lose, half a unit each
 SPREAD = 4  # times sqrt(n): random roundings need 1, structured data up to 3
 
 
@@ -61,11 +65,14 @@ def limits(w: Weights, a: Activations, how: Rule) -> Wide:
             limit = 2 * UNIT * np.abs(multiply(w, a, how)) + SMALLEST
             return np.where(np.isfinite(limit), limit, 0.0)
         if w.values is not None:
-            n, magnitude = w.values.shape[1], times(np.abs(decoded(a)), np.abs(w.values))
+            x_sizes, w_sizes = np.abs(decoded(a)), np.abs(w.values)
+            n, magnitude = w.values.shape[1], times(x_sizes, w_sizes)
         else:
             n, magnitude = _magnitude(w, a, how)
         y = np.abs(multiply(w, a, how))
         limit = UNIT * ((EXTRA + SPREAD * np.sqrt(n)) * magnitude + n * y) + n * SMALLEST
+        if w.values is not None and how.floats == how.weights == "f16":
+            limit += CUT * UNIT * (times(_as_stored(x_sizes), _as_stored(w_sizes)) - magnitude)
         if how.half_runs:
             limit += _half_sums(w, a)
         if a.ties is not None and a.ties.any():
@@ -73,6 +80,11 @@ def limits(w: Weights, a: Activations, how: Rule) -> Wide:
         if a.steps is not None:
             limit += _moved_scales(w, a, how)
     return np.where(np.isfinite(limit), limit, np.inf)
+
+
+def _as_stored(sizes: Wide) -> Wide:
+    """Magnitudes of halves, those below the least normal one as large as it: the exponent that is stored."""
+    return np.where(sizes > 0, np.maximum(sizes, NORMAL_HALF), 0.0)
 
 
 def _magnitude(w: Weights, a: Activations, how: Rule) -> tuple[int, Wide]:
