@@ -11,6 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 # Before NumPy is imported: threads of its OpenBLAS wait in loops, half of the CPU time of many tests, and
@@ -28,9 +29,12 @@ from ggmlq.dispatch import ladder
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
-os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported: tests watch Numba
+HAS_NUMBA_CUDA = find_spec("numba_cuda") is not None
+if HAS_NUMBA_CUDA:  # before kernels are imported: tests watch Numba; without it their words are blanks
+    os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")
 DRAWS = pytest.StashKey[dict[str, drawing.Draw]]()
 GOLDEN = Path(__file__).parent / "golden"
+WORKERS = 4
 LONG = 30  # times as long, with --long
 
 
@@ -42,24 +46,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--draw",
         type=int,
         metavar="N",
-        help="cases of N block formats only and some of tests marked drawn, by the seed; without it all",
+        help="cases of N block formats and some of tests marked drawn, by the seed; "
+        f"a run of all folders draws {drawing.FORMATS_OF_A_RUN}, one of chosen tests takes all",
     )
+    group.addoption("--slow", action="store_true", help="cases marked slow too")
+    group.addoption("--all", action="store_true", help="every case: slow ones, and all that are drawn")
     group.addoption("--long", action="store_true", help=f"search {LONG} times as long in hostile tests")
     group.addoption("--costs", metavar="FILE", help="write CPU seconds of every test there, as JSON")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes where -n is not given: one a core, of two gigabytes each; this one alone for a file."""
+    (path, *others) = config.args or ("",)
+    measures = getattr(config.option, "benchmark_enable", False)
+    alone = not others and Path(path.partition("::")[0]).is_file()
+    return 0 if measures or alone else min(os.cpu_count() or 1, WORKERS)
 
 
 @pytest.hookimpl(trylast=True)  # the terminal is there
 def pytest_configure(config: pytest.Config) -> None:
     """One fresh seed a run, the same in all of its processes; a bar for whoever wants few words."""
-    given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
-    config.option.seed = secrets.randbelow(10**9) if given is None else given
+    option = config.option
+    if not HAS_NUMBA_CUDA:  # a module that cannot be imported has no examples
+        option.ignore_glob = [*(option.ignore_glob or ()), "*/intrinsics/numba_cuda.py"]
+    if hasattr(config, "workerinput"):
+        option.seed, option.draw, option.markexpr = config.workerinput["drawing"]
+    else:
+        option.seed = secrets.randbelow(10**9) if option.seed is None else option.seed
+        drawing.settle(config)
     config.pluginmanager.register(Costs(config), "costs")
-    if config.option.verbose < 0 and not (hasattr(config, "workerinput") or config.option.collectonly):
+    if option.verbose < 0 and not (hasattr(config, "workerinput") or option.collectonly):
         config.pluginmanager.register(Meter(config), "meter")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases that were not drawn; the summary counts them."""
+    """Leave out slow cases and those that were not drawn; the summary counts them."""
     config.stash[DRAWS] = drawing.leave_out(config, items)
 
 
@@ -82,7 +104,8 @@ def drawn_formats(request: pytest.FixtureRequest) -> set[str]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node) -> None:
     """What pytest-xdist calls for each process: it does not hand over options that were set later."""
-    node.workerinput["seed"] = node.config.option.seed
+    option = node.config.option
+    node.workerinput["drawing"] = option.seed, option.draw, option.markexpr
 
 
 @pytest.hookimpl(optionalhook=True)

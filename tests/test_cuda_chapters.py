@@ -16,7 +16,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
-from sources import ROOT
+from scripts import ROOT
 
 from ggmlq.codes import CODES
 from ggmlq.cuda.linear.chapters import (
