@@ -22,6 +22,7 @@ BY_ANY = {name.lower(): name for name in BLOCKS}  # as names are looked up, with
 FORMATS_OF_A_RUN = 4
 FAST = "not slow"  # -m of setup.cfg
 SLOW = "slow"  # among the draws
+SLOW_MARKS = (SLOW, "llama", "hosts")
 USUAL = ("q4_0", "q8_0", "q4_K")  # in every draw of formats: what most files hold
 
 
@@ -64,7 +65,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Draw
     """Take slow cases and those that were not drawn off the list; their numbers, and what was drawn."""
     fast, wanted, draws = items, formats(config), {}
     if config.option.markexpr == FAST:
-        fast = [item for item in items if not item.get_closest_marker("slow")]
+        fast = [item for item in items if not any(map(item.get_closest_marker, SLOW_MARKS))]
     if len(fast) < len(items):
         draws[SLOW] = Draw(len(items) - len(fast), [])
     kept = [item for item in fast if not formats_of(item) - wanted]

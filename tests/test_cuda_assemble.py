@@ -109,6 +109,7 @@ def most_stack(text, capability, stack):
     return (stack, assemble.CALLS) if whole is None else (whole, assemble.SPILL)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(len(FAMILIES) if EVERY else 9)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if EVERY or name not in BY_LTO])
 def test_machine_code(name, fresh):

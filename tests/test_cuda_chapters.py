@@ -66,6 +66,7 @@ def exact(x, w):
     return x.astype(np.int64) @ w.astype(np.int64).T
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_numbers_are_exact(name, fresh, emulated):
@@ -238,6 +239,7 @@ def test_a_chapter_is_short_and_stands_alone(name):
             assert parts[0] in ("errors", "intrinsics", "machine", "operands"), ast.unparse(node)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_becomes_machine_code(name):

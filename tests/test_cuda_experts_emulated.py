@@ -97,6 +97,7 @@ def ids_of(kind, t, u, e, rng):
     return ids
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("fragment_rows", [2, 4])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
@@ -118,6 +119,7 @@ ONE = [  # a token
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("fragment_rows", [2, 4])
 @pytest.mark.parametrize("case", ONE, ids=lambda case: case[0])
@@ -134,6 +136,7 @@ def test_one_token_by_bytes(case, fragment_rows, monkeypatch, fresh):
         assert (wrong <= gq.reference.bound(given, q, "int16x")).all()
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("fragment_rows", [2, 4])
 def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
@@ -157,6 +160,7 @@ def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
         assert np.allclose(row, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
@@ -233,6 +237,7 @@ MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
@@ -250,6 +255,7 @@ LAST = [  # the same; on two multiprocessors
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])

@@ -28,6 +28,7 @@ CASES = [  # N, K, split, activation there and here, kind of x and y
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[2]}")
 def test_a_gate_in_the_epilogue(case, monkeypatch, fresh):

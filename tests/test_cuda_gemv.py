@@ -60,6 +60,7 @@ def test_a_launch(case, monkeypatch, fresh):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [*WIDE[:3], "drawn", *SHORT[1:]], ids=lambda case: f"{case}")
 def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
@@ -68,6 +69,7 @@ def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("fragment_rows", [TWO, FOUR])
 @pytest.mark.parametrize("case", [CASES[0], WIDE[4], (1, 40, 32, ALONE), (1, 70, 448, ALONE)])

@@ -60,6 +60,7 @@ def run(monkeypatch, case, rng):
     assert (v == np.concatenate([want[part] for part in INTERMEDIATE], -1)).all(), case
 
 
+@pytest.mark.slow
 @quiet
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", ["first", "drawn"])
@@ -73,6 +74,7 @@ def names(state):
     return found
 
 
+@pytest.mark.slow
 @quiet
 def test_launches(monkeypatch, fresh):
     """Four a direction, prepared once; the second direction beside the first where both fit; in a graph."""

@@ -97,6 +97,7 @@ def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh
     assert (np.abs(got.astype(np.float64) - want) <= limit).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [
@@ -124,6 +125,7 @@ def test_as_bytes_on_an_emulated_card(case, kind, target, split, card, monkeypat
     assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [

@@ -167,6 +167,7 @@ SHAPES = ["q4_0,17,96", "q8_0,11,32", "mxfp4,18,160", "q5_1,11,96", "q6_K,10,256
 OTHERS = [fmt.name for fmt in BLOCKS if not any(shape.startswith(f"{fmt.name},") for shape in SHAPES)]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("shapes", [SHAPES, OTHERS[::2], OTHERS[1::2]], ids=["shapes", "some", "others"])
 def test_packed_weights_hold_the_weights(shapes):

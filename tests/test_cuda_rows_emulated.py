@@ -44,6 +44,7 @@ def put_by(q, ids, x):
     return want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODED)
 def test_put(name, card, fresh):
     """Rows of a kind of floats that is drawn; ids that come again, and of no row."""
@@ -112,6 +113,7 @@ def test_what_was_prepared_is_dropped_with_that_of_views(card):
     assert np.asarray(d.raw)[N - 1].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_K", "q6_K", "nvfp4"])
 def test_decode_of_packed_weights(name, card, monkeypatch, fresh):
     """Values rounded to bfloat16, for all rows and from the second fragment on; nothing beyond them."""

@@ -98,6 +98,7 @@ def product(state, case, rng):
     return np.asarray(around[1:-1]), want
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("case", [*FIRST, "drawn"], ids=[*(case[0] for case in FIRST), "drawn"])
 def test_a_launch(case, monkeypatch, fresh):
@@ -147,12 +148,14 @@ def check_ending(monkeypatch, case, rng):
         assert (outputs != want.codes).mean() < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [ENDINGS[0], "drawn"], ids=["small_m", "drawn"])
 def test_an_ending(case, monkeypatch, fresh):
     check_ending(monkeypatch, ENDINGS[fresh.integers(len(ENDINGS))] if case == "drawn" else case, fresh)
 
 
+@pytest.mark.slow
 def test_a_kernel_rounds_its_own_results(monkeypatch, fresh):
     """scaled_linear asks those that can to write halves, and the result is what they wrote."""
     x, w = scaled(fresh, "e4m3", GROUPS, 2, 128), scaled(fresh, "e4m3", BLOCKS, 16, 128)

@@ -89,6 +89,7 @@ def assert_assembled_well(kernel):
     assert kernel.shared * kernel.blocks + 1024 * kernel.blocks <= 228 << 10, kernel.name
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", BY_LTO)
 def test_machine_code(name, fresh):
@@ -97,6 +98,7 @@ def test_machine_code(name, fresh):
     assert_assembled_well(family.make(*family.cases[fresh.integers(len(family.cases))]))
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", SUMMIT)
 def test_machine_code_that_counts_most(name):

@@ -66,6 +66,7 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
     assert gq.nmse(np.asarray(out[1:-1]), want) < most
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_few_rows(case, monkeypatch, fresh):
@@ -76,6 +77,7 @@ def test_few_rows(case, monkeypatch, fresh):
     check(monkeypatch, fresh, name, m, n, k, kind, 3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("case", TILES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_tiles(case, monkeypatch, fresh):
@@ -106,6 +108,7 @@ def test_blocks_find_room_and_splits_have_a_place(fresh):
             assert stage.partials_at + 4 * splits * columns * stage.rows <= stage.shared
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K"])
 def test_float16_times_a_power_of_two(name, monkeypatch, fresh):

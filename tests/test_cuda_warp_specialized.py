@@ -232,6 +232,7 @@ def drawn(name, tile, rng):
     return int(rng.integers(1, tile.columns + 9)), *DRAWN[rng.integers(len(DRAWN))], tile
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("way", ["one by one", "at one time", "clusters"])
 @pytest.mark.parametrize("case", ["few", "drawn", "wide"])

@@ -57,6 +57,7 @@ def drawn(fresh, request):
     return draw
 
 
+@pytest.mark.slow
 def test_the_mutation_suite(drawn):
     """Wrong kernels in plain loops, fresh data: at least 95 % named rightly, no right one accused."""
     found, missed = mutation.tried(drawn(mutation.cases, 1))
@@ -66,6 +67,7 @@ def test_the_mutation_suite(drawn):
     assert found["correct", "correct"] == sum(n for (given, _), n in found.items() if given == "correct")
 
 
+@pytest.mark.slow
 def test_a_fault_beside_an_unlisted_difference_is_that_fault_or_unknown(drawn):
     found, missed = mutation.tried(drawn(mutation.mixtures, 1))
     wrongly = [(args, said.text) for args, said, *_ in missed if said.fault != "unknown"]

@@ -13,7 +13,7 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
-import yaml  # comes with myst-parser, of the extra docs
+import yaml
 
 import ggmlq
 
@@ -49,26 +49,10 @@ def test_metadata(wheel):
     core = sorted(need.split(">")[0] for need in facts.get_all("Requires-Dist") if "extra ==" not in need)
     assert core == ["numba", "numpy", "tqdm"], "core dependencies stay few"
     extras = {
-        "bfloat16",
-        "cuda",
-        "cuda-compile",
-        "cuda12",
-        "cuda12-compile",
-        "dask",
-        "docs",
-        "mpi",
-        "nccl",
-        "nccl12",
-        "test",
-        "bench",
-        "plot",
-        "remote",
-        "report",
-        "llama",
-        "completion",
-        "torch",
-        "hosts",
-    }
+        "bfloat16", "cuda", "cuda-compile", "cuda12", "cuda12-compile", "nccl", "nccl12", "torch", "llama",
+        "dask", "mpi", "remote", "report", "plot", "completion",
+        "bench", "dev", "docs", "hosts", "lint", "test", "test-cuda",
+    }  # fmt: skip
     assert extras == set(facts.get_all("Provides-Extra"))
     assert "ggmlq = ggmlq.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
 
@@ -153,11 +137,11 @@ def files_of(folder):
 def test_its_tests_run_on_their_own(unpacked):
     some = ["tests/test_catalogue.py", "tests/test_errors.py", "tests/test_metrics.py", "bench/bench_gguf.py"]
     env = {**os.environ, "PYTHONPATH": str(unpacked)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *some]
     done = subprocess.run(command, cwd=unpacked, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     whole = subprocess.run(
-        [*command[:4], "--collect-only", "tests/test_encode.py", "tests/test_diagnose.py", "tests/llama"],
+        [*command[:5], "--collect-only", "tests/test_encode.py", "tests/test_diagnose.py", "tests/llama"],
         cwd=unpacked, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert whole.returncode == 0, whole.stdout[-3000:]

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 KNOWN = ("3.14", "3.13", "3.12", "3.11")  # newest first
 ALL = os.environ.get("GGMLQ_PLAIN") == "all"

@@ -75,6 +75,7 @@ def in_packs(kernel, card):
     return any(named(kernel, machine) for machine in machines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", CARDS)
 def test_what_products_take_is_there(card, monkeypatch, fresh):
     """Of every format, for any number of rows: all kernels from the file's bytes to the result."""
@@ -89,6 +90,7 @@ def test_what_products_take_is_there(card, monkeypatch, fresh):
                 )
 
 
+@pytest.mark.slow
 def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
     """Likewise, on Hopper, whose kernels read ids on the card."""
     takers = set()
@@ -103,6 +105,7 @@ def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
     assert takers == {"cuda:gemv_int16", "cuda:gemv", "cuda:grouped"}
 
 
+@pytest.mark.slow
 def test_what_scaled_products_take_is_there(fresh):
     """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
     card = dry_run.CARDS[0]
@@ -160,6 +163,7 @@ def test_machine_code_is_for_its_gpu():
             assert frame_of(code) == 0, each
 
 
+@pytest.mark.slow
 def test_ptx_becomes_machine_code_for_every_gpu(fresh):
     """A few kernels, without a stack; ``tools/assemble.py`` looks at all."""
     listed = [each for each in fresh_code().items() if each[0].machine == served.PTX]

@@ -147,6 +147,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_any_machine_makes_it(tmp_path, objects):
     """A kernel, compiled here for a machine that this one need not be."""
     script = tmp_path / "made.py"

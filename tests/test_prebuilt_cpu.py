@@ -172,6 +172,7 @@ def process(code, *arguments, python=(sys.executable,), **more):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @here
 def test_first_products_need_no_numba_and_have_its_bits(fresh, tmp_path):
     """Every format from its file; one that each run draws, against what is compiled here."""
@@ -225,6 +226,7 @@ print("numba" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @here
 def test_first_products_of_codes_with_scales_need_no_numba_either(fresh, tmp_path):
     """Every code and tiling; two that each run draws, against what is compiled here."""
@@ -272,6 +274,7 @@ print(target.target().dot, "numba" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.folder)
 def test_products_of_each_level_that_can_be_run(level, fresh):
     """By this CPU; on others also by an emulator, which a setting names as a command for its Python."""

@@ -17,6 +17,8 @@ from scripts import ROOT, load
 
 from ggmlq.cli import command_line as command_parser
 
+pytestmark = pytest.mark.slow
+
 sys.path.insert(0, str(ROOT / "tools"))  # the tool's own modules
 bugs, replays = load("tools", "_bugs"), load("tools", "_replays")
 HISTORY = os.environ.get("GGMLQ_HISTORY")

@@ -19,6 +19,8 @@ import ggmlq
 from ggmlq.arrays.members import public
 from ggmlq.cli import command_line
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 CLASSES = {
     ggmlq.QuantArray: "ggmlq.QuantArray",
