@@ -74,7 +74,7 @@ def test_every_rung_is_in_the_book_and_figures_are_fresh():
 )
 def test_the_loop_is_that_of_the_kernel(rung):
     """As many products; instructions may differ a little from compiler to compiler."""
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     loop, stored = make_book.loop_of(rung), book.facts()["rungs"][rung.name]["loop"]
     assert (loop is None) == (stored is None)
     if loop:

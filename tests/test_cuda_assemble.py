@@ -18,8 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
 from llvmlite import ir
 from scripts import load

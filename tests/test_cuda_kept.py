@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.intrinsics.language import cuda, float32

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 import ggmlq as gq
 from ggmlq.cuda.intrinsics import bf16x2

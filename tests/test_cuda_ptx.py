@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from ggmlq.cuda.intrinsics import ptx
 from ggmlq.cuda.intrinsics.language import cuda, float32, int32, uint32

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
 from ggmlq.cuda.codes8.mma_tiles import best_parts, fitting, span_of, with_every_step
 from ggmlq.cuda.codes8.rows import CodeRows, ColumnGroups, OperandPair, ScaleView

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 import ml_dtypes
 from emulated_gpu import launched, put_emulated

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
 import unpromoted
 from fake_cupy import put_gpu

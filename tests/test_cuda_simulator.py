@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 PROGRAM = """
 import sys

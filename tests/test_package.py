@@ -74,6 +74,7 @@ def test_the_wheel_works_alone(wheel, tmp_path):
     assert done.stdout.strip() == "[[1.0, 0.0], [0.0, 1.0]]"
 
 
+@pytest.mark.slow
 def test_the_ladder_is_a_benchmark_of_the_wheel(wheel, tmp_path):
     """Run twice, the second time beside the first: ordered names, groups by shape, columns of figures."""
     wheel.extractall(tmp_path)
@@ -119,6 +120,7 @@ def unpacked(distribution, tmp_path_factory):
     return next(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_the_source_distribution_is_the_whole_tree(unpacked):
     made = ("egg-info", "PKG-INFO", "__pycache__", "_cache", "build", "dist", "demo.gguf")  # by tools/demo
     kept = {path.relative_to(ROOT).as_posix() for path in files_of(ROOT)}
@@ -134,6 +136,7 @@ def files_of(folder):
     yield from (path for path in folder.iterdir() if path.is_file() and path.name != ".git")
 
 
+@pytest.mark.slow
 def test_its_tests_run_on_their_own(unpacked):
     some = ["tests/test_catalogue.py", "tests/test_errors.py", "tests/test_metrics.py", "bench/bench_gguf.py"]
     env = {**os.environ, "PYTHONPATH": str(unpacked)}

@@ -52,7 +52,7 @@ def test_all_kernels_are_listed():
 
 
 def test_the_list_is_that_of_a_machine_with_numba_cuda():
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     facts = "[(r.name, r.level, r.arithmetic, r.accumulate, r.teaches, r.caution) for r in gq.kernels()]"
     whole = subprocess.run(
         [sys.executable, "-c", f"import ggmlq as gq; print({facts})"],
@@ -165,7 +165,7 @@ print(main(["cache", "fill", "q4_K", "--card", card]))
 
 def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
     """``row_stack``, gone since 2.5, without which numba-cuda compiles nothing."""
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda-compile)")
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     from ggmlq.cuda.intrinsics.numba_cuda import _row_stack
 
     monkeypatch.delitem(vars(np), "row_stack", raising=False)
@@ -200,6 +200,6 @@ import ggmlq.cuda.intrinsics.numba_cuda
 
 
 def test_a_deprecation_of_numpy_is_no_error_of_an_import():
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     command = [sys.executable, "-W", "error", "-c", WARNS]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "warned\n"

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
 from fake_cupy import put_gpu
 from launched_kernels import CARDS, launch, launch_experts, put_card

@@ -50,7 +50,7 @@ CASES = [
         Case(f"`[{extra}]` and torch", extra, ("torch",))
         for extra in ("cuda", "cuda-compile", "cuda12", "cuda12-compile")
     ),
-    Case("`[test]`", "test"),
+    Case("`[dev]`", "dev"),
 ]
 
 
