@@ -35,7 +35,7 @@ if HAS_NUMBA_CUDA:  # before kernels are imported: tests watch Numba; without it
 DRAWS = pytest.StashKey[dict[str, drawing.Draw]]()
 GOLDEN = Path(__file__).parent / "golden"
 WORKERS = 4
-LONG = 30  # times as long, with --long
+LONG, SHORT = 30, 0.25  # times as long, with --long; in the fast set
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -149,13 +149,15 @@ def fresh(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def rounds(request: pytest.FixtureRequest):
-    """``for i in rounds(seconds)``: again and again for so long, ``LONG`` times that with ``--long``.
+    """``for i in rounds(seconds)``: again and again for so long; ``LONG`` times that with ``--long``.
 
-    Seconds of CPU or of a clock, whichever are over first: some start processes and threads, some sleep.
+    Where no slow cases run, ``SHORT`` times that. Seconds of CPU or of a clock, whichever are over first:
+    some start processes and threads, some sleep.
     """
+    option = request.config.option
 
     def count(seconds: float) -> Iterator[int]:
-        seconds *= LONG if request.config.option.long else 1
+        seconds *= LONG if option.long else 1 if option.slow or option.all else SHORT
         cpu, clock, i = cpu_seconds() + seconds, time.monotonic() + seconds, 0
         while not i or (cpu_seconds() < cpu and time.monotonic() < clock):
             yield i
