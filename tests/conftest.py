@@ -29,8 +29,7 @@ from ggmlq.dispatch import ladder
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
-HAS_NUMBA_CUDA = find_spec("numba_cuda") is not None
-if HAS_NUMBA_CUDA:  # before kernels are imported: tests watch Numba; without it their words are blanks
+if find_spec("numba_cuda"):  # before kernels are imported: tests watch Numba; without it their words are blanks
     os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")
 DRAWS = pytest.StashKey[dict[str, drawing.Draw]]()
 GOLDEN = Path(__file__).parent / "golden"
@@ -64,17 +63,27 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if measures or alone else min(os.cpu_count() or 1, WORKERS)
 
 
+class Examples:
+    """A plugin of the fast set: of modules for examples, only those that have some are imported."""
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out modules without an example; tests and benchmarks are named by setup.cfg."""
+        if collection_path.suffix != ".py" or collection_path.name.startswith(("test_", "bench_")):
+            return None
+        return None if ">>>" in collection_path.read_text(encoding="utf-8") else True
+
+
 @pytest.hookimpl(trylast=True)  # the terminal is there
 def pytest_configure(config: pytest.Config) -> None:
     """One fresh seed a run, the same in all of its processes; a bar for whoever wants few words."""
     option = config.option
-    if not HAS_NUMBA_CUDA:  # a module that cannot be imported has no examples
-        option.ignore_glob = [*(option.ignore_glob or ()), "*/intrinsics/numba_cuda.py"]
     if hasattr(config, "workerinput"):
         option.seed, option.draw, option.markexpr = config.workerinput["drawing"]
     else:
         option.seed = secrets.randbelow(10**9) if option.seed is None else option.seed
         drawing.settle(config)
+    if option.markexpr == drawing.FAST:
+        config.pluginmanager.register(Examples(), "examples")
     config.pluginmanager.register(Costs(config), "costs")
     if option.verbose < 0 and not (hasattr(config, "workerinput") or option.collectonly):
         config.pluginmanager.register(Meter(config), "meter")

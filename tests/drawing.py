@@ -65,7 +65,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Draw
     """Take slow cases and those that were not drawn off the list; their numbers, and what was drawn."""
     fast, wanted, draws = items, formats(config), {}
     if config.option.markexpr == FAST:
-        fast = [item for item in items if not any(map(item.get_closest_marker, SLOW_MARKS))]
+        fast = [item for item in items if not is_slow(item, config.option.draw is not None)]
     if len(fast) < len(items):
         draws[SLOW] = Draw(len(items) - len(fast), [])
     kept = [item for item in fast if not formats_of(item) - wanted]
@@ -79,6 +79,12 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Draw
         config.hook.pytest_deselected(items=[item for item in items if item not in running])
         items[:] = kept
     return draws
+
+
+def is_slow(item: pytest.Item, whole: bool) -> bool:
+    """True for a case that the fast set leaves out; for a benchmark, where no folder was chosen."""
+    benchmark = whole and "benchmark" in getattr(item, "fixturenames", ())
+    return benchmark or any(map(item.get_closest_marker, SLOW_MARKS))
 
 
 def _by_marks(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], dict[str, Draw]]:

@@ -71,6 +71,7 @@ def test_nobody_right_is_accused(fresh, rounds):
         assert gq.diagnose_gru(turned, f, x.swapaxes(0, 1), h0, batch_first=True).ok
 
 
+@pytest.mark.slow
 def test_where_it_began(fresh):
     f, _, _ = cases.fixed(fresh, 30, 3, 6, 8)
     x = cases.inputs(fresh, 12, 3, 6)
@@ -108,6 +109,7 @@ def test_two_mistakes_and_mistakes_of_a_part(fresh):
     assert not gq.diagnose_gru(other, f, x).ok
 
 
+@pytest.mark.slow
 def test_both_directions(fresh):
     f, _, x = cases.fixed(fresh, 14, 2, 4, 5, both=True)
     y, h = f(x, return_codes=True)

@@ -81,6 +81,7 @@ def test_plus_a_half_and_cut_off(name, shape):
     assert found.fault == "activation-rounding", found.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [np.floor, np.trunc, np.ceil])
 @pytest.mark.parametrize("name", ["q4_K", "q6_K"])
 def test_runs_of_256_cut_off_beside_a_signed_scale(name, rule):
@@ -99,6 +100,7 @@ def test_right_roundings_are_left_alone(name, rule, signed):
         assert found.fault == "correct", found.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("name", ["q4_K", "q5_K", "q2_K"])
 def test_sums_of_runs_of_256_without_their_scale(name, signed):
@@ -181,6 +183,7 @@ def test_six_bits_put_together_wrongly(mistake, shape):
     assert found.fault == "sub-scale-unpack", found.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_byte_and_shift_of_high_bits_exchanged(shape):
     x, q = some("q3_K", shape, 7)
