@@ -29,7 +29,9 @@ from ggmlq.dispatch import ladder
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
-if find_spec("numba_cuda"):  # before kernels are imported: tests watch Numba; without it their words are blanks
+if find_spec(
+    "numba_cuda"
+):  # before kernels are imported: tests watch Numba; without it their words are blanks
     os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")
 DRAWS = pytest.StashKey[dict[str, drawing.Draw]]()
 GOLDEN = Path(__file__).parent / "golden"
@@ -63,12 +65,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if measures or alone else min(os.cpu_count() or 1, WORKERS)
 
 
-class Examples:
-    """A plugin of the fast set: of modules for examples, only those that have some are imported."""
+class Few:
+    """A plugin of the fast set: of modules that are no tests, only those that have examples are imported."""
+
+    def __init__(self, whole: bool) -> None:
+        self.whole = whole
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leave out modules without an example; tests and benchmarks are named by setup.cfg."""
-        if collection_path.suffix != ".py" or collection_path.name.startswith(("test_", "bench_")):
+        """Leave out modules without an example, and benchmarks in a run of all folders."""
+        name = collection_path.name
+        if (
+            not name.endswith(".py")
+            or name.startswith("test_")
+            or (name.startswith("bench_") and not self.whole)
+        ):
             return None
         return None if ">>>" in collection_path.read_text(encoding="utf-8") else True
 
@@ -83,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
         option.seed = secrets.randbelow(10**9) if option.seed is None else option.seed
         drawing.settle(config)
     if option.markexpr == drawing.FAST:
-        config.pluginmanager.register(Examples(), "examples")
+        config.pluginmanager.register(Few(option.draw is not None), "few modules")
     config.pluginmanager.register(Costs(config), "costs")
     if option.verbose < 0 and not (hasattr(config, "workerinput") or option.collectonly):
         config.pluginmanager.register(Meter(config), "meter")

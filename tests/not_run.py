@@ -37,7 +37,7 @@ def left(terminalreporter, draws) -> list[Left]:
     reasons = [Left(reason, len(tests), tests) for reason, tests in skipped.items()]
     for test, draw in draws.items():
         if test == SLOW:
-            reasons.append(Left("marked slow; --slow runs them", draw.left, []))
+            reasons.append(Left("marked slow; --slow runs them, and benchmarks", draw.left, []))
             continue
         reason = f"cases of {test} that --draw left out; it drew {', '.join(draw.taken)}"
         reasons.append(Left(reason, draw.left, []))

@@ -24,7 +24,6 @@ MAP = '''"""What is here.
 
     c.py  more
     q/    some
-    z.py  none
 """
 
 '''
@@ -94,12 +93,9 @@ def test_taste_is_a_report(small):
     assert [place.text for place in words["names that do not say what they hold"]] == ["found"]
     (small.root / "ggmlq" / "b" / "z.txt").touch()
     report = house.maps(small)
-    assert {rule: [place.text for place in places] for rule, places in report.items() if places} == {
-        "files that the map of their folder leaves out": ["z.txt"],
-        "names on a map that do not lie there": ["z.py"],
-    }
+    assert [place.text for place in report["files that the map of their folder leaves out"]] == ["z.txt"]
     assert house.lines(small)["b"] == {
-        "files": 3, "lines": 10, "imports": 2, "docstrings and comments": 5, "code": 1, "blank": 2
+        "files": 3, "lines": 9, "imports": 2, "docstrings and comments": 4, "code": 1, "blank": 2
     }  # fmt: skip
     command = [sys.executable, "tools/house", "rooms", "lengths", "--place", "ggmlq/gguf", "--json"]
     facts = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)

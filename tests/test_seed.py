@@ -125,7 +125,7 @@ def test_the_fast_set_and_more(options, count, tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert re.search(r"(\d+) passed", said)[1] == str(count)
-    assert ("2 tests did not run: marked slow; --slow runs them" in said) is (count in (3, 8))
+    assert ("2 tests did not run: marked slow; --slow runs them, and benchmarks" in said) is (count in (3, 8))
 
 
 def test_one_seed_in_all_processes(tmp_path):
