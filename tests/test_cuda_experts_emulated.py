@@ -194,6 +194,7 @@ def test_cards_without_wgmma_take_one_launch():
         assert explain(problem).rung.name == kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["spread", "one", "none", "in order"])
 @pytest.mark.parametrize("blocks", [1, 8, "more uses than threads hold"])
 def test_groups(blocks, kind, monkeypatch, fresh):

@@ -118,6 +118,7 @@ def test_launches(monkeypatch, fresh):
     assert (np.asarray(h) == f(x)[1]).all()
 
 
+@pytest.mark.slow
 def test_calls(monkeypatch, fresh):
     """Floats, both directions, dynamic x, counts; no steps; and what is refused."""
     state = put_emulated(monkeypatch)

@@ -25,6 +25,7 @@ def wheel(wheel_file):
     return zipfile.ZipFile(wheel_file)
 
 
+@pytest.mark.slow
 def test_every_module_and_its_data_are_in(wheel):
     packed = {name for name in wheel.namelist() if name.startswith("ggmlq/")}
     here = {
@@ -36,11 +37,13 @@ def test_every_module_and_its_data_are_in(wheel):
     assert {"ggmlq/py.typed", "ggmlq/formats/_grids.npz", "ggmlq/cpu/linear/r2_dequant.py"} <= packed
 
 
+@pytest.mark.slow
 def test_nothing_else_is_in(wheel):
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert tops == {"ggmlq", f"ggmlq-{ggmlq.__version__}.dist-info"}
 
 
+@pytest.mark.slow
 def test_metadata(wheel):
     info = f"ggmlq-{ggmlq.__version__}.dist-info"
     facts = message_from_string(wheel.read(f"{info}/METADATA").decode())
@@ -57,6 +60,7 @@ def test_metadata(wheel):
     assert "ggmlq = ggmlq.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
 
 
+@pytest.mark.slow
 def test_the_wheel_works_alone(wheel, tmp_path):
     wheel.extractall(tmp_path)
     code = (
@@ -103,6 +107,7 @@ def test_the_ladder_is_a_benchmark_of_the_wheel(wheel, tmp_path):
     assert [step for step, _ in runs] == sorted(step for step, _ in runs)
 
 
+@pytest.mark.slow
 def test_the_page_on_an_index_leads_nowhere_wrong(wheel):
     """Nothing there is relative to this tree, which an index does not have."""
     page = wheel.read(f"ggmlq-{ggmlq.__version__}.dist-info/METADATA").decode().partition("\n\n")[2]
@@ -150,6 +155,7 @@ def test_its_tests_run_on_their_own(unpacked):
     assert whole.returncode == 0, whole.stdout[-3000:]
 
 
+@pytest.mark.slow
 def test_it_claims_what_was_tried(wheel):
     """Pythons that the test of the plain wheel knows and that were at hand; Linux."""
     facts = message_from_string(wheel.read(f"ggmlq-{ggmlq.__version__}.dist-info/METADATA").decode())
@@ -161,6 +167,7 @@ def test_it_claims_what_was_tried(wheel):
     assert "Python 3.11 to 3.13" in facts.get_payload()
 
 
+@pytest.mark.slow
 def test_it_is_small(wheel_file):
     """12 MB, and 0.3 for the tiles of y @ q."""
     assert wheel_file.stat().st_size < 12.3e6
