@@ -68,6 +68,7 @@ def test_every_rung_is_in_the_book_and_figures_are_fresh():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "rung", [r for r in RUNGS if r.device == "cuda" and r.level < 13], ids=lambda r: r.name

@@ -45,6 +45,7 @@ TEACHING = {
 # --- default paths --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.drawn(4)
 def test_no_default_path_of_blocks_compiles_or_calls_a_library_or_teaches(name, fresh):
@@ -63,6 +64,7 @@ def test_no_default_path_of_blocks_compiles_or_calls_a_library_or_teaches(name, 
         assert not list(coverage.unpacked(problems)), f"{fmt} on {name} for rows {rows}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.drawn(2)
 def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
@@ -137,6 +139,7 @@ def test_modules_that_a_dry_run_imports_are_whole():
 # --- records --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.drawn(3)
 def test_records_say_what_is_taken_and_what_it_costs(name, fresh):

@@ -26,6 +26,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
     run_examples(page)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(permission.refused() is not None, reason="there is no matrix unit to be without")
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md", "docs/cpu.md"])
 def test_examples_run_without_a_matrix_unit(name, tmp_path, monkeypatch, matrix_unit):

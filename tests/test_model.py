@@ -123,6 +123,7 @@ def test_nodes_with_other_experts(model_file, fresh):
     assert not np.allclose(other["ffn_moe_out-1"], right["ffn_moe_out-1"])
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("family", NAMES)
 def test_kernels_are_as_far_from_exact_as_eight_bits(model_file, fresh, family):

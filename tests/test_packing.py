@@ -108,6 +108,7 @@ def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
     simulated("simulated_warp.py", fresh.integers(1 << 30), "x3_0,1,2", "x5_K,2,1")
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @made_up
 def test_wgmma_and_gemv_assemble_for_a_new_type(fmt, fresh):

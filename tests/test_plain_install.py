@@ -95,6 +95,7 @@ print(doctor._gpu()["error"], doctor._auto()["error"])
     assert "CuPy cannot be imported" in examined
 
 
+@pytest.mark.slow
 def test_beside_cupy_kernels_of_the_package_are_served():
     """All modules of the CUDA side are imported, and what comes with the package is found, without Numba."""
     code = """
@@ -130,6 +131,7 @@ except gq.GGMLQError as error:
     assert "cupy" not in refused
 
 
+@pytest.mark.slow
 def test_a_card_that_is_not_here_needs_no_package_for_gpus():
     """Its kernels are listed with all figures; filling the cache names what only a compiler would give."""
     code = """
@@ -174,6 +176,7 @@ def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
     assert "row_stack" not in vars(np)
 
 
+@pytest.mark.slow
 def test_the_process_that_compiles_says_what_it_lacks():
     """It is asked before it imports what needs numba-cuda."""
     code = """
