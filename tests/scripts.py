@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +20,8 @@ def load(folder, name):
     try:
         spec = importlib.util.spec_from_loader(name, SourceFileLoader(name, str(path)))
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with patch.dict(os.environ):  # what a script sets for itself is not for the tests
+            spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(ROOT / folder))
     return module
