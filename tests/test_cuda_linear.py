@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+
 import ggmlq as gq
 from ggmlq.cuda.linear import _cublas
 from ggmlq.dispatch.card import Card

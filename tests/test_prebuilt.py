@@ -150,6 +150,7 @@ def frame_of(code):
     return max(found)
 
 
+@pytest.mark.slow
 def test_machine_code_is_for_its_gpu():
     """ELF for CUDA, its flags say the capability, nothing on a stack; PTX as it is written."""
     for each, code in fresh_code().items():
@@ -180,6 +181,7 @@ def test_ptx_becomes_machine_code_for_every_gpu(fresh):
 # --- is it of these sources? --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
     all_origins = [each.origin for each in fresh_code()]
     names = sorted({origin.family for origin in all_origins})
@@ -230,6 +232,7 @@ def changed(tree, path, old, new):
     forget()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "old", "new", "stale"),
     [
@@ -353,6 +356,7 @@ def process(code, tmp_path, **more):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
     """A process makes all kernels of products and finds their code, as far as that goes without a card."""
     code = """
