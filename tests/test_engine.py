@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 from scripts import ROOT, load
 
 import ggmlq as gq

@@ -94,6 +94,7 @@ def test_every_rung_of_the_cpu_takes_a_new_type(fmt, m, fresh):
 
 def simulated(script, *arguments):
     """A program of its own, for Numba chooses its simulator when it is imported."""
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)]
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
