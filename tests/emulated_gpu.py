@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import chain
+from math import prod
 
 import numpy as np
 from emulated_ptx import Machine, Memory, with_tables
@@ -12,6 +13,7 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 from ggmlq.cuda.codes8 import rows
 from ggmlq.cuda.machine import device, served, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.scaled_linear import r0_naive, r3_dp4a
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.ops.activations import ACTIVATIONS
@@ -47,9 +49,11 @@ def put_emulated(monkeypatch, multiprocessors=2):
     for name in ("empty", "zeros", "ascontiguousarray", "repeat"):
         setattr(state.cupy, name, made(getattr(np, name)))
     state.cupy.asarray = lambda array: array if isinstance(array, DeviceArray) else on_device(array)
-    monkeypatch.setattr(rows, "cupy", lambda: state.cupy)
+    for module in (rows, r0_naive, r3_dp4a):
+        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "card_of", lambda index: card)
+    monkeypatch.setattr(device, "_attribute", lambda which, index: 227 << 10)  # of shared memory, all or most
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
     monkeypatch.setattr(tensor_maps, "missing", lambda: None)
     monkeypatch.setattr(tensor_maps, "map_address", state.memory.map)
@@ -64,8 +68,9 @@ def put_emulated(monkeypatch, multiprocessors=2):
             state.memory,
             kernel.threads,
             kernel.shared,
+            block[0],
         )
-        assert block == (kernel.threads,)
+        assert prod(block) == kernel.threads
         machine(grid, *words, cluster=cluster, together=together)
 
     monkeypatch.setattr(Kernel, "__call__", call)
