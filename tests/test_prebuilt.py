@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -24,14 +23,10 @@ from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
 
 import ggmlq as gq
-from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.machine import compile_process, compile_worker, served
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.formats import FORMATS
 from ggmlq.store import packs, reach
 from ggmlq.store.origin import Origin
-from ggmlq.store.store import Store
 from ggmlq.testing import dry_run
 
 _packs, assemble = load("tools", "_packs"), load("tools", "assemble")
@@ -192,75 +187,6 @@ def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
                 assert covered or host, f"{origin} is made of {path}:{line}, which its digest leaves out"
 
 
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory):
-    """A copy of the sources."""
-    place = tmp_path_factory.mktemp("sources")
-    for name in ("cuda", "formats", "codes", "fixed", "gru"):
-        shutil.copytree(PACKAGE / name, place / name, ignore=shutil.ignore_patterns("*.pack", "__pycache__"))
-    for name in ("formats/packing.py", "codes/tiling.py"):
-        shutil.copy(PACKAGE / name, place / name)
-    return place
-
-
-@pytest.fixture
-def tree(copied):
-    """That copy, of which files may be changed; it is as it was afterwards."""
-    before = {}
-    yield SimpleNamespace(path=copied, before=before)
-    for path, text in before.items():
-        (copied / path).write_text(text)
-    forget()
-
-
-def forget():
-    for remembered in (reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach.digest_of):
-        remembered.cache_clear()
-
-
-def changed(tree, path, old, new):
-    file = tree.path / path
-    text = tree.before[path] = file.read_text()
-    assert text.count(old) == 1, f"{path} has {text.count(old)} of {old!r}"
-    file.write_text(text.replace(old, new))
-    forget()
-
-
-@pytest.mark.parametrize(
-    ("path", "old", "new", "stale"),
-    [
-        ("cuda/gemv/stages.py", "from __future__", "# a comment\nfrom __future__", False),
-        ("cuda/intrinsics/dependent_launch.py", "Wait until the kernel before", "Wait until it", False),
-        ("cuda/intrinsics/bf16x2.py", "def mma_into(", "def mma_into(extra, ", True),
-        ("formats/q4_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", True),
-        ("cuda/intrinsics/tables.py", "kind, types.int64)", "kind, types.int32)", False),
-        ("cuda/linear/_gemv.py", "tiles = w.frag", "tiles = +w.frag", False),  # of its launch
-        ("cuda/linear/_gemv.py", "let_start()\n", "pass\n", True),
-        ("cuda/machine/compiling.py", 'abi="numba"', 'abi="c"', True),
-        ("cuda/machine/launch.py", "GRAPHS_EARLY = 12030", "GRAPHS_EARLY = 1", False),
-        ("formats/q8_0.py", "\nFORMAT = ", "\nANOTHER = 1\nFORMAT = ", False),
-    ],
-)
-def test_a_changed_source(tree, path, old, new, stale):
-    """A change of what a kernel is made of makes its code old, for the check and in a process."""
-    origin = Origin(
-        "ggmlq.cuda.packed.pack.pack_kernel" if path.startswith("formats/") else GEMV, (FORMATS["q4_0"],)
-    )
-    before = reach.reached(origin.family, origin.formats, tree.path).digest
-    assert before == reach.reached(origin.family, origin.formats).digest
-    changed(tree, path, old, new)
-    assert (reach.reached(origin.family, origin.formats, tree.path).digest != before) is stale
-
-
-def test_one_more_case_makes_no_other_code_old(tree):
-    """Nor does a name that counts in an expression, though kernels have variables of that name."""
-    origin = Origin("ggmlq.cuda.linear.r16_warp_specialized.kernel", (layout_of(FORMATS["q4_0"]), TILES[0]))
-    before = reach.reached(origin.family, origin.formats, tree.path).digest
-    more = "\n    *(WarpSpecializedTile(columns) for columns in (24, 40)),\n)"
-    changed(tree, "cuda/cost/warp_specialized.py", " 208, 256)),\n)", f" 240, 256)),{more}")
-    assert reach.reached(origin.family, origin.formats, tree.path).digest == before
-
-
 # --- how it is taken ----------------------------------------------------------------------------
 
 
@@ -302,36 +228,6 @@ def test_prebuilt_code_is_loaded_and_compiled_where_that_fails(loader, monkeypat
     monkeypatch.setattr(served, "code_of", lambda *asked: code)
     small().load()
     assert loader == given
-
-
-def test_a_kernel_that_no_pack_knows(loader):
-    small().load()
-    assert loader == [b"compiled"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "another's", "gone"])
-def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, damage):
-    origin = Origin("ggmlq.cuda.activations.floats.kernel", (True,))
-    path = tmp_path / "sm_90" / f"{origin.pack}{packs.SUFFIX}"
-    path.parent.mkdir()
-    content = (served.STORE.prebuilt / "sm_90" / path.name).read_bytes()
-    middle = len(content) // 2
-    wrong = {
-        "cut": content[:-9],
-        "flipped": content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :],
-        "empty": b"",
-        "no header": b"[]\n" + content,
-        "another's": (served.STORE.prebuilt / "ptx" / path.name).read_bytes(),
-    }
-    monkeypatch.setattr(served, "STORE", Store(tmp_path, lambda: "-"))
-    if damage in wrong:
-        path.write_bytes(wrong[damage])
-        words = "it is the pack ptx/" if damage == "another's" else "is not used"
-        with pytest.warns(RuntimeWarning, match=words):
-            assert served.code_of(origin, (9, 0), True) is None
-        assert packs.examine(tmp_path, "sm_90")["refused"] == [str(path)]
-    else:
-        assert served.code_of(origin, (9, 0), True) is None
 
 
 def process(code, tmp_path, **more):

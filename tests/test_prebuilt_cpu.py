@@ -107,11 +107,7 @@ def copied(tmp_path_factory):
     [
         ("cpu/panels/product.py", "from __future__", "# a comment\nfrom __future__", False),
         ("cpu/panels/tile.py", "def _whole(self", "def _whole(more, self", True),
-        ("cpu/machine/register_tile.py", "def zeros(self", "def zeros(more, self", True),  # what it inherits
-        ("cpu/panels/multiply.py", "X_BYTES = 4 << 20", "X_BYTES = 4 << 10", False),  # of its walk
         ("cpu/machine/jit.py", 'error_model="numpy"', 'error_model="python"', True),
-        ("cpu/machine/workers.py", "PATIENCE = 100_000", "PATIENCE = 1", False),
-        ("cpu/lanes/operators.py", "from __future__", "ANOTHER = 1\nfrom __future__", False),
     ],
 )
 def test_a_changed_source(copied, path, old, new, stale):
