@@ -5,9 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-
 # numba-cuda puts itself in the place of numba.cuda by a finder; without that finder it is not there.
 PLAIN = """
 import sys
@@ -49,16 +46,6 @@ def test_all_kernels_are_listed():
     assert "Hopper's own tensor instructions" in here
     assert "cpu:panels" in text
     assert f"No cuda kernel can run here. {MISSING}" in text
-
-
-def test_the_list_is_that_of_a_machine_with_numba_cuda():
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-    facts = "[(r.name, r.level, r.arithmetic, r.accumulate, r.teaches, r.caution) for r in gq.kernels()]"
-    whole = subprocess.run(
-        [sys.executable, "-c", f"import ggmlq as gq; print({facts})"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert said(f"print({facts})") == whole.stdout
 
 
 def test_by_device_and_by_format():
@@ -163,17 +150,6 @@ print(main(["cache", "fill", "q4_K", "--card", card]))
     assert failed == "2"
 
 
-def test_numpy_has_the_name_that_numba_cuda_asks_for_only_so_long(monkeypatch):
-    """``row_stack``, gone since 2.5, without which numba-cuda compiles nothing."""
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda-compile)")
-    from ggmlq.cuda.intrinsics.numba_cuda import _row_stack
-
-    monkeypatch.delitem(vars(np), "row_stack", raising=False)
-    with _row_stack():
-        assert np.row_stack is np.vstack  # noqa: NPY201
-    assert "row_stack" not in vars(np)
-
-
 def test_the_process_that_compiles_says_what_it_lacks():
     """It is asked before it imports what needs numba-cuda."""
     code = """
@@ -183,23 +159,3 @@ print(compiler.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (9, 0))
     kind, _, words = said(code, BESIDE_CUPY.replace(ELSEWHERE, "")).partition(",")
     assert kind == "('missing'"
     assert "CUDA: numba-cuda is not installed" in words
-
-
-# NumPy 2.5 warns that numba-cuda 0.30 makes a timedelta64 without a unit, while that is imported.
-WARNS = """
-import sys, warnings
-class Warns:
-    def find_spec(self, name, path=None, target=None):
-        if name == "numba.cuda.np.npdatetime_helpers":
-            text = "The 'generic' unit for NumPy timedelta is deprecated, and will raise an error"
-            warnings.warn(text, DeprecationWarning)
-            print("warned")
-sys.meta_path.insert(0, Warns())
-import ggmlq.cuda.intrinsics.numba_cuda
-"""
-
-
-def test_a_deprecation_of_numpy_is_no_error_of_an_import():
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-    command = [sys.executable, "-W", "error", "-c", WARNS]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "warned\n"
