@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from itertools import chain
 from math import prod
@@ -10,10 +11,8 @@ import numpy as np
 from emulated_ptx import Machine, Memory, with_tables
 from fake_cupy import DeviceArray, on_device, put_gpu
 
-from ggmlq.cuda.codes8 import rows
 from ggmlq.cuda.machine import device, served, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.scaled_linear import r0_naive, r3_dp4a
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.ops.activations import ACTIVATIONS
@@ -46,11 +45,12 @@ def put_emulated(monkeypatch, multiprocessors=2):
 
         return make
 
-    for name in ("empty", "zeros", "ascontiguousarray", "repeat"):
+    for name in ("empty", "zeros", "zeros_like", "ascontiguousarray", "repeat"):
         setattr(state.cupy, name, made(getattr(np, name)))
     state.cupy.asarray = lambda array: array if isinstance(array, DeviceArray) else on_device(array)
-    for module in (rows, r0_naive, r3_dp4a):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("ggmlq.cuda.") and hasattr(module, "cupy"):
+            monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "card_of", lambda index: card)
     monkeypatch.setattr(device, "_attribute", lambda which, index: 227 << 10)  # of shared memory, all or most

@@ -18,9 +18,7 @@ from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.intrinsics import bf16x2
-from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed import pack, to_blocks
 from ggmlq.cuda.packed.layout import STEP, layout_of, stored_codes
 from ggmlq.cuda.packed.pack import packed_weights
@@ -172,10 +170,7 @@ def test_words_and_back():
 
 @pytest.fixture
 def card(monkeypatch):
-    state = put_emulated(monkeypatch)
-    for module in (pack, device, floats):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
-    return state
+    return put_emulated(monkeypatch)
 
 
 def there(card, array):
@@ -200,9 +195,12 @@ def test_packed_weights_hold_the_weights(fmt, card, fresh):
     assert np.array_equal(pack.packed_weights(q).fragments, pack_blocks(host)[0])
     if to_blocks.sources(fmt) is not None:
         assert np.array_equal(to_blocks.restored(q), raw)
-    decode_packed(pack.packed_weights(q), 0, values[:-1])
-    assert (np.asarray(values[-1]) == 7).all()
-    np.testing.assert_array_equal(np.asarray(values[:-1]).view(bfloat16), np.asarray(host).astype(bfloat16))
+    for first in (0, 16):
+        values[...] = 7
+        decode_packed(pack.packed_weights(q), first, values[: n - first])
+        found = np.asarray(values).view(bfloat16)
+        np.testing.assert_array_equal(found[: n - first], np.asarray(host)[first:].astype(bfloat16))
+        assert (np.asarray(values[n - first :]) == 7).all()
 
 
 @pytest.mark.drawn(1, by="fmt")

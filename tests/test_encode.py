@@ -17,6 +17,8 @@ from ggmlq.testing.rows import KINDS, rows
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
 PACKED = [fmt for fmt in ENCODED if getattr(fmt, "pack", ...) is not None]  # the rest: test_encode_grids.py
 BLOCKS = [fmt for fmt in PACKED if fmt.block_size > 1]
+
+
 def by_name(fmt):
     return fmt.name
 
