@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import struct
 import subprocess
 import sys
 import textwrap
@@ -34,7 +32,6 @@ _kernels = load("tools", "_kernels_cuda")
 CUDA = reach.SIDES["cuda"]
 BLOCKS = _kernels.stored()
 ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64, 65, 200, 512, 1024, 4096)
-GEMV = "ggmlq.cuda.linear.r13_gemv.kernel"
 REBUILD = "run python tools/prebuild.py"
 
 
@@ -122,50 +119,6 @@ def test_what_attention_takes_is_listed(fresh):
         for kernel in dry_run.cache_kernels(card, [cache], sizes[:1], sizes[1:], [kind]):
             known = kernel.origin in listed or in_packs(kernel, card)
             assert known, f"{cache}, {kind}, {sizes} on {card.name}: {kernel.origin} is not listed"
-
-
-def frame_of(code):
-    """Bytes that a kernel keeps on a stack, as its ELF notes them."""
-    sections = struct.unpack_from("<Q", code, 40)[0]
-    size, count, named = struct.unpack_from("<3H", code, 58)
-    headers = [struct.unpack_from("<2I4Q", code, sections + i * size) for i in range(count)]
-    found = []
-    for name, _, _, _, begin, length in headers:
-        if not code.startswith(b".nv.info\0", headers[named][4] + name):
-            continue
-        at = begin
-        while at < begin + length:
-            form, attribute, value = struct.unpack_from("<2BH", code, at)
-            if attribute == 0x11:  # of a function, so many bytes
-                found.append(struct.unpack_from("<I", code, at + 8)[0])
-            at += 4 + (value if form == 4 else 0)  # what follows, or the value itself
-    return max(found)
-
-
-def test_machine_code_is_for_its_gpu():
-    """ELF for CUDA, its flags say the capability, nothing on a stack; PTX as it is written."""
-    for each, code in fresh_code().items():
-        if each.machine == served.PTX:
-            assert re.search(rb"\n\.version 7\.8\n\.target sm_90\n", code), each
-            assert b".entry kernel(" in code
-        else:
-            machine, flags = struct.unpack_from("<H", code, 18)[0], struct.unpack_from("<I", code, 48)[0]
-            assert (code[:4], machine) == (b"\x7fELF", 190), each
-            assert 90 in (flags & 255, flags >> 8 & 255), each
-            assert frame_of(code) == 0, each
-
-
-def test_ptx_becomes_machine_code_for_every_gpu(fresh):
-    """A few kernels, without a stack; ``tools/assemble.py`` looks at all."""
-    listed = [each for each in fresh_code().items() if each[0].machine == served.PTX]
-    for i in fresh.choice(len(listed), 4, replace=False):
-        each, code = listed[i]
-        kernel = _kernels.families()[each.origin.family].make(*each.origin.case)
-        for capability in assemble.ROOM:
-            assert assemble.problem(each.origin, code, capability) is None, f"{each.origin} for {capability}"
-            if capability >= kernel.least:
-                text = served.for_driver(code, capability).decode()
-                assert ("griddepcontrol" in text) is (kernel.early and capability >= (9, 0))
 
 
 # --- is it of these sources? --------------------------------------------------------------------
