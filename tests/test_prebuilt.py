@@ -16,8 +16,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
 
 from fake_cupy import put_gpu
-from launched_kernels import CARDS, launch, launch_experts, put_card
-from made_of import PACKAGE, functions_of
+from made_of import PACKAGE, functions_of, in_packs
 from scripts import ROOT, load
 
 import ggmlq as gq
@@ -30,8 +29,6 @@ from ggmlq.testing import dry_run
 _packs, assemble = load("tools", "_packs"), load("tools", "assemble")
 _kernels = load("tools", "_kernels_cuda")
 CUDA = reach.SIDES["cuda"]
-BLOCKS = _kernels.stored()
-ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64, 65, 200, 512, 1024, 4096)
 REBUILD = "run python tools/prebuild.py"
 
 
@@ -54,45 +51,6 @@ def origins(path):
         for case in _kernels.families()[family].cases:
             if str(origin := Origin(family, case)) in names:
                 yield origin
-
-
-def named(kernel, machine):
-    """The error where a kernel is not in the packs at all; one that is stale is compiled when first used."""
-    pack = packs.opened(served.STORE.prebuilt / machine / f"{kernel.origin.pack}{packs.SUFFIX}")
-    return pack is not None and str(kernel.origin) in pack.kernels
-
-
-def in_packs(kernel, card):
-    machines = [served.machine_of(card.capability), *([] if kernel.exact else [served.PTX])]
-    return any(named(kernel, machine) for machine in machines)
-
-
-@pytest.mark.parametrize("card", CARDS)
-def test_what_products_take_is_there(card, monkeypatch, fresh):
-    """Of every format, for any number of rows: all kernels from the file's bytes to the result."""
-    for fmt in BLOCKS:
-        for m in {*ROWS, int(fresh.integers(1, 1000))}:
-            with monkeypatch.context() as patch:
-                here, found = put_card(patch, card)
-                kernels = launch(fmt, m, here, found)
-            for kernel in kernels:
-                assert in_packs(kernel, here), (
-                    f"{fmt.name}, {m} rows on {card}: no {kernel.origin}; {REBUILD}"
-                )
-
-
-def test_what_products_with_experts_take_is_there(monkeypatch, fresh):
-    """Likewise, on Hopper, whose kernels read ids on the card."""
-    takers = set()
-    for fmt in BLOCKS:
-        for tokens in (1, 4, 8, 16, 64, 300, int(fresh.integers(1, 2000)), 5000):
-            with monkeypatch.context() as patch:
-                here, found = put_card(patch, "NVIDIA H200")
-                kernels, taker = launch_experts(fmt, tokens, 4, here, found)
-            takers.add(taker)
-            for kernel in kernels:
-                assert in_packs(kernel, here), f"{fmt.name}, {tokens} tokens: no {kernel.origin}; {REBUILD}"
-    assert takers == {"cuda:gemv_int16", "cuda:gemv", "cuda:grouped"}
 
 
 def test_what_scaled_products_take_is_there(fresh):
@@ -196,31 +154,6 @@ def process(code, tmp_path, **more):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
-
-
-def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
-    """A process makes all kernels of products and finds their code, as far as that goes without a card."""
-    code = """
-        import sys
-        import pytest
-        from launched_kernels import launch, put_card
-        from ggmlq.cuda.machine import served
-        from ggmlq.formats import FORMATS
-        for name in ("q4_0", "q6_K", "iq2_xs"):
-            for m in (1, 20, 64, 512, 4096):
-                with pytest.MonkeyPatch.context() as patch:
-                    card, found = put_card(patch, "NVIDIA H200")
-                    for kernel in launch(FORMATS[name], m, card, found):
-                        assert served.is_served(kernel.origin, card.capability, kernel.exact), kernel.origin
-        import ggmlq as gq
-        assert len(gq.kernels(device="cuda")) > 10
-        from ggmlq.cuda.machine.coverage import families
-        for family in families().values():
-            for case in family.cases:
-                family.make(*case)
-        print(*sorted({m.split(".")[0] for m in sys.modules} & {"numba", "llvmlite", "cuda"}))
-    """
-    assert process(code, tmp_path) == []
 
 
 def test_what_is_not_prebuilt_is_compiled_by_another_process(tmp_path):
