@@ -13,7 +13,6 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.attention import operands, unpacked
 from ggmlq.cuda.attention.plan import DECODED, EDGE, plan_of
 from ggmlq.cuda.machine import device
@@ -35,8 +34,6 @@ def card(monkeypatch):
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
     state.cupy.arange, state.cupy.minimum = np.arange, np.minimum
     state.cupy.broadcast_to = lambda x, shape: asarray(np.broadcast_to(x, shape))
-    for module in (floats, operands, unpacked):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "capability", lambda: (8, 0))
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     return state

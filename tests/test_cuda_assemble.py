@@ -124,13 +124,6 @@ def test_machine_code(name, fresh):
         assert used.registers <= fit, f"{kernel} for {capability}: {used.registers} registers"
 
 
-def test_the_extremes_are_extreme():
-    """gemv: 32 rows of a format with offsets, from 8.0 on."""
-    kernels = [(k.name, a) for k, a in extremes(FAMILIES["ggmlq.cuda.linear.r13_gemv.kernel"])]
-    assert [at for _, at in kernels] == CAPABILITIES[1:]
-    assert all("up to 32 rows" in name for name, _ in kernels)
-
-
 def assert_right_instructions(kernel, text):
     if "float64" not in kernel.name and not kernel.name.startswith("gru begins"):  # states are quantized so
         assert ".f64" not in text, f"{kernel}: doubles are slow on a GPU and round differently"

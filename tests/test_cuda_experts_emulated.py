@@ -147,7 +147,6 @@ def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
     fragments = on_device(np.concatenate([part for part, _ in packed]))
     x, there = on_device(fresh.standard_normal((1, k)).astype(np.float32)), on_device(ids)
     monkeypatch.setattr(gated, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
-    monkeypatch.setattr(device, "cupy", lambda: state.cupy)
     for array in (fragments, x, there):
         state.memory.add(array)
     q = gq.QuantArray(host.format, host.shape, on_device(host.raw))

@@ -12,7 +12,6 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
 from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
 from ggmlq.cuda.gemv.stages import FOUR, ROOMY, TWO, GemvStage, columns_of, kinds_of
@@ -99,7 +98,6 @@ def operands(case, kind, monkeypatch, fresh):
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     fragments, layout = pack_q4_0(host)
     fragments, x = on_device(fragments), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
-    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
     monkeypatch.setattr(_gemv, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(device, "older_than", lambda least: None)
     monkeypatch.setattr(device, "room", lambda: 227 << 10)

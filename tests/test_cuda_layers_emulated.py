@@ -27,10 +27,7 @@ HOST = Exact()
 
 @pytest.fixture
 def card(monkeypatch):
-    state = put_emulated(monkeypatch)
-    for module in (layers, gates, joined, router, heads):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
-    return state
+    return put_emulated(monkeypatch)
 
 
 @pytest.mark.parametrize("columns", [1, 64, 100, 129, 600, 2050])

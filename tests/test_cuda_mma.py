@@ -12,7 +12,6 @@ from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
@@ -40,9 +39,7 @@ def bits(values, kind):
 
 @pytest.fixture
 def card(monkeypatch):
-    state = put_emulated(monkeypatch)
-    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
-    return state
+    return put_emulated(monkeypatch)
 
 
 def there(card, array):

@@ -12,7 +12,6 @@ from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
 from ggmlq.cuda.gemv.transposed import COLUMNS, TransposedStage
 from ggmlq.cuda.linear import transposed, transposed_tiles
@@ -49,8 +48,6 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
     fragments, y = on_device(fragments), on_device(fresh.standard_normal((m, n)).astype(kind))
     bias = on_device(fresh.standard_normal(k).astype(np.float32))
     out = on_device(np.full((m + 2, k), np.nan, kind))
-    for place in (floats, device):
-        monkeypatch.setattr(place, "cupy", lambda: state.cupy)
     for place in (transposed, producer):
         monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)

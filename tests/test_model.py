@@ -383,7 +383,7 @@ def test_what_is_wrong_with_a_file(model_file, tmp_path):
 
 @pytest.fixture(scope="module")
 def speaks():
-    """The path of the tiny model that tools/speak_train.py trained on our pages."""
+    """The path of a tiny model that was trained on our pages."""
     return Path(__file__).parent / "golden" / "speaks.gguf"
 
 
