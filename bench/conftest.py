@@ -12,6 +12,12 @@ collect_ignore_glob = ["bench_torch*.py", "torch_peers.py"]  # scripts that impo
 __all__ = ["libggml", "pytest_benchmark_group_stats", "pytest_benchmark_update_json"]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One process where times are measured."""
+    return 0 if config.option.benchmark_enable else None
+
+
 @pytest.fixture(scope="session")
 def libggml():
     """The peer ggml, where a library is installed."""

@@ -11,6 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 # Before NumPy is imported: threads of its OpenBLAS wait in loops, half of the CPU time of many tests, and
@@ -28,10 +29,14 @@ from ggmlq.dispatch import ladder
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
-os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported: tests watch Numba
+if find_spec(
+    "numba_cuda"
+):  # before kernels are imported: tests watch Numba; without it their words are blanks
+    os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")
 DRAWS = pytest.StashKey[dict[str, drawing.Draw]]()
 GOLDEN = Path(__file__).parent / "golden"
-LONG = 30  # times as long, with --long
+WORKERS = 4
+LONG, SHORT = 30, 0.25  # times as long, with --long; in the fast set
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,24 +47,60 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--draw",
         type=int,
         metavar="N",
-        help="cases of N block formats only and some of tests marked drawn, by the seed; without it all",
+        help="cases of N block formats and some of tests marked drawn, by the seed; "
+        f"a run of all folders draws {drawing.FORMATS_OF_A_RUN}, one of chosen tests takes all",
     )
+    group.addoption("--slow", action="store_true", help="cases marked slow too")
+    group.addoption("--all", action="store_true", help="every case: slow ones, and all that are drawn")
     group.addoption("--long", action="store_true", help=f"search {LONG} times as long in hostile tests")
     group.addoption("--costs", metavar="FILE", help="write CPU seconds of every test there, as JSON")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes where -n is not given: one a core, of two gigabytes each; this one alone for a file."""
+    (path, *others) = config.args or ("",)
+    measures = getattr(config.option, "benchmark_enable", False)
+    alone = not others and Path(path.partition("::")[0]).is_file()
+    return 0 if measures or alone else min(os.cpu_count() or 1, WORKERS)
+
+
+class Few:
+    """A plugin of the fast set: of modules that are no tests, only those that have examples are imported."""
+
+    def __init__(self, whole: bool) -> None:
+        self.whole = whole
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out modules without an example, and benchmarks in a run of all folders."""
+        name = collection_path.name
+        if (
+            not name.endswith(".py")
+            or name.startswith("test_")
+            or (name.startswith("bench_") and not self.whole)
+        ):
+            return None
+        return None if ">>>" in collection_path.read_text(encoding="utf-8") else True
 
 
 @pytest.hookimpl(trylast=True)  # the terminal is there
 def pytest_configure(config: pytest.Config) -> None:
     """One fresh seed a run, the same in all of its processes; a bar for whoever wants few words."""
-    given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
-    config.option.seed = secrets.randbelow(10**9) if given is None else given
+    option = config.option
+    if hasattr(config, "workerinput"):
+        option.seed, option.draw, option.markexpr = config.workerinput["drawing"]
+    else:
+        option.seed = secrets.randbelow(10**9) if option.seed is None else option.seed
+        drawing.settle(config)
+    if option.markexpr == drawing.FAST:
+        config.pluginmanager.register(Few(option.draw is not None), "few modules")
     config.pluginmanager.register(Costs(config), "costs")
-    if config.option.verbose < 0 and not (hasattr(config, "workerinput") or config.option.collectonly):
+    if option.verbose < 0 and not (hasattr(config, "workerinput") or option.collectonly):
         config.pluginmanager.register(Meter(config), "meter")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases that were not drawn; the summary counts them."""
+    """Leave out slow cases and those that were not drawn; the summary counts them."""
     config.stash[DRAWS] = drawing.leave_out(config, items)
 
 
@@ -82,7 +123,8 @@ def drawn_formats(request: pytest.FixtureRequest) -> set[str]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node) -> None:
     """What pytest-xdist calls for each process: it does not hand over options that were set later."""
-    node.workerinput["seed"] = node.config.option.seed
+    option = node.config.option
+    node.workerinput["drawing"] = option.seed, option.draw, option.markexpr
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -126,13 +168,15 @@ def fresh(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def rounds(request: pytest.FixtureRequest):
-    """``for i in rounds(seconds)``: again and again for so long, ``LONG`` times that with ``--long``.
+    """``for i in rounds(seconds)``: again and again for so long; ``LONG`` times that with ``--long``.
 
-    Seconds of CPU or of a clock, whichever are over first: some start processes and threads, some sleep.
+    Where no slow cases run, ``SHORT`` times that. Seconds of CPU or of a clock, whichever are over first:
+    some start processes and threads, some sleep.
     """
+    option = request.config.option
 
     def count(seconds: float) -> Iterator[int]:
-        seconds *= LONG if request.config.option.long else 1
+        seconds *= LONG if option.long else 1 if option.slow or option.all else SHORT
         cpu, clock, i = cpu_seconds() + seconds, time.monotonic() + seconds, 0
         while not i or (cpu_seconds() < cpu and time.monotonic() < clock):
             yield i

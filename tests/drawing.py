@@ -1,8 +1,9 @@
-"""Cases that one run takes and others leave to another: of block formats, and of tests marked ``drawn``.
+"""Cases that one run takes and others leave to another: of formats, of tests marked ``drawn``, slow ones.
 
 ``--draw N`` takes N block formats, and of each test marked ``drawn(n)`` n cases, all by the run's seed; the
-summary names what was taken. ``drawn(n, by="name")`` takes all cases of n values of a parameter. Without
-``--draw`` all run.
+summary names what was taken. ``drawn(n, by="name")`` takes all cases of n values of a parameter. A run of
+all folders draws; one of chosen files, by ``-k`` or by ``-m`` takes all cases, but slow ones. ``--slow`` adds
+those, ``--all`` takes everything.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from ggmlq.formats import FORMATS, BlockFormat
 
 BLOCKS = {fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)}
 BY_ANY = {name.lower(): name for name in BLOCKS}  # as names are looked up, without their suggestions
+FORMATS_OF_A_RUN = 4
+FAST = "not slow"  # -m of setup.cfg
+SLOW = "slow"  # among the draws
+SLOW_MARKS = (SLOW, "llama", "hosts")
 USUAL = ("q4_0", "q8_0", "q4_K")  # in every draw of formats: what most files hold
 
 
@@ -26,6 +31,16 @@ class Draw(NamedTuple):
 
     left: int
     taken: list[str]
+
+
+def settle(config: pytest.Config) -> None:
+    """Options of a run where its user left them open."""
+    option, source = config.option, config.args_source
+    chosen = source == config.ArgsSource.ARGS or option.keyword or option.markexpr not in ("", FAST)
+    if option.draw is None and not (option.all or chosen):
+        option.draw = FORMATS_OF_A_RUN
+    if option.markexpr == FAST and (option.slow or option.all):
+        option.markexpr = ""
 
 
 def formats(config: pytest.Config) -> set[str]:
@@ -47,12 +62,15 @@ def formats_of(item: pytest.Item) -> set[str]:
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Draw]:
-    """Take cases that were not drawn off the list; what was drawn, by test and for formats."""
-    wanted = formats(config)
-    kept = [item for item in items if not formats_of(item) - wanted]
-    draws = {}
-    if len(kept) < len(items):
-        draws["formats"] = Draw(len(items) - len(kept), sorted(wanted))
+    """Take slow cases and those that were not drawn off the list; their numbers, and what was drawn."""
+    fast, wanted, draws = items, formats(config), {}
+    if config.option.markexpr == FAST:
+        fast = [item for item in items if not is_slow(item, config.option.draw is not None)]
+    if len(fast) < len(items):
+        draws[SLOW] = Draw(len(items) - len(fast), [])
+    kept = [item for item in fast if not formats_of(item) - wanted]
+    if len(kept) < len(fast):
+        draws["formats"] = Draw(len(fast) - len(kept), sorted(wanted))
     if config.option.draw is not None:
         kept, more = _by_marks(config, kept)
         draws |= more
@@ -61,6 +79,12 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Draw
         config.hook.pytest_deselected(items=[item for item in items if item not in running])
         items[:] = kept
     return draws
+
+
+def is_slow(item: pytest.Item, whole: bool) -> bool:
+    """True for a case that the fast set leaves out; for a benchmark, where no folder was chosen."""
+    benchmark = whole and "benchmark" in getattr(item, "fixturenames", ())
+    return benchmark or any(map(item.get_closest_marker, SLOW_MARKS))
 
 
 def _by_marks(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], dict[str, Draw]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from itertools import chain
+from math import prod
 
 import numpy as np
 from emulated_ptx import Machine, Memory, with_tables
 from fake_cupy import DeviceArray, on_device, put_gpu
 
-from ggmlq.cuda.codes8 import rows
 from ggmlq.cuda.machine import device, served, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
@@ -44,12 +45,15 @@ def put_emulated(monkeypatch, multiprocessors=2):
 
         return make
 
-    for name in ("empty", "zeros", "ascontiguousarray", "repeat"):
+    for name in ("empty", "zeros", "zeros_like", "ascontiguousarray", "repeat"):
         setattr(state.cupy, name, made(getattr(np, name)))
     state.cupy.asarray = lambda array: array if isinstance(array, DeviceArray) else on_device(array)
-    monkeypatch.setattr(rows, "cupy", lambda: state.cupy)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("ggmlq.cuda.") and hasattr(module, "cupy"):
+            monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "current", lambda: 0)
     monkeypatch.setattr(device, "card_of", lambda index: card)
+    monkeypatch.setattr(device, "_attribute", lambda which, index: 227 << 10)  # of shared memory, all or most
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
     monkeypatch.setattr(tensor_maps, "missing", lambda: None)
     monkeypatch.setattr(tensor_maps, "map_address", state.memory.map)
@@ -64,8 +68,9 @@ def put_emulated(monkeypatch, multiprocessors=2):
             state.memory,
             kernel.threads,
             kernel.shared,
+            block[0],
         )
-        assert block == (kernel.threads,)
+        assert prod(block) == kernel.threads
         machine(grid, *words, cluster=cluster, together=together)
 
     monkeypatch.setattr(Kernel, "__call__", call)

@@ -7,11 +7,11 @@ from functools import cache
 
 import numpy as np
 from emulated_bfloat import bfloat_products
+from emulated_integers import BYTES
 from emulated_wgmma import products16
 from emulated_words import OPS, TYPES, bytes_at, listed, op, place, read, write
 from fake_cupy import decoded
 
-from ggmlq.codes import CODES
 from ggmlq.cuda.machine.tensor_maps import KINDS
 
 MOST_BYTES = 1 << 20  # fewer can be announced at a barrier
@@ -136,7 +136,7 @@ def setmaxnreg(warp, name, operands, active):
     assert 24 <= count <= 256
 
 
-@op("bar.warp.sync", "fence.", "griddepcontrol.", "cp.async.bulk.commit", "cp.async.bulk.wait")
+@op("bar.warp", "bar.warp.sync", "fence.", "griddepcontrol.", "cp.async.bulk.commit", "cp.async.bulk.wait")
 @op("wgmma.fence", "wgmma.commit", "wgmma.wait", "cp.async.commit", "cp.async.wait", "prefetch.")
 def at_once(warp, name, operands, active):
     """Instructions without effect here: everything is complete when it is issued."""
@@ -234,12 +234,6 @@ def put(warp, name, operands, active):
     moved(warp, box, column, row, lanes(warp, operands[1], active)[0], True)
 
 
-VALUES = {
-    name: CODES[name].decode(np.arange(256, dtype=np.uint8)).astype(np.float64) for name in ("e4m3", "e5m2")
-}
-VALUES |= {"s8": np.arange(256).astype(np.int8).astype(np.float64), "u8": np.arange(256).astype(np.float64)}
-
-
 def tile(warp, descriptor, rows, code):
     """Rows of an operand: [rows, 32]."""
     word = int(descriptor)
@@ -247,7 +241,7 @@ def tile(warp, descriptor, rows, code):
     assert word >> 16 & 0x3FFF == 1
     start = (word & 0x3FFF) << 4
     places = swizzled(start + 128 * np.asarray(rows)[:, None] + np.arange(32))
-    return VALUES[code][warp.block.shared[places]]
+    return BYTES[code][warp.block.shared[places]]
 
 
 @cache

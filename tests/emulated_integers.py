@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from emulated_words import OPS, bytes_at, kind_of, listed, op, place, read, write
+from emulated_words import TYPES, bytes_at, kind_of, listed, op, place, read, write
+
+from ggmlq.codes import CODES
 
 
 @op("neg.")
@@ -46,30 +48,50 @@ def cvta(warp, name, operands, active):
     write(warp, operands[0], read(warp, operands[1], np.uint64), active)
 
 
-def quarters(word):
-    """Words as four signed bytes."""
-    return word.view(np.int8).reshape(-1, 4).astype(np.int64)
+BYTES = {  # the value of each byte, by the word of an instruction for its kind
+    "s8": np.arange(256).astype(np.int8).astype(np.int64),
+    "u8": np.arange(256),
+    **{n: CODES[n].decode(np.arange(256, dtype=np.uint8)).astype(np.float64) for n in ("e4m3", "e5m2")},
+}
 
 
-@op("dp4a.s32.s32")
+def quarters(words, kind="s8"):
+    """The four numbers of each word."""
+    return BYTES[kind][words.astype(np.uint32)[..., None] >> np.arange(0, 32, 8, dtype=np.uint32) & 255]
+
+
+@op("dp4a.")
 def dp4a(warp, name, operands, active):
+    left, right = (f"{kind[0]}8" for kind in name.split(".")[1:])
     a, b, c = (read(warp, o, np.int32) for o in operands[1:])
-    write(warp, operands[0], ((quarters(a) * quarters(b)).sum(1) + c).astype(np.int32), active)
+    write(warp, operands[0], ((quarters(a, left) * quarters(b, right)).sum(1) + c).astype(np.int32), active)
 
 
-@op("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32")
+@op("mma.sync.aligned.m16n8k32.row.col.", "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32")
 def mma(warp, name, operands, active):
     """Lane 4 g + t has bytes 4 t … of rows g and g + 8, then those 16 further on; of column g likewise."""
-    a, b, c = (np.stack([read(warp, r, np.int32) for r in listed(o)]) for o in operands[1:])
+    *_, left, right, kind = name.split(".")
+    a, b = (np.stack([read(warp, r, np.uint32) for r in listed(o)]) for o in operands[1:3])
     parts = len(b)
     left = (
-        quarters(a).reshape(parts, 2, 8, 4, 4).transpose(1, 2, 0, 3, 4).reshape(16, -1)
+        quarters(a, left).reshape(parts, 2, 8, 4, 4).transpose(1, 2, 0, 3, 4).reshape(16, -1)
     )  # further, row, g, t
-    right = quarters(b).reshape(parts, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, -1)
-    found, lane = left @ right.T, np.arange(32)
-    for i, register in enumerate(listed(operands[0])):
-        value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + c[i]
-        write(warp, register, value.astype(np.int32), active)
+    right = quarters(b, right).reshape(parts, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, -1)
+    lane = np.arange(32)
+    with np.errstate(invalid="ignore"):  # rows that nobody has may hold anything
+        found = left @ right.T
+    for i, (register, before) in enumerate(zip(listed(operands[0]), listed(operands[3]), strict=True)):
+        value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + read(warp, before, TYPES[kind])
+        write(warp, register, value.astype(TYPES[kind]), active)
+
+
+@op("cvt.rn.f16x2.e4m3x2", "cvt.rn.f16x2.e5m2x2")
+def widened(warp, name, operands, active):
+    """Two codes as halves, the lower one in the lower half."""
+    codes = read(warp, operands[1], np.uint16)
+    low, high = (BYTES[name[13:17]][codes >> shift & 255].astype(np.float16) for shift in (0, 8))
+    word = high.view(np.uint16).astype(np.uint32) << np.uint32(16) | low.view(np.uint16)
+    write(warp, operands[0], word, active)
 
 
 def added(warp, name, at, by, active):
@@ -127,6 +149,3 @@ def look(warp, name, operands, active):
     for lane in np.flatnonzero(active):
         found[lane] = bytes_at(warp, name, int(at[lane]), 4).view(np.uint32)[0]
     return write(warp, operands[0], found, active)
-
-
-OPS["bar.warp"] = OPS["bar.warp.sync"]

@@ -138,12 +138,14 @@ class Warp:
         self.cluster = cluster
         cluster.live += 1
         self.at, self.registers, self.state, self.steps = np.zeros(32, np.int64), {}, {}, 0
-        self.special = {"%tid.x": 32 * number + np.arange(32), "%ctaid.x": np.full(32, index)}
+        down, across = np.divmod(32 * number + np.arange(32), machine.across)
+        self.special = {"%tid.x": across, "%tid.y": down, "%ctaid.x": np.full(32, index)}
         self.local = np.full(32 * LOCAL, 0xAB, np.uint8)
         self.special["%laneid"] = np.arange(32)
         self.special["%ctaid.y"] = np.full(32, machine.row)
         self.special["%ctaid.z"] = np.full(32, machine.layer)
-        self.special["%ntid.x"] = np.full(32, machine.threads)
+        self.special["%ntid.x"] = np.full(32, machine.across)
+        self.special["%ntid.y"] = np.full(32, machine.threads // machine.across)
         self.special["%nctaid.x"] = np.full(32, machine.grid)
         self.special["%nctaid.y"] = np.full(32, machine.down)
         self.special["%nctaid.z"] = np.full(32, machine.deep)
@@ -243,10 +245,10 @@ def meaning(name):
 class Machine:
     """A kernel on a grid of blocks; clusters one after the other, or all at one time."""
 
-    def __init__(self, ptx, memory, threads, shared):
+    def __init__(self, ptx, memory, threads, shared, across=None):
         ptx, self.shared = with_places(ptx, shared)
         self.code, self.labels, self.names = program(ptx)
-        self.memory, self.threads = memory, threads
+        self.memory, self.threads, self.across = memory, threads, across or threads
 
     def __call__(self, grid, *arguments, cluster=1, together=False):
         across, down, self.deep = (*grid, 1, 1)[:3]

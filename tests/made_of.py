@@ -1,4 +1,4 @@
-"""What compiled code is made of, as Numba would meet it: what digests of sources are held against."""
+"""What compiled code is made of, as Numba would meet it, and what packs have: digests are held against it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import ggmlq as gq
+from ggmlq.cuda.machine import served
+from ggmlq.store import packs
 
 PACKAGE = Path(gq.__file__).parent
 
@@ -30,3 +32,10 @@ def functions_of(value, seen):
             for name in code.co_names:
                 found = value.__globals__.get(name)
                 yield from functions_of(found, seen) if not isinstance(found, ModuleType) else ()
+
+
+def in_packs(kernel, card):
+    """Whether the package has a kernel for a card; one that is stale is compiled when it is first used."""
+    machines = [served.machine_of(card.capability), *([] if kernel.exact else [served.PTX])]
+    paths = (served.STORE.prebuilt / each / f"{kernel.origin.pack}{packs.SUFFIX}" for each in machines)
+    return any(pack and str(kernel.origin) in pack.kernels for pack in map(packs.opened, paths))

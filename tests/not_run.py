@@ -1,4 +1,4 @@
-"""What did not run and why, in a few lines; all of it with ``-v``, and in a file of pytest's cache."""
+"""Tests that did not run and why, in a few lines; all of it with ``-v``, and in a file of pytest's cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from drawing import SLOW
 
 MOST = 12  # lines; the verdict comes after them
 CACHE = "ggmlq"
@@ -32,15 +34,18 @@ def left(terminalreporter, draws) -> list[Left]:
     for report in terminalreporter.stats.get("skipped", []):
         place = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         skipped[place.removeprefix("Skipped: ")].append(report.nodeid)
-    found = [Left(reason, len(tests), tests) for reason, tests in skipped.items()]
+    reasons = [Left(reason, len(tests), tests) for reason, tests in skipped.items()]
     for test, draw in draws.items():
+        if test == SLOW:
+            reasons.append(Left("marked slow; --slow runs them, and benchmarks", draw.left, []))
+            continue
         reason = f"cases of {test} that --draw left out; it drew {', '.join(draw.taken)}"
-        found.append(Left(reason, draw.left, []))
-    return sorted(found, key=lambda one: -one.count)
+        reasons.append(Left(reason, draw.left, []))
+    return sorted(reasons, key=lambda one: -one.count)
 
 
 def _kind(reason: str) -> str:
-    """What a reason has in common with others: its first words, without names."""
+    """The part that a reason has in common with others: its first words, without names."""
     if drawn := re.match(r"cases of \S*::", reason):
         return re.sub(r"^cases of .* that", "cases that", reason[drawn.start() :]).partition(";")[0]
     return re.split(r" \(|[:;]", reason)[0]

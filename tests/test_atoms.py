@@ -105,7 +105,7 @@ def test_numba(fmt):
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_cuda_compiles(fmt):
     """Device functions become PTX on a machine without a GPU; test_cuda.py runs them on one."""
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     from numba import cuda
 
     from ggmlq.cuda.intrinsics.atoms import atoms as cuda_atoms

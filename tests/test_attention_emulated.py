@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from attention_cases import cache
 from emulated_gpu import put_emulated
@@ -13,7 +13,6 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.attention import operands, unpacked
 from ggmlq.cuda.attention.plan import DECODED, EDGE, plan_of
 from ggmlq.cuda.machine import device
@@ -35,8 +34,6 @@ def card(monkeypatch):
     state.cupy.asarray, state.cupy.clip = asarray, np.clip
     state.cupy.arange, state.cupy.minimum = np.arange, np.minimum
     state.cupy.broadcast_to = lambda x, shape: asarray(np.broadcast_to(x, shape))
-    for module in (floats, operands, unpacked):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "capability", lambda: (8, 0))
     monkeypatch.setattr(device, "multiprocessors", lambda: 1)
     return state
@@ -59,6 +56,7 @@ def agrees(card, q, k, v, **options):
     return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0"), ("q4_0", "q8_0")], ids="-".join)
 def test_few_rows_and_many(types, card, fresh):
     """Warps of some positions each, in parts that a second kernel merges; and warps of some rows each."""
@@ -77,6 +75,7 @@ def test_lengths_windows_and_sinks(card, fresh):
     assert not y[1].any()
 
 
+@pytest.mark.slow
 def test_rows_that_lie_apart(card, fresh):
     """Some heads and positions of a cache, read where they are."""
     whole = [cache(fresh, "q8_0", 2, 3, 80, WIDTH) for _ in "kv"]
@@ -88,6 +87,7 @@ def test_rows_that_lie_apart(card, fresh):
     assert gq.nmse(y, want) < 1e-5
 
 
+@pytest.mark.slow
 def test_scores_that_options_change(card, fresh):
     """A mask with hidden positions, a soft cap and ALiBi, for up to eight rows."""
     q = fresh.standard_normal((1, 4, 2, WIDTH)).astype(np.float32)
@@ -97,6 +97,7 @@ def test_scores_that_options_change(card, fresh):
     agrees(card, q, k, v, lengths=np.array([9]), alibi=8.0)  # the first query has later positions, too
 
 
+@pytest.mark.slow
 def test_parts_of_a_cluster(card, monkeypatch, fresh):
     """Blocks that add their parts in shared memory, some with no positions."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
@@ -108,6 +109,7 @@ def test_parts_of_a_cluster(card, monkeypatch, fresh):
     agrees(card, fresh.standard_normal((1, 4, 7, WIDTH)).astype(np.float32), k, v, causal=True)  # 14 rows
 
 
+@pytest.mark.slow
 def test_blocks_as_halves(card, fresh):
     """Keys and values of a cache whose heads lie apart, as many positions as there are."""
     k, v = cache(fresh, "q8_0", 2, 2, 80, WIDTH), cache(fresh, "q4_0", 2, 2, 80, 2 * WIDTH)
@@ -118,6 +120,7 @@ def test_blocks_as_halves(card, fresh):
         assert np.array_equal(np.asarray(raw).view(np.float16), x.dequantize()[:, :, :70].astype(np.float16))
 
 
+@pytest.mark.slow
 def test_many_rows_by_wgmma(card, monkeypatch, fresh):
     """Rows of two heads, the last ones few: by two warpgroups with queries of 16 bits, or one over blocks."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
@@ -127,6 +130,7 @@ def test_many_rows_by_wgmma(card, monkeypatch, fresh):
     agrees(card, q, k, v, causal=True)
 
 
+@pytest.mark.slow
 def test_no_warp_decodes_values_over_the_keys_of_another(fresh):
     """Warps of their own positions do not wait for each other: each has the bytes of its rows alone."""
     for _ in range(300):

@@ -10,7 +10,6 @@ from scripts import load
 
 from ggmlq import cli
 from ggmlq.demo import book
-from ggmlq.errors import UnsupportedError
 
 RUNGS = book.all_rungs()
 make_book = load("tools", "make_book")
@@ -68,44 +67,20 @@ def test_every_rung_is_in_the_book_and_figures_are_fresh():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "rung", [r for r in RUNGS if r.device == "cuda" and r.level < 13], ids=lambda r: r.name
 )
 def test_the_loop_is_that_of_the_kernel(rung):
     """As many products; instructions may differ a little from compiler to compiler."""
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     loop, stored = make_book.loop_of(rung), book.facts()["rungs"][rung.name]["loop"]
     assert (loop is None) == (stored is None)
     if loop:
         assert (loop["kernel"], loop["products"]) == (stored["kernel"], stored["products"])
         ours, theirs = (sum(each["instructions"].values()) for each in (loop, stored))
         assert ours == pytest.approx(theirs, rel=0.3)
-
-
-PTX = """
-$L__outer:
-	ld.global.nc.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];
-$L__inner:
-	mov.u32 %r9, %r8;
-	dp4a.s32.s32 %r5, %r1, %r2, %r5;
-	fma.rn.f32 %f1, %f2, %f3, %f1; // scales
-	setp.lt.u32 %p1, %r6, %r7;
-	@%p1 bra $L__inner;
-	@%p2 bra $L__outer;
-	ret;
-"""
-
-
-def test_loops_of_a_text():
-    assert make_book.counted(PTX, "ptx") == {
-        "products": 4.0, "instructions": {"products and sums": 2, "control": 2}
-    }  # fmt: skip
-    body = "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%f1}, %rd1, %rd2, 1, 1, 1;"
-    assert make_book.products([body]) == 64 * 128 * 16 / 128
-    assert make_book.products(["vpdpbusd\t%zmm1, %zmm2, %zmm3"]) == 64
-    assert make_book.products(["vaddss\t%xmm1, %xmm2, %xmm3", "vmulps\t%ymm1, %ymm2, %ymm3"]) == 1
-    assert make_book.counted("ret;", "ptx") is None
 
 
 def test_the_command(capsys, tmp_path):
@@ -133,9 +108,3 @@ def test_the_command(capsys, tmp_path):
 def test_wrong_words(words, message, capsys):
     assert cli.main(["ladder", *words.split()]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_names_may_lack_the_device():
-    assert book.rung_named("dp4a").name == "cuda:dp4a"
-    with pytest.raises(UnsupportedError, match="no rung has this name"):
-        book.rung_named("")

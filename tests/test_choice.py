@@ -10,6 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+
 import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.cuda.cost import choice

@@ -42,6 +42,7 @@ assert (np.full((1, 32), -3.0, np.float32) @ q.T == 128 * 32 * 3).all()
 KINDS = ("q6_K", "iq4_nl", "q4_K", "iq2_xs", "iq2_s", "iq1_m")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are those of x86")
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(("features", "dot"), [(WITH_AVX2, "avx2"), (X86, "plain")])

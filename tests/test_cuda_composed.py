@@ -235,6 +235,7 @@ def test_weights_as_they_lie_on_hopper(card, q, fresh, monkeypatch):
 
 def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
     """Of two matrices of one type, without invariance; the kernel knows the tangent's GELU as gelu."""
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     up = moved(weights(q.format.name, 24, 64, seed=int(fresh.integers(1 << 30))))
     x = floats(fresh, 1, 64)
     calls = []
@@ -279,6 +280,7 @@ def test_a_gate_of_one_row_is_one_launch(card, q, fresh, monkeypatch):
 
 
 def test_a_gate(card, q, fresh):
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     up, x = moved(weights("q4_0", 24, 64, seed=int(fresh.integers(1 << 30)))), floats(fresh, 5, 64)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))
     y = gq.gated_linear(x, q, up, activation="swiglu_oai", dtype=np.float16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
@@ -92,6 +92,7 @@ def product(state, case, rng, kind=np.float32):
     return np.asarray(y[1:-1]).reshape(t, u, n), want, lost
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [FIRST, ODD, STAY, "drawn"], ids=["spread", "odd rows", "stay", "drawn"])
 def test_products(case, monkeypatch, fresh):
@@ -101,6 +102,7 @@ def test_products(case, monkeypatch, fresh):
     assert error(y[~lost], want[~lost].astype(np.float32)) <= 1e-6, case[0]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [FEW_FIRST, "drawn"], ids=["few", "drawn"])
 def test_few_tokens(case, monkeypatch, fresh):
@@ -108,6 +110,7 @@ def test_few_tokens(case, monkeypatch, fresh):
     test_products(case, monkeypatch, fresh)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [FIRST, ODD, FEW_FIRST], ids=["whole pieces", "odd rows", "few"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

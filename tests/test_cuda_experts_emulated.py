@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from emulated_packed import pack_q4_0
@@ -97,6 +97,7 @@ def ids_of(kind, t, u, e, rng):
     return ids
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("fragment_rows", [2, 4])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
@@ -118,6 +119,7 @@ ONE = [  # a token
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("fragment_rows", [2, 4])
 @pytest.mark.parametrize("case", ONE, ids=lambda case: case[0])
@@ -134,6 +136,7 @@ def test_one_token_by_bytes(case, fragment_rows, monkeypatch, fresh):
         assert (wrong <= gq.reference.bound(given, q, "int16x")).all()
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("fragment_rows", [2, 4])
 def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
@@ -144,7 +147,6 @@ def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
     fragments = on_device(np.concatenate([part for part, _ in packed]))
     x, there = on_device(fresh.standard_normal((1, k)).astype(np.float32)), on_device(ids)
     monkeypatch.setattr(gated, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
-    monkeypatch.setattr(device, "cupy", lambda: state.cupy)
     for array in (fragments, x, there):
         state.memory.add(array)
     q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
@@ -157,6 +159,7 @@ def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
         assert np.allclose(row, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("case", FEW, ids=lambda case: case[0])
@@ -190,6 +193,7 @@ def test_cards_without_wgmma_take_one_launch():
         assert explain(problem).rung.name == kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["spread", "one", "none", "in order"])
 @pytest.mark.parametrize("blocks", [1, 8, "more uses than threads hold"])
 def test_groups(blocks, kind, monkeypatch, fresh):
@@ -233,6 +237,7 @@ MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
 @pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
@@ -250,6 +255,7 @@ LAST = [  # the same; on two multiprocessors
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])

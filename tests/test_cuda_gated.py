@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from emulated_packed import pack_q4_0
@@ -28,6 +28,7 @@ CASES = [  # N, K, split, activation there and here, kind of x and y
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[2]}")
 def test_a_gate_in_the_epilogue(case, monkeypatch, fresh):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import addends, put_emulated
 from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
 from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
 from ggmlq.cuda.gemv.stages import FOUR, ROOMY, TWO, GemvStage, columns_of, kinds_of
@@ -60,6 +59,7 @@ def test_a_launch(case, monkeypatch, fresh):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [*WIDE[:3], "drawn", *SHORT[1:]], ids=lambda case: f"{case}")
 def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
@@ -68,6 +68,7 @@ def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("fragment_rows", [TWO, FOUR])
 @pytest.mark.parametrize("case", [CASES[0], WIDE[4], (1, 40, 32, ALONE), (1, 70, 448, ALONE)])
@@ -97,7 +98,6 @@ def operands(case, kind, monkeypatch, fresh):
     state, host = put_emulated(monkeypatch), weights("q4_0", n, k, int(fresh.integers(1 << 30)))
     fragments, layout = pack_q4_0(host)
     fragments, x = on_device(fragments), on_device(rows(kind, m, k, int(fresh.integers(1 << 30))))
-    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
     monkeypatch.setattr(_gemv, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(device, "older_than", lambda least: None)
     monkeypatch.setattr(device, "room", lambda: 227 << 10)

@@ -10,7 +10,7 @@ import gru_cases as cases
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gru import put_emulated
 
@@ -60,6 +60,7 @@ def run(monkeypatch, case, rng):
     assert (v == np.concatenate([want[part] for part in INTERMEDIATE], -1)).all(), case
 
 
+@pytest.mark.slow
 @quiet
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", ["first", "drawn"])
@@ -73,6 +74,7 @@ def names(state):
     return found
 
 
+@pytest.mark.slow
 @quiet
 def test_launches(monkeypatch, fresh):
     """Four a direction, prepared once; the second direction beside the first where both fit; in a graph."""
@@ -116,6 +118,7 @@ def test_launches(monkeypatch, fresh):
     assert (np.asarray(h) == f(x)[1]).all()
 
 
+@pytest.mark.slow
 def test_calls(monkeypatch, fresh):
     """Floats, both directions, dynamic x, counts; no steps; and what is refused."""
     state = put_emulated(monkeypatch)

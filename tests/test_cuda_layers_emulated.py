@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
@@ -27,10 +27,7 @@ HOST = Exact()
 
 @pytest.fixture
 def card(monkeypatch):
-    state = put_emulated(monkeypatch)
-    for module in (layers, gates, joined, router, heads):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
-    return state
+    return put_emulated(monkeypatch)
 
 
 @pytest.mark.parametrize("columns", [1, 64, 100, 129, 600, 2050])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
-import threading
 
 import numpy as np
 import pytest
 from test_gguf_load import SEED, assert_loaded, saved, tensors
 
 import ggmlq as gq
-from ggmlq.cuda.machine import upload
-from ggmlq.errors import DeviceError, DeviceMemoryError
+from ggmlq.errors import DeviceError
 from ggmlq.gguf import load
 
 pytestmark = pytest.mark.cuda
@@ -44,20 +41,6 @@ def test_everything_arrives(tmp_path, monkeypatch, cupy, threads, byteorder):
         got = f.to("cuda")
         assert all(isinstance(q.raw, cupy.ndarray) for q in got.values())
         assert_loaded(on_host(got), f)
-
-
-def test_buffers_of_the_usual_size(tmp_path, cupy):
-    raw = np.random.default_rng(SEED).integers(0, 256, 90 << 20, np.uint8)
-    large = gq.QuantArray.from_bytes(raw[: 34 * 2_000_000], "q8_0", (2_000_000, 32))
-    gq.save(tmp_path / "m.gguf", {"large": large, "rest": raw[34 * 2_000_000 :].view(np.int8)})
-    f = gq.open(tmp_path / "m.gguf")
-    for _ in range(2):
-        assert_loaded(on_host(f.to("cuda")), f)
-
-
-def test_parts_of_a_model(tmp_path, cupy):
-    f = saved(tmp_path, split_max_bytes=1 << 16)
-    assert_loaded(on_host(f.to("cuda", filter="[bl]*")), {n: f[n] for n in f if n[0] in "bl"})
 
 
 def test_every_gpu(tmp_path, cupy):
@@ -99,36 +82,6 @@ def test_memory_that_work_before_still_writes_to(tmp_path, cupy):
         stream.synchronize()
         assert got.raw.data.ptr == address, "otherwise this tests nothing"
         assert np.array_equal(got.raw.get(), f["a"].raw)
-
-
-def test_too_little_memory(tmp_path, cupy, pool):
-    f = saved(tmp_path)
-    before, cached = pool.used_bytes(), pool.free_bytes()
-    pool.set_limit(size=before + cached + (1 << 20))
-    with pytest.raises(DeviceMemoryError, match=r"tensors need .* free; .*filter=") as caught:
-        f.to("cuda")
-    assert str(caught.value).count("MiB") >= 2
-    assert (pool.used_bytes(), pool.free_bytes()) == (before, cached)
-    pool.set_limit(size=0)
-    assert_loaded(on_host(f.to("cuda")), f)
-
-
-def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, cupy, pool):
-    calls, send = [], upload.Link.send
-
-    def interrupted(*args):
-        calls.append(1)
-        if len(calls) == 9:
-            _thread.interrupt_main()
-        send(*args)
-
-    monkeypatch.setattr(upload.Link, "send", interrupted)
-    monkeypatch.setattr(load, "BUFFER_BYTES", 1 << 17)
-    before = pool.used_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        saved(tmp_path).to("cuda")
-    assert pool.used_bytes() == before
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ggmlq-load")]
 
 
 def test_host_memory_that_cannot_be_locked(tmp_path, monkeypatch, cupy, pool):

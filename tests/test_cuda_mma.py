@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import addends, put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
@@ -40,9 +39,7 @@ def bits(values, kind):
 
 @pytest.fixture
 def card(monkeypatch):
-    state = put_emulated(monkeypatch)
-    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
-    return state
+    return put_emulated(monkeypatch)
 
 
 def there(card, array):
@@ -97,6 +94,7 @@ def test_on_an_emulated_card(case, kind, target, split, card, monkeypatch, fresh
     assert (np.abs(got.astype(np.float64) - want) <= limit).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [
@@ -124,6 +122,7 @@ def test_as_bytes_on_an_emulated_card(case, kind, target, split, card, monkeypat
     assert (np.abs(np.asarray(y[1:-1]).astype(np.float64) - want) <= limit).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [

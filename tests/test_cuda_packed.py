@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+
+import made_up
+from emulated_gpu import put_emulated
+from emulated_packed import pack_blocks
+from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.intrinsics import bf16x2
-from ggmlq.cuda.packed import to_blocks
+from ggmlq.cuda.packed import pack, to_blocks
 from ggmlq.cuda.packed.layout import STEP, layout_of, stored_codes
 from ggmlq.cuda.packed.pack import packed_weights
 from ggmlq.cuda.packed.to_bf16 import decode_packed
 from ggmlq.cuda.quantize.decode import decoded
 from ggmlq.formats import FORMATS
+from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.cases import BLOCKS, weights
 from ggmlq.testing.rows import rows
 
@@ -162,27 +168,57 @@ def test_words_and_back():
     simulated("-c", PROGRAM, SEED)
 
 
-# Rows that fill no fragment row, and columns that fill no fragment.
-SHAPES = ["q4_0,17,96", "q8_0,11,32", "mxfp4,18,160", "q5_1,11,96", "q6_K,10,256", "q3_K,10,256"]
-OTHERS = [fmt.name for fmt in BLOCKS if not any(shape.startswith(f"{fmt.name},") for shape in SHAPES)]
+@pytest.fixture
+def card(monkeypatch):
+    return put_emulated(monkeypatch)
 
 
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("shapes", [SHAPES, OTHERS[::2], OTHERS[1::2]], ids=["shapes", "some", "others"])
-def test_packed_weights_hold_the_weights(shapes):
-    """Packed weights are the oracle's, with exact scales; and blocks of any bytes are restored."""
-    full = [shape if "," in shape else f"{shape},16,{max(64, FORMATS[shape].block_size)}" for shape in shapes]
-    simulated(Path(__file__).parent / "simulated_packed.py", SEED, *full)
+def there(card, array):
+    card.memory.add(copy := on_device(array))
+    return copy
 
 
-# Format, rows of activations, fragments of a row; a different one more each time.
-SPANS = ["q4_K,1,2", "mxfp4,2,1", "q6_K,4,2"]
-ANY = f"{BLOCKS[SEED % len(BLOCKS)].name},{(1, 2, 4, 8)[SEED % 4]},{SEED % 2 + 1}"
+TYPES = [*BLOCKS, *made_up.FORMATS.values()]
+some = pytest.mark.parametrize("fmt", TYPES, ids=lambda fmt: fmt.name)
 
 
-def test_what_a_warp_makes_of_a_span():
-    """Sums of products, with tensor cores of NumPy: that lanes agree on who has what."""
-    simulated(Path(__file__).parent / "simulated_warp.py", SEED, *SPANS, ANY)
+@pytest.mark.slow
+@pytest.mark.drawn(2, by="fmt")
+@some
+def test_packed_weights_hold_the_weights(fmt, card, fresh):
+    """Rows that fill no fragment row: bytes are where NumPy puts them, and come back; so do values."""
+    n, k = 18, -(-96 // fmt.block_size) * fmt.block_size
+    raw = (
+        random_blocks(fmt, n, k // fmt.block_size, int(fresh.integers(1 << 30))).view(np.uint8).reshape(n, -1)
+    )
+    q, host = (gq.QuantArray(fmt, (n, k), memory) for memory in (there(card, raw), raw))
+    values = there(card, np.full((n + 1, k), 7, np.uint16))
+    assert np.array_equal(pack.packed_weights(q).fragments, pack_blocks(host)[0])
+    if to_blocks.sources(fmt) is not None:
+        assert np.array_equal(to_blocks.restored(q), raw)
+    for first in (0, 16):
+        values[...] = 7
+        decode_packed(pack.packed_weights(q), first, values[: n - first])
+        found = np.asarray(values).view(bfloat16)
+        np.testing.assert_array_equal(found[: n - first], np.asarray(host)[first:].astype(bfloat16))
+        assert (np.asarray(values[n - first :]) == 7).all()
+
+
+@pytest.mark.drawn(1, by="fmt")
+@pytest.mark.parametrize("name", ["cuda:gemv", "cuda:mma_bf16", "cuda:mma_q8", "cuda:mma_f16"])
+@some
+def test_products_of_any_type(fmt, name, card, fresh):
+    """All readers of packed weights: codes as floats, as bytes and as halves, runs of gemv's lanes."""
+    rung = next(each for each in gq.kernels(device="cuda") if each.name == name)
+    if name == "cuda:mma_q8" and layout_of(fmt).fp4:
+        pytest.skip("it takes integers")
+    m, n, k = int(fresh.integers(1, 9)), 18, -(-96 // fmt.block_size) * fmt.block_size
+    host, x = weights(fmt, n, k, SEED), rows("normal", m, k, SEED)
+    q, y = gq.QuantArray(fmt, (n, k), there(card, host.raw)), there(card, np.full((m + 2, n), np.nan, "f4"))
+    rung.launch(there(card, x), q, y[1:-1])
+    assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
+    error = np.abs(np.asarray(y[1:-1]) - gq.reference.linear(x, host, rung.arithmetic))
+    assert (error <= gq.reference.bound(x, host, rung.arithmetic)).all()
 
 
 def test_pairs():

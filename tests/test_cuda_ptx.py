@@ -9,12 +9,13 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
-from ggmlq.cuda.intrinsics import ptx
+from ggmlq.codes import CODES
+from ggmlq.cuda.intrinsics import codes8, ptx
 from ggmlq.cuda.intrinsics.language import cuda, float32, int32, uint32
 from ggmlq.cuda.intrinsics.quick_inlining import CORE, quick_inlining
-from ggmlq.cuda.machine import launch
+from ggmlq.cuda.machine import device, launch
 from ggmlq.cuda.machine.launch import Kernel, array
 
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]
@@ -150,3 +151,65 @@ def test_quick_inlining_makes_the_same(monkeypatch):
         texts.append(re.sub(r"(?<=inlined)B\d+v\d+", "", kernel.ptx((9, 0))))  # Numba counts them
         monkeypatch.setattr(launch, "quick_inlining", nullcontext)
     assert texts[0] == texts[1]
+
+
+def halves(word, widened):
+    """The four halves that a word of codes becomes."""
+    return np.array(widened(np.int32(word)), np.uint32).view(np.float16)
+
+
+def raised(word):
+    return codes8.lower_raised.meaning(word), codes8.upper_raised.meaning(word)
+
+
+def by_bits(word):
+    """The steps of halves_of_e4m3_by_bits in plain Python."""
+    found = []
+    for r in map(int, raised(word)):
+        moved = (r & 0x80008000) | (r >> 1 & 0x3F803F80)
+        carried = ((r & 0x7F007F00) + 0x01000100) & 0x80008000
+        both = np.array([moved | carried >> 1], np.uint32)
+        found.append(codes8.product_of_halves.meaning(both[0], codes8.TIMES_256))
+    return found
+
+
+@pytest.mark.parametrize("code", ["e4m3", "e5m2"])
+def test_every_code_is_a_half(code, fresh):
+    """All codes at all four places, and no place touches another."""
+    codes = fresh.permutation(np.repeat(np.arange(256, dtype=np.uint8), 4)).reshape(-1, 4)
+    for four in codes:
+        word = four.view(np.int32)[0]
+        found = halves(word, raised if code == "e5m2" else by_bits)
+        np.testing.assert_array_equal(found.astype(np.float32), CODES[code].decode(four))
+
+
+def test_dp4a_of_either_sign(fresh):
+    for a, b in (("s8", "s8"), ("s8", "u8"), ("u8", "s8"), ("u8", "u8")):
+        x, y = (fresh.integers(0, 256, 4, np.uint8) for _ in range(2))
+        kinds = {"s8": np.int8, "u8": np.uint8}
+        want = 5 + int(x.view(kinds[a]).astype(int) @ y.view(kinds[b]).astype(int))
+        assert codes8.dp4a(a, b).meaning(x.view(np.int32)[0], y.view(np.int32)[0], np.int32(5)) == want
+
+
+@pytest.mark.cuda
+def test_the_instruction_widens_as_the_bits_do(cupy):
+    """``cvt.rn.f16x2.e4m3x2`` and the bit trick, over all codes."""
+    if device.capability() < (8, 9):
+        pytest.skip("GPUs before 8.9 do not have the instruction")
+
+    def kernel_of(widen):
+        def widened(words, out):
+            i = cuda.grid(1)
+            if i < words.size:
+                v = widen(words[i])
+                out[i, 0], out[i, 1] = v[0], v[1]
+
+        kinds = array(int32, 1), array(uint32, 2)
+        return Kernel(f"widened {widen}", widened, *kinds, threads=64, least=(8, 9))
+
+    words = cupy.asarray(np.arange(256, dtype=np.uint8).view(np.int32))
+    for widen in (codes8.halves_of_e4m3, codes8.halves_of_e4m3_by_bits):
+        out = cupy.zeros((64, 2), np.uint32)
+        kernel_of(widen)((1,), (64,), words, out)
+        found = out.get().view(np.float16).reshape(-1).astype(np.float32)
+        np.testing.assert_array_equal(found, CODES["e4m3"].decode(np.arange(256, dtype=np.uint8)))

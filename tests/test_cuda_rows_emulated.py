@@ -6,17 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.activations import floats
-from ggmlq.cuda.packed import pack, to_bf16
-from ggmlq.cuda.quantize import decode_rows, rows
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.cuda.quantize import rows
 
 N, K = 9, 64
 FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -29,10 +26,7 @@ def on_card(q):
 
 @pytest.fixture
 def card(monkeypatch):
-    state = put_emulated(monkeypatch)
-    for module in (rows, decode_rows, floats):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
-    return state
+    return put_emulated(monkeypatch)
 
 
 def put_by(q, ids, x):
@@ -44,6 +38,7 @@ def put_by(q, ids, x):
     return want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODED)
 def test_put(name, card, fresh):
     """Rows of a kind of floats that is drawn; ids that come again, and of no row."""
@@ -110,22 +105,3 @@ def test_what_was_prepared_is_dropped_with_that_of_views(card):
     assert np.asarray(d.raw)[2].any()
     d[-1] = on_device(np.ones(K, np.float32))
     assert np.asarray(d.raw)[N - 1].any()
-
-
-@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_K", "q6_K", "nvfp4"])
-def test_decode_of_packed_weights(name, card, monkeypatch, fresh):
-    """Values rounded to bfloat16, for all rows and from the second fragment on; nothing beyond them."""
-    monkeypatch.setattr(pack, "cupy", lambda: card.cupy)
-    fmt = gq.formats[name]
-    k = 256 if fmt.block_size == 256 else fmt.block_size * int(fresh.integers(1, 256 // fmt.block_size + 1))
-    blocks = random_blocks(fmt, 37, k // fmt.block_size, int(fresh.integers(1 << 30)))
-    q = QuantArray.from_bytes(blocks.tobytes(), fmt, (37, k))
-    want = np.asarray(q).astype(ml_dtypes.bfloat16)
-    packed = pack.packed_weights(on_card(q))
-    for first in (0, 16):
-        out = on_device(np.full((37 - first + 1, k), 7, np.uint16))
-        card.memory.add(out)
-        to_bf16.decode_packed(packed, first, out[:-1])
-        got = np.asarray(out)
-        assert (got[-1] == 7).all()
-        assert np.array_equal(got[:-1].view(ml_dtypes.bfloat16), want[first:], equal_nan=True)

@@ -7,40 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
 from ggmlq.cuda.codes8.mma_tiles import best_parts, fitting, span_of, with_every_step
 from ggmlq.cuda.codes8.rows import CodeRows, ColumnGroups, OperandPair, ScaleView
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r6_mma_e4m3
-
-FASTEST = {
-    "int8": lambda: r4_mma_int8.ungrouped(r4_mma_int8.UNGROUPED_TILES[0].tile, "s8", "s8", False),
-    "int8 in groups": lambda: r4_mma_int8.grouped(r4_mma_int8.GROUPED_TILES[0].tile, "s8", "s8", True, False),
-    "widen": lambda: r5_widen.kernel(r5_widen.TILES[0].tile, "e4m3", "e4m3", True, True),
-    "mma_e4m3": lambda: r6_mma_e4m3.kernel(r6_mma_e4m3.TILES[0].tile, "e4m3", "e5m2"),
-}
-CASES = {
-    "int8": ((9, 0), "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", 128),
-    "int8 in groups": ((8, 0), "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", 32),
-    "widen": ((9, 0), "cvt.rn.f16x2.e4m3x2", 96),
-    "mma_e4m3": ((8, 9), "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32", 32),
-}
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("name", CASES)
-def test_machine_code(name):
-    kernel, (capability, instruction, count) = FASTEST[name](), CASES[name]
-    text = kernel.ptx(capability)
-    assert text.count(instruction) >= count
-    assert ".f64" not in text
-    for target in (capability, (12, 0)):
-        code, used = kernel.assemble(target, text)
-        assert code[:4] == b"\x7fELF"
-        assert used.stack == 0, (name, target)
-        assert used.registers <= 65536 // (kernel.threads * kernel.blocks)
 
 
 @pytest.mark.parametrize(

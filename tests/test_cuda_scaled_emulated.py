@@ -1,4 +1,4 @@
-"""The Hopper rungs' own launches on an emulated card: PTX by NumPy, all warps, barriers, boxes and clusters.
+"""The rungs' own launches on an emulated card: PTX by NumPy, all warps, barriers, boxes and clusters.
 
 What it shows without a GPU: that nothing waits for ever, that boxes, swizzles, scales and outputs meet, that
 nothing is read or written outside. Each run takes one case of each kind, and some of all by its seed.
@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 import ml_dtypes
 from emulated_gpu import launched, put_emulated
@@ -29,7 +29,22 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 GROUPS, ROWS, TENSORS, BLOCKS = (1, 128), (1, None), (None, None), (128, 128)
 TALL, WIDE = {"tile": BoxTile(128, 192, 5)}, {"tile": BoxTile(256, 128, 4)}
 NARROW = {"tile": BoxTile(128, 64, 8), "split": 2}
-FIRST = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
+ODD = (1, 24), (2, None)
+LOWER = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
+    ("naive", 3, 9, 70, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("naive", 3, 9, 70, ("int16", "uint8"), ODD, "float32", True, {}),
+    ("tiled", 3, 7, 42, ("int8", "uint8"), ODD, "float32", True, {}),
+    ("tiled_int32", 3, 7, 42, ("uint8", "int8_full"), ODD, "float32", True, {}),
+    ("dp4a", 3, 7, 42, ("uint8", "int8"), ODD, "float32", True, {}),
+    ("mma_int8", 19, 40, 300, ("int8", "uint8"), (ROWS, ROWS), "float32", True, {}),
+    ("mma_int8", 37, 21, 160, ("uint8", "int8"), ((1, 32), (3, None)), "float32", True, {}),
+    ("mma_int8", 19, 40, 300, ("int8", "int8_full"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("widen", 37, 40, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("widen", 19, 21, 150, ("e5m2", "e4m3"), ((5, 32), ROWS), "float32", False, {}),
+    ("mma_e4m3", 37, 40, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
+    ("mma_e4m3", 19, 21, 150, ("e5m2", "e5m2"), (TENSORS, ROWS), "float32", False, {}),
+]
+FIRST = [
     ("small_m", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"split": 2}),
     ("wgmma", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
     ("tma_ring", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
@@ -98,8 +113,9 @@ def product(state, case, rng):
     return np.asarray(around[1:-1]), want
 
 
-@pytest.mark.drawn(3)
-@pytest.mark.parametrize("case", [*FIRST, "drawn"], ids=[*(case[0] for case in FIRST), "drawn"])
+@pytest.mark.slow
+@pytest.mark.drawn(6)
+@pytest.mark.parametrize("case", [*LOWER, *FIRST, "drawn"], ids=lambda case: case[0])
 def test_a_launch(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case
     state = put_emulated(monkeypatch)
@@ -147,12 +163,14 @@ def check_ending(monkeypatch, case, rng):
         assert (outputs != want.codes).mean() < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [ENDINGS[0], "drawn"], ids=["small_m", "drawn"])
 def test_an_ending(case, monkeypatch, fresh):
     check_ending(monkeypatch, ENDINGS[fresh.integers(len(ENDINGS))] if case == "drawn" else case, fresh)
 
 
+@pytest.mark.slow
 def test_a_kernel_rounds_its_own_results(monkeypatch, fresh):
     """scaled_linear asks those that can to write halves, and the result is what they wrote."""
     x, w = scaled(fresh, "e4m3", GROUPS, 2, 128), scaled(fresh, "e4m3", BLOCKS, 16, 128)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 import ggmlq as gq
 from ggmlq.codes import CODES
@@ -20,7 +20,7 @@ from ggmlq.dispatch.problems import Operand, ScaledLinear
 RUNGS = gq.kernels("scaled_linear", device="cuda")
 NAMES = [rung.name for rung in RUNGS]
 # Hopper's tensor cores align products of a step with the largest one, and cut them off. Of codes whose bits
-# are random that costs 2.2e-4, more than of normal data (1.3e-4; at most 2e-4: test_cuda_scaled_wgmma.py).
+# are random that costs 2.2e-4, more than of normal data (1.3e-4).
 SPREAD = 2.5e-4
 FLOATS, BYTES = ("e4m3", "e5m2"), ("int8", "int8_full", "uint8")
 TILINGS = {
@@ -30,6 +30,7 @@ TILINGS = {
     "blocks": ((128, 128), (128, 128)),
     "wider weights": ((1, 64), (1, 256)),
     "wider x": ((1, 256), (64, 128)),
+    "rows and blocks": ((1, None), (128, 128)),
     "short groups": ((1, 32), (1, 32)),
     "odd groups": ((3, 48), (5, None)),
     "longer odd groups": ((1, 100), (7, 200)),

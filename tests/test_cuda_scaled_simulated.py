@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed (extra test)")
 
 PROGRAM = Path(__file__).with_name("simulated_scaled.py")

@@ -9,72 +9,38 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
-import unpromoted
 from fake_cupy import put_gpu
 from test_cuda_assemble import BY_LTO, FAMILIES
-from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, scaled
+from test_cuda_scaled_linear import SPREAD, card, error, problem_of, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.codes8.small_m import TILES, SmallMVariant
-from ggmlq.cuda.codes8.small_m_schedules import IDS_PER_LANE
+from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.codes8.variant import (
     COLUMN_SCALE_TILES,
     CONSUMER_REGISTERS,
-    EXPERT_INTEGER_TILES,
     FLOAT_TILES,
     INTEGER_TILES,
     PAIR_TILE,
     PRODUCER_REGISTERS,
-    OutputKind,
-    Variant,
     expert_variants,
     float_variants,
     integer_variants,
     split_variants,
 )
-from ggmlq.cuda.expert_linear import r5_grouped, r6_grouped_codes, r7_small_m_codes
-from ggmlq.cuda.linear import r15_wgmma, r16_warp_specialized
 from ggmlq.cuda.machine import device, launch, submit, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.tensor_maps import Box
-from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.rings.boxed import BoxTile, SharedLayout
 from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.checks import float_dtype
 from ggmlq.dispatch.problems import Operand, ScaledLinear
-from ggmlq.formats import FORMATS
 
 HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_small_m.launch, r11_split_k.launch)
-TILINGS = [
-    ((1, 128), (128, 128)), ((1, 128), (1, 128)), ((128, 128), (128, 128)), ((1, None), (1, None)),
-    ((None, None), (None, None)), ((1, 256), (64, 128)), ((1, None), (128, 128)), ((3, 128), (5, 256)),
-]  # fmt: skip
-
 # --- machine code -----------------------------------------------------------------------------
-
-
-SUMMIT = {  # the kernels that count most
-    "persistent": lambda: r9_persistent.kernel(
-        Variant(FLOAT_TILES[0].tile, "e4m3", "e4m3", OutputKind("bfloat16"))
-    ),
-    "few rows": lambda: r10_small_m.kernel(SmallMVariant(TILES[0], "e4m3", "e4m3")),
-    "few codes": lambda: r7_small_m_codes.kernel(
-        SmallMVariant(TILES[1], "e4m3", "e4m3", listed=True), IDS_PER_LANE[-1]
-    ),
-    "integers in groups": lambda: r6_grouped_codes.kernel(
-        Variant(EXPERT_INTEGER_TILES[0].tile, "s8", "s8", boxed=False)
-    ),
-    "unpromoted": unpromoted.made,
-    "warp_specialized": lambda: r16_warp_specialized.kernel(
-        layout_of(FORMATS["q4_0"]), r16_warp_specialized.TILES[1]
-    ),
-    "grouped": lambda: r5_grouped.kernel(layout_of(FORMATS["q4_K"]), r5_grouped.TILES[0]),
-    "wgmma": lambda: r15_wgmma.kernel(layout_of(FORMATS["q8_0"]), r15_wgmma.TILES[2]),
-}
 
 
 def assert_assembled_well(kernel):
@@ -89,18 +55,13 @@ def assert_assembled_well(kernel):
     assert kernel.shared * kernel.blocks + 1024 * kernel.blocks <= 228 << 10, kernel.name
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", BY_LTO)
 def test_machine_code(name, fresh):
     """A kernel of the family, drawn."""
     family = FAMILIES[name]
     assert_assembled_well(family.make(*family.cases[fresh.integers(len(family.cases))]))
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("name", SUMMIT)
-def test_machine_code_that_counts_most(name):
-    assert_assembled_well(SUMMIT[name]())
 
 
 MAKERS = [float_variants, integer_variants, split_variants, expert_variants]
@@ -266,35 +227,6 @@ def hopper(cupy):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("tiling", TILINGS, ids=str)
-def test_floats(tiling, hopper, fresh):
-    for _ in range(3):
-        m, n = (int(v) for v in fresh.integers(1, 700, 2))
-        k = int(fresh.integers(1, 3000))
-        a, b = fresh.choice(["e4m3", "e5m2"], 2)
-        order = fresh.choice(["rows", "columns"])
-        x, w = scaled(fresh, a, tiling[0], m, k, order=order), scaled(fresh, b, tiling[1], n, k, order=order)
-        want = gq.reference.scaled_linear(x, w)
-        for rung in HOPPER:
-            if rung.refuses(problem_of(x, w)) is None:
-                wrong = error(multiply(hopper, rung, x, w), want)
-                assert wrong <= SPREAD, (rung.name, m, n, k, wrong)
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("zeros", [False, True])
-def test_integers_to_the_bit(zeros, hopper, fresh):
-    for m in (1, 17, 64, 300, 1000):
-        n, k = (int(v) for v in fresh.integers(1, 1500, 2))
-        a, b = fresh.choice(["int8", "int8_full", "uint8"], 2)
-        x, w = scaled(fresh, a, (1, None), m, k, zeros), scaled(fresh, b, (1, None), n, k, zeros)
-        want = gq.scaled_linear(x, w, kernel="cpu:naive")
-        for rung in HOPPER[2:4]:
-            if rung.refuses(problem_of(x, w)) is None:
-                assert np.array_equal(multiply(hopper, rung, x, w), want), (rung.name, m, n, k)
-
-
-@pytest.mark.cuda
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_halves(kind, hopper, fresh):
     for code, tiles in (("e4m3", ((1, 128), (128, 128))), ("int8", ((1, None), (1, None)))):
@@ -356,21 +288,6 @@ def test_a_graph_with_maps_that_are_made_while_it_is_recorded(hopper, fresh):
                 graph.launch(stream)
             stream.synchronize()
         assert error(out.get(), want) <= SPREAD, rung.name
-
-
-@pytest.mark.cuda
-def test_what_promotion_is_for(hopper, fresh):
-    """Sums of 4096 products of normal data: beyond 1e-3 where they stay in the tensor cores."""
-    x, w = (
-        gq.quantize_scaled(fresh.standard_normal((128, 4096), np.float32), "e4m3", (None, None)) for _ in "xw"
-    )
-    want, y = gq.reference.scaled_linear(x, w), hopper.empty((128, 128), np.float32)
-    scale = float(x.scales[0, 0]) * float(w.scales[0, 0])
-    unpromoted.product_of(hopper.asarray(x.codes), hopper.asarray(w.codes), y)
-    assert error(y.get() * np.float32(scale), want) > 1e-3
-    for rung in HOPPER:
-        if rung.refuses(problem_of(x, w)) is None:
-            assert error(multiply(hopper, rung, x, w), want) <= 2e-4, rung.name
 
 
 @pytest.mark.cuda

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
@@ -22,9 +22,7 @@ BITS = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x8000, 0x8001, 0xF
 @pytest.fixture
 def card(monkeypatch):
     """A card that runs PTX; all memory on it is told to it."""
-    state = put_emulated(monkeypatch)
-    monkeypatch.setattr(floats, "cupy", lambda: state.cupy)
-    return state
+    return put_emulated(monkeypatch)
 
 
 def aligned(card, array):

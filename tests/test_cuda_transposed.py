@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
 from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
 from ggmlq.cuda.gemv.transposed import COLUMNS, TransposedStage
 from ggmlq.cuda.linear import transposed, transposed_tiles
@@ -49,8 +48,6 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
     fragments, y = on_device(fragments), on_device(fresh.standard_normal((m, n)).astype(kind))
     bias = on_device(fresh.standard_normal(k).astype(np.float32))
     out = on_device(np.full((m + 2, k), np.nan, kind))
-    for place in (floats, device):
-        monkeypatch.setattr(place, "cupy", lambda: state.cupy)
     for place in (transposed, producer):
         monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
@@ -66,6 +63,7 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
     assert gq.nmse(np.asarray(out[1:-1]), want) < most
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_few_rows(case, monkeypatch, fresh):
@@ -76,6 +74,7 @@ def test_few_rows(case, monkeypatch, fresh):
     check(monkeypatch, fresh, name, m, n, k, kind, 3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("case", TILES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_tiles(case, monkeypatch, fresh):
@@ -106,6 +105,7 @@ def test_blocks_find_room_and_splits_have_a_place(fresh):
             assert stage.partials_at + 4 * splits * columns * stage.rows <= stage.shared
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K"])
 def test_float16_times_a_power_of_two(name, monkeypatch, fresh):

@@ -171,6 +171,7 @@ with np.errstate(all="ignore"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["generic", ""])
 def test_a_cpu_with_and_without_extensions(name):

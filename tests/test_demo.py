@@ -58,6 +58,7 @@ def test_long_rows_are_called_right():
     assert measure.measured(layer, x, "cpu", None, str).judgement.right
 
 
+@pytest.mark.slow
 def test_right_at_any_option(tmp_path, capsys, fresh, rounds, monkeypatch):
     """Shapes and data that no list has."""
     for _ in rounds(1.5):
@@ -236,6 +237,7 @@ def test_a_slip_about_a_model_is_one_line(model, monkeypatch, capsys, words, tol
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_script_runs_the_command():
     words = script.words(["--rows", "5"])
     assert words[:2] == ["--rows", "5"]

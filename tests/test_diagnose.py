@@ -28,6 +28,7 @@ def some(name="q4_0", m=9, n=24, k=256, seed=0):
 # --- each fault -----------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("fault", [f for f in CATALOGUE if f not in ("unknown", "out-of-bounds")])
 def test_each_fault_is_named(fault):
     name = mutation.FAULTS.get(fault, ("q4_0",))[0]
@@ -57,6 +58,7 @@ def drawn(fresh, request):
     return draw
 
 
+@pytest.mark.slow
 def test_the_mutation_suite(drawn):
     """Wrong kernels in plain loops, fresh data: at least 95 % named rightly, no right one accused."""
     found, missed = mutation.tried(drawn(mutation.cases, 1))
@@ -66,6 +68,7 @@ def test_the_mutation_suite(drawn):
     assert found["correct", "correct"] == sum(n for (given, _), n in found.items() if given == "correct")
 
 
+@pytest.mark.slow
 def test_a_fault_beside_an_unlisted_difference_is_that_fault_or_unknown(drawn):
     found, missed = mutation.tried(drawn(mutation.mixtures, 1))
     wrongly = [(args, said.text) for args, said, *_ in missed if said.fault != "unknown"]
@@ -113,6 +116,7 @@ def test_every_arithmetic_is_right_and_named(name, arithmetic):
     assert gq.diagnose(y, x, q).ok or not np.isfinite(y).all()  # weights beyond a half
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_llama_cpp_itself_is_right(backend):
     """Real products, of rows of 1e4 noise too; without a claim where all of them are finite."""

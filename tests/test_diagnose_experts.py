@@ -126,6 +126,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 def test_mutants_are_named(fresh):
     """At least 95 in 100; none is called right."""
     missed, tried = [], 0

@@ -39,6 +39,7 @@ def test_the_program_of_the_mutants_is_right(fresh):
     assert all((a == b).all() for a, b in zip((y, h, v), found, strict=True))
 
 
+@pytest.mark.slow
 def test_wrong_programs_are_named(fresh):
     tried, missed = 0, []
     for fault, given_how in [MUTANTS[i] for i in fresh.permutation(len(MUTANTS))[:TRIED]]:
@@ -57,6 +58,7 @@ def test_wrong_programs_are_named(fresh):
     assert len(missed) <= max(1, 0.05 * tried), missed
 
 
+@pytest.mark.slow
 def test_nobody_right_is_accused(fresh, rounds):
     for _ in rounds(2):
         f, x, h0 = drawn(fresh)
@@ -69,6 +71,7 @@ def test_nobody_right_is_accused(fresh, rounds):
         assert gq.diagnose_gru(turned, f, x.swapaxes(0, 1), h0, batch_first=True).ok
 
 
+@pytest.mark.slow
 def test_where_it_began(fresh):
     f, _, _ = cases.fixed(fresh, 30, 3, 6, 8)
     x = cases.inputs(fresh, 12, 3, 6)
@@ -90,6 +93,7 @@ def test_where_it_began(fresh):
     assert found.as_dict()["where"]["stage"] == "rRh"
 
 
+@pytest.mark.slow
 def test_two_mistakes_and_mistakes_of_a_part(fresh):
     f, x, _ = drawn(fresh, 6, 12)
     y, _, _ = program(f, x, carry="stale", bias={"br": 0})
@@ -105,6 +109,7 @@ def test_two_mistakes_and_mistakes_of_a_part(fresh):
     assert not gq.diagnose_gru(other, f, x).ok
 
 
+@pytest.mark.slow
 def test_both_directions(fresh):
     f, _, x = cases.fixed(fresh, 14, 2, 4, 5, both=True)
     y, h = f(x, return_codes=True)

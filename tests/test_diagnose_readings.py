@@ -71,6 +71,7 @@ def kernel(x, q, run=32, parts=None, **how):
 # --- rounding -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0", "q5_1", "q4_K", "q3_K", "q6_K"])
 def test_plus_a_half_and_cut_off(name, shape):
@@ -80,6 +81,7 @@ def test_plus_a_half_and_cut_off(name, shape):
     assert found.fault == "activation-rounding", found.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [np.floor, np.trunc, np.ceil])
 @pytest.mark.parametrize("name", ["q4_K", "q6_K"])
 def test_runs_of_256_cut_off_beside_a_signed_scale(name, rule):
@@ -98,6 +100,7 @@ def test_right_roundings_are_left_alone(name, rule, signed):
         assert found.fault == "correct", found.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("name", ["q4_K", "q5_K", "q2_K"])
 def test_sums_of_runs_of_256_without_their_scale(name, signed):
@@ -111,6 +114,7 @@ def test_sums_of_runs_of_256_without_their_scale(name, signed):
 # --- scales of neighbours -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(10)
 @pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("end", ["itself", "zero", "wraps"])
@@ -170,6 +174,7 @@ def test_six_bits_rightly_put_together():
     assert all(np.array_equal(a, b) for a, b in zip(found, opened(q), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mistake", SIX)
 def test_six_bits_put_together_wrongly(mistake, shape):
@@ -178,6 +183,7 @@ def test_six_bits_put_together_wrongly(mistake, shape):
     assert found.fault == "sub-scale-unpack", found.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_byte_and_shift_of_high_bits_exchanged(shape):
     x, q = some("q3_K", shape, 7)

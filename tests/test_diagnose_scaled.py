@@ -122,6 +122,7 @@ def test_a_unit_that_cuts_off_otherwise_than_the_reference(fresh):
 # --- right kernels --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_right_kernel_is_accused(fresh, request):
     accused = Counter()
     for i in range(1200 if request.config.option.long else 60):

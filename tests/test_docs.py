@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import doctest
 import re
-from pathlib import Path
 
 import pytest
-from scripts import load
-from sources import NUMBERS
+from scripts import ROOT, load
 
 from ggmlq.cpu.amx import permission
 
-ROOT = Path(__file__).parents[1]
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
 table = load("tools", "table")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,6 +26,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
     run_examples(page)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(permission.refused() is not None, reason="there is no matrix unit to be without")
 @pytest.mark.parametrize("name", ["README.md", "docs/tour.md", "docs/cpu.md"])
 def test_examples_run_without_a_matrix_unit(name, tmp_path, monkeypatch, matrix_unit):
@@ -56,28 +54,16 @@ def test_links_and_paths_exist(page):
         assert (ROOT / path).exists(), path
 
 
-def test_the_first_page_begins_with_six_lines_and_stays_one():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    start = lines.index("```python")
-    example = lines[start + 1 : lines.index("```", start)]
-    assert start < 6
-    assert len([line for line in example if line.startswith(">>>")]) == 6
-    assert "gq.open(" in "".join(example)
-    assert len(lines) <= 150
-
-
 def test_the_index_has_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     linked = set(re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, flags=re.MULTILINE))
     assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
-def test_the_notes_have_an_index_and_stay_short():
+def test_the_notes_have_an_index():
     index = (ROOT / "bench" / "notes" / "README.md").read_text()
     linked = re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, flags=re.MULTILINE)
     assert sorted(linked) == [page.name for page in NOTES if page.name != "README.md"]
-    for page in NOTES:
-        assert len(page.read_text().splitlines()) <= 150, page.name
 
 
 def test_all_environment_variables_are_on_one_page():
@@ -92,14 +78,6 @@ def test_all_environment_variables_are_on_one_page():
     used = {name for text in texts for name in re.findall(r"\bGGMLQ_[A-Z0-9_]*[A-Z0-9]_?\b", text)}
     used -= {name for name in used if name.endswith("_") and any(each.startswith(name) for each in listed)}
     assert used == listed
-
-
-def test_the_tour_names_every_command():
-    from ggmlq.cli import command_line
-
-    tour = (ROOT / "docs" / "tour.md").read_text()
-    listed = set(re.findall(r"^    ggmlq ([a-z-]+) ", tour, flags=re.MULTILINE))
-    assert command_line().commands.choices.keys() <= listed
 
 
 def test_commands_of_the_pages_exist():
@@ -161,9 +139,6 @@ def test_claims_count_right():
     assert f"All {sum(isinstance(fmt, BlockFormat) for fmt in FORMATS.values())} block types" in readme
     mistakes = CATALOGUE.keys() - {"correct", "unknown"}
     assert f"which of {len(mistakes)} mistakes" in " ".join(readme.split())
-    scripts = NUMBERS[len([*(ROOT / "docs" / "gallery").glob("*.py")])]
-    assert f"{scripts} scripts" in readme
-    assert f"{scripts.capitalize()} scripts" in (ROOT / "docs" / "gallery.md").read_text()
     text = (ROOT / "docs" / "exactness.md").read_text()
     assert f"gguf-py on random bytes, {len(IN_GGUF_PY)} types" in text
     assert f"{len(ENCODED)} types encode byte for byte" in text

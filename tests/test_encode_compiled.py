@@ -233,6 +233,7 @@ for fmt in [FORMATS[name] for name in sys.argv[2:]]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cpu", "features", "names"),
     [

@@ -99,13 +99,6 @@ def test_ggml_says_the_same_of_importance(libggml):
         assert fmt.needs_imatrix == required(fmt.id), fmt.name
 
 
-@pytest.mark.parametrize("zero", [0.0, -0.0])
-@pytest.mark.parametrize("fmt", GRIDS, ids=by_name)
-def test_zero_blocks_are_zero_bytes(fmt, zero):
-    x = np.full((1, 256), zero, np.float32)
-    assert not encode(x, fmt, np.ones(256, np.float32)).view(np.uint8).any()
-
-
 # Error of normal rows in percent of their root mean square, as ggml's own encoders have it.
 @pytest.mark.parametrize(
     ("name", "percent"),

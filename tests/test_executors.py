@@ -104,6 +104,7 @@ def test_a_tensor_that_cannot_be_converted_leaves_nothing(tmp_path, fresh, pool,
     assert (tmp_path / "out.gguf").read_bytes() == b"before"
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_is_replaced(tmp_path, fresh, small):
     model(tmp_path / "in.gguf", fresh)
     gq.convert.quantize(tmp_path / "in.gguf", tmp_path / "alone.gguf", "q8_0")
@@ -128,6 +129,7 @@ def half_a_message():
     return b"so much"
 
 
+@pytest.mark.slow
 def test_workers_killed_in_the_middle_of_a_message(monkeypatch):
     """The thread that reads it ends, for which the end of the process waits."""
     heard, receive = threading.Event(), Connection._recv
@@ -147,6 +149,7 @@ def test_workers_killed_in_the_middle_of_a_message(monkeypatch):
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_a_tensor_that_kills_whoever_touches_it_is_named(tmp_path, fresh):
     model(tmp_path / "in.gguf", fresh)
     (tmp_path / "marks").mkdir()
@@ -272,6 +275,7 @@ def test_the_command_takes_workers(tmp_path, fresh, capsys):
     assert a == b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_leaves_neither_files_nor_workers(tmp_path, fresh, number):
     x = fresh.standard_normal((4096, 4096), np.float32)

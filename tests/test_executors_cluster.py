@@ -15,6 +15,8 @@ from executors import importance, model, sabotage
 import ggmlq as gq
 from ggmlq.tasks import pools, rows
 
+pytestmark = pytest.mark.slow
+
 needs_dask = pytest.mark.skipif(
     find_spec("distributed") is None, reason="dask's distributed is not installed: pip install distributed"
 )

@@ -84,6 +84,7 @@ def short(monkeypatch):
     monkeypatch.setattr(judge, "TIMED", (1, 16, 64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SOLUTIONS)
 def test_each_can_be_solved(number, capsys):
     filled(number, *SOLUTIONS[number])["test_linear"]()

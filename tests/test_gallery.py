@@ -55,6 +55,7 @@ def run(script, folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SAID)
 def test_it_runs_and_leaves_nothing(script, tmp_path):
     if script in NEEDS and not has(NEEDS[script]):
@@ -71,6 +72,7 @@ def test_all_are_here_and_on_their_page():
     assert scripts == set(re.findall(r"\(gallery/(\w+)\.py\)", (ROOT / "docs" / "gallery.md").read_text()))
 
 
+@pytest.mark.slow
 def test_the_whole_model_is_that_of_the_library(tmp_path):
     """A page of NumPy and ``gq.model`` give the same greedy tokens while the best one has a margin."""
     model = family_model(tmp_path / "own.gguf", "llama3", seed=5)
@@ -84,6 +86,7 @@ def test_the_whole_model_is_that_of_the_library(tmp_path):
     assert len(said.split("generated: [")[1].split("]")[0].split(",")) <= 3
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own(fresh, tmp_path):
     names = [f"blk.{i}.ffn_up.weight" for i in range(3)]
     tensors = {name: fresh.standard_normal((32 * (i + 1), 256), np.float32) for i, name in enumerate(names)}

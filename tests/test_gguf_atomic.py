@@ -129,6 +129,7 @@ SAVE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 @pytest.mark.parametrize("kind", ["file", "set"])
 def test_a_kill_leaves_a_whole_model(tmp_path, kind):

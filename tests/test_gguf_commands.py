@@ -185,15 +185,6 @@ def test_show_a_block_as_text(run, path):
     assert run("show", path, "empty")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "args", [["nope"], ["q4_0", "--block", "48"], ["empty", "--block", "0"], ["one", "--rows", "0:1"]]
-)
-def test_show_what_is_not_there(run, path, args):
-    status, _, err = run("show", path, *args)
-    assert status == 2
-    assert err.startswith("ggmlq show: ")
-
-
 @pytest.mark.parametrize("rows", ["1", "a:b", "-1:2", "1:2:3"])
 def test_show_rows_that_are_none(run, path, rows):
     with pytest.raises(SystemExit, match="2"):

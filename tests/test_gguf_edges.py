@@ -7,7 +7,6 @@ import errno
 import os
 import pickle
 import sys
-import threading
 import weakref
 from collections.abc import Mapping
 
@@ -147,29 +146,6 @@ def test_validate_without_an_architecture_that_decodes(tmp_path, kind):
     assert [(f.severity, f.where[: len(expected[1])]) for f in found] == [expected]
 
 
-def test_closing_while_others_read(tmp_path):
-    (tmp_path / "m.gguf").write_bytes(gb.small())
-    raised = []
-
-    def look(f):
-        try:
-            while True:
-                f["w"], f["s"], f.metadata["u8"], len(f), f.get("nope"), repr(f)
-        except BaseException as error:
-            raised.append(error)
-
-    for _ in range(30):
-        f = gq.open(tmp_path / "m.gguf")
-        threads = [threading.Thread(target=look, args=(f,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        f.close()
-        for thread in threads:
-            thread.join()
-    assert len(raised) == 90
-    assert {(type(error), "is closed" in str(error)) for error in raised} == {(gq.GGUFError, True)}
-
-
 def test_a_file_that_closes_between_two_steps(tmp_path, monkeypatch):
     (tmp_path / "m.gguf").write_bytes(gb.small())
     f = gq.open(tmp_path / "m.gguf")
@@ -254,20 +230,3 @@ def test_too_many_open_files_are_named(tmp_path, monkeypatch):
 
 
 # --- what errors say ------------------------------------------------------------------------
-
-
-def test_errors_say_which_argument_and_the_way_out(tmp_path):
-    path = tmp_path / "m.gguf"
-    for tensors in (5, [X]):
-        with pytest.raises(gq.GGUFError, match=r"tensors, which are a dict of names \(str\) and arrays"):
-            gq.save(path, tensors)
-    for values in (5, ["k"]):
-        with pytest.raises(gq.GGUFError, match=r"metadata, which are a dict of keys \(str\) and values"):
-            gq.save(path, {}, values)
-    with pytest.raises(gq.GGUFError, match=r"mixes int, list.*flatten the list"):
-        gq.save(path, {}, {"k": [1, [2]]})
-    with pytest.raises(gq.GGMLQError, match="got int for the path; the path comes first"):
-        gq.save(5, {})
-    path.write_bytes(B.file(version=99))
-    with pytest.raises(gq.GGUFError, match=r"has version 99; .*update it"):
-        gq.open(path)

@@ -64,6 +64,7 @@ def test_linear(name, fresh):
     assert gq.nmse(y, gq.reference.linear(back, q.T)) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "iq3_s", "f16", "f32"])
 @pytest.mark.parametrize("rung", gq.kernels("linear", device="cpu"), ids=lambda rung: rung.name)
@@ -85,6 +86,7 @@ SCALED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(6)
 @pytest.mark.parametrize("case", range(len(SCALED)))
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 from emulated_gpu import put_emulated
 from fake_cupy import Device, DeviceArray, on_device
@@ -15,11 +15,10 @@ from fake_cupy import Device, DeviceArray, on_device
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.activations import floats, layers
-from ggmlq.cuda.attention import call, lengths
+from ggmlq.cuda.activations import layers
+from ggmlq.cuda.attention import call
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.quantize import rows
 from ggmlq.ops.rotation import Rotation, hadamard
 
 REFUSE = device.refuse_capture
@@ -37,8 +36,6 @@ def card(monkeypatch):
     state.recorded, state.calls = [], []
     state.cupy.asarray = lambda x, dtype=None: on_device(np.asarray(x, dtype))
     state.cupy.minimum, state.cupy.maximum = np.minimum, np.maximum
-    for module in (rows, floats, layers, lengths):
-        monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     monkeypatch.setattr(device, "named", lambda name: Device(0))
     monkeypatch.setattr(device, "upload", lambda array, name: on_device(array))
     monkeypatch.setattr(device, "refuse_capture", REFUSE)

@@ -52,6 +52,7 @@ def test_a_rung_is_named_by_its_file(fake):
 
 
 def test_the_highest_that_does_not_refuse(fake):
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     assert choose(problem(Q4_0)) is fake["fast"]
     assert choose(problem(Q8_0)) is fake["slow"]
     assert choose(problem(Q4_0, "cuda")).device == "cuda"
@@ -78,6 +79,7 @@ def test_linear_runs_the_chosen_one(fake):
 
 
 def test_the_list_goes_up_and_is_filtered(fake):
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     names = [rung.name for rung in gq.kernels(device="cpu")]
     assert names[0] == "cpu:naive"
     assert names[-2:] == ["cpu:slow", "cpu:fast"]
@@ -147,6 +149,7 @@ def test_another_operation_has_a_ladder(sorting):
 
 
 def test_another_operation_is_refused_in_its_own_words(sorting):
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     for asked, words in [
         (sorting(3, True, device="cpu"), r"sorting\[3, falling, cpu\].*cpu:bubble: only rises"),
         (sorting(3, device="cuda"), r"sorting\[3, cuda\].*no kernel for cuda arrays; .* host arrays move"),

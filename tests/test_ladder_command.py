@@ -42,6 +42,7 @@ def test_the_roofs_of_this_cpu(monkeypatch):
     assert rates["q8"] > 0.7 * rates["f32"], rates
 
 
+@pytest.mark.slow
 def test_every_rung_is_right_and_timed(capsys, fresh):
     name = str(fresh.choice(["q4_0", "q8_0", "q4_K", "q6_K", "f16"]))
     rows = sorted(fresh.integers(1, 20, 2).tolist())

@@ -123,6 +123,7 @@ def test_nodes_with_other_experts(model_file, fresh):
     assert not np.allclose(other["ffn_moe_out-1"], right["ffn_moe_out-1"])
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("family", NAMES)
 def test_kernels_are_as_far_from_exact_as_eight_bits(model_file, fresh, family):
@@ -382,7 +383,7 @@ def test_what_is_wrong_with_a_file(model_file, tmp_path):
 
 @pytest.fixture(scope="module")
 def speaks():
-    """The path of the tiny model that tools/speak_train.py trained on our pages."""
+    """The path of a tiny model that was trained on our pages."""
     return Path(__file__).parent / "golden" / "speaks.gguf"
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,22 +88,7 @@ def test_every_rung_of_the_cpu_takes_a_new_type(fmt, m, fresh):
     assert gq.nmse(x @ q.T, gq.reference.linear(x, q)) < 1e-3
 
 
-def simulated(script, *arguments):
-    """A program of its own, for Numba chooses its simulator when it is imported."""
-    command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)]
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-
-
-def test_strips_of_new_types_hold_their_weights(fresh):
-    simulated("simulated_packed.py", fresh.integers(1 << 30), "x3_0,17,96", "x5_K,2,256")
-
-
-def test_what_a_warp_of_gemv_makes_of_new_types(fresh):
-    simulated("simulated_warp.py", fresh.integers(1 << 30), "x3_0,1,2", "x5_K,2,1")
-
-
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @made_up
 def test_wgmma_and_gemv_assemble_for_a_new_type(fmt, fresh):

@@ -13,6 +13,8 @@ from ggmlq.check import page as check_page
 from ggmlq.diff.page import page as diff_page
 from ggmlq.trace import page as trace_page
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("jinja2", reason="Jinja2 is not installed (extra report)")
 if browser.found() is None:
     pytest.skip(

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 KNOWN = ("3.14", "3.13", "3.12", "3.11")  # newest first
 ALL = os.environ.get("GGMLQ_PLAIN") == "all"
@@ -36,24 +38,6 @@ assert not [name for name in sys.argv[1:] if importlib.util.find_spec(name)]
 path = os.path.join(tempfile.mkdtemp(), "first.gguf")
 gq.save(path, {"w": gq.quantize(np.eye(4, 256, dtype=np.float32), "q4_K")})
 print(gq.open(path), np.ones((1, 256), np.float32) @ gq.open(path)["w"].T)
-"""
-KERNELS = """
-import ggmlq as gq
-print(gq.kernels())
-assert {rung.device for rung in gq.kernels()} == {"cpu", "cuda"}
-assert [rung for rung in gq.kernels(device="cuda")]
-"""
-WITHOUT = """
-import ggmlq as gq
-from ggmlq.llama import Bridge
-q = gq.quantize([[1.0] * 32], "q8_0")
-for call in (lambda: q.to("cuda"), Bridge):
-    try:
-        call()
-    except gq.GGMLQError as error:
-        print(error)
-    else:
-        raise SystemExit("there is something here after all")
 """
 
 
@@ -123,18 +107,6 @@ def test_open_multiply_print(plain):
 
 def test_the_readme(plain):
     plain("python", *STRICT, "-c", README, str(ROOT / "README.md"))
-
-
-def test_all_kernels_have_their_line(plain):
-    said = plain("python", *STRICT, "-c", KERNELS)
-    assert "cpu:panels" in said
-    assert "cuda:wgmma" in said
-
-
-def test_what_is_not_there_is_named(plain):
-    said = plain("python", *STRICT, "-c", WITHOUT)
-    assert "cupy-cuda13x" in said
-    assert "llama-cpp-python" in said
 
 
 def test_the_command(plain):

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
 from scripts import ROOT, load
 
@@ -24,6 +24,7 @@ SMALL, DRAWN = 30, 3  # of so many small kernels so many: each is compiled in le
 MACHINES = [*(level.folder for level in LEVELS), "sm_90", "ptx"]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_kernels_compiled_again_have_the_bytes_of_the_pack(machine, fresh):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import llvmlite.binding as llvm
 import pytest
-from scripts import ROOT, load
+from scripts import load
 
 from ggmlq.cpu.machine import features, loading, served
 from ggmlq.cpu.machine.levels import LEVELS, best
@@ -132,31 +129,3 @@ def test_the_dot_product_counts_though_llvm_does_not_name_it(monkeypatch, cpu, t
     monkeypatch.setattr(features, "cpu_name", lambda: cpu)
     monkeypatch.setattr(features, "_hwcap", lambda: told)
     assert features._lacks_dotprod(frozenset({"neon"}), "+neon,+fp-armv8,-sve") is there
-
-
-MADE = """
-import sys
-sys.path.insert(0, "tools")
-from _compile_cpu import LEVELS, compiled
-from _kernels_cpu import wanted
-level = next(level for level in LEVELS if level.folder == sys.argv[1])
-one = next(each for each in wanted((level,)) if "doer" in str(each.origin))
-if __name__ == "__main__":
-    ((_, code),) = compiled([one], 1)
-    print(code.hex())
-"""
-
-
-def test_any_machine_makes_it(tmp_path, objects):
-    """A kernel, compiled here for a machine that this one need not be."""
-    script = tmp_path / "made.py"
-    script.write_text(MADE)
-    done = subprocess.run(
-        [sys.executable, script, "arm64-dotprod"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    code = bytes.fromhex(done.stdout.split()[-1])[: -loading.SEAL]
-    assert struct.unpack_from("<H", code, 18) == (183,)
-    assert needed(code) <= {*loading.OUTER}
-    assert has(code, LSE)

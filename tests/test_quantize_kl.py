@@ -26,6 +26,7 @@ def original(fresh, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_limit_holds_on_text_held_back(original, fresh, tmp_path, capsys):
     text, out, limit = tmp_path / "text.txt", tmp_path / "out.gguf", float(10 ** fresh.uniform(-2.7, -1.3))
     words = ["quantize", str(original), str(out), "--kl", str(limit), "--text", str(text), *TYPES]

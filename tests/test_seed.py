@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TESTS = """
 import os, pytest
 @pytest.mark.parametrize("i", range(6))
@@ -27,18 +29,6 @@ def test_some(letter, number):
 """
 
 CONFTEST = ("conftest.py", "meter.py", "drawing.py", "not_run.py")
-SKIPPED = """
-import pytest
-@pytest.mark.parametrize("i", range(40))
-def test_few(i):
-    pytest.skip(f"why {i}")
-@pytest.mark.parametrize("i", range(6))
-def test_torch(i):
-    pytest.skip("torch is not installed" + ": a page" * (i % 2))
-""" + "".join(
-    f"@pytest.mark.drawn(2)\n@pytest.mark.parametrize('i', range(16))\ndef test_{name}(i): pass\n"
-    for name in "abc"
-)
 
 
 def drawn(folder, *options):
@@ -63,23 +53,48 @@ def drawn(folder, *options):
     return seed, found | {*taken}
 
 
-def test_what_did_not_run_takes_a_few_lines(tmp_path):
-    """Reasons of a kind share a line, rare ones the last; a file has them all, with the tests."""
+FAST = """
+[pytest]
+addopts = -m "not slow"
+testpaths = .
+markers =
+    slow: slow
+    drawn(n): drawn
+"""
+CASES = """
+import pytest
+@pytest.mark.slow
+@pytest.mark.parametrize("i", range(2))
+def test_slow(i): pass
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("i", range(8))
+def test_some(i): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ((), 3),
+        (("--slow",), 5),
+        (("--all",), 10),
+        (("-m", "slow"), 2),
+        (("test_it.py",), 8),
+        (("--draw", "5"), 3),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_the_fast_set_and_more(options, count, tmp_path):
+    """All folders: drawn cases, and slow ones with --slow; chosen tests: all that are not slow."""
     for name in CONFTEST:
         shutil.copy(Path(__file__).with_name(name), tmp_path)
-    (tmp_path / "test_it.py").write_text(SKIPPED)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--draw", "5", str(tmp_path)]
-    short = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    lines = [line for line in short.splitlines() if "did not run" in line]
-    assert lines[0] == "42 tests did not run: cases that --draw left out (3 reasons)"
-    assert lines[1] == "6 tests did not run: torch is not installed (2 reasons)"
-    assert lines[-1] == "31 tests did not run: for 31 rarer reasons"
-    assert len(lines) == 12
-    assert re.search(r"^\d+ passed, 46 skipped", short.splitlines()[-1])
-    path = re.search(r"all 45 reasons: with -v, and with their tests in (.*)", short)[1]
-    kept = (tmp_path / path).read_text()
-    assert "1 tests did not run: why 7\n    test_it.py::test_few[7]\n" in kept
-    assert re.search("14 tests did not run: cases of test_it.py::test_b.*; it drew", kept)
+    (tmp_path / "test_it.py").write_text(CASES)
+    (tmp_path / "pytest.ini").write_text(FAST)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"(\d+) passed", said)[1] == str(count)
+    assert ("2 tests did not run: marked slow; --slow runs them, and benchmarks" in said) is (count in (3, 8))
 
 
 def test_one_seed_in_all_processes(tmp_path):

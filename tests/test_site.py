@@ -13,11 +13,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from scripts import load
 
 import ggmlq
 from ggmlq.arrays.members import public
 from ggmlq.cli import command_line
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 CLASSES = {
@@ -119,42 +120,3 @@ def every_page_command_and_name_is_there(pages, folder):
     assert {"ggmlq.model.Model.generate", "ggmlq.torch.Linear.dequantize", "ggmlq.torch.load_"} <= described
     often = ("close", "path", "keys", "items", "get", "byteorder", "version", "alignment", "select")
     assert {f"ggmlq.gguf.GGUFFile.{name}" for name in often} <= described
-
-
-def test_a_folder_of_others_is_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    command = [sys.executable, ROOT / "tools" / "site_pages.py", tmp_path]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "name another folder" in done.stderr
-    assert (tmp_path / "mine.txt").read_text() == "mine"
-
-
-@pytest.fixture
-def small(tmp_path, monkeypatch):
-    """The module of pages over a tree of a few pages, whose gallery has two scripts."""
-    tree, made = tmp_path / "tree", load("tools", "site_pages")
-    (tree / "docs" / "gallery").mkdir(parents=True)
-    for name in (*made.FIRST, "docs/README.md"):
-        (tree / name).write_text("# Page\n")
-    (tree / "docs" / "gallery.md").write_text("[a](gallery/a.py) [b](gallery/b.py)")
-    needy = '"""A.\n\nWords.\n"""\n\nimport os\nimport no_torch.nn\nfrom no_diffusers import x\n'
-    (tree / "docs" / "gallery" / "a.py").write_text(needy)
-    (tree / "docs" / "gallery" / "b.py").write_text('"""B.\n"""\n\nimport sys\n\nsys.exit(f"{1}{2}")\n')
-    monkeypatch.setattr(made, "ROOT", tree)
-    for name in ("write_commands", "write_reference", "write_book"):
-        monkeypatch.setattr(made, name, lambda folder: None)
-    return made
-
-
-def test_a_script_that_lacks_packages_says_so_and_a_failed_run_can_be_repeated(small, tmp_path):
-    pages = tmp_path / "build" / "pages"
-    for _ in range(2):
-        with pytest.raises(SystemExit, match=r"b\.py: it ends with 1\n12"):
-            small.lay_out(pages)
-    (small.ROOT / "docs" / "gallery" / "b.py").write_text('"""B.\n"""\n\nprint(f"{1}{2}")\n')
-    small.lay_out(pages)
-    assert "It prints:\n\n````text\n12\n" in (pages / "gallery" / "b.md").read_text()
-    said = (pages / "gallery" / "a.md").read_text()
-    assert said.endswith("; not installed: no_diffusers, no_torch.\n")

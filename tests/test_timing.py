@@ -123,8 +123,8 @@ def test_reading():
 
 
 def test_probes_become_machine_code():
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
-    pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test or cuda)")
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
     from ggmlq.testing import probes
 
     for kernel, word in ((probes.reader(), "ld.global.nc.v4"), (probes.sleeper(), "globaltimer")):

@@ -203,7 +203,7 @@ def test_a_damaged_entry_of_the_cache_is_as_good_as_none(place, timed):
 
 
 with_rungs = pytest.mark.skipif(
-    not missing.has("numba_cuda"), reason="numba-cuda is not installed (extra test or cuda)"
+    not missing.has("numba_cuda"), reason="numba-cuda is not installed (extra test-cuda)"
 )
 
 

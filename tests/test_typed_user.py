@@ -95,8 +95,9 @@ def project(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_mypy_knows_what_comes(project):
-    pytest.importorskip("mypy", reason="mypy is not installed")
+    pytest.importorskip("mypy", reason="mypy is not installed (extra lint)")
     command = [
         sys.executable,
         "-m",
@@ -116,6 +117,7 @@ def test_mypy_knows_what_comes(project):
     assert sorted({int(line.split(":")[1]) for line in said}) == [*range(5, 12)], done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_pyright_knows_what_comes(project):
     if importlib.util.find_spec("pyright") is None or shutil.which("node") is None:
         pytest.skip("pyright needs its package and node, and they are not both here: pip install pyright")

@@ -3,28 +3,59 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from types import SimpleNamespace
 
 import numpy as np
-from fake_cupy import on_device
-from launched_kernels import put_card
+from fake_cupy import DeviceArray, on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq.base import devices
-from ggmlq.cuda.machine import device, launch, submit
+from ggmlq.cuda.machine import device, launch, submit, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch import ladder
+from ggmlq.dispatch.card import Card
 from ggmlq.formats import FORMATS
 from ggmlq.ops import warm_device
 from ggmlq.ops.linear import of_bits
 
 CALL, N, K = Kernel.__call__, 384, 1024
+H200 = Card("NVIDIA H200", (9, 0), 132, 227 << 10)
+
+
+def put_card(monkeypatch):
+    """Pretend to have an H200, on which kernels do nothing."""
+    for op in ("linear", "scaled_linear", "expert_linear"):
+        ladder.rungs(op, "cuda")  # imported before: they take device.cupy by its name
+    state, card = put_gpu(monkeypatch), H200
+
+    def made(function):
+        return lambda *given, **more: function(*given, **more).view(DeviceArray)
+
+    for word in ("empty", "zeros", "zeros_like", "ascontiguousarray", "concatenate"):
+        setattr(state.cupy, word, made(getattr(np, word)))
+    state.cupy.cuda.device = SimpleNamespace(get_cublas_handle=lambda: 0)
+    driver = device.driver()
+    gpu = SimpleNamespace(**vars(driver), array=DeviceArray, empty=state.cupy.empty)
+    gpu.card = lambda index: card
+    monkeypatch.setitem(sys.modules, "cupy", state.cupy)
+    monkeypatch.setattr(device, "_usable", [state.cupy])
+    monkeypatch.setattr(device, "driver", lambda: gpu)
+    monkeypatch.setattr(device, "card", lambda: card)
+    monkeypatch.setattr(device, "card_of", lambda index: card)
+    monkeypatch.setattr(device, "cublas", lambda: SimpleNamespace(gemmEx=lambda *given: None))
+    monkeypatch.setattr(device, "_cublas_problem", lambda: None)  # an answer may be remembered from before
+    monkeypatch.setattr(device, "_attribute", lambda which, index: card.shared)
+    monkeypatch.setattr(device, "driver_version", lambda: 13000)
+    monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)
+    monkeypatch.setattr(tensor_maps, "map_array", lambda box: on_device(np.zeros(128, np.uint8)))
+    monkeypatch.setattr(devices, "cuda_device", lambda: device)
 
 
 def put_driver(monkeypatch):
     """An H200 that remembers launches: grid, block, shared memory, stream, all words of the arguments."""
-    put_card(monkeypatch, "NVIDIA H200")
+    put_card(monkeypatch)
     state = SimpleNamespace(launches=[], memory=[], stream=device.driver().stream(0), lock=threading.Lock())
     kernels = []
 

@@ -21,9 +21,12 @@ from ggmlq.errors import LibraryFailedError, UnsupportedError
 from ggmlq.llama import Bridge, process
 from ggmlq.testing.rows import rows
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc, which Linux has"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc, which Linux has"
+    ),
+]
 
 
 # An interrupt may come while the interpreter collects an object: it is then reported, not raised, and what

@@ -12,7 +12,10 @@ import pytest
 
 import ggmlq as gq
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="streams and signals as Unix has them")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name == "nt", reason="streams and signals as Unix has them"),
+]
 ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 COMMAND = [sys.executable, "-m", "ggmlq"]

@@ -94,6 +94,7 @@ def test_what_the_limits_allow_is_read(tmp_path, monkeypatch):
         gq.open(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [limits.KEYS, limits.TENSORS])
 def test_many_keys_and_tensors(tmp_path, monkeypatch, what):
     monkeypatch.setitem(limits.LIMITS, what, 3)
@@ -108,6 +109,7 @@ def test_many_keys_and_tensors(tmp_path, monkeypatch, what):
         gq.open(tmp_path / "m.gguf")
 
 
+@pytest.mark.slow
 @LINUX
 def test_the_dearest_header_that_is_read(tmp_path):
     """As many arrays in an array as are allowed, in little memory."""

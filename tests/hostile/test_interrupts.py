@@ -24,6 +24,8 @@ from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.memory import atomic_add, atomic_load
 
+pytestmark = pytest.mark.slow
+
 AGAIN = 0.2  # seconds until another alarm: one that falls into a finalizer is lost
 main = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")
 

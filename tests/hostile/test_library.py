@@ -16,9 +16,12 @@ from ggmlq.cli import main
 from ggmlq.errors import LibraryFailedError
 from ggmlq.testing.rows import rows
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc, which Linux has"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc, which Linux has"
+    ),
+]
 
 LATE = "gave no answer in"
 FAILS = {  # trouble: what is said of it

@@ -66,6 +66,7 @@ def test_what_is_made_may_prepare_and_drop():
     assert q.prepared_copy(len) is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_child_forked_while_a_thread_prepares(rounds):

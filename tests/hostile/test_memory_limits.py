@@ -17,6 +17,8 @@ from ggmlq.cpu.machine.memory import atomic_add
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.errors import HostMemoryError
 
+pytestmark = pytest.mark.slow
+
 resource = pytest.importorskip("resource", reason="this system cannot limit a process's memory")
 
 # One process, many limits: a soft limit can be raised again. Weights and warm code come first.

@@ -334,19 +334,6 @@ def test_a_type_that_keeps_dying_is_left_alone(check):
     assert "3 cases of q4_0 failed before; the rest is not tried" in out
 
 
-def test_a_hang_is_told(check):
-    status, out, _ = check("--types", "q4_0", "--shapes", "1x8x32", "--timeout", 2, fault="hang")
-    assert status == 1
-    assert "gave no answer in 2 s" in out
-
-
-def test_a_failure_status_is_told(check):
-    status, out, _ = check("--types", "q4_0", "--shapes", "1x8x32", fault="status")
-    assert status == 1
-    assert "FAILED" in out
-    assert "returned status -1" in out
-
-
 def test_json_is_the_whole_report(check):
     status, out, _ = check(*SMALL, "--json", "--time", 2)
     report = json.loads(out)

@@ -161,7 +161,7 @@ def test_the_same_tokens_where_a_margin_is_large(libllama, fresh, tmp_path):
 
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "q4_0"])
 def test_a_trained_model_says_the_same(libllama, cache):
-    """Greedy text of 200 tokens, from the model that tools/speak_train.py trained."""
+    """Greedy text of 200 tokens, from the tiny model that was trained for it."""
     path = Path(__file__).parents[1] / "golden" / "speaks.gguf"
     m = gq.model.load(path, cache=cache)
     tokens = m.tokenizer.encode(SPOKEN)

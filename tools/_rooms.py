@@ -1,26 +1,21 @@
-"""Rooms of the house: how many there are, which import which, and which imports run up or in a circle.
-
-    python tools/rooms.py                          # the whole house, ggmlq/cuda and ggmlq/cpu
-    python tools/rooms.py --place ggmlq/gguf       # one folder
-    python tools/rooms.py --place ggmlq/cuda --json
+"""Rooms of the house, the imports between them, and those that run up or in a circle.
 
 A **room** is a file or a folder of the place, drawn as one. The rooms of the whole house are tools, bench,
 and the files and folders of ggmlq. An ``__init__.py`` is no room where it only hands names on, in at most
 40 lines beside its docstring. An **arrow** leads from room A to room B where some file of A imports one of
-B, in functions and under ``TYPE_CHECKING`` too. An import by a string, ``import_module``, is no arrow: a
-lower room loads by it what registers with its hook, and the front every name that it has; ``SHOWN`` names
-such an import that type checkers need to see as well. A **circle** is a set of files that import each other
-in a loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
+B, in functions and under ``TYPE_CHECKING`` too. A **circle** is a set of files that import each other in a
+loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
 chain of rooms.
+
+An import **by name** is a call, ``import_module("ggmlq.trace")`` or ``cuda_module("quantize")``: it is no
+arrow, for a lower room loads by it what registers with its hook. It runs up where the rooms with it and
+the arrows have a loop.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import gc
-import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -31,7 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("ggmlq", "tools", "bench")
 HOUSE = ""  # the place that is the whole house
 PLACES = (HOUSE, "ggmlq/cuda", "ggmlq/cpu")
-SHOWN = {("ggmlq/__init__.py", "ggmlq/torch/__init__.py")}  # that room is written with the front's own names
+BY_NAME = {"import_module": "", "cuda_module": "ggmlq.cuda."}  # functions, and the package of their names
+# An import for type checkers, as good as by name: that room is written with the front's own names.
+SHOWN = {("ggmlq/__init__.py", "ggmlq/torch/__init__.py")}
 SHORT = 40  # lines of an __init__.py that hands names on
 
 Graph = Mapping[str, Iterable[str]]
@@ -48,6 +45,9 @@ class Import(NamedTuple):
         return f"{self.source}:{self.line} -> {self.target}"
 
 
+Arrows = dict[tuple[str, str], list[Import]]
+
+
 class Tree:
     """All Python files of the repository but tests, and their imports of each other."""
 
@@ -59,7 +59,10 @@ class Tree:
         self.syntax = {file: ast.parse(text) for file, text in self.text.items()}
         gc.freeze()  # otherwise each collection walks through all nodes
         gc.enable()
-        self.imports = sorted({step for file in self.syntax for step in self._imports_of(file)})
+        steps = {step for file in self.syntax for step in self._imports_of(file)}
+        shown = {step for step in steps if (step.source, step.target) in SHOWN}
+        self.imports = sorted(steps - shown)
+        self.by_name = sorted({step for file in self.syntax for step in self._imports_by_name(file)} | shown)
 
     @cached_property
     def modules(self) -> dict[str, str]:
@@ -76,9 +79,21 @@ class Tree:
                 names = [f"{base}.{alias.name}" for alias in node.names]
             else:
                 continue
-            targets = {target for name in names if (target := self._file_of(name, file))}
-            targets -= {file, *(b for a, b in SHOWN if a == file)}
+            targets = {target for name in names if (target := self._file_of(name, file))} - {file}
             yield from (Import(file, node.lineno, target) for target in targets)
+
+    def _imports_by_name(self, file: str) -> Iterator[Import]:
+        """Imports by name of the package's files; names that are put together at run time are left out."""
+        if _top(file) != "ggmlq" or not any(f"{function}(" in self.text[file] for function in BY_NAME):
+            return
+        for node in ast.walk(self.syntax[file]):
+            if not (isinstance(node, ast.Call) and node.args):
+                continue
+            function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            name = _literal(node.args[0], file) if function in BY_NAME else None
+            target = self.modules.get(f"{BY_NAME[function]}{name}") if name else None
+            if target and target != file:
+                yield Import(file, node.lineno, target)
 
     def _file_of(self, name: str, importer: str) -> str | None:
         """The file of a module, or of the module that a name is in; scripts see the files beside them."""
@@ -117,13 +132,18 @@ class Tree:
     def plan(self, place: str) -> Plan:
         """The rooms of a place and their arrows."""
         rooms = {room for file in self.syntax if (room := self.room(file, place))}
+        inside = [circle for circle in self.circles if all(self.room(file, place) for file in circle)]
+        arrows, by_name = self._arrows(self.imports, place), self._arrows(self.by_name, place)
+        return Plan(place, sorted(rooms), arrows, by_name, inside)
+
+    def _arrows(self, steps: Iterable[Import], place: str) -> Arrows:
+        """Pairs of rooms with the imports behind each."""
         arrows = defaultdict(list)
-        for step in self.imports:
+        for step in steps:
             a, b = self.room(step.source, place), self.room(step.target, place)
             if a and b and a != b:
                 arrows[a, b].append(step)
-        inside = [circle for circle in self.circles if all(self.room(file, place) for file in circle)]
-        return Plan(place, sorted(rooms), dict(arrows), inside)
+        return dict(arrows)
 
 
 class Plan:
@@ -133,10 +153,17 @@ class Plan:
         self,
         place: str,
         rooms: list[str],
-        arrows: dict[tuple[str, str], list[Import]],
+        arrows: Arrows,
+        by_name: Arrows,
         circles: list[list[str]],
     ) -> None:
-        self.place, self.rooms, self.arrows, self.circles = place, rooms, arrows, circles
+        self.place, self.rooms, self.arrows, self.by_name, self.circles = (
+            place,
+            rooms,
+            arrows,
+            by_name,
+            circles,
+        )
 
     @cached_property
     def up(self) -> list[tuple[str, str]]:
@@ -162,6 +189,17 @@ class Plan:
     def _leaving(self, room: str, rest: set[str]) -> list[tuple[str, str]]:
         return [(a, b) for a, b in self.arrows if a == room and b in rest]
 
+    @cached_property
+    def up_by_name(self) -> dict[tuple[str, str], list[Import]]:
+        """Imports by name that run up: added one after the other, each would close a loop of rooms."""
+        graph, up = self._graph(self.up), {}
+        for (a, b), steps in sorted(self.by_name.items()):
+            if _reaches(graph, b, a):
+                up[a, b] = steps
+            else:
+                graph[a].append(b)
+        return up
+
     def _weight(self, arrow: tuple[str, str]) -> int:
         return len(self.arrows[arrow])
 
@@ -181,10 +219,13 @@ class Plan:
 
     def facts(self) -> dict[str, object]:
         """Everything that --json prints."""
-        up = [{"from": a, "to": b, "imports": [str(step) for step in self.arrows[a, b]]} for a, b in self.up]
+        listed = lambda arrows: [
+            {"from": a, "to": b, "imports": [str(step) for step in steps]} for (a, b), steps in arrows
+        ]
         return {
             "place": self.place or "house", "rooms": self.rooms, "arrows": len(self.arrows),
-            "up": up, "circles": self.circles, "floors": self.floors,
+            "up": listed((arrow, self.arrows[arrow]) for arrow in self.up),
+            "up by name": listed(self.up_by_name.items()), "circles": self.circles, "floors": self.floors,
         }  # fmt: skip
 
 
@@ -238,6 +279,31 @@ def components(graph: Graph) -> list[list[str]]:
     return parts
 
 
+def _reaches(graph: Graph, start: str, end: str) -> bool:
+    """True where arrows lead from one room to another."""
+    seen, waiting = {start}, [start]
+    while waiting and end not in seen:
+        new = {*graph.get(waiting.pop(), ())} - seen
+        seen |= new
+        waiting += new
+    return end in seen
+
+
+def _literal(node: ast.expr, file: str) -> str | None:
+    """The name of a module as it stands in a call, with the parts that a file knows of its own name."""
+    package = ".".join(file.split("/")[:-1])
+    known = {"__package__.partition('.')[0]": "ggmlq", "__package__": package}
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    words = [
+        part.value if isinstance(part, ast.Constant) else known.get(ast.unparse(getattr(part, "value", part)))
+        for part in parts
+    ]
+    if not all(isinstance(word, str) for word in words):
+        return None
+    name = "".join(words)
+    return f"{package}{name}" if name.startswith(".") else name
+
+
 def _top(path: str) -> str:
     return path.split("/", maxsplit=1)[0]
 
@@ -254,34 +320,3 @@ def _base(file: str, node: ast.ImportFrom) -> str:
     folder = file.split("/")[:-1]
     above = folder[: len(folder) - node.level + 1] if node.level else []
     return ".".join([*above, *([node.module] if node.module else [])])
-
-
-def table(plans: list[Plan]) -> str:
-    """The figures of places, and below them every arrow up and every circle."""
-    lines = [f"{'place':14}{'rooms':>7}{'arrows':>8}{'up':>4}{'circles':>9}{'floors':>8}"]
-    for p in plans:
-        counts = f"{len(p.rooms):7}{len(p.arrows):8}{len(p.up):4}{len(p.circles):9}{p.floors:8}"
-        lines.append(f"{p.place or 'house':14}{counts}")
-    for p in plans:
-        for a, b in p.up:
-            lines.append(f"{p.place or 'house'}: {a} -> {b} runs up")
-            lines += [f"    {step}" for step in p.arrows[a, b]]
-        lines += [f"{p.place or 'house'}: circle of {', '.join(circle)}" for circle in p.circles]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--place", action="append", help="a folder such as ggmlq/cuda, or house")
-    parser.add_argument("--json", action="store_true", help="print facts as JSON, not a table")
-    options = parser.parse_args()
-    places = [place.strip("/").removesuffix("house") for place in options.place or PLACES]
-    if missing := [place for place in places if place and not (ROOT / place).is_dir()]:
-        sys.exit(f"rooms.py: {', '.join(missing)}: no folder of the repository; write one such as ggmlq/cuda")
-    tree = Tree()
-    plans = [tree.plan(place) for place in places]
-    print(json.dumps([p.facts() for p in plans], indent=1) if options.json else table(plans))
-
-
-if __name__ == "__main__":
-    main()
