@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from .numbers import Mask
+from .numbers import NEAR, Mask
 
 EXACT = 0.99  # share of elements that a sure explanation leaves within rounding
-NEAR = 0.02  # part of the error that a near explanation may leave
 
 Formulas = Callable[[], tuple[str, str]]  # the wrong and the right one, put together when they are printed
 Replay = TypeVar("Replay")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .explanation import NEAR
-from .numbers import Index, Mask, Wide
+
+from .numbers import NEAR, Index, Mask, Wide
 from .places import runs_of
 
 SHOWN = 16

@@ -27,7 +27,7 @@ class Terms(NamedTuple):
     scale: Wide  # [M, N, blocks]: of the block of weights times that of the activations
 
 
-def mistakes(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
+def between_blocks(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
     """Results y with each mistake between blocks that this format allows."""
     fmt = scene.fmt
     if (
@@ -44,7 +44,7 @@ def mistakes(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
     for reading in readings:
         if reading.codes is None:
             continue
-        terms = _terms(fmt, scene, reading)
+        terms = _group_terms(fmt, scene, reading)
         if terms is None:
             continue
         if k > fmt.block_size:
@@ -54,7 +54,7 @@ def mistakes(scene: Scene, readings: list[Reading]) -> Iterator[Mistake[Wide]]:
             yield Mistake("scale-rounding", variant, y, beside=reading.name)
 
 
-def _terms(fmt: BlockFormat, scene: Scene, reading: Reading) -> Terms | None:
+def _group_terms(fmt: BlockFormat, scene: Scene, reading: Reading) -> Terms | None:
     """The terms of all groups; None where a block of weights meets more than one scale of activations."""
     assert reading.codes is not None
     w, block, groups = scene.weights, fmt.block_size, fmt.block_size // fmt.group

@@ -10,10 +10,10 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...reference.metrics import nmse
 from ..catalogue import CATALOGUE
-from ..explanation import NEAR, Explanation, Finding
+from ..explanation import Explanation, Finding
 from ..frame import Product
 from ..k_blocks import blocks_of_k
-from ..numbers import Mask
+from ..numbers import NEAR, Mask
 from ..places import Pattern, in_words, patterns, where, wrong_places
 from ..report import Words, counted, extent, plain
 from ..verdicts import correct, factor, from_explanations, from_pattern

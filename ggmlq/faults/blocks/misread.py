@@ -17,7 +17,7 @@ from ..numbers import Index
 from . import orders
 from .operand import Operand, operand
 from .packed import Packing, exchanges_halves, packing
-from .packed import formulas as packed_formulas
+from .packed import byte_formulas
 from .readings import shifted
 from .subscales import wrongly_unpacked
 from .terms import one_term
@@ -90,7 +90,7 @@ def order_fault(packed: Packing | None, order: orders.Order) -> tuple[str, Formu
     if packed is None:
         return "nibble-order", None
     fault = "nibbles-exchanged" if exchanges_halves(packed, order) else "nibble-order"
-    return fault, lambda: packed_formulas(packed, order)
+    return fault, lambda: byte_formulas(packed, order)
 
 
 def _bits_a_byte(fmt: BlockFormat) -> int:

@@ -65,7 +65,7 @@ def exchanges_halves(packed: Packing, order: Order) -> bool:
     return bool((order[low] == high).all() and (order[high] == low).all())
 
 
-def formulas(packed: Packing, order: Order) -> tuple[str, str]:
+def byte_formulas(packed: Packing, order: Order) -> tuple[str, str]:
     """The wrong and the right formula: the elements that are made of each byte."""
     places = packed.places
     takers = np.full(order.shape, -1)

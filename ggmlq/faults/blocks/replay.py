@@ -11,7 +11,7 @@ import numpy as np
 from ...base.indices import evenly_spaced
 from ..explanation import Explanation, Mistake
 from ..numbers import LARGEST_HALF, Index, Mask, Wide
-from . import between_blocks
+from .between_blocks import between_blocks
 from .assignment import orders_taken
 from .misread import mistakes
 from .operand import Operand
@@ -144,7 +144,7 @@ def _sums(scene: Scene, right: Wide) -> list[Explanation]:
     s = small.scene
     base, usual = _null(s, right[np.ix_(small.rows, small.columns)]), _usual(s)
     best: dict[str, Explanation] = {}
-    for m in chain(saturated(usual, s.weights), _halves(s, base), between_blocks.mistakes(s, usual)):
+    for m in chain(saturated(usual, s.weights), _halves(s, base), between_blocks(s, usual)):
         score = float(s.scores(m.replay[None])[0])
         if m.fault in best and best[m.fault].score <= score:
             continue

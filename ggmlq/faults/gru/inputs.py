@@ -14,10 +14,11 @@ from ...errors import DTypeError, ShapeError
 from ...fixed.qformat import QFormat
 from ...gru import FixedGRU, shapes
 from ...gru.run import INTERMEDIATE, format_in_call
+from ...reference.gru import Codes
 
 CALL = "diagnose_gru(codes, f, x)"
 FAR = 1 << 40  # no code is; what lies beyond counts as this
-Codes = NDArray[np.int64]
+
 
 
 @dataclass(frozen=True, eq=False)
