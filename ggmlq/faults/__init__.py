@@ -26,7 +26,7 @@ names the one that gives the same y.
 Each kind of product brings its catalogue, its oracle, and the way to replay a product with a mistake.
 """
 
-from .blocks.telling_input import telling_input
+from .blocks.examine import telling_input
 from .catalogue import CATALOGUE, Fault
 from .diagnosis import Diagnosis
 from .examine import diagnose

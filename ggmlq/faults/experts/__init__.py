@@ -13,6 +13,6 @@ A wrong line that is the product of another row or of another expert tells where
 is no such product is wrong within its expert: then the doctor of single matrices examines that expert.
 """
 
-from .catalogue import EXPERTS
+from ..catalogue import EXPERTS
 
 __all__ = ["EXPERTS"]

@@ -15,7 +15,7 @@ Every step is judged from the states observed before it. So an error does not sp
 at once, and a mistake that explains a run gives its codes exactly.
 """
 
-from .catalogue import GRU_FAULTS
+from ..catalogue import GRU_FAULTS
 from .examine import diagnose_gru
 
 __all__ = ["GRU_FAULTS", "diagnose_gru"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .flow import compensations, inputs, products, states
-from .inputs import Run
-from .machine import Candidate
+from .machine import Candidate, Run
 from .parts import orders, resets, tables, terms
 from .shifts import exponents, roundings, saturations, zero_points
 from .update import complements, fused, unrounded

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...reference.gru import Codes, Tensors, compensation, exact
-from ..explanation import Mistake
-from .inputs import Run
-from .machine import Candidate, Index, Mistaken, Stage, in_all
+from ..findings import Mistake
+from .machine import Candidate, Index, Mistaken, Run, Stage, in_all
 
 OTHER = {"x": "h", "h": "x"}
 WEIGHTS = {"W and R": ("W", "R"), "W": ("W",), "R": ("R",)}

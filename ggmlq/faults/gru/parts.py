@@ -12,9 +12,8 @@ from ...fixed.shift import shifted_array
 from ...fixed.tables import TABLES, table_of
 from ...gru.cell import TABLE_OF
 from ...reference.gru import STAGES, Codes, Tensors, compensation, exact
-from ..explanation import Mistake
-from .inputs import Run
-from .machine import Candidate, Mistaken, Stage, in_all
+from ..findings import Mistake
+from .machine import Candidate, Mistaken, Run, Stage, in_all
 from .shifts import TERMS
 
 GATES = "zrg"

@@ -10,9 +10,8 @@ import numpy as np
 from ...fixed.qformat import QFormat
 from ...fixed.shift import shifted_array
 from ...reference.gru import Codes
-from ..explanation import Mistake
-from .inputs import Run
-from .machine import Candidate, in_all
+from ..findings import Mistake
+from .machine import Candidate, Run, in_all
 
 SUMS = ("Wx", "Rh", "z_pre", "r_pre", "Rh_add_br", "rRh", "g_pre", "old", "new", "h")
 GROUPS = {

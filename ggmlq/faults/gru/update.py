@@ -9,9 +9,8 @@ import numpy as np
 
 from ...fixed.shift import shifted_array
 from ...reference.gru import Codes, Tensors, compensation, exact
-from ..explanation import Mistake
-from .inputs import Run
-from .machine import Candidate, Mistaken, Stage
+from ..findings import Mistake
+from .machine import Candidate, Mistaken, Run, Stage
 
 Weight = Callable[[Codes], Any]
 NEW, OLD = ("stage", "new"), ("stage", "old")

@@ -9,7 +9,7 @@ places.py     rows and columns that were never computed
 catalogue.py  the mistakes by name
 """
 
-from .catalogue import NODES
+from ..catalogue import NODES
 from .examine import diagnose_node
 
 __all__ = ["NODES", "diagnose_node"]

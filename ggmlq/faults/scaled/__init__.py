@@ -15,6 +15,6 @@ wild.py        NaN and infinities in y
 moved.py       columns that hold others
 """
 
-from .catalogue import SCALED
+from ..catalogue import SCALED
 
 __all__ = ["SCALED"]

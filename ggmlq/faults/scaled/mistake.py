@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..explanation import Mistake
+from ..findings import Mistake
 from ..numbers import Wide
 from .terms import Side, Terms, terms
 

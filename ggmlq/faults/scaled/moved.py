@@ -1,16 +1,15 @@
 """The doctor's search, with scaled arrays, for columns (or rows) of y that hold those of others.
 
 The right result is known here up to its last rounding. So values alone identify a column, even with one row
-in half precision; the search of ``faults/moved.py`` has to allow larger differences.
+in half precision; the search of ``faults/places.py`` has to allow larger differences.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..moved import held_twice
 from ..numbers import Mask
-from ..places import Pattern, as_pattern
+from ..places import Pattern, as_pattern, held_twice
 from .scene import ScaledSurvey
 
 DEAR = 1 << 25  # comparisons

@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..explanation import EXACT, Explanation
+from ..findings import EXACT, Explanation
 from . import codes, scales, sums, zeros
 from .mistake import Tried
 from .scene import Scene

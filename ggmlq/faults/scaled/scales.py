@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ..explanation import Mistake
+from ..findings import Mistake
 from ..numbers import Index, Wide
 from .mistake import Replay, Tried, with_scales
 from .scene import Scene

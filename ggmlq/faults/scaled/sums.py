@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...base.indices import evenly_spaced
-from ..explanation import Mistake
+from ..findings import Mistake
 from ..numbers import Wide, half
 from .mistake import Replay, Tried, with_scales
 from .scene import Scene

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...formats import BlockFormat, Format
+from ...formats import FORMATS, BlockFormat, Format
 from ...formats.format import Blocks
-from ..explanation import Formulas, Mistake
+from ..findings import Formulas, Mistake
 from ..numbers import Index
 from . import orders
+from .formulas import Packing, bits_a_byte, byte_formulas, exchanges_halves, low_bits, packing
 from .operand import Operand, operand
-from .packed import Packing, exchanges_halves, packing
-from .packed import byte_formulas
 from .readings import shifted
 from .subscales import wrongly_unpacked
-from .terms import one_term
 
 
 def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Operand]]:
@@ -69,7 +68,7 @@ def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
 
 def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
     """Codes of a block in the wrong order: all of them, or the low bits alone."""
-    if _bits_a_byte(fmt) > 4:
+    if bits_a_byte(fmt) > 4:
         return
     split = low_bits(fmt)
     stored = right.stored.reshape(-1, fmt.block_size)
@@ -91,23 +90,6 @@ def order_fault(packed: Packing | None, order: orders.Order) -> tuple[str, Formu
         return "nibble-order", None
     fault = "nibbles-exchanged" if exchanges_halves(packed, order) else "nibble-order"
     return fault, lambda: byte_formulas(packed, order)
-
-
-def _bits_a_byte(fmt: BlockFormat) -> int:
-    """Bits of a code that the main field (qs, ql) holds; more than 4 where it is not packed."""
-    assert fmt.dtype.fields is not None
-    name = "ql" if "ql" in fmt.dtype.fields else "qs"
-    if name not in fmt.dtype.fields or fmt.dtype[name].base != np.dtype("u1"):
-        return 8
-    bits = 8 * fmt.dtype[name].itemsize // fmt.block_size
-    return bits if bits in (2, 4) else 8
-
-
-def low_bits(fmt: BlockFormat) -> int:
-    """The number of bits of a code below its high bits; 0 if a format does not store high bits apart."""
-    names = fmt.dtype.names or ()
-    plain = _bits_a_byte(fmt) in (2, 4) and (fmt.zero or fmt.has_offset)
-    return _bits_a_byte(fmt) if plain and {"qh", "hmask"} & set(names) else 0
 
 
 def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mistake[Operand]]:
@@ -185,3 +167,131 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Iterator[Mis
                 changed[field] = np.where(outside, np.zeros((), values.dtype), values)
             label = f"{' and '.join(which)} of the {name}"
             yield Mistake("scale-neighbour", label, operand(fmt, changed))
+
+
+# Mistakes in one term of a product that the doctor imitates: kernels sum codes and take constants off apart.
+#
+# y = Σ over groups: scale·Σ stored·x  -  (zero·scale + offset)·Σ x
+#
+# The scales of the first term may be wrong while those of the second are right; sums may meet the wrong minima.
+def one_term(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
+    """Weights with a mistake in one term alone, for super-blocks with constants."""
+    groups = fmt.block_size // fmt.group
+    if groups == 1 or not (fmt.zero or fmt.has_offset):
+        return
+    for name, order in orders.group_orders(groups):
+        if fmt.zero:
+            words = f"in the main sum alone, {name}"
+            yield Mistake("sub-scale-order", words, main_scales(right, groups, order))
+        if fmt.zero or len(set(order.tolist())) < groups:  # else it is the minima that are in another order
+            yield Mistake("sum-order", f"{name}: {in_words(order)}", wrong_sums(right, groups, order))
+
+
+def main_scales(right: Operand, groups: int, order: Index) -> Operand:
+    """Weights with the scales of codes in another order, and those of the constant in the right one."""
+    taken = right.scale.reshape(-1, groups)[:, order].reshape(right.scale.shape)
+    return right.but(scale=taken, offset=right.offset + right.zero * (right.scale - taken))
+
+
+def wrong_sums(right: Operand, groups: int, order: Index) -> Operand:
+    """Weights where the constant of group g is multiplied with the sum of group order[g]."""
+    constant = (right.zero * right.scale + right.offset).reshape(-1, groups)
+    met = np.zeros_like(constant)
+    for g, taken in enumerate(order.tolist()):
+        met[:, taken] += constant[:, g]
+    return right.but(offset=right.offset + (met - constant).reshape(right.offset.shape))
+
+
+def in_words(order: Index) -> str:
+    """Words for groups that take the sums of others, neighbours together."""
+    runs: list[list[tuple[int, int]]] = []
+    for g, to in enumerate(order.tolist()):
+        if runs and runs[-1][-1] == (g - 1, to - 1):
+            runs[-1].append((g, to))
+        elif g != to:
+            runs.append([(g, to)])
+    words = []
+    for (a, b), *_, (c, d) in ([run[0], *run] for run in runs[:4]):
+        several = f"groups {a} to {c} take those of {b} to {d}"
+        words.append(f"group {a} takes that of {b}" if a == c else several)
+    return ", ".join(words) + (" …" if len(runs) > 4 else "")
+
+
+# Two mistakes that the doctor imitates: weights read from a wrong address, and the end of K left out.
+def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: Index) -> Iterator[Mistake[Operand]]:
+    """Rows of ``raw`` [N, bytes] read at n times a wrong stride, or with blocks at a wrong distance."""
+    size, row = fmt.dtype.itemsize, raw.shape[1]
+    blocks = row // size
+    flat = raw.reshape(-1)
+    if len(raw) < 2:
+        return
+    for stride, name in _strides(fmt, blocks, row).items():
+        start = columns * stride
+        addresses = start[:, None] + np.arange(row)
+        yield _fetched(fmt, flat, addresses, f"row n read at n·{stride} bytes ({name}); rows have {row}")
+    for step in (*range(-4, 0), *range(1, 5)):  # a wrong block size: the error grows along the row
+        block = (columns[:, None] * blocks + np.arange(blocks)) * (size + step)
+        addresses = (block[..., None] + np.arange(size)).reshape(len(columns), row)
+        yield _fetched(fmt, flat, addresses, f"blocks read {size + step} bytes apart, they have {size}")
+
+
+def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
+    """Each wrong stride in bytes, with the text that names its cause."""
+    size, k = fmt.dtype.itemsize, blocks * fmt.block_size
+    names: dict[int, str] = {0: "no stride at all"}
+    for step in (*range(1, 17), 32, 64):
+        for sign in (1, -1):
+            if blocks + sign * step > 0:
+                much = "many" if sign > 0 else "few"
+                names.setdefault(row + sign * step * size, f"{step} blocks too {much}")
+    for to in (64, 128, 256, 512, 1024, 2048):
+        padded = -(-k // to) * to
+        if padded % fmt.block_size == 0:
+            names.setdefault(fmt.row_bytes(padded), f"K padded to a multiple of {to}")
+    for to in (4, 8, 16, 32, 64, 128, 256):
+        names.setdefault(-(-row // to) * to, f"padded to a multiple of {to} bytes")
+        names.setdefault(row // to * to, f"cut to a multiple of {to} bytes")
+    for step in (1, 2, 4):
+        names.setdefault(row + step, f"{step} bytes too many")
+        names.setdefault(row - step, f"{step} bytes too few")
+    for other, name in (
+        (2 * row, "twice the row"), (row // 2, "half the row"), (k, "K bytes"), (k // 2, "K / 2 bytes"),
+        (2 * k, "2·K bytes"), (blocks, "blocks taken for bytes"), (size, "one block"),
+        (3 * row, "three rows"), (4 * row, "four rows"),
+    ):  # fmt: skip
+        names.setdefault(other, name)
+    for other_format in FORMATS.values():
+        if k % other_format.block_size == 0:
+            names.setdefault(other_format.row_bytes(k), f"rows of {other_format.name}")
+    names.pop(row, None)
+    return {stride: name for stride, name in names.items() if stride >= 0}
+
+
+def _fetched(fmt: Format, flat: NDArray[np.uint8], addresses: Index, name: str) -> Mistake[Operand]:
+    inside = np.asarray(((addresses >= 0) & (addresses < flat.size)).all(axis=1))
+    raw = np.ascontiguousarray(flat[addresses % flat.size])
+    weights = operand(fmt, raw.view(fmt.dtype))
+    return Mistake("row-stride", name, weights, columns=inside)
+
+
+def short_rows(right: Operand, k: int) -> Iterator[Mistake[Operand]]:
+    """The end of K left out: once with its constant terms left out too, and once with them kept."""
+    lengths = {k - end: f"the last {end} of K" for end in (16, 32, 64, 96, 128, 160, 192, 224, 256, 512)}
+    for tile in (32, 64, 128, 256, 512, 1024):
+        lengths[k // tile * tile] = f"what is left of K after tiles of {tile}"
+    for length in sorted(length for length in lengths if 0 <= length < k):
+        name, where = f"{lengths[length]} dropped", {"K-blocks": {"missing": [(length, k)]}}
+        if right.values is not None or length % right.group:
+            values = right.dense.copy()
+            values[:, length:] = 0
+            yield Mistake("k-tail-dropped", name, right.but(values=values), where=where)
+            continue
+        stored, scale, offset = right.stored.copy(), right.scale.copy(), right.offset.copy()
+        stored[:, length:] = 0
+        scale[:, length // right.group :] = 0
+        offset[:, length // right.group :] = 0
+        short = right.but(stored=stored, scale=scale, offset=offset)
+        yield Mistake("k-tail-dropped", name, short, where=where)
+        if np.any(right.constant):
+            constants = right.but(stored=stored)
+            yield Mistake("k-tail-dropped", f"{name}, its constants kept", constants, where=where)
