@@ -9,7 +9,7 @@ from gru_mutants import MUTANTS, program
 
 import ggmlq as gq
 from ggmlq.faults.gru import GRU_FAULTS
-from ggmlq.faults.gru.candidates import candidates
+from ggmlq.faults.gru.mistakes import candidates
 from ggmlq.faults.gru.machine import checked
 from ggmlq.reference.gru import STAGES
 

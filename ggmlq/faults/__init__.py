@@ -27,11 +27,11 @@ Each kind of product brings its catalogue, its oracle, and the way to replay a p
 """
 
 from .blocks.examine import telling_input
-from .catalogue import CATALOGUE, Fault
+from .catalogue import CATALOGUE, NODES, Fault
 from .diagnosis import Diagnosis
 from .examine import diagnose
 from .gru import diagnose_gru
-from .nodes import NODES, diagnose_node
+from .nodes import diagnose_node
 
 __all__ = [
     "CATALOGUE", "NODES", "Diagnosis", "Fault", "diagnose", "diagnose_gru", "diagnose_node", "telling_input",

@@ -59,8 +59,8 @@ def _by_fault(fault: str, missing: str, twice: str, sign: str) -> str | None:
 
 # The doctor's formulas of codes in a wrong order, made from the place of each code in its block's bytes.
 #
-# Places are found by flipping bits, so that no layout is written down twice. Only formats with several codes to
-# a byte have them.
+# Places are found by flipping bits, so that no layout is written down twice. Only formats with several codes
+# to a byte have them.
 SHOWN = 4  # bytes that a formula must hold for
 
 

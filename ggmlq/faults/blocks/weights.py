@@ -173,7 +173,7 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Iterator[Mis
 #
 # y = Σ over groups: scale·Σ stored·x  -  (zero·scale + offset)·Σ x
 #
-# The scales of the first term may be wrong while those of the second are right; sums may meet the wrong minima.
+# The scales of the first term may be wrong while those of the second are right; sums may meet wrong minima.
 def one_term(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
     """Weights with a mistake in one term alone, for super-blocks with constants."""
     groups = fmt.block_size // fmt.group

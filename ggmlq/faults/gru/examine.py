@@ -18,8 +18,8 @@ from ..findings import Finding, Mistake
 from ..frame import Kind, Words
 from ..numbers import Mask
 from ..places import in_words, runs_of
-from .candidates import candidates
 from .machine import Candidate, Index, Machine, Run, Settings, checked
+from .mistakes import candidates
 
 # The doctor's trials for GRUs: steps with one or more mistakes, compared with observed codes.
 AT_ONCE = 1 << 21  # numbers of a tensor that are computed at a time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,15 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...reference.metrics import nmse
 from ..catalogue import SCALED
-from ..findings import Explanation, Finding, correct, factor, from_explanations, from_pattern
+from ..findings import EXACT, Explanation, Finding, correct, factor, from_explanations, from_pattern
 from ..frame import Product, Words, counted, extent, plain
 from ..numbers import BF16, Mask, Wide
-from ..places import blocks_of_k, by_place, patterns, where, wrong_places
-from .codes import wrapped_somewhere
-from .moved import exchanged
-from .replay import explanations
+from ..places import blocks_of_k, by_place, exchanged, patterns, where, wrong_places
+from . import codes, scales
+from .codes import PROMOTED as PROMOTED_AT
+from .codes import cut_otherwise, truncated, truncation_limit, wrapped_somewhere
+from .scales import Tried
 from .scene import ScaledSurvey, Scene, beside, checked, survey
-from .sums import PROMOTED as PROMOTED_AT
-from .sums import cut_otherwise, truncated, truncation_limit
 from .terms import Side, grouped
 
 # The doctor's findings on NaN and infinities in y where the product of scaled arrays is finite.
@@ -175,6 +175,34 @@ def _exact(e: Explanation, scene: Scene) -> bool:
     near_right = e.fault == "no-promotion"  # few elements agree by chance
     enough = wrong >= min(TELLING, scene.y.size) if near_right else True
     return e.level == 2 and enough and wrong > e.free
+
+
+# --- mistakes, tried one by one --------------------------------------------------------------------------
+
+KEPT = 8  # mistakes that are judged in full
+FAMILIES = (scales.mistakes, scales.zero_points, codes.mistakes, codes.unsaturated, codes.sums, scales.beyond)
+
+
+def explanations(scene: Scene) -> list[Explanation]:
+    """The best 8 explanations of y by mistakes: exact ones first, of these the plainest; then by score."""
+    right = min(scene.score(scene.prediction), scene.score(np.zeros_like(scene.y)))
+    best: list[tuple[float, int, Tried]] = []
+    for i, mistake in enumerate(chain.from_iterable(family(scene) for family in FAMILIES)):
+        score = scene.score(mistake.replay.y)
+        if score <= right / 2:
+            best = sorted([*best, (score, i, mistake)], key=lambda t: t[:2])[:KEPT]
+    judged = [(_judged(scene, mistake, score, right), i) for score, i, mistake in best]
+    exact = sorted(((e, i) for e, i in judged if e.share >= EXACT), key=lambda pair: pair[1])
+    return [e for e, _ in exact] + [e for e, _ in judged if e.share < EXACT]
+
+
+def _judged(scene: Scene, mistake: Tried, score: float, right: float) -> Explanation:
+    y, limit = mistake.replay.y, mistake.replay.limit()
+    limit = scene.stored(limit, y) + scene.moved
+    inside = scene.within(y, limit)
+    share = float(inside.mean()) if inside.size else 0.0
+    elements = int(np.isfinite(limit).sum())
+    return Explanation(mistake.fault, mistake.words, "", score, right, share, elements, mistake.free)
 
 
 # --- floats that matrix units add up in few bits ------------------------------------------------------

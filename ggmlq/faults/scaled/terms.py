@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ...arrays.scaled import ScaledArray
+from ...codes.code import Code
 from ...reference.bound import UNIT
 from ..numbers import HUGE, SMALLEST, Index, Wide
 from ..survey import typical
@@ -38,6 +39,12 @@ class Side:
     r: int
     c: int
     moves: Wide | None = None  # [rows, K]: steps of codes that lie near a tie, of floats quantized here
+
+    @property
+    def code(self) -> Code:
+        """The code of an operand that has one."""
+        assert self.s is not None
+        return self.s.code
 
     @cached_property
     def tiles(self) -> Index:
