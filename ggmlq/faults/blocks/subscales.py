@@ -18,14 +18,49 @@ from ...formats import FORMATS, BlockFormat
 from ...formats.format import Blocks
 from ..findings import Mistake
 from ..numbers import Index
+from .formulas import one_bit_set
 from .operand import Operand, from_parts
 
-# Wrong rules for unpacking sub-scales, which the doctor imitates: tables of bits with their weights.
+FAULT = "sub-scale-unpack"
 Field = tuple[str, int]  # ("scale" or "offset", group)
 Bits = list[tuple[int, int]]  # address, weight; ascending by weight
 Table = dict[Field, Bits]
+Change = Callable[[Field], Bits]
 
-FAULT = "sub-scale-unpack"
+
+def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Operand]]:
+    """Weights whose sub-scales are put together wrongly, one mistake for each rule."""
+    names = fmt.dtype.names or ()
+    if fmt.block_size == fmt.group or "d" not in names or not any(n.startswith("scales") for n in names):
+        return
+    layout = _layout(fmt.name)
+    raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(*blocks.shape, -1)
+    bits = np.unpackbits(raw, axis=-1, bitorder="little")
+    codes = fmt.unpack(blocks).codes
+    for fault, name, table, factor in _rules(layout):
+        parts = []
+        for kind, field in (("scale", "d"), ("offset", "dmin")):
+            if (kind, 0) in table:
+                unit = blocks[field].astype(np.float64)[..., None]
+                sub = [
+                    _value(bits, table[kind, g], factor * layout.base[kind, g]) for g in range(layout.groups)
+                ]
+                parts.append(unit * np.stack(sub, axis=-1))
+        weights = from_parts(fmt, codes, parts[0], parts[1] if len(parts) > 1 else None)
+        formulas = partial(_formulas, fmt, layout, table) if factor == 1 else None
+        yield Mistake(fault, name, weights, formulas=formulas)
+
+
+def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> Index:
+    """The integer in these bits; where two have one weight they are combined as `|` does it."""
+    value = np.zeros(bits.shape[:-1], np.int64)
+    sign = np.zeros_like(value)
+    for address, weight in places:
+        if weight > 0:
+            value |= bits[..., address].astype(np.int64) * weight
+        else:
+            sign += bits[..., address].astype(np.int64) * weight
+    return value + sign + base
 
 
 class Layout(NamedTuple):
@@ -55,35 +90,63 @@ class Layout(NamedTuple):
         return kind, field[1]
 
 
-def rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
-    """Wrong rules: a fault, a name, a table of bits, and the factor of the constant."""
+@cache
+def _layout(name: str) -> Layout:
+    """Flip every bit of the scale fields of an otherwise empty block whose d and dmin are 1."""
+    fmt = FORMATS[name]
+    assert isinstance(fmt, BlockFormat)
+    assert fmt.dtype.fields is not None
+    addresses = [
+        8 * entry[1] + bit
+        for field, entry in fmt.dtype.fields.items()
+        if field.startswith("scales")
+        for bit in range(8 * entry[0].itemsize)
+    ]
+    blocks = one_bit_set(fmt, addresses)
+    for field in ("d", "dmin"):
+        if field in fmt.dtype.fields:
+            blocks[field] = 1
+    parts = fmt.unpack(blocks)
+    layout = Layout({}, {}, fmt.block_size // fmt.group)
+    for kind, values in (("scale", parts.scale), ("offset", parts.offset)):
+        if values is None:
+            continue
+        moved = np.rint(values[1:] - values[0]).astype(int)
+        for g in range(layout.groups):
+            places = [(addresses[i], int(moved[i, g])) for i in np.flatnonzero(moved[:, g])]
+            layout.bits[kind, g] = sorted(places, key=lambda place: abs(place[1]))
+            layout.base[kind, g] = round(float(values[0, g]))
+    return layout
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def _rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
+    """Wrong rules: a fault, a name, a table of bits, and the factor of the constant.
+
+    A rule may be wrong in all sub-scales, in one kind, or in groups that one line of a loop unpacks.
+    """
     if any(layout.base.values()):
         for factor, fault in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
             yield fault, "the constant of the sub-scales", layout.bits, factor
+    half, kinds = layout.groups // 2, ("scale", "offset") if ("offset", 0) in layout.bits else ()
+    parts: dict[str, Callable[[Field], bool]] = {
+        "": lambda field: True,
+        **{f" ({kind}s alone)": lambda field, kind=kind: field[0] == kind for kind in kinds},
+        " (odd groups)": lambda field: field[1] % 2 == 1,
+        " (even groups)": lambda field: field[1] % 2 == 0,
+        f" (groups from {half} on)": lambda field: field[1] >= half,
+        f" (groups below {half})": lambda field: field[1] < half,
+    }
     tried = [layout.bits]
     for name, change in (*_everywhere(layout), *_in_two_places(layout)):
         whole = {field: change(field) for field in layout.bits}
-        for part, belongs in _parts(layout):
+        for part, belongs in parts.items():
             table = {field: (whole if belongs(field) else layout.bits)[field] for field in layout.bits}
             if table not in tried:
                 tried.append(table)
                 yield FAULT, f"{name}{part}", table, 1
-
-
-def _parts(layout: Layout) -> Iterator[tuple[str, Callable[[Field], bool]]]:
-    """Sub-scales in which a rule may be wrong: all, one kind, or groups that one line of a loop unpacks."""
-    half = layout.groups // 2
-    yield "", lambda field: True
-    if ("offset", 0) in layout.bits:
-        yield " (scales alone)", lambda field: field[0] == "scale"
-        yield " (offsets alone)", lambda field: field[0] == "offset"
-    yield " (odd groups)", lambda field: field[1] % 2 == 1
-    yield " (even groups)", lambda field: field[1] % 2 == 0
-    yield f" (groups from {half} on)", lambda field: field[1] >= half
-    yield f" (groups below {half})", lambda field: field[1] < half
-
-
-Change = Callable[[Field], Bits]
 
 
 def _everywhere(layout: Layout) -> Iterator[tuple[str, Change]]:
@@ -97,11 +160,10 @@ def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:
     """Rules that are wrong where an integer lies in two places."""
     if not any(layout.high(field) for field in layout.bits):
         return
-    n, low, high, other = layout.groups, layout.low, layout.high, layout.other
+    low, high = layout.low, layout.high
     yield "high bits dropped", low
     yield "low bits dropped", lambda f: high(f) or low(f)
-    yield "high bits of the other kind", _with_high(layout, other)
-    yield "low bits of the other kind", _with_low(layout, other)
+    yield from _of(layout, "the other kind", layout.other)
     yield (
         "the mask forgotten where a byte holds all",
         lambda f: low(f) + high(f) if high(f) else _unmasked(low(f)),
@@ -110,88 +172,65 @@ def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:
         "the mask forgotten where low bits share a byte",
         lambda f: _unmasked(low(f)) + high(f) if high(f) else low(f),
     )
-    yield "high and low bits exchanged", lambda f: _as(high(f) + low(f), _counted(layout.bits[f]))
-    for move in (*range(1, n), *range(-n + 1, 0)):
-        for label, to in ((f"{move:+}", _plus(move, n)), (f"xor {move}", _xor(move, n))):
-            yield f"high bits of group {label}", _with_high(layout, to)
-            yield f"low bits of group {label}", _with_low(layout, to)
-    for label, to in _among(layout):
-        yield f"high bits of {label}", _with_high(layout, to)
-        yield f"low bits of {label}", _with_low(layout, to)
-    for shift in (-4, -3, -2, -1, 1, 2, 3, 4):
-        yield f"high bits shifted by {shift:+}", partial(_with_shift, layout, shift)
-        yield f"high bits read {shift:+} bits away", _read_beside(layout, shift)
-    half = n // 2
+    counted = lambda bits: [(address, 1 << i) for i, (address, _) in enumerate(bits)]
+    yield "high and low bits exchanged", lambda f: _as(high(f) + low(f), counted(layout.bits[f]))
+    for label, order in _group_orders(layout).items():
+        yield from _of(layout, label, lambda f, order=order: (f[0], order[f[1]]))
+    first, last = (end // 8 * 8 for end in _ends([high(f) for f in layout.bits]))
+    for by in (-4, -3, -2, -1, 1, 2, 3, 4):
+        yield f"high bits shifted by {by:+}", lambda f, by=by: low(f) + _shifted(high(f), by)
+        yield (  # bits outside the field are clear
+            f"high bits read {by:+} bits away",
+            lambda f, by=by: low(f) + [(a + by, w) for a, w in high(f) if first <= a + by <= last + 7],
+        )
+    half = layout.groups // 2
     yield f"groups from {half} on repeat the first {half}", lambda f: layout.bits[f[0], f[1] % half]
-    first = min(a for bits in layout.bits.values() for a, _ in bits) // 8
+    byte = _ends(list(layout.bits.values()))[0] // 8
     width = max(len(bits) for bits in layout.bits.values())
     for step in range(-8, 9):
         for count in (width, 4, 8):
-            yield f"{count} bits of byte g {step:+}", partial(_as_simple, layout, first, step, count)
+            yield f"{count} bits of byte g {step:+}", partial(_as_simple, layout, byte, step, count)
 
 
-def _among(layout: Layout) -> Iterator[tuple[str, Callable[[Field], Field]]]:
-    """Other orders of the groups that lie in two places: round among themselves, or transposed."""
-    groups = [g for g in range(layout.groups) if layout.pieces(("scale", g))[1]]
-    many = len(groups)
-    orders = {f"the {many} groups in two places, {m:+}": np.roll(groups, -m) for m in range(1, many)}
-    if many == layout.groups:
-        orders = {}  # moves round all groups are tried as such
+def _ends(every: list[Bits]) -> tuple[int, int]:
+    """The first and the last address."""
+    addresses = [address for bits in every for address, _ in bits]
+    return min(addresses), max(addresses)
+
+
+def _of(layout: Layout, label: str, to: Callable[[Field], Field]) -> Iterator[tuple[str, Change]]:
+    """Rules that take one part of an integer from another sub-scale, the other part rightly."""
+    low, high = layout.low, layout.high
+    yield f"high bits of {label}", lambda f: low(f) + _as(high(to(f)), high(f))
+    yield f"low bits of {label}", lambda f: _as(low(to(f)), low(f)) + high(f) if high(f) else low(f)
+
+
+def _group_orders(layout: Layout) -> dict[str, list[int]]:
+    """Wrong groups for all, or for those that lie in two places among themselves: moved round, transposed."""
+    n = layout.groups
+    i = np.arange(n)
+    orders = {}
+    for move in (*range(1, n), *range(-n + 1, 0)):
+        orders[f"group {move:+}"] = (i + move) % n
+        orders[f"group xor {move}"] = (i ^ abs(move)) % n
+    two = np.array([g for g in range(n) if layout.high(("scale", g))])
+    many = len(two)
+    among = {}
+    if many < n:  # moves round all groups are there already
+        among = {f"the {many} groups in two places, {m:+}": np.roll(two, -m) for m in range(1, many)}
     for rows in range(2, many):
         if many % rows == 0:
-            orders[f"group i·{rows} + j for j·{many // rows} + i"] = np.reshape(groups, (rows, -1)).T.ravel()
-    for name, order in orders.items():
-        yield name, _mapped(dict(zip(groups, order.tolist(), strict=True)))
-
-
-def _mapped(to: dict[int, int]) -> Callable[[Field], Field]:
-    return lambda field: (field[0], to.get(field[1], field[1]))
-
-
-def _with_high(layout: Layout, to: Callable[[Field], Field]) -> Change:
-    """The low part right, the high part of another group."""
-    return lambda f: layout.low(f) + _as(layout.high(to(f)), layout.high(f))
-
-
-def _with_low(layout: Layout, to: Callable[[Field], Field]) -> Change:
-    """The high part right, the low part of another group."""
-
-    def change(f: Field) -> Bits:
-        low, high = layout.pieces(f)
-        return _as(layout.low(to(f)), low) + high if high else low
-
-    return change
-
-
-def _with_shift(layout: Layout, by: int, field: Field) -> Bits:
-    """The high part put to another place."""
-    return layout.low(field) + _shifted(layout.high(field), by)
-
-
-def _read_beside(layout: Layout, by: int) -> Change:
-    """The high part made of the bits beside it; those outside the field are clear."""
-    addresses = [a for field in layout.bits for a, _ in layout.high(field)]
-    first, last = min(addresses, default=0) // 8 * 8, max(addresses, default=0) // 8 * 8 + 7
-    return lambda f: layout.low(f) + [(a + by, w) for a, w in layout.high(f) if first <= a + by <= last]
+            among[f"group i·{rows} + j for j·{many // rows} + i"] = two.reshape(rows, -1).T.ravel()
+    for name, order in among.items():
+        orders[name] = i.copy()
+        orders[name][two] = order
+    return {name: order.tolist() for name, order in orders.items()}
 
 
 def _as_simple(layout: Layout, first: int, step: int, count: int, field: Field) -> Bits:
     """The low bits of one byte, as simple groups have it."""
     byte = first + (field[1] + step) % 12
-    simple = [(8 * byte + i, 1 << i) for i in range(count)]
-    return simple if layout.high(field) else layout.low(field)
-
-
-def _plus(step: int, n: int) -> Callable[[Field], Field]:
-    return lambda field: (field[0], (field[1] + step) % n)
-
-
-def _xor(flip: int, n: int) -> Callable[[Field], Field]:
-    return lambda field: (field[0], (field[1] ^ abs(flip)) % n)
-
-
-def _counted(bits: Bits) -> Bits:
-    return [(address, 1 << i) for i, (address, _) in enumerate(bits)]
+    return [(8 * byte + i, 1 << i) for i in range(count)] if layout.high(field) else layout.low(field)
 
 
 def _unmasked(bits: Bits) -> Bits:
@@ -209,70 +248,7 @@ def _as(source: Bits, weights: Bits) -> Bits:
     return [(a, w) for (a, _), (_, w) in zip(source, weights, strict=False)] if source else weights
 
 
-def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Operand]]:
-    """Weights whose sub-scales are put together wrongly, one mistake for each rule."""
-    names = fmt.dtype.names or ()
-    if fmt.block_size == fmt.group or "d" not in names or not any(n.startswith("scales") for n in names):
-        return
-    layout = _layout(fmt.name)
-    raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(*blocks.shape, -1)
-    bits = np.unpackbits(raw, axis=-1, bitorder="little")
-    codes = fmt.unpack(blocks).codes
-    for fault, name, table, factor in rules(layout):
-        parts = []
-        for kind, field in (("scale", "d"), ("offset", "dmin")):
-            if (kind, 0) in table:
-                unit = blocks[field].astype(np.float64)[..., None]
-                sub = [
-                    _value(bits, table[kind, g], factor * layout.base[kind, g]) for g in range(layout.groups)
-                ]
-                parts.append(unit * np.stack(sub, axis=-1))
-        weights = from_parts(fmt, codes, parts[0], parts[1] if len(parts) > 1 else None)
-        formulas = partial(_formulas, fmt, layout, table) if factor == 1 else None
-        yield Mistake(fault, name, weights, formulas=formulas)
-
-
-def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> Index:
-    """The integer in these bits; where two have one weight they are combined as `|` does it."""
-    value = np.zeros(bits.shape[:-1], np.int64)
-    sign = np.zeros_like(value)
-    for address, weight in places:
-        if weight > 0:
-            value |= bits[..., address].astype(np.int64) * weight
-        else:
-            sign += bits[..., address].astype(np.int64) * weight
-    return value + sign + base
-
-
-@cache
-def _layout(name: str) -> Layout:
-    """Flip every bit of the scale fields of an otherwise empty block whose d and dmin are 1."""
-    fmt = FORMATS[name]
-    assert isinstance(fmt, BlockFormat)
-    assert fmt.dtype.fields is not None
-    addresses = [
-        8 * entry[1] + bit
-        for field, entry in fmt.dtype.fields.items()
-        if field.startswith("scales")
-        for bit in range(8 * entry[0].itemsize)
-    ]
-    raw = np.zeros((1 + len(addresses), 8 * fmt.dtype.itemsize), np.uint8)
-    raw[np.arange(len(addresses)) + 1, addresses] = 1
-    blocks = np.packbits(raw, axis=-1, bitorder="little").view(fmt.dtype).reshape(-1)
-    for field in ("d", "dmin"):
-        if field in fmt.dtype.fields:
-            blocks[field] = 1
-    parts = fmt.unpack(blocks)
-    layout = Layout({}, {}, fmt.block_size // fmt.group)
-    for kind, values in (("scale", parts.scale), ("offset", parts.offset)):
-        if values is None:
-            continue
-        moved = np.rint(values[1:] - values[0]).astype(int)
-        for g in range(layout.groups):
-            places = [(addresses[i], int(moved[i, g])) for i in np.flatnonzero(moved[:, g])]
-            layout.bits[kind, g] = sorted(places, key=lambda place: abs(place[1]))
-            layout.base[kind, g] = round(float(values[0, g]))
-    return layout
+# --- formulas -----------------------------------------------------------------------------------
 
 
 def _formulas(fmt: BlockFormat, layout: Layout, table: Table) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Weights misread as the doctor imitates it, one mistake each: nibbles, high bits, constants, scales.
+"""Weights misread as the doctor imitates it: nibbles, high bits, constants, scales, addresses, the end of K.
 
 Mistakes are made in parts (codes, scales, offsets) or in fields by ggml's letters, so each one serves every
 format that has this part or field.
@@ -15,14 +15,16 @@ from ...formats import FORMATS, BlockFormat, Format
 from ...formats.format import Blocks
 from ..findings import Formulas, Mistake
 from ..numbers import Index
-from . import orders
 from .formulas import Packing, bits_a_byte, byte_formulas, exchanges_halves, low_bits, packing
 from .operand import Operand, operand
+from .orders import bit_orders, field_orders, group_orders
 from .readings import shifted
 from .subscales import wrongly_unpacked
 
+Misread = Iterator[Mistake[Operand]]
 
-def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Operand]]:
+
+def mistakes(fmt: Format, every: Blocks, columns: Index) -> Misread:
     """Every way to misread these rows [N, blocks] of the tensor, seen at some of its rows."""
     blocks = every[columns]
     right = operand(fmt, blocks)
@@ -31,7 +33,7 @@ def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Ope
         yield from _nibbles(fmt, right)
         yield from _high_bits(fmt, blocks, right)
         yield from _sub_scales(fmt, right)
-        yield from one_term(fmt, right)
+        yield from _one_term(fmt, right)
         yield from wrongly_unpacked(fmt, blocks)
         yield from _neighbours(fmt, every, columns)
 
@@ -39,7 +41,7 @@ def mistakes(fmt: Format, every: Blocks, columns: Index) -> Iterator[Mistake[Ope
 # --- constants and offsets ------------------------------------------------------------------
 
 
-def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
+def _constants(fmt: BlockFormat, right: Operand) -> Misread:
     """The constant inside the code, and the offset of formats that have one."""
     if fmt.zero:
         z = float(fmt.zero)
@@ -51,8 +53,7 @@ def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
         yield Mistake("offset-missing", "taken as two's complement", signed_codes)
     if fmt.has_offset:
         grouped = fmt.block_size > fmt.group
-        fault = "min-ignored" if grouped else "sum-missing"
-        name = "the minima" if grouped else "m"
+        fault, name = ("min-ignored", "the minima") if grouped else ("sum-missing", "m")
         yield Mistake(fault, f"{name} never applied", right.but(offset=0 * right.offset))
         yield Mistake("offset-sign", f"{name} with the other sign", right.but(offset=-right.offset))
         yield Mistake("offset-twice", f"{name} applied twice", right.but(offset=2 * right.offset))
@@ -66,25 +67,23 @@ def _constants(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
 # --- codes ----------------------------------------------------------------------------------
 
 
-def _nibbles(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
+def _nibbles(fmt: BlockFormat, right: Operand) -> Misread:
     """Codes of a block in the wrong order: all of them, or the low bits alone."""
     if bits_a_byte(fmt) > 4:
         return
-    split = low_bits(fmt)
+    unit, shape = 2 ** low_bits(fmt), right.stored.shape
     stored = right.stored.reshape(-1, fmt.block_size)
     packed = packing(fmt.name)
-    for name, order in orders.field_orders(fmt.block_size):
+    for name, order in field_orders(fmt.block_size):
         fault, formulas = order_fault(packed, order)
-        moved = right.but(stored=stored[:, order].reshape(right.stored.shape))
+        moved = right.but(stored=stored[:, order].reshape(shape))
         yield Mistake(fault, name, moved, formulas=formulas)
-        if split:
-            low, high = stored % 2**split, stored // 2**split
-            mixed = low[:, order] + high * 2**split
-            weights = right.but(stored=mixed.reshape(right.stored.shape))
-            yield Mistake(fault, f"{name}, high bits in place", weights, formulas=formulas)
+        if unit > 1:
+            mixed = right.but(stored=((stored % unit)[:, order] + stored // unit * unit).reshape(shape))
+            yield Mistake(fault, f"{name}, high bits in place", mixed, formulas=formulas)
 
 
-def order_fault(packed: Packing | None, order: orders.Order) -> tuple[str, Formulas | None]:
+def order_fault(packed: Packing | None, order: Index) -> tuple[str, Formulas | None]:
     """The name of the fault that takes packed codes in this order, and its formulas if any."""
     if packed is None:
         return "nibble-order", None
@@ -92,7 +91,7 @@ def order_fault(packed: Packing | None, order: orders.Order) -> tuple[str, Formu
     return fault, lambda: byte_formulas(packed, order)
 
 
-def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mistake[Operand]]:
+def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Misread:
     """High bits dropped, turned over, shifted, or taken from another element's place."""
     split = low_bits(fmt)
     if not split:
@@ -101,9 +100,8 @@ def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mis
             without["qh"] = 0
             yield Mistake("high-bits", "dropped", operand(fmt, without))
         return
-    shape = right.stored.shape
+    unit, shape = 2**split, right.stored.shape
     stored = right.stored.reshape(-1, fmt.block_size)
-    unit = 2**split
     low, high = stored % unit, stored // unit
     top = 2 * fmt.zero // unit - 1 if fmt.zero else high.max(initial=0)
     changed = {
@@ -118,91 +116,88 @@ def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Iterator[Mis
         changed["the lower one dropped"] = high // 2 * 2
         changed["exchanged"] = high % 2 * 2 + high // 2
     for name, bits in changed.items():
-        weights = right.but(stored=(low + bits * unit).reshape(shape))
-        yield Mistake("high-bits", name, weights)
-    half = right.but(stored=low.reshape(shape), zero=right.zero / 2, summed=right.summed / 2)
+        yield Mistake("high-bits", name, right.but(stored=(low + bits * unit).reshape(shape)))
     if fmt.zero:
+        half = right.but(stored=low.reshape(shape), zero=right.zero / 2, summed=right.summed / 2)
         yield Mistake("high-bits", "dropped, and the constant halved", half)
-    for name, order in orders.bit_orders(fmt.block_size):
-        weights = right.but(stored=(low + high[:, order] * unit).reshape(shape))
-        yield Mistake("high-bits", name, weights)
+    for name, order in bit_orders(fmt.block_size):
+        yield Mistake("high-bits", name, right.but(stored=(low + high[:, order] * unit).reshape(shape)))
 
 
 # --- scales ---------------------------------------------------------------------------------
 
 
-def _sub_scales(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
+def _sub_scales(fmt: BlockFormat, right: Operand) -> Misread:
     """The sub-scales of a super-block, each right, in the wrong order."""
     groups = fmt.block_size // fmt.group
-    if groups == 1:
-        return
-    shape = right.scale.shape
-    scale, offset = right.scale.reshape(-1, groups), right.offset.reshape(-1, groups)
-    for name, order in orders.group_orders(groups):
-        s, o = scale[:, order].reshape(shape), offset[:, order].reshape(shape)
+    for name, order in group_orders(groups) if groups > 1 else ():
+        s, o = (
+            part.reshape(-1, groups)[:, order].reshape(part.shape) for part in (right.scale, right.offset)
+        )
         yield Mistake("sub-scale-order", name, right.but(scale=s, offset=o))
         if fmt.has_offset:
             yield Mistake("sub-scale-order", f"scales {name}", right.but(scale=s))
             yield Mistake("sub-scale-order", f"minima {name}", right.but(offset=o))
 
 
-def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Iterator[Mistake[Operand]]:
+def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Misread:
     """The scale d (and dmin, m) of the block before or after, under every rule for the end."""
     names = fmt.dtype.names or ()
     fields = [name for name in ("d", "dmin", "m", "e") if name in names]
     if every.size < 2:
         return
     index = np.arange(every.size, dtype=np.float64).reshape(every.shape)
-    sets = [tuple(fields), *((name,) for name in fields if len(fields) > 1)]
     places: dict[bytes, tuple[str, Index]] = {}
     for name, place in shifted(index + 1, ("wraps", "itself", "zero")):  # 0 marks "zero"
         at = place[columns].astype(np.int64) - 1
         places.setdefault(at.tobytes(), (name, at))  # many differ at the ends of the tensor alone
-    for which in sets:
+    for which in [fields, *([name] for name in fields if len(fields) > 1)]:
         for name, at in places.values():
             changed = every[columns].copy()
             for field in which:
                 values = every.reshape(-1)[field][at]
                 outside = (at < 0).reshape(at.shape + (1,) * (values.ndim - at.ndim))
                 changed[field] = np.where(outside, np.zeros((), values.dtype), values)
-            label = f"{' and '.join(which)} of the {name}"
-            yield Mistake("scale-neighbour", label, operand(fmt, changed))
+            yield Mistake("scale-neighbour", f"{' and '.join(which)} of the {name}", operand(fmt, changed))
 
 
-# Mistakes in one term of a product that the doctor imitates: kernels sum codes and take constants off apart.
+# --- one term alone -----------------------------------------------------------------------------
+# Kernels sum codes and take constants off apart:
 #
-# y = Σ over groups: scale·Σ stored·x  -  (zero·scale + offset)·Σ x
+#     y = Σ over groups: scale·Σ stored·x  -  (zero·scale + offset)·Σ x
 #
 # The scales of the first term may be wrong while those of the second are right; sums may meet wrong minima.
-def one_term(fmt: BlockFormat, right: Operand) -> Iterator[Mistake[Operand]]:
+
+
+def _one_term(fmt: BlockFormat, right: Operand) -> Misread:
     """Weights with a mistake in one term alone, for super-blocks with constants."""
     groups = fmt.block_size // fmt.group
     if groups == 1 or not (fmt.zero or fmt.has_offset):
         return
-    for name, order in orders.group_orders(groups):
+    for name, order in group_orders(groups):
         if fmt.zero:
             words = f"in the main sum alone, {name}"
             yield Mistake("sub-scale-order", words, main_scales(right, groups, order))
         if fmt.zero or len(set(order.tolist())) < groups:  # else it is the minima that are in another order
-            yield Mistake("sum-order", f"{name}: {in_words(order)}", wrong_sums(right, groups, order))
+            yield Mistake("sum-order", f"{name}: {_in_words(order)}", wrong_sums(right, groups, order))
 
 
 def main_scales(right: Operand, groups: int, order: Index) -> Operand:
     """Weights with the scales of codes in another order, and those of the constant in the right one."""
-    taken = right.scale.reshape(-1, groups)[:, order].reshape(right.scale.shape)
-    return right.but(scale=taken, offset=right.offset + right.zero * (right.scale - taken))
+    scale = right.scale.reshape(-1, groups)[:, order].reshape(right.scale.shape)
+    return right.but(scale=scale, offset=right.offset + right.zero * (right.scale - scale))
 
 
 def wrong_sums(right: Operand, groups: int, order: Index) -> Operand:
     """Weights where the constant of group g is multiplied with the sum of group order[g]."""
     constant = (right.zero * right.scale + right.offset).reshape(-1, groups)
     met = np.zeros_like(constant)
-    for g, taken in enumerate(order.tolist()):
-        met[:, taken] += constant[:, g]
+    for g, other in enumerate(order.tolist()):
+        met[:, other] += constant[:, g]
     return right.but(offset=right.offset + (met - constant).reshape(right.offset.shape))
 
 
-def in_words(order: Index) -> str:
+def _in_words(order: Index) -> str:
     """Words for groups that take the sums of others, neighbours together."""
     runs: list[list[tuple[int, int]]] = []
     for g, to in enumerate(order.tolist()):
@@ -217,8 +212,10 @@ def in_words(order: Index) -> str:
     return ", ".join(words) + (" …" if len(runs) > 4 else "")
 
 
-# Two mistakes that the doctor imitates: weights read from a wrong address, and the end of K left out.
-def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: Index) -> Iterator[Mistake[Operand]]:
+# --- addresses, and the end of K ------------------------------------------------------------------
+
+
+def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: Index) -> Misread:
     """Rows of ``raw`` [N, bytes] read at n times a wrong stride, or with blocks at a wrong distance."""
     size, row = fmt.dtype.itemsize, raw.shape[1]
     blocks = row // size
@@ -226,55 +223,53 @@ def wrong_strides(fmt: Format, raw: NDArray[np.uint8], columns: Index) -> Iterat
     if len(raw) < 2:
         return
     for stride, name in _strides(fmt, blocks, row).items():
-        start = columns * stride
-        addresses = start[:, None] + np.arange(row)
-        yield _fetched(fmt, flat, addresses, f"row n read at n·{stride} bytes ({name}); rows have {row}")
+        addresses = (columns * stride)[:, None] + np.arange(row)
+        yield _read_at(fmt, flat, addresses, f"row n read at n·{stride} bytes ({name}); rows have {row}")
     for step in (*range(-4, 0), *range(1, 5)):  # a wrong block size: the error grows along the row
         block = (columns[:, None] * blocks + np.arange(blocks)) * (size + step)
         addresses = (block[..., None] + np.arange(size)).reshape(len(columns), row)
-        yield _fetched(fmt, flat, addresses, f"blocks read {size + step} bytes apart, they have {size}")
+        yield _read_at(fmt, flat, addresses, f"blocks read {size + step} bytes apart, they have {size}")
+
+
+def _read_at(fmt: Format, flat: NDArray[np.uint8], addresses: Index, name: str) -> Mistake[Operand]:
+    inside = np.asarray(((addresses >= 0) & (addresses < flat.size)).all(axis=1))
+    raw = np.ascontiguousarray(flat[addresses % flat.size])
+    return Mistake("row-stride", name, operand(fmt, raw.view(fmt.dtype)), columns=inside)
 
 
 def _strides(fmt: Format, blocks: int, row: int) -> dict[int, str]:
-    """Each wrong stride in bytes, with the text that names its cause."""
+    """Each wrong stride in bytes, with the text that names its cause: the first of several."""
     size, k = fmt.dtype.itemsize, blocks * fmt.block_size
-    names: dict[int, str] = {0: "no stride at all"}
+    strides = [(0, "no stride at all")]
     for step in (*range(1, 17), 32, 64):
-        for sign in (1, -1):
+        for sign, much in ((1, "many"), (-1, "few")):
             if blocks + sign * step > 0:
-                much = "many" if sign > 0 else "few"
-                names.setdefault(row + sign * step * size, f"{step} blocks too {much}")
+                strides.append((row + sign * step * size, f"{step} blocks too {much}"))
     for to in (64, 128, 256, 512, 1024, 2048):
         padded = -(-k // to) * to
         if padded % fmt.block_size == 0:
-            names.setdefault(fmt.row_bytes(padded), f"K padded to a multiple of {to}")
+            strides.append((fmt.row_bytes(padded), f"K padded to a multiple of {to}"))
     for to in (4, 8, 16, 32, 64, 128, 256):
-        names.setdefault(-(-row // to) * to, f"padded to a multiple of {to} bytes")
-        names.setdefault(row // to * to, f"cut to a multiple of {to} bytes")
+        strides.append((-(-row // to) * to, f"padded to a multiple of {to} bytes"))
+        strides.append((row // to * to, f"cut to a multiple of {to} bytes"))
     for step in (1, 2, 4):
-        names.setdefault(row + step, f"{step} bytes too many")
-        names.setdefault(row - step, f"{step} bytes too few")
-    for other, name in (
+        strides += [(row + step, f"{step} bytes too many"), (row - step, f"{step} bytes too few")]
+    strides += [
         (2 * row, "twice the row"), (row // 2, "half the row"), (k, "K bytes"), (k // 2, "K / 2 bytes"),
         (2 * k, "2·K bytes"), (blocks, "blocks taken for bytes"), (size, "one block"),
         (3 * row, "three rows"), (4 * row, "four rows"),
-    ):  # fmt: skip
-        names.setdefault(other, name)
-    for other_format in FORMATS.values():
-        if k % other_format.block_size == 0:
-            names.setdefault(other_format.row_bytes(k), f"rows of {other_format.name}")
-    names.pop(row, None)
-    return {stride: name for stride, name in names.items() if stride >= 0}
+    ]  # fmt: skip
+    for other in FORMATS.values():
+        if k % other.block_size == 0:
+            strides.append((other.row_bytes(k), f"rows of {other.name}"))
+    first: dict[int, str] = {}
+    for stride, name in strides:
+        if stride >= 0 and stride != row:
+            first.setdefault(stride, name)
+    return first
 
 
-def _fetched(fmt: Format, flat: NDArray[np.uint8], addresses: Index, name: str) -> Mistake[Operand]:
-    inside = np.asarray(((addresses >= 0) & (addresses < flat.size)).all(axis=1))
-    raw = np.ascontiguousarray(flat[addresses % flat.size])
-    weights = operand(fmt, raw.view(fmt.dtype))
-    return Mistake("row-stride", name, weights, columns=inside)
-
-
-def short_rows(right: Operand, k: int) -> Iterator[Mistake[Operand]]:
+def short_rows(right: Operand, k: int) -> Misread:
     """The end of K left out: once with its constant terms left out too, and once with them kept."""
     lengths = {k - end: f"the last {end} of K" for end in (16, 32, 64, 96, 128, 160, 192, 224, 256, 512)}
     for tile in (32, 64, 128, 256, 512, 1024):
