@@ -12,7 +12,6 @@ from .numbers import NEAR, Mask, Wide
 from .places import Pattern, where
 from .survey import Survey
 
-# Records of the doctor: a mistake to try, how much of y it explains, and the verdict as a finding.
 EXACT = 0.99  # share of elements that a sure explanation leaves within rounding
 
 Formulas = Callable[[], tuple[str, str]]  # the wrong and the right one, put together when they are printed

@@ -24,8 +24,89 @@ from .numbers import BF16, HALF, Wide
 from .places import in_words, where
 from .survey import Survey
 
+Surveyed = TypeVar("Surveyed")
+OfProduct = TypeVar("OfProduct", bound=Survey)
+NOTHING = "K is 0: sums of no terms are zero, without a bias"
 
-# The doctor's report: a finding as the text and figures of a Diagnosis.
+
+class Kind(ABC, Generic[Surveyed]):
+    """One kind of product, with the operands and results of one case, checked and on the host."""
+
+    catalogue: ClassVar[Mapping[str, Fault]] = CATALOGUE
+
+    def trivial(self) -> Diagnosis | None:
+        """The diagnosis of a case that needs no survey."""
+        return None
+
+    @abstractmethod
+    def survey(self) -> Surveyed:
+        """All of y compared with the right result."""
+
+    @abstractmethod
+    def verdict(self, survey: Surveyed) -> Finding | Diagnosis:
+        """The finding: which mistake explains y, or that y is right."""
+
+    @abstractmethod
+    def words(self, survey: Surveyed, finding: Finding) -> Words:
+        """The part of a report that only this kind can write."""
+
+    def diagnosis(self) -> Diagnosis:
+        """The whole diagnosis, from the operands to the report."""
+        with np.errstate(all="ignore"):  # wrong kernels, and kernels made wrong on purpose, overflow at will
+            trivial = self.trivial()
+            if trivial is not None:
+                return trivial
+            survey = self.survey()
+            verdict = self.verdict(survey)
+            if isinstance(verdict, Diagnosis):
+                return verdict
+            return report(self.catalogue, verdict, self.words(survey, verdict))
+
+
+class Product(Kind[OfProduct]):
+    """A product whose y is floats; several runs may be compared, and y may be transposed."""
+
+    results: Results
+    terms: int  # K
+
+    @abstractmethod
+    def explained(self, survey: OfProduct) -> Finding | Diagnosis:
+        """The verdict on a y that is the same in every run and not transposed."""
+
+    def verdict(self, survey: OfProduct) -> Finding | Diagnosis:
+        """A race or a transposed y, which rule out a search for other mistakes; else what explains y."""
+        verdict = race(survey, self.results.repeats)
+        if verdict is None and self.results.flipped:
+            verdict = flipped(survey)
+        return self.explained(survey) if verdict is None else verdict
+
+    def trivial(self) -> Diagnosis | None:
+        """The diagnosis where y is empty (right), or K is 0 (only zeros are right); else None."""
+        y = self.results.y
+        if not y.size:
+            return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
+        if self.terms:
+            return None
+        bad = np.logical_or.reduce([values != 0 for values in (y, *self.results.repeats)])
+        count = int(bad.sum())
+        figures: dict[str, Any] = {
+            "elements": y.size,
+            "elements out of bound": count,
+            "elements not finite": int((~np.isfinite(y)).sum()),
+        }
+        right = f"The kernel is right. {NOTHING}, and so are all {' × '.join(map(str, y.shape))} elements."
+        finding = Finding("correct", 0.99, "")
+        if count:
+            same = all(np.array_equal(values, y, equal_nan=True) for values in self.results.repeats)
+            text = f"{NOTHING}; these hold what was there before"
+            finding = Finding("unknown" if same else "race", 0.98, text, where(bad), count)
+        words = Words(figures, right, "exact", extent(finding, figures, "zero is right"))
+        return report(CATALOGUE, finding, words)
+
+
+# --- the report ------------------------------------------------------------------------------------
+
+
 class Words(NamedTuple):
     """The part of a report that the kind of product writes."""
 
@@ -105,7 +186,8 @@ def plain(value: Any) -> float:
     return float(f"{float(value):.4g}")
 
 
-# The doctor's y and its repeats, checked and brought to the host as float64.
+# --- results, checked and on the host as float64 ---------------------------------------------------
+
 CALL = "diagnose(y, x, q)"
 
 
@@ -142,83 +224,3 @@ def _result(name: str, y: Any, shape: tuple[int, ...], m: int) -> tuple[Wide, fl
             "pass the whole output of the same product, reshaped if it was dumped flat"
         )
     return np.ascontiguousarray(values.reshape(m, n), np.float64), store, flipped
-
-
-Surveyed = TypeVar("Surveyed")
-OfProduct = TypeVar("OfProduct", bound=Survey)
-NOTHING = "K is 0: sums of no terms are zero, without a bias"
-
-
-class Kind(ABC, Generic[Surveyed]):
-    """One kind of product, with the operands and results of one case, checked and on the host."""
-
-    catalogue: ClassVar[Mapping[str, Fault]] = CATALOGUE
-
-    def trivial(self) -> Diagnosis | None:
-        """The diagnosis of a case that needs no survey."""
-        return None
-
-    @abstractmethod
-    def survey(self) -> Surveyed:
-        """All of y compared with the right result."""
-
-    @abstractmethod
-    def verdict(self, survey: Surveyed) -> Finding | Diagnosis:
-        """The finding: which mistake explains y, or that y is right."""
-
-    @abstractmethod
-    def words(self, survey: Surveyed, finding: Finding) -> Words:
-        """The part of a report that only this kind can write."""
-
-    def diagnosis(self) -> Diagnosis:
-        """The whole diagnosis, from the operands to the report."""
-        with np.errstate(all="ignore"):  # wrong kernels, and kernels made wrong on purpose, overflow at will
-            trivial = self.trivial()
-            if trivial is not None:
-                return trivial
-            survey = self.survey()
-            verdict = self.verdict(survey)
-            if isinstance(verdict, Diagnosis):
-                return verdict
-            return report(self.catalogue, verdict, self.words(survey, verdict))
-
-
-class Product(Kind[OfProduct]):
-    """A product whose y is floats; several runs may be compared, and y may be transposed."""
-
-    results: Results
-    terms: int  # K
-
-    @abstractmethod
-    def explained(self, survey: OfProduct) -> Finding | Diagnosis:
-        """The verdict on a y that is the same in every run and not transposed."""
-
-    def verdict(self, survey: OfProduct) -> Finding | Diagnosis:
-        """A race or a transposed y, which rule out a search for other mistakes; else what explains y."""
-        verdict = race(survey, self.results.repeats)
-        if verdict is None and self.results.flipped:
-            verdict = flipped(survey)
-        return self.explained(survey) if verdict is None else verdict
-
-    def trivial(self) -> Diagnosis | None:
-        """The diagnosis where y is empty (right), or K is 0 (only zeros are right); else None."""
-        y = self.results.y
-        if not y.size:
-            return Diagnosis(True, "correct", 1.0, "There is nothing to judge: y is empty.")
-        if self.terms:
-            return None
-        bad = np.logical_or.reduce([values != 0 for values in (y, *self.results.repeats)])
-        count = int(bad.sum())
-        figures: dict[str, Any] = {
-            "elements": y.size,
-            "elements out of bound": count,
-            "elements not finite": int((~np.isfinite(y)).sum()),
-        }
-        right = f"The kernel is right. {NOTHING}, and so are all {' × '.join(map(str, y.shape))} elements."
-        finding = Finding("correct", 0.99, "")
-        if count:
-            same = all(np.array_equal(values, y, equal_nan=True) for values in self.results.repeats)
-            text = f"{NOTHING}; these hold what was there before"
-            finding = Finding("unknown" if same else "race", 0.98, text, where(bad), count)
-        words = Words(figures, right, "exact", extent(finding, figures, "zero is right"))
-        return report(CATALOGUE, finding, words)

@@ -22,26 +22,6 @@ from .replay import by_algebra, explanations
 from .sums import looks_half
 from .survey import BlockSurvey, Case, checked, sample, survey
 
-# The doctor's telling input: activations on which faults differ that look alike on the user's x.
-ROWS = 33  # of activations: above the tiles of most kernels, and no multiple of one
-
-
-def telling_input(q: QuantArray) -> NDArray[np.float32]:
-    """Activations [33, K] whose products with q [N, K] show every mistake that they can show.
-
-    Normal data has no empty block, no equal rows and no vanishing sum; growing along K it makes
-    blocks differ in size. Three rows isolate a cause each: the offsets alone show in a row of ones,
-    the codes without the offsets in alternating signs, and the order of codes in single elements.
-    """
-    k = q.shape[-1]
-    rng = np.random.default_rng(20_260_101)
-    x = rng.standard_normal((ROWS, k)).astype(np.float32) * np.linspace(0.5, 2, k, dtype=np.float32)
-    x[-1] = 1
-    x[-2] = np.where(np.arange(k) % 2, -1, 1)
-    x[-3] = np.arange(k) % 32 == 5
-    return x
-
-
 PART_OF_A_TILE = 256  # of K: as much as the tiles of most kernels
 ROUNDING = 1e-3  # score, or NMSE, below which an error may be one of rounding
 
@@ -254,7 +234,8 @@ def _claims_other_sum(s: BlockSurvey, claim: str) -> bool:
     return bool(other < 1e-4 and other < 0.02 * same)
 
 
-# The doctor's search for the origin of NaN and infinity in y: overflow, empty blocks, padding of K.
+# --- the origin of NaN and infinity: overflow, empty blocks, padding of K --------------------------
+
 PADDING = 512  # elements: llama.cpp pads rows of quantized matrices to so many on CUDA
 
 
@@ -282,10 +263,10 @@ def _overflow(case: Case, wild: Mask) -> Pattern | None:
     for name, risk in _risks(case):
         if not risk.any():
             continue
-        covered = float((wild & risk).sum() / wild.sum())
-        held = float((wild & risk).sum() / risk.sum())
-        if covered > 0.99 and held > 0.5 and (best is None or held > best[0]):
-            best = held, name
+        covers = float((wild & risk).sum() / wild.sum())
+        precision = float((wild & risk).sum() / risk.sum())
+        if covers > 0.99 and precision > 0.5 and (best is None or precision > best[0]):
+            best = precision, name
     sums = np.abs(case.x) @ np.abs(np.nan_to_num(case.q.dequantize(np.float64))).T
     if best is None and ((sums > LARGEST_HALF) | ~wild).all():
         exact = case.x @ np.nan_to_num(case.q.dequantize(np.float64)).T
@@ -355,14 +336,35 @@ def _padding(case: Case, bad: Mask) -> Pattern | None:
     if k % PADDING == 0:
         return None
     tile = next(tile for tile in (PADDING, 256, 128, 64, 32, 16, 1) if k % tile)
-    rows, columns = np.flatnonzero(bad.any(axis=1)), np.flatnonzero(bad.any(axis=0))
     m, n = bad.shape
     padded = -(-k // PADDING) * PADDING
     text = f"K = {k} is padded to {padded} or to another multiple of a tile, and NaN · 0 is NaN"
-    if bad.all():
-        return Pattern("k-pad-nan", f"all of y is NaN: {text}", False, {"tile": tile})
-    if len(columns) == 1 and columns[0] == n - 1 and len(rows) == m and n > 1:
-        return Pattern("k-pad-nan", f"only the last column is NaN: {text}", False, {"tile": tile})
-    if len(rows) == 1 and rows[0] == m - 1 and len(columns) == n and m > 1:
-        return Pattern("k-pad-nan", f"only the last row is NaN: {text}", False, {"tile": tile})
+    for words, here in (
+        ("all of y is NaN", bad.all()),
+        ("only the last column is NaN", bad[:, -1:].all() and n > 1 and not bad[:, :-1].any()),
+        ("only the last row is NaN", bad[-1:].all() and m > 1 and not bad[:-1].any()),
+    ):
+        if here:
+            return Pattern("k-pad-nan", f"{words}: {text}", False, {"tile": tile})
     return None
+
+
+# --- activations on which mistakes differ that look alike on the user's x --------------------------
+
+ROWS = 33  # of activations: above the tiles of most kernels, and no multiple of one
+
+
+def telling_input(q: QuantArray) -> NDArray[np.float32]:
+    """Activations [33, K] whose products with q [N, K] show every mistake that they can show.
+
+    Normal data has no empty block, no equal rows and no vanishing sum; growing along K it makes
+    blocks differ in size. Three rows isolate a cause each: the offsets alone show in a row of ones,
+    the codes without the offsets in alternating signs, and the order of codes in single elements.
+    """
+    k = q.shape[-1]
+    rng = np.random.default_rng(20_260_101)
+    x = rng.standard_normal((ROWS, k)).astype(np.float32) * np.linspace(0.5, 2, k, dtype=np.float32)
+    x[-1] = 1
+    x[-2] = np.where(np.arange(k) % 2, -1, 1)
+    x[-3] = np.arange(k) % 32 == 5
+    return x

@@ -184,11 +184,11 @@ def _halves(scene: Scene, base: float) -> Iterator[Mistake[Wide]]:
         yield from half_sums([reading], scene.weights)
 
 
-# The doctor's search, by linear algebra, for a wrong order of elements, bits or scales that is in no list.
-#
+# --- an order that is in no list, by linear algebra ------------------------------------------------
 # If place i of every block gets the code (bit, scale) of place π(i), then y is a sum of features:
 # Σ F[i, π(i)], one feature a place, each linear in the outputs. π is found place by place, from the
 # right order on, as long as the error falls. Many outputs see the same π, so a few hundred are enough.
+
 ROUNDS = 12
 EVIDENCE = 6  # outputs a place that must be there to believe an order
 FEATURES = 1 << 24

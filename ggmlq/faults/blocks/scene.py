@@ -197,7 +197,8 @@ def predict(readings: list[Reading], chosen: list[Way], w: Operand) -> Wide:
     return out
 
 
-# The doctor's right kernels: results in every named arithmetic, and in every other usual rounding.
+# --- right kernels, in every named arithmetic and every other usual rounding -----------------------
+
 SHORTLIST = 6
 LOOSE = 0.02  # of the typical size: how far sums in halves may be off
 

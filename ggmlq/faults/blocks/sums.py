@@ -89,9 +89,9 @@ def half_sums(readings: list[Reading], w: Operand) -> Iterator[Mistake[Wide]]:
         by_element = reading.codes is None
         for name, terms in _terms(reading.values, w, by_element):
             for rounded_first in (False, True):
-                held = half(terms) if rounded_first else terms
+                addends = half(terms) if rounded_first else terms
                 rule = "half products" if rounded_first else "products as they are"
-                for order, total in _accumulated(held):
+                for order, total in _accumulated(addends):
                     yield Mistake("f16-accumulation", f"{name}, {rule}, {order}", total, beside=reading.name)
         if not by_element:
             for order, total in _in_registers(reading.values, w):
@@ -160,9 +160,8 @@ def looks_half(y: Wide) -> bool:
     return values.size >= 4 and bool((half(values) == values).all())
 
 
-# Mistakes between blocks that the doctor imitates: sums that carry over, rounded products of scales.
-#
-# They are not linear in the weights, so the product is computed again by blocks, on a few rows and columns.
+# --- between blocks: sums that carry over, rounded products of scales ------------------------------
+
 LARGEST = 1 << 22  # terms [M, N, groups] that are held at a time
 
 

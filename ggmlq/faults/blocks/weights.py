@@ -191,10 +191,10 @@ def main_scales(right: Operand, groups: int, order: Index) -> Operand:
 def wrong_sums(right: Operand, groups: int, order: Index) -> Operand:
     """Weights where the constant of group g is multiplied with the sum of group order[g]."""
     constant = (right.zero * right.scale + right.offset).reshape(-1, groups)
-    met = np.zeros_like(constant)
+    sums = np.zeros_like(constant)
     for g, other in enumerate(order.tolist()):
-        met[:, other] += constant[:, g]
-    return right.but(offset=right.offset + (met - constant).reshape(right.offset.shape))
+        sums[:, other] += constant[:, g]
+    return right.but(offset=right.offset + (sums - constant).reshape(right.offset.shape))
 
 
 def _in_words(order: Index) -> str:

@@ -22,7 +22,6 @@ from ...ops.operands import experts
 from ..frame import Results, results
 from ..numbers import Index, Mask, Wide
 
-# The doctor's operands of a product with experts, checked: lines of y, one for each use of an expert.
 CALL = "diagnose(y, x, q, ids=…)"
 
 
@@ -105,55 +104,41 @@ class Prints:
         """Squared distances of lines to products, over the larger of their squared lengths."""
         p, y = self.of[rows, experts], self.y[lines]
         longer = np.maximum((p**2).sum(axis=-1), (y**2).sum(axis=-1))
-        return _over(((p - y) ** 2).sum(axis=-1), longer)
+        far = ((p - y) ** 2).sum(axis=-1) / np.where(longer > 0, longer, 1)
+        return np.nan_to_num(np.where(longer > 0, far, 0), nan=9, posinf=9)  # nothing is near nothing
 
-
-def _over(square: Any, length: Any) -> Any:
-    """NaN is far, and nothing is near nothing."""
-    return np.nan_to_num(np.where(length > 0, square / np.where(length > 0, length, 1), 0), nan=9, posinf=9)
+    def nearest(self, line: int, rows: range, experts: range) -> tuple[int, int, float]:
+        """The nearest product of some rows with some experts: the row, the expert, and how far it is."""
+        step, best = max(1, AT_ONCE // max(1, self.of[0].size)), (-1, -1, 9.0)
+        for first in range(rows.start, rows.stop, step):
+            part = slice(first, min(first + step, rows.stop))
+            far = self.far(line, part, slice(experts.start, experts.stop))
+            at = np.unravel_index(int(np.argmin(far)), far.shape)
+            if far[at] < best[2]:
+                best = (first + int(at[0]), experts.start + int(at[1]), float(far[at]))
+        return best
 
 
 def sources(g: Lines) -> Sources:
     """For each line its own row and expert if these make it, else the nearest that do."""
     prints, rows, experts = Prints(g), g.rows.copy(), g.experts.copy()
     wrong = np.flatnonzero(prints.far(np.arange(len(rows)), rows, experts) > NEAR)
-    for search in (_other_experts, _other_rows, _others):
-        still = []
-        if search is _others:
+    every_row, every_expert = (range(n) for n in prints.of.shape[:2])
+    for other_row, other_expert in ((False, True), (True, False), (True, True)):
+        if other_row and other_expert:
             rows[wrong] = experts[wrong] = UNSEEN
             wrong = wrong[evenly_spaced(len(wrong), MOST)]
-        for line in wrong:
-            r, e, far = search(prints, int(line), int(g.rows[line]), int(g.experts[line]))
+        for line in wrong.tolist():
+            r, e = int(g.rows[line]), int(g.experts[line])
+            some = every_row if other_row else range(r, r + 1)
+            r, e, far = prints.nearest(line, some, every_expert if other_expert else range(e, e + 1))
             rows[line], experts[line] = (r, e) if far <= NEAR else (NOTHING, NOTHING)
-            if far > NEAR:
-                still.append(line)
-        wrong = np.array(still, np.intp)
+        wrong = wrong[rows[wrong] == NOTHING]
     return Sources(rows, experts)
 
 
-def _other_experts(prints: Prints, line: int, r: int, e: int) -> tuple[int, int, float]:
-    far = prints.far(line, r, slice(None))
-    best = int(np.argmin(far))
-    return r, best, float(far[best])
+# --- causes: ids read in another order, or edges of tiles ------------------------------------------
 
-
-def _other_rows(prints: Prints, line: int, r: int, e: int) -> tuple[int, int, float]:
-    far = prints.far(line, slice(None), e)
-    best = int(np.argmin(far))
-    return best, e, float(far[best])
-
-
-def _others(prints: Prints, line: int, r: int, e: int) -> tuple[int, int, float]:
-    step, best = max(1, AT_ONCE // max(1, prints.of[0].size)), (-1, -1, 9.0)
-    for first in range(0, len(prints.of), step):
-        far = prints.far(line, slice(first, first + step), slice(None))
-        at = np.unravel_index(int(np.argmin(far)), far.shape)
-        if far[at] < best[2]:
-            best = (first + int(at[0]), int(at[1]), float(far[at]))
-    return best
-
-
-# Causes that the doctor finds for wrong lines of experts: ids read in another order, or edges of tiles.
 AGREE = 0.98  # of the lines that a way of reading says anything about
 TILES = (128, 64, 48, 32, 24, 16, 12, 8, 6, 4, 2)
 ANY = -1  # what lies beyond the ids is not known
@@ -190,16 +175,16 @@ def readings(ids: Index, experts: int) -> Iterator[tuple[str, Index]]:
     )
 
 
-def misread_ids(g: Lines, met: Index, bad: Mask) -> str | None:
-    """The way of reading ids that explains which experts lines met (-1: unknown), if one does."""
+def misread_ids(g: Lines, used: Index, bad: Mask) -> str | None:
+    """The way of reading ids that explains which experts lines ``used`` (-1: unknown), if one does."""
     right = g.experts
     best: tuple[float, str] | None = None
     for name, which in readings(g.ids, len(g.q)):
-        known = (which != ANY) & (met >= 0)
-        wrong = known & bad & (met != right)
+        known = (which != ANY) & (used >= 0)
+        wrong = known & bad & (used != right)
         if (which[known] != right[known]).sum() < 2 or wrong.sum() < max(2, 0.5 * bad.sum()):
             continue
-        agree = float((which[known] == met[known]).mean())
+        agree = float((which[known] == used[known]).mean())
         if agree >= AGREE and (best is None or agree > best[0]):
             best = agree, name
     return best[1] if best else None

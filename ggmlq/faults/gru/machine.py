@@ -32,7 +32,6 @@ from ...gru.run import INTERMEDIATE, format_in_call
 from ...reference.gru import STAGES, Codes, Scene, Tensors, compensation, exact
 from ..findings import Mistake
 
-# The doctor's codes and inputs of a GRU, checked: one Run for each direction, in the order of its steps.
 CALL = "diagnose_gru(codes, f, x)"
 FAR = 1 << 40  # no code is; what lies beyond counts as this
 

@@ -41,7 +41,7 @@ def mistakes(scene: Scene) -> Iterator[Tried]:
 
 def _misread(scene: Scene, fault: str, words: str, read: Callable[[Side], Wide | None]) -> Iterator[Tried]:
     a, b = scene.a, scene.b
-    x, w = (None if s.s is None or (codes := read(s)) is None else s.taken(codes) for s in (a, b))
+    x, w = (None if s.s is None or (codes := read(s)) is None else s.with_values(codes) for s in (a, b))
     if x is not None:
         yield with_codes(fault, words.format("x"), x, b)
     if w is not None:
@@ -132,7 +132,7 @@ def _solved(scene: Scene, which: int) -> Tried | None:
             return None
         codes[row, at] = whole
         free += len(at)
-    a, b = (s.taken(codes), other) if which == 0 else (other, s.taken(codes))
+    a, b = (s.with_values(codes), other) if which == 0 else (other, s.with_values(codes))
     words = f"codes of {s.name} beyond the range wrapped around"
     return with_codes("no-saturation", words, a, b, free) if free else None
 
@@ -164,16 +164,16 @@ def unsaturated(scene: Scene) -> Iterator[Tried]:
     if side.code.kind == "float":
         codes = side.code.decode(side.code.encode(v, saturate=False)).astype(np.float64)
         text = "codes of x beyond the range became NaN or infinite"
-        yield with_codes("no-saturation", text, side.taken(codes), scene.b)
+        yield with_codes("no-saturation", text, side.with_values(codes), scene.b)
         return
     zero = 0.0 if side.zeros is None else side.zeros[side.tiles][:, columns]
     low, high = _range(side)
     wrapped = (np.rint(v).astype(np.float64) + zero - low) % (high - low + 1) + low
     text = "codes of x beyond the range wrapped around"
-    yield with_codes("no-saturation", text, side.taken(wrapped), scene.b)
+    yield with_codes("no-saturation", text, side.with_values(wrapped), scene.b)
     cut = np.clip(np.trunc(v).astype(np.float64) + zero, side.code.min, side.code.max)
     text = "codes of x cut off instead of rounded"
-    yield with_codes("activation-rounding", text, side.taken(cut), scene.b)
+    yield with_codes("activation-rounding", text, side.with_values(cut), scene.b)
 
 
 # --- sums of integers ----------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Side:
         """The column of the scales that belongs to each group of K."""
         return starts // self.c
 
-    def taken(self, values: Wide) -> Side:
+    def with_values(self, values: Wide) -> Side:
         """These rows with other codes."""
         return replace(self, values=values, moves=None)
 
