@@ -1,6 +1,6 @@
 """The doctor for products with a matrix of blocks: right kernels, and mistakes that are imitated.
 
-examine.py      the way from the survey of y to a verdict; the origin of NaN; activations that tell mistakes apart
+examine.py      the way from the survey of y to a verdict; the origin of NaN; input that tells mistakes apart
 survey.py       operands, checked; the whole of y, judged by the best right kernel
 scene.py        the right kernels that this could be, and their predictions on a few rows
 readings.py     the ways in which kernels round activations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -42,7 +41,8 @@ def _weights(scene: Scene, right: Wide) -> list[Explanation]:
         wrong_strides(scene.fmt, scene.raw, scene.columns),
         short_rows(scene.weights, scene.x.shape[1]),
     )
-    rough = sorted(_first_look(_smaller(scene), every), key=lambda pair: pair[0])
+    small, _, columns = _smaller(scene)
+    rough = sorted(_first_look(small, columns, every), key=lambda pair: pair[0])
     return [
         _explanation(scene, mistake, scene.fit(mistake.replay, mistake.columns), right)
         for _, mistake in rough[:KEPT]
@@ -50,22 +50,15 @@ def _weights(scene: Scene, right: Wide) -> list[Explanation]:
     ]
 
 
-class _Small(NamedTuple):
-    """A few rows and columns of a scene."""
-
-    scene: Scene
-    rows: Index
-    columns: Index
-
-
-def _smaller(scene: Scene) -> _Small:
+def _smaller(scene: Scene) -> tuple[Scene, Index, Index]:
+    """A scene of a few rows and columns of another, and which they are."""
     rows, columns = (_some(n, count) for n, count in zip(scene.y.shape, (FEW_ROWS, FEW_COLUMNS), strict=True))
     at = np.ix_(rows, columns)
     part = Scene(
         scene.fmt, scene.raw, scene.x[rows], scene.y[at], scene.columns[columns], scene.store,
         written=scene.written[at],
     )  # fmt: skip
-    return _Small(part, rows, columns)
+    return part, rows, columns
 
 
 def _some(length: int, count: int) -> Index:
@@ -74,18 +67,19 @@ def _some(length: int, count: int) -> Index:
     return np.concatenate([np.arange(first), first + evenly_spaced(length - first, count - first)])
 
 
-def _first_look(small: _Small, every: Iterable[Mistake[Operand]]) -> Iterator[tuple[float, Mistake[Operand]]]:
-    """The score that each mistake leaves on a few elements, over that of the right weights."""
-    scene = small.scene
+def _first_look(
+    scene: Scene, chosen: Index, every: Iterable[Mistake[Operand]]
+) -> Iterator[tuple[float, Mistake[Operand]]]:
+    """The score that each mistake leaves on a few elements (columns ``chosen``), over the right ones'."""
     ways = _representatives(scene)
     right = predict(scene.readings, ways, scene.weights)
     whole = scene.scores(right).min()
     for mistake in every:
-        columns = None if mistake.columns is None else mistake.columns[small.columns]
+        columns = None if mistake.columns is None else mistake.columns[chosen]
         if columns is not None and not columns.any():
             continue
         base = whole if columns is None else scene.scores(right, columns).min()
-        w = mistake.replay.rows(small.columns)
+        w = mistake.replay.rows(chosen)
         score = scene.scores(predict(scene.readings, ways, w), columns).min()
         yield float(score / max(base, 1e-300)), mistake
 
@@ -139,9 +133,8 @@ def _activations(scene: Scene, right: Wide) -> list[Explanation]:
 
 def _sums(scene: Scene, right: Wide) -> list[Explanation]:
     """Explanations by sums that saturate, lose precision or carry over, on a few rows and columns alone."""
-    small = _smaller(scene)
-    s = small.scene
-    base, usual = _null(s, right[np.ix_(small.rows, small.columns)]), _usual(s)
+    s, rows, columns = _smaller(scene)
+    base, usual = _null(s, right[np.ix_(rows, columns)]), _usual(s)
     best: dict[str, Explanation] = {}
     for m in chain(saturated(usual, s.weights), _halves(s, base), between_blocks(s, usual)):
         score = float(s.scores(m.replay[None])[0])

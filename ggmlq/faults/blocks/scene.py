@@ -32,8 +32,6 @@ class Fit(NamedTuple):
     score: float  # mean of (error / typical size)², the worst elements capped
     share: float  # of the elements within the tolerance
     way: Way
-    prediction: Wide
-    inside: Mask
 
 
 class Scene:
@@ -173,7 +171,7 @@ class Scene:
         inside = self.within(prediction, limit)
         score = float(self.scores(prediction[None], columns)[0])
         part = inside if columns is None else inside[:, columns]
-        return Fit(score, float(part.mean()) if part.size else 0.0, way, prediction, inside)
+        return Fit(score, float(part.mean()) if part.size else 0.0, way)
 
     def fit(self, w: Operand, columns: Mask | None = None) -> Fit:
         """The right way that explains y best with these weights."""

@@ -99,34 +99,24 @@ class BlockSurvey(Survey):
 def survey(case: Case, prefer: str | None = None) -> BlockSurvey:
     """The survey with the right kernel that explains most of y, which may have been stored as half."""
     written = case.y if case.unwritten is None else case.y[~case.unwritten]
-    if case.store == 0 and _may_be_cast(written):
+    halves = written.any() and np.isfinite(written).all() and (half(written) == written).all()
+    if case.store == 0 and halves:
         cast = _survey(replace(case, store=HALF, cast=True), prefer)
-        if cast.bad.mean() < FEW and (_relative(cast)[cast.bad] > FAR).all():
+        relative = np.abs(case.y - cast.prediction) / cast.size
+        if cast.bad.mean() < FEW and (relative[cast.bad] > FAR).all():
             return cast  # sums kept in half are off by little, but in many places
     return _survey(case, prefer)
-
-
-def _relative(s: BlockSurvey) -> Wide:
-    error: Wide = np.abs(s.case.y - s.prediction) / s.size
-    return error
-
-
-def _may_be_cast(y: Wide) -> bool:
-    """True where y holds nothing but halves: a right result may have been stored as half."""
-    return bool(y.any() and np.isfinite(y).all() and (half(y) == y).all())
 
 
 def _survey(case: Case, prefer: str | None) -> BlockSurvey:
     rows, columns = sample(case, None)
     scene = case.scene(rows, columns)
-    q = case.q[columns]
-    rights = candidates(scene, q, prefer)
+    rights = candidates(scene, case.q[columns], prefer)
     best = rights[0]
     claimed = [right for right in rights if prefer and right.arithmetic == prefer]
     if claimed and claimed[0].share >= best.share:
         best = claimed[0]
-    whole = len(rows) == case.y.shape[0] and len(columns) == case.y.shape[1]
-    if whole:
+    if (len(rows), len(columns)) == case.y.shape:
         return BlockSurvey(case.y, best.prediction, scene.size, best.limit, ~best.inside, case, best, rights)
     return _over_all(case, best, rights)
 
@@ -146,18 +136,16 @@ def _over_all(case: Case, best: Right, others: list[Right]) -> BlockSurvey:
 
 
 def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
+    """The same right kernel, by its name, on another scene."""
     if best.arithmetic is not None:
         return by_name(scene, q, best.arithmetic, [best.arithmetic])[0]
-    return _from_family(scene, best.name)
-
-
-def _from_family(scene: Scene, name: str) -> Right:
-    """The right kernel of a way, found by its name, computed on another scene."""
-    for label, w, chosen in precisions(scene):
-        for way in chosen:
-            if way.name + label == name:
-                return judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
-    raise AssertionError(name)
+    way, w, label = next(
+        (way, w, label)
+        for label, w, ways in precisions(scene)
+        for way in ways
+        if way.name + label == best.name
+    )
+    return judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
 
 
 def sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:

@@ -133,23 +133,18 @@ def _extent(run: Run, finding: Finding) -> Iterator[str]:
 
 def _exchanged(one: Run, two: Run) -> str | None:
     """Words for the mistake of exchanged directions, if it explains both; else None."""
-    turned = [replace(one, y=_turned(two)), replace(two, y=_turned(one))]
-    weights = [replace(a, formats=b.formats, codes=b.codes, x=_codes_of_x(a, b)) for a, b in
-               ((one, two), (two, one))]  # fmt: skip
+    turned, weights = [], []
+    for a, b in ((one, two), (two, one)):
+        y = b.y.reshape(b.steps, b.sequences, -1)[::-1].reshape(b.y.shape)
+        x = b.formats["x"].encode(a.values).astype(np.int64)
+        turned.append(replace(a, y=y))
+        weights.append(replace(a, formats=b.formats, codes=b.codes, x=x))
     for words, both in (
         ("the halves of y are exchanged", turned), ("each has the weights of the other", weights),
     ):  # fmt: skip
         if not any(wrong_elements(replace(run, last=None, v={}), {}).any() for run in both):
             return words
     return None
-
-
-def _turned(run: Run) -> Any:
-    return run.y.reshape(run.steps, run.sequences, -1)[::-1].reshape(run.y.shape)
-
-
-def _codes_of_x(run: Run, other: Run) -> Any:
-    return other.formats["x"].encode(run.values).astype(np.int64)
 
 
 # --- one direction ------------------------------------------------------------------------------
@@ -373,8 +368,11 @@ def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
 def pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Tried]:
     """The first trial of two mistakes at once that explains all rows; few wrong rows are tried first."""
     few, all_of = Machine(run, rows[before.apart.any(1)][:FEW]), Machine(run, rows)
-    by_error = sorted(tried, key=lambda one: one.error)[:1]
-    for first in {id(one): one for one in (*_apart_in_kind(tried)[:BASES], *by_error)}.values():
+    by_error = min(tried, key=lambda one: one.error)
+    nearest: dict[str, Tried] = {}  # of each fault
+    for one in tried:
+        nearest.setdefault(one.mistake.fault, one)
+    for first in {id(one): one for one in (*list(nearest.values())[:BASES], by_error)}.values():
         if first.apart.sum() > 0.9 * before.apart.sum() and first.error > 0.9 * before.error:
             continue
         for other in tried:
@@ -384,11 +382,3 @@ def pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Trie
                 if not one.apart.any():
                     return [one]
     return []
-
-
-def _apart_in_kind(tried: list[Tried]) -> list[Tried]:
-    """The nearest trial of each fault."""
-    nearest: dict[str, Tried] = {}
-    for one in tried:
-        nearest.setdefault(one.mistake.fault, one)
-    return list(nearest.values())

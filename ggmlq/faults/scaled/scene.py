@@ -17,6 +17,7 @@ from ...dispatch.checks import as_floats
 from ...errors import DTypeError, ShapeError, UnsupportedError
 from ...ops.operands import check_pair, how_quantized, takes_zeros
 from ...ops.quantize_scaled import quantize_scaled
+from ...reference.operands import rounded
 from ..frame import Results, results
 from ..numbers import BF16, CAP, HALF, LEAST_HALF, OVERFLOWS_HALF, Index, Mask, Wide, half
 from ..survey import Part, Survey, by_slabs, sampled
@@ -176,16 +177,10 @@ def survey(case: Case) -> ScaledSurvey:
     plain = _survey(case)
     if case.store or not plain.bad.any() or not np.isfinite(case.y).all() or not case.y.any():
         return plain
-    stores = ((HALF, half(case.y)), (BF16, _bfloat16(case.y)))
+    stores = ((HALF, half(case.y)), (BF16, rounded(case.y, "bf16")))
     casts = [_survey(replace(case, store=n, cast=True)) for n, y in stores if (y == case.y).all()]
     best = min(casts, key=lambda cast: cast.bad.sum(), default=plain)
     return best if best.bad.mean() < FEW else plain
-
-
-def _bfloat16(y: Wide) -> Wide:
-    """Values cut off to bfloat16."""
-    bits = y.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-    return bits.view(np.float32).astype(np.float64)
 
 
 def _survey(case: Case) -> ScaledSurvey:
