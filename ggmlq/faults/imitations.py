@@ -151,7 +151,8 @@ def _orders(n: Node) -> Iterator[Imitation]:
     if n.op == "TRI":
         yield from (n.but("node-order", part=part) for part in range(4) if part != p["part"])
     if n.op == "ROLL":
-        yield n.but("node-order", **{f"shift{i}": -p[f"shift{i}"] for i in range(4)})
+        back: dict[str, Any] = {f"shift{i}": -p[f"shift{i}"] for i in range(4)}
+        yield n.but("node-order", **back)
     if n.op == "TOP_K":
         yield n.but("node-order", inputs=[-x])
     if n.op == "CUMSUM":
@@ -175,7 +176,8 @@ def _windows(n: Node) -> Iterator[Imitation]:
             yield n.but("node-window", **{a: p[b], b: p[a]})
     for names, value in ((("p0", "p1"), 0), (("d0", "d1"), 1), (("s0", "s1"), 1)):
         if all(name in p for name in names):
-            yield n.but("node-window", **dict.fromkeys(names, value))
+            same: dict[str, Any] = dict.fromkeys(names, value)
+            yield n.but("node-window", **same)
     if n.op.startswith("CONV"):
         yield n.source("node-window", 0, n.inputs[0][..., ::-1])
         yield n.source("node-window", 0, n.inputs[0][..., ::-1, ::-1])

@@ -130,15 +130,18 @@ def _rules(layout: Layout) -> Iterator[tuple[str, str, Table, int]]:
     if any(layout.base.values()):
         for factor, fault in ((0, "offset-missing"), (2, "offset-twice"), (-1, "offset-sign")):
             yield fault, "the constant of the sub-scales", layout.bits, factor
-    half, kinds = layout.groups // 2, ("scale", "offset") if ("offset", 0) in layout.bits else ()
+    half = layout.groups // 2
     parts: dict[str, Callable[[Field], bool]] = {
         "": lambda field: True,
-        **{f" ({kind}s alone)": lambda field, kind=kind: field[0] == kind for kind in kinds},
+        " (scales alone)": lambda field: field[0] == "scale",
+        " (offsets alone)": lambda field: field[0] == "offset",
         " (odd groups)": lambda field: field[1] % 2 == 1,
         " (even groups)": lambda field: field[1] % 2 == 0,
         f" (groups from {half} on)": lambda field: field[1] >= half,
         f" (groups below {half})": lambda field: field[1] < half,
     }
+    if ("offset", 0) not in layout.bits:
+        del parts[" (scales alone)"], parts[" (offsets alone)"]
     tried = [layout.bits]
     for name, change in (*_everywhere(layout), *_in_two_places(layout)):
         whole = {field: change(field) for field in layout.bits}
@@ -172,17 +175,14 @@ def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:
         "the mask forgotten where low bits share a byte",
         lambda f: _unmasked(low(f)) + high(f) if high(f) else low(f),
     )
-    counted = lambda bits: [(address, 1 << i) for i, (address, _) in enumerate(bits)]
-    yield "high and low bits exchanged", lambda f: _as(high(f) + low(f), counted(layout.bits[f]))
+    yield "high and low bits exchanged", lambda f: _as(high(f) + low(f), _counted(layout.bits[f]))
     for label, order in _group_orders(layout).items():
-        yield from _of(layout, label, lambda f, order=order: (f[0], order[f[1]]))
+        yield from _of(layout, label, partial(_in_order, order))
     first, last = (end // 8 * 8 for end in _ends([high(f) for f in layout.bits]))
     for by in (-4, -3, -2, -1, 1, 2, 3, 4):
-        yield f"high bits shifted by {by:+}", lambda f, by=by: low(f) + _shifted(high(f), by)
-        yield (  # bits outside the field are clear
-            f"high bits read {by:+} bits away",
-            lambda f, by=by: low(f) + [(a + by, w) for a, w in high(f) if first <= a + by <= last + 7],
-        )
+        yield f"high bits shifted by {by:+}", partial(_with_shift, layout, by)
+        beside = partial(_read_beside, layout, by, first, last + 7)
+        yield f"high bits read {by:+} bits away", beside
     half = layout.groups // 2
     yield f"groups from {half} on repeat the first {half}", lambda f: layout.bits[f[0], f[1] % half]
     byte = _ends(list(layout.bits.values()))[0] // 8
@@ -233,14 +233,29 @@ def _as_simple(layout: Layout, first: int, step: int, count: int, field: Field) 
     return [(8 * byte + i, 1 << i) for i in range(count)] if layout.high(field) else layout.low(field)
 
 
+def _in_order(order: list[int], field: Field) -> Field:
+    return field[0], order[field[1]]
+
+
+def _with_shift(layout: Layout, by: int, field: Field) -> Bits:
+    """The high part put to another place."""
+    high = layout.high(field)
+    return layout.low(field) + [(a, w << by if by > 0 else w >> -by) for a, w in high if by > 0 or w >> -by]
+
+
+def _read_beside(layout: Layout, by: int, first: int, last: int, field: Field) -> Bits:
+    """The high part made of the bits beside it; those outside the scales' bytes are clear."""
+    return layout.low(field) + [(a + by, w) for a, w in layout.high(field) if first <= a + by <= last]
+
+
+def _counted(bits: Bits) -> Bits:
+    return [(address, 1 << i) for i, (address, _) in enumerate(bits)]
+
+
 def _unmasked(bits: Bits) -> Bits:
     """Bits with all that lies above them in their byte."""
     first = bits[0][0]
     return [(first + i, 1 << i) for i in range(8 - first % 8)]
-
-
-def _shifted(bits: Bits, by: int) -> Bits:
-    return [(a, w << by if by > 0 else w >> -by) for a, w in bits if by > 0 or w >> -by]
 
 
 def _as(source: Bits, weights: Bits) -> Bits:

@@ -74,7 +74,8 @@ def _stage(target: str, formula: str) -> Stage:
         return s.clamped(shifted_array(total, finest), target)
 
     def rounded_each(s: Mistaken, q: Tensors) -> Codes:
-        return s.clamped(sum(_rounded(s, q, name, target) for name in names), target)
+        total: Any = sum(_rounded(s, q, name, target) for name in names)
+        return s.clamped(total, target)
 
     return rounded_once if formula[0] == "[" else rounded_each
 
@@ -102,7 +103,8 @@ def _unrounded(s: Mistaken, q: Tensors, name: str, target: str) -> tuple[Codes, 
         w = s.codes[weights].astype(np.int64)[rows]
         total = exact(q["x" if a == "x" else "before"], w) - compensation(s, w, a)
         return total, f[weights].exponent[rows] + f[a].exponent
-    v, exponent = 1, 0
+    v: Any = 1
+    exponent: Any = 0
     for factor in name.split("·"):
         tensor = factor.removeprefix("(1-").removesuffix(")")
         deviation = (q["before"] - f["h"].zero) if tensor == "h" else s.deviation(q, tensor)
@@ -211,16 +213,18 @@ def complements(run: Run) -> Iterator[Candidate]:
          lambda q: _signed(one + f.zero - q, f.bits)),
     )  # fmt: skip
     for fault, words, weight in weights:
-        new: Stage = lambda s, q, w=weight: s.into(
-            "new", w(q["z_out"]) * s.deviation(q, "g_out"), "z_out", "g_out"
-        )
-        yield Mistake(fault, words, {("stage", "new"): new})
+        yield Mistake(fault, words, {("stage", "new"): _new(weight)})
     new_z, old_1_z = "new = z_out·g_out", "old = (1-z_out)·h"
     yield Mistake("update-exchanged", "z weighs the new part", stages(new_z))
     yield Mistake("update-exchanged", "(1 - z)·h + z·g", stages(new_z, old_1_z))
     yield Mistake("update-exchanged", "1 - z weighs the old part", stages(old_1_z))
     for times, words in ((0, "never taken off"), (2, "taken off twice")):
         yield Mistake("zero-point", f"that of h is {words} in z·h", {("stage", "old"): _old(times)})
+
+
+def _new(weight: Callable[[Codes], Any]) -> Stage:
+    """The new part under another weight than 1 - z."""
+    return lambda s, q: s.into("new", weight(q["z_out"]) * s.deviation(q, "g_out"), "z_out", "g_out")
 
 
 def _old(times: int) -> Stage:
@@ -506,8 +510,8 @@ def exponents() -> Iterator[Candidate]:
     for words, names in (("bx is", ("bx",)), ("br is", ("br",)), ("biases are", ("bx", "br"))):
         yield Mistake("exponent", f"{words} added without a shift", in_all("raw", names, True))
     for words, pick in ROW_EXPONENTS.items():
-        for both, names in WEIGHTS.items():
-            yield Mistake("exponent-of-row", f"{words}, of {both}", in_all("exponent", names, pick))
+        for both, weights in WEIGHTS.items():
+            yield Mistake("exponent-of-row", f"{words}, of {both}", in_all("exponent", weights, pick))
 
 
 # --- x ------------------------------------------------------------------------------------------

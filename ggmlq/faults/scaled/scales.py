@@ -199,7 +199,7 @@ def _exchanged(scene: Scene) -> Iterator[Tried]:
         y = np.einsum("gmn,ng,mg->mn", t.right, x_scales, w_scales)
         variant = f"scales of x along the columns of y, those of w along its rows, {name}"
         limit = t.limit(y) + 1e-6 * np.abs(y)
-        yield Mistake("scale-transposed", variant, Replay(y, lambda limit=limit: limit))
+        yield Mistake("scale-transposed", variant, Replay(y, limit.copy))
 
 
 # --- zero points ---------------------------------------------------------------------------------
