@@ -14,7 +14,7 @@ from ggmlq.check.attention import Habits
 from ggmlq.check.nodes import Operands, as_judged, diagnosed, judge_node
 from ggmlq.errors import GGMLQError
 from ggmlq.faults import diagnose_node
-from ggmlq.faults.nodes.imitate import imitations
+from ggmlq.faults.imitations import imitations
 from ggmlq.reference.nodes import node
 
 F, H = np.float32, np.float16

@@ -10,9 +10,7 @@ from test_diagnose import some
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.faults import CATALOGUE
-from ggmlq.faults.experts import EXPERTS
-from ggmlq.faults.scaled import SCALED
+from ggmlq.faults.catalogue import CATALOGUE, EXPERTS, SCALED
 
 
 @pytest.fixture

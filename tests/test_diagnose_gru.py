@@ -8,9 +8,9 @@ import pytest
 from gru_mutants import MUTANTS, program
 
 import ggmlq as gq
-from ggmlq.faults.gru import GRU_FAULTS
-from ggmlq.faults.gru.candidates import candidates
-from ggmlq.faults.gru.inputs import checked
+from ggmlq.faults.catalogue import GRU_FAULTS
+from ggmlq.faults.gru.machine import checked
+from ggmlq.faults.gru.mistakes import candidates
 from ggmlq.reference.gru import STAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")

@@ -10,7 +10,7 @@ import scaled_mutants as mutants
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.faults.scaled import SCALED
+from ggmlq.faults.catalogue import SCALED
 
 TIMES = 3
 DRAWN = 5

@@ -13,7 +13,7 @@ from ggmlq.check.nodes import judge_node, operands
 from ggmlq.check.opcases import CASES
 from ggmlq.errors import GGMLQError
 from ggmlq.faults import NODES, diagnose_node
-from ggmlq.faults.nodes.imitate import MAKERS
+from ggmlq.faults.imitations import MAKERS
 from ggmlq.llama.captured import Node
 from ggmlq.reference.nodes import NOT_COVERED, OPERATIONS, PRODUCTS, Number, freedoms
 from ggmlq.reference.nodes.number import LARGEST

@@ -7,7 +7,7 @@ import pytest
 from test_diagnose import some
 
 from ggmlq.faults.blocks.operand import operand
-from ggmlq.faults.blocks.terms import main_scales, wrong_sums
+from ggmlq.faults.blocks.weights import main_scales, wrong_sums
 from ggmlq.faults.probe import read
 
 FIRST_HALF = np.arange(8) % 4

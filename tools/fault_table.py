@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ggmlq.errors import GGMLQError, LibraryFailedError
 from ggmlq.faults import diagnose_node
-from ggmlq.faults.nodes.imitate import imitations
+from ggmlq.faults.imitations import imitations
 from ggmlq.llama import Bridge
 from ggmlq.llama.guards import GUARD, UNWRITTEN
 from ggmlq.reference.nodes import node

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
-from ..faults.nodes import NODES
+from ..faults import NODES
 from ..llama import Bridge
 from ..llama.program import Ran
 from ..reference.nodes import NOT_COVERED, PRODUCTS

@@ -178,9 +178,7 @@ def _described(diagnosis: Diagnosis) -> str:
 
 
 def _listed(as_json: bool) -> int:
-    from ..faults import CATALOGUE
-    from ..faults.experts import EXPERTS
-    from ..faults.scaled import SCALED
+    from ..faults.catalogue import CATALOGUE, EXPERTS, SCALED
 
     others = [fault for name, fault in (SCALED | EXPERTS).items() if name not in CATALOGUE]
     faults = [*CATALOGUE.values(), *others]

@@ -16,6 +16,7 @@ OVERFLOWS_HALF = 65519.99  # a value beyond it rounds to an infinite half
 SMALLEST = 2.0**-126  # below it a device may flush to zero
 HUGE = 1e37  # beyond it partial sums may overflow float32
 CAP = 1e6  # what one element may add to a score
+NEAR = 0.02  # part of the error that a near explanation may leave
 
 
 def half(values: Wide) -> Wide:

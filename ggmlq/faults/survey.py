@@ -65,12 +65,12 @@ def _some(n: int, most: int, places: Index) -> Index:
     ends = [np.arange(most // 8), np.arange(n - most // 8, n)]
     if len(places):
         ends.append(places[evenly_spaced(len(places), most // 2)])
-    taken = np.unique(np.concatenate(ends))
-    rest = np.setdiff1d(evenly_spaced(n, most), taken)
-    room = min(most - len(taken), len(rest))
+    chosen = np.unique(np.concatenate(ends))
+    rest = np.setdiff1d(evenly_spaced(n, most), chosen)
+    room = min(most - len(chosen), len(rest))
     if room > 0:
-        taken = np.union1d(taken, rest[evenly_spaced(len(rest), room)])
-    return taken
+        chosen = np.union1d(chosen, rest[evenly_spaced(len(rest), room)])
+    return chosen
 
 
 def typical(x: Wide, w: Wide) -> Wide:

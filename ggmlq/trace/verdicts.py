@@ -17,7 +17,7 @@ from ..check.nearness import OTHER, product_is_nearer
 from ..check.testfile import node_line
 from ..check.unjudged import reason
 from ..faults import Diagnosis, diagnose
-from ..faults.blocks.products import looks_half
+from ..faults.blocks.sums import looks_half
 from ..llama.captured import Node
 from .experts import mix_up
 from .fused import facts_of_group, record_group

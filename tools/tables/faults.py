@@ -11,8 +11,7 @@ from collections import Counter
 from tqdm import tqdm
 
 import ggmlq
-from ggmlq.faults import CATALOGUE, Fault
-from ggmlq.faults.scaled import SCALED
+from ggmlq.faults.catalogue import CATALOGUE, SCALED, Fault
 
 from . import ROOT, Options, Texts, table
 

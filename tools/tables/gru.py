@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 import ggmlq as gq
-from ggmlq.faults.gru import GRU_FAULTS
+from ggmlq.faults.catalogue import GRU_FAULTS
 from ggmlq.gru import SaturationWarning
 
 from . import Options, Texts, table, voice

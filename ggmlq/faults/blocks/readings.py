@@ -53,7 +53,7 @@ class Way:
 
 
 def right(x: Wide) -> list[Reading]:
-    """All right readings of x [M, K] (float32 values, held wide)."""
+    """All right readings of x [M, K] (float32 values in float64)."""
     names: dict[Float, str] = {"f32": "float32", "f16": "half", "bf16": "bfloat16"}
     pairs: tuple[tuple[Float, Float], ...] = (
         ("f32", "f32"), ("f16", "f16"), ("f16", "f32"), ("f32", "f16"), ("bf16", "bf16"), ("bf16", "f32"),
@@ -155,14 +155,14 @@ def _under_scales(name: str, codes: Wide, wide: Wide) -> Iterator[Reading]:
     """Readings of wrong codes with a half or float scale; also with -128 wrong where its sign is turned."""
     lowest = codes == -128
     for kind in ("half", "float"):
-        held = half(wide) if kind == "half" else wide
+        scale = half(wide) if kind == "half" else wide
         one = Reading(
-            f"{name} to a {kind} scale", codes * held, codes, codes * wide, fault="activation-rounding"
+            f"{name} to a {kind} scale", codes * scale, codes, codes * wide, fault="activation-rounding"
         )
         yield one
         if lowest.any():
             yield replace(
-                one, name=f"{one.name}, -128 kept where its sign is turned", wraps=256 * held * lowest
+                one, name=f"{one.name}, -128 kept where its sign is turned", wraps=256 * scale * lowest
             )
 
 

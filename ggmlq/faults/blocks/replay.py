@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
 from ...base.indices import evenly_spaced
-from ..explanation import Explanation, Mistake
+from ...formats import BlockFormat
+from ..findings import Explanation, Mistake
 from ..numbers import LARGEST_HALF, Index, Mask, Wide
-from . import between_blocks
-from .assignment import orders_taken
-from .misread import mistakes
+from .formulas import low_bits
 from .operand import Operand
-from .products import half_sums, saturated
 from .readings import Reading, Way
 from .scene import Fit, Scene, predict
-from .strides import short_rows, wrong_strides
+from .sums import between_blocks, half_sums, saturated
+from .weights import mistakes, short_rows, wrong_strides
 
 FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look
 KEPT = 8  # mistakes that are tried in every way
@@ -43,7 +41,8 @@ def _weights(scene: Scene, right: Wide) -> list[Explanation]:
         wrong_strides(scene.fmt, scene.raw, scene.columns),
         short_rows(scene.weights, scene.x.shape[1]),
     )
-    rough = sorted(_first_look(_smaller(scene), every), key=lambda pair: pair[0])
+    small, _, columns = _smaller(scene)
+    rough = sorted(_first_look(small, columns, every), key=lambda pair: pair[0])
     return [
         _explanation(scene, mistake, scene.fit(mistake.replay, mistake.columns), right)
         for _, mistake in rough[:KEPT]
@@ -51,22 +50,15 @@ def _weights(scene: Scene, right: Wide) -> list[Explanation]:
     ]
 
 
-class _Small(NamedTuple):
-    """A few rows and columns of a scene."""
-
-    scene: Scene
-    rows: Index
-    columns: Index
-
-
-def _smaller(scene: Scene) -> _Small:
+def _smaller(scene: Scene) -> tuple[Scene, Index, Index]:
+    """A scene of a few rows and columns of another, and which they are."""
     rows, columns = (_some(n, count) for n, count in zip(scene.y.shape, (FEW_ROWS, FEW_COLUMNS), strict=True))
     at = np.ix_(rows, columns)
     part = Scene(
         scene.fmt, scene.raw, scene.x[rows], scene.y[at], scene.columns[columns], scene.store,
         written=scene.written[at],
     )  # fmt: skip
-    return _Small(part, rows, columns)
+    return part, rows, columns
 
 
 def _some(length: int, count: int) -> Index:
@@ -75,18 +67,19 @@ def _some(length: int, count: int) -> Index:
     return np.concatenate([np.arange(first), first + evenly_spaced(length - first, count - first)])
 
 
-def _first_look(small: _Small, every: Iterable[Mistake[Operand]]) -> Iterator[tuple[float, Mistake[Operand]]]:
-    """The score that each mistake leaves on a few elements, over that of the right weights."""
-    scene = small.scene
+def _first_look(
+    scene: Scene, chosen: Index, every: Iterable[Mistake[Operand]]
+) -> Iterator[tuple[float, Mistake[Operand]]]:
+    """The score that each mistake leaves on a few elements (columns ``chosen``), over the right ones'."""
     ways = _representatives(scene)
     right = predict(scene.readings, ways, scene.weights)
     whole = scene.scores(right).min()
     for mistake in every:
-        columns = None if mistake.columns is None else mistake.columns[small.columns]
+        columns = None if mistake.columns is None else mistake.columns[chosen]
         if columns is not None and not columns.any():
             continue
         base = whole if columns is None else scene.scores(right, columns).min()
-        w = mistake.replay.rows(small.columns)
+        w = mistake.replay.rows(chosen)
         score = scene.scores(predict(scene.readings, ways, w), columns).min()
         yield float(score / max(base, 1e-300)), mistake
 
@@ -140,11 +133,10 @@ def _activations(scene: Scene, right: Wide) -> list[Explanation]:
 
 def _sums(scene: Scene, right: Wide) -> list[Explanation]:
     """Explanations by sums that saturate, lose precision or carry over, on a few rows and columns alone."""
-    small = _smaller(scene)
-    s = small.scene
-    base, usual = _null(s, right[np.ix_(small.rows, small.columns)]), _usual(s)
+    s, rows, columns = _smaller(scene)
+    base, usual = _null(s, right[np.ix_(rows, columns)]), _usual(s)
     best: dict[str, Explanation] = {}
-    for m in chain(saturated(usual, s.weights), _halves(s, base), between_blocks.mistakes(s, usual)):
+    for m in chain(saturated(usual, s.weights), _halves(s, base), between_blocks(s, usual)):
         score = float(s.scores(m.replay[None])[0])
         if m.fault in best and best[m.fault].score <= score:
             continue
@@ -183,3 +175,103 @@ def _halves(scene: Scene, base: float) -> Iterator[Mistake[Wide]]:
     near = [scene.readings[plain[i].reading] for i in np.argsort(scores, kind="stable")[:HALF_READINGS]]
     for reading in near:
         yield from half_sums([reading], scene.weights)
+
+
+# --- an order that is in no list, by linear algebra ------------------------------------------------
+# If place i of every block gets the code (bit, scale) of place π(i), then y is a sum of features:
+# Σ F[i, π(i)], one feature a place, each linear in the outputs. π is found place by place, from the
+# right order on, as long as the error falls. Many outputs see the same π, so a few hundred are enough.
+
+ROUNDS = 12
+EVIDENCE = 6  # outputs a place that must be there to believe an order
+FEATURES = 1 << 24
+
+
+def orders_taken(scene: Scene, readings: list[Reading]) -> Iterator[tuple[str, Index, float]]:
+    """Fault, order and score of each order of codes, high bits or sub-scales that explains y better."""
+    fmt = scene.fmt
+    if not isinstance(fmt, BlockFormat):
+        return
+    seen = scene.seen.reshape(-1)
+    for reading in readings:
+        for fault, base, features in _questions(fmt, scene, reading):
+            places = len(features)
+            if places < 2 or seen.sum() < EVIDENCE * places:
+                continue
+            size = scene.size.reshape(-1)[seen]
+            target = (scene.y - base).reshape(-1)[seen] / size
+            flat = features.reshape(*features.shape[:2], -1)[..., seen] / size
+            if not (np.isfinite(flat).all() and np.isfinite(target).all()):
+                continue
+            order, score = _descend(flat, target)
+            if (order != np.arange(places)).any():
+                yield fault, order, score
+
+
+def _questions(fmt: BlockFormat, scene: Scene, reading: Reading) -> Iterator[tuple[str, Wide, Wide]]:
+    """Questions: a fault, the certain part of y [M, N], and features [places, candidates, M, N]."""
+    w, x = scene.weights, reading.values
+    n, k = w.stored.shape
+    m, block = len(x), fmt.block_size
+    groups = block // w.group
+    scale = w.scale.repeat(w.group, axis=1).reshape(n, -1, block)
+    codes = (w.stored - w.zero).reshape(n, -1, block)
+    offset = x @ w.offset.repeat(w.group, axis=1).T
+    runs = x.reshape(m, -1, block)
+    split = low_bits(fmt)
+    high = 2**split * (w.stored // 2**split).reshape(codes.shape)
+    low = x @ ((codes - high) * scale).reshape(n, k).T - offset
+    if groups == 1 and block**2 * m * n <= FEATURES:
+        yield "nibble-order", -offset, _pairs(runs, scale * codes)
+        if split:
+            yield "high-bits", low, _or_none(_pairs(runs, scale * high))
+    if block == 256:
+        yield "nibble-order", -offset, _planes(runs, scale, codes)
+        if split:
+            yield "high-bits", low, _or_none(_planes(runs, scale, high))
+    if groups > 1 and groups**2 * m * n <= FEATURES:
+        by_group = (x.reshape(m, -1, groups, w.group), codes.reshape(n, -1, groups, w.group))
+        dots = np.einsum("mbgi,nbgi->gmnb", *by_group, optimize=True)
+        features = np.einsum("gmnb,nbh->ghmn", dots, w.scale.reshape(n, -1, groups), optimize=True)
+        yield "sub-scale-order", -offset, features
+
+
+def _or_none(features: Wide) -> Wide:
+    """One more candidate: nothing, a bit that is never set."""
+    return np.concatenate([features, np.zeros_like(features[:, :1])], axis=1)
+
+
+def _planes(x: Wide, scale: Wide, codes: Wide) -> Wide:
+    """Features [planes, planes, M, N]: planes of 32 elements with the codes of another plane."""
+    x, scale, codes = (a.reshape(*a.shape[:2], -1, 32) for a in (x, scale, codes))
+    parts = [
+        np.stack([np.einsum("mbi,nbi->mn", x[:, :, p], scale[:, :, p] * codes[:, :, q], optimize=True)
+                  for q in range(codes.shape[2])])
+        for p in range(codes.shape[2])
+    ]  # fmt: skip
+    return np.stack(parts)
+
+
+def _pairs(x: Wide, w: Wide) -> Wide:
+    """Sums [places of x, places of w, M, N] of x[m, b, i] · w[n, b, j] over blocks."""
+    m, n, places = len(x), len(w), x.shape[2]
+    left = x.transpose(2, 0, 1).reshape(places * m, -1)
+    right = w.transpose(2, 0, 1).reshape(places * n, -1)
+    return (left @ right.T).reshape(places, m, places, n).transpose(0, 2, 1, 3)
+
+
+def _descend(features: Wide, target: Wide) -> tuple[Index, float]:
+    """The order, place by place, that leaves the least of the target; and how much it leaves."""
+    places = len(features)
+    order = np.arange(places)
+    left = target - features[order, order].sum(axis=0)
+    for _ in range(ROUNDS):
+        before = order.copy()
+        for i in range(places):
+            without = left + features[i, order[i]]
+            error = ((without - features[i]) ** 2).sum(axis=1)
+            order[i] = int(error.argmin())
+            left = without - features[i, order[i]]
+        if (order == before).all():
+            break
+    return order, float((left**2).mean())

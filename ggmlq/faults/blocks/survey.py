@@ -5,17 +5,23 @@ The best one is chosen on a sample of rows and columns, then compared with all o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from ... import reference
 from ...arrays.array import QuantArray
+from ...base.devices import to_host
 from ...base.indices import evenly_spaced
-from ..moved import distance, sources
+from ...errors import NonFiniteError, ShapeError, UnsupportedError
+from ...ops.operands import check_linear
+from ..frame import CALL, Results, results
 from ..numbers import HALF, Index, Mask, Wide, half
+from ..places import distance, sources
 from ..survey import Part, Survey, by_slabs, sampled
-from .right import Right, by_name, candidates, judged, precisions
-from .scene import Scene, predict
+from .scene import Right, Scene, by_name, candidates, judged, precisions, predict
 
 FEW = 0.1  # of y may be wrong beside a store in half
 FAR = 0.03  # of the typical size: more than half accumulators cost
@@ -93,34 +99,24 @@ class BlockSurvey(Survey):
 def survey(case: Case, prefer: str | None = None) -> BlockSurvey:
     """The survey with the right kernel that explains most of y, which may have been stored as half."""
     written = case.y if case.unwritten is None else case.y[~case.unwritten]
-    if case.store == 0 and _may_be_cast(written):
+    halves = written.any() and np.isfinite(written).all() and (half(written) == written).all()
+    if case.store == 0 and halves:
         cast = _survey(replace(case, store=HALF, cast=True), prefer)
-        if cast.bad.mean() < FEW and (_relative(cast)[cast.bad] > FAR).all():
+        relative = np.abs(case.y - cast.prediction) / cast.size
+        if cast.bad.mean() < FEW and (relative[cast.bad] > FAR).all():
             return cast  # sums kept in half are off by little, but in many places
     return _survey(case, prefer)
-
-
-def _relative(s: BlockSurvey) -> Wide:
-    error: Wide = np.abs(s.case.y - s.prediction) / s.size
-    return error
-
-
-def _may_be_cast(y: Wide) -> bool:
-    """True where y holds nothing but halves: a right result may have been stored as half."""
-    return bool(y.any() and np.isfinite(y).all() and (half(y) == y).all())
 
 
 def _survey(case: Case, prefer: str | None) -> BlockSurvey:
     rows, columns = sample(case, None)
     scene = case.scene(rows, columns)
-    q = case.q[columns]
-    rights = candidates(scene, q, prefer)
+    rights = candidates(scene, case.q[columns], prefer)
     best = rights[0]
     claimed = [right for right in rights if prefer and right.arithmetic == prefer]
     if claimed and claimed[0].share >= best.share:
         best = claimed[0]
-    whole = len(rows) == case.y.shape[0] and len(columns) == case.y.shape[1]
-    if whole:
+    if (len(rows), len(columns)) == case.y.shape:
         return BlockSurvey(case.y, best.prediction, scene.size, best.limit, ~best.inside, case, best, rights)
     return _over_all(case, best, rights)
 
@@ -140,20 +136,58 @@ def _over_all(case: Case, best: Right, others: list[Right]) -> BlockSurvey:
 
 
 def _again(scene: Scene, q: QuantArray, best: Right) -> Right:
+    """The same right kernel, by its name, on another scene."""
     if best.arithmetic is not None:
         return by_name(scene, q, best.arithmetic, [best.arithmetic])[0]
-    return _from_family(scene, best.name)
-
-
-def _from_family(scene: Scene, name: str) -> Right:
-    """The right kernel of a way, found by its name, computed on another scene."""
-    for label, w, chosen in precisions(scene):
-        for way in chosen:
-            if way.name + label == name:
-                return judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
-    raise AssertionError(name)
+    way, w, label = next(
+        (way, w, label)
+        for label, w, ways in precisions(scene)
+        for way in ways
+        if way.name + label == best.name
+    )
+    return judged(scene, way, w, label, predict(scene.readings, [way], w)[0])
 
 
 def sample(case: Case, bad: Mask | None) -> tuple[Index, Index]:
     """Rows and columns of a case to look at more closely."""
     return sampled(case.y.shape, case.x.shape[1], bad)
+
+
+# --- operands, checked and on the host -------------------------------------------------------------
+
+
+def checked(
+    y: Any, x: Any, q: QuantArray, arithmetic: str | None, repeats: Any, unwritten: Any
+) -> tuple[Case, Results]:
+    """The case and all results; errors say what does not fit."""
+    if arithmetic is not None and arithmetic not in reference.ARITHMETICS:
+        raise UnsupportedError(
+            f"{CALL} with arithmetic={arithmetic!r}: there is no such arithmetic; a kernel may "
+            f"claim {', '.join(map(repr, reference.ARITHMETICS))}; or leave it out"
+        )
+    q = q.to("cpu") if isinstance(q, QuantArray) else q
+    x = check_linear(CALL, to_host(x), q)
+    if arithmetic is not None:
+        reference.rule(q.format, arithmetic)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1]).astype(np.float32).astype(np.float64)
+    if not np.isfinite(rows).all():
+        at = [int(i) for i in np.argwhere(~np.isfinite(rows))[0]]
+        raise NonFiniteError(
+            f"{CALL}: x{at} is {rows[tuple(at)]}; activations must be finite, a product with NaN "
+            "shows nothing; dump x again, or replace what is not finite"
+        )
+    r = results(y, repeats, (*x.shape[:-1], q.shape[0]), len(rows))
+    mask = None if unwritten is None else _mask(unwritten, r)
+    return Case(r.y, rows, q, r.store, unwritten=mask), r
+
+
+def _mask(unwritten: Any, r: Results) -> Mask | None:
+    """The mask of elements that were never written, in the order of y; None if there are none."""
+    mask = np.asarray(to_host(unwritten))
+    mask = mask.T if r.flipped else mask
+    if mask.dtype != np.bool_ or mask.size != r.y.size:
+        raise ShapeError(
+            f"{CALL}: unwritten is {mask.dtype} of {mask.shape}, y has shape {r.y.shape}; pass a mask of "
+            "booleans, one for each element of y"
+        )
+    return mask.reshape(r.y.shape) if mask.any() else None

@@ -9,23 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from ... import reference
 from ...arrays.scaled import ScaledArray
+from ...base.indices import evenly_spaced
+from ...errors import UnsupportedError
 from ...reference.metrics import nmse
 from ..blocks.examine import Blocks
+from ..catalogue import EXPERTS
 from ..diagnosis import Diagnosis
-from ..explanation import Finding
-from ..frame import Product
-from ..numbers import Mask
+from ..findings import Finding, correct
+from ..frame import Product, Words, extent, plain
+from ..numbers import Index, Mask, Wide
 from ..places import where
-from ..report import Words, extent, plain
 from ..scaled.examine import Scaled
-from ..survey import Survey
-from ..verdicts import correct
-from .catalogue import EXPERTS
-from .inputs import Lines, checked
-from .orders import at_an_edge, misread_ids, once_only
-from .right import Way, best, within
-from .sources import NOTHING, UNSEEN, Sources, sources
+from ..scaled.scene import usual_ways
+from ..survey import Survey, typical
+from .lines import NOTHING, UNSEEN, Lines, Sources, at_an_edge, checked, misread_ids, once_only, sources
 
 EXAMINED = 3  # experts whose own products are looked at
 MOST = 0.95  # of the wrong lines that an explanation explains
@@ -37,7 +36,7 @@ class LinesSurvey(Survey):
 
     lines: Lines
     way: Way
-    made_of: Sources
+    origin: Sources
 
     @property
     def wrong(self) -> Any:
@@ -65,11 +64,11 @@ class Experts(Product[LinesSurvey]):
 
     def survey(self) -> LinesSurvey:
         """All lines beside their products, in the arithmetic that explains those whose origin is known."""
-        g, made_of = self.lines, sources(self.lines)
-        rows, experts = made_of if made_of.known.any() else (g.rows, g.experts)
+        g, origin = self.lines, sources(self.lines)
+        rows, experts = origin if origin.known.any() else (g.rows, g.experts)
         way = best(g, self.claim, np.flatnonzero(rows >= 0), rows, experts)
         p, limit = way.lines(g, g.rows, g.experts)
-        return LinesSurvey(g.y, p, np.ones_like(p), limit, ~within(g.y, p, limit), g, way, made_of)
+        return LinesSurvey(g.y, p, np.ones_like(p), limit, ~within(g.y, p, limit), g, way, origin)
 
     def explained(self, survey: LinesSurvey) -> Finding | Diagnosis:
         """Lines that are lost, lines that lie elsewhere, else a mistake within an expert's product."""
@@ -115,10 +114,10 @@ class Experts(Product[LinesSurvey]):
 
 def _lost(s: LinesSurvey) -> Finding | None:
     """The finding on lines that hold no product, but zeros, NaN or old values; None if there are none."""
-    y, bad, made_of = s.y, s.wrong, s.made_of
+    y, bad, origin = s.y, s.wrong, s.origin
     empty = (y == 0).all(axis=1) | (~np.isfinite(y)).all(axis=1)
-    seen = bad & (empty | (made_of.rows != UNSEEN))
-    if (seen & (empty | ~made_of.known)).sum() < MOST * seen.sum():
+    seen = bad & (empty | (origin.rows != UNSEEN))
+    if (seen & (empty | ~origin.known)).sum() < MOST * seen.sum():
         return None
     count, zeros = int(bad.sum()), (empty & bad).sum() >= MOST * bad.sum()
     content = "they hold zeros or NaN" if zeros else "what they hold is no product"
@@ -134,19 +133,19 @@ def _lost(s: LinesSurvey) -> Finding | None:
 
 def _elsewhere(s: LinesSurvey) -> Finding | None:
     """The finding on lines that are right products of another row or expert; None if there are none."""
-    g, made_of = s.lines, s.made_of
-    seen = s.wrong & (made_of.rows != UNSEEN)
-    moved = seen & made_of.known & ((made_of.rows != g.rows) | (made_of.experts != g.experts))
-    if moved.sum() < MOST * (seen & made_of.known).sum() or 2 * moved.sum() < seen.sum():
+    g, origin = s.lines, s.origin
+    seen = s.wrong & (origin.rows != UNSEEN)
+    moved = seen & origin.known & ((origin.rows != g.rows) | (origin.experts != g.experts))
+    if moved.sum() < MOST * (seen & origin.known).sum() or 2 * moved.sum() < seen.sum():
         return None
-    same_row = made_of.rows == g.rows
+    same_row = origin.rows == g.rows
     if same_row[moved].mean() >= MOST:
-        misread = misread_ids(g, np.where(same_row, made_of.experts, NOTHING), seen)
+        misread = misread_ids(g, np.where(same_row, origin.experts, NOTHING), seen)
         if misread is not None:
             return Finding("expert-ids-stride", 0.95, misread)
     if moved.sum() < MOST * seen.sum():
         return None
-    pairs = [(i, int(made_of.rows[i]), int(made_of.experts[i])) for i in np.flatnonzero(moved).tolist()]
+    pairs = [(i, int(origin.rows[i]), int(origin.experts[i])) for i in np.flatnonzero(moved).tolist()]
     if _permuted(g, pairs, s.wrong):
         home = {pair: i for i, pair in enumerate(zip(g.rows.tolist(), g.experts.tolist(), strict=True))}
         some = [(i, home[row, e]) for i, row, e in pairs if (row, e) in home][:3]
@@ -157,7 +156,7 @@ def _elsewhere(s: LinesSurvey) -> Finding | None:
         text = f"line {line} is made of row {row} of x, not of row {int(g.rows[line])}"
         return Finding("expert-rows-exchanged", 0.95, text)
     text = f"line {line} met expert {expert} in place of {int(g.experts[line])}"
-    steps = Counter(((made_of.experts - g.experts)[moved] % len(g.q)).tolist())
+    steps = Counter(((origin.experts - g.experts)[moved] % len(g.q)).tolist())
     always = f"; always {next(iter(steps))} further" if len(steps) == 1 and len(pairs) > 1 else ""
     return Finding("expert-wrong", 0.95, text + always)
 
@@ -167,3 +166,86 @@ def _permuted(g: Lines, pairs: Iterable[tuple[int, int, int]], bad: Mask) -> boo
     there = Counter((row, expert) for _, row, expert in pairs)
     due = Counter(zip(g.rows[bad].tolist(), g.experts[bad].tolist(), strict=True))
     return (there & due).total() >= MOST * there.total()
+
+
+# --- right products, in the arithmetic that fits ---------------------------------------------------
+
+NAMES = ("ggml-cpu", "q8", "ggml-mmvq", "ggml-mmq", "f32", "ggml-ref", "bf16x", "bf16s", "bf16", "f16")
+LOOSE = 0.06  # of the typical size, where an arithmetic promises nothing
+SUMS = 2e-3  # of it, for codes with scales: sums of tensor cores that are cut off and promoted
+COLUMNS = 64  # on which an arithmetic is chosen
+LINES = 64
+ENOUGH = 0.999  # of elements that lie within: no other arithmetic needs to be looked at
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """One way to take activations: an arithmetic, or scaled activations."""
+
+    name: str
+    x: Any = None  # a ScaledArray or floats in place of x
+
+    def lines(self, g: Lines, rows: Index, experts: Index, columns: Any = None) -> tuple[Wide, Wide]:
+        """The products of rows with experts, and the limit of their error, for some columns."""
+        n = g.q.shape[1] if columns is None else len(columns)
+        y, limit = np.empty((len(rows), n)), np.empty((len(rows), n))
+        for e in np.unique(experts).tolist():
+            at = np.flatnonzero(experts == e)
+            matrix = g.q[e] if columns is None else g.q[e][columns]
+            y[at], limit[at] = self._product(g, rows[at], matrix)
+        return y, limit + g.store * np.abs(y)
+
+    def _product(self, g: Lines, rows: Index, matrix: Any) -> tuple[Wide, Wide]:
+        x = (g.x if self.x is None else self.x)[rows]
+        if isinstance(matrix, ScaledArray):
+            y = reference.scaled_linear(x, matrix)
+            return y, SUMS * _size(x, matrix)
+        y, limit = reference.linear(x, matrix, self.name), reference.bound(x, matrix, self.name)
+        return y, np.where(np.isfinite(limit), limit, LOOSE * _size(x, matrix))
+
+
+def _size(x: Any, matrix: Any) -> Wide:
+    """The typical size of products of such vectors."""
+    a, w = (
+        s.dequantize(np.float64) if hasattr(s, "dequantize") else np.asarray(s, float) for s in (x, matrix)
+    )
+    return typical(a, w)
+
+
+def ways(g: Lines, claim: str | None) -> list[Way]:
+    """Ways in which a right kernel may take the activations."""
+    if not isinstance(g.q, ScaledArray):
+        return [Way(name) for name in ([claim] if claim else NAMES) if _known(g, name)]
+    return [Way(way.name, way.s) for way in usual_ways(g.x, g.q[0])[0]]
+
+
+def _known(g: Lines, name: str) -> bool:
+    try:
+        reference.rule(g.q.format, name)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def best(g: Lines, claim: str | None, known: Index, rows: Index, experts: Index) -> Way:
+    """The way that explains most of some lines, for which the row and the expert are known."""
+    lines = known[evenly_spaced(len(known), LINES)]
+    columns = evenly_spaced(g.q.shape[1], COLUMNS)
+    y = g.y[np.ix_(lines, columns)]
+    ranks: list[tuple[float, float, int]] = []
+    choices = ways(g, claim)
+    for i, way in enumerate(choices):
+        p, limit = way.lines(g, rows[lines], experts[lines], columns)
+        inside, size = within(y, p, limit), np.abs(p).mean() or 1.0
+        off = np.abs(y - p)
+        off = off[~np.isnan(off)]  # where both are infinite none is left
+        far = float(np.median(off) / size) if off.size else np.inf
+        ranks.append((-round(float(inside.mean()), 2), far, i))
+        if inside.mean() > ENOUGH and (limit <= LOOSE / 2 * np.maximum(np.abs(p), size)).all():
+            break
+    return choices[min(ranks)[2]]
+
+
+def within(y: Wide, p: Wide, limit: Wide) -> Any:
+    """Elements that lie within their limits, or are not finite in both."""
+    return (np.abs(y - p) <= limit) | (~np.isfinite(p) & ~np.isfinite(y))

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.indices import evenly_spaced
 from ...base.progress import Progress
 from ...gru import FixedGRU
+from ...reference.gru import Tensors
+from ..catalogue import GRU_FAULTS
 from ..diagnosis import Diagnosis
-from ..explanation import Finding, Mistake
-from ..frame import Kind
+from ..findings import Finding, Mistake
+from ..frame import Kind, Words
 from ..numbers import Mask
 from ..places import in_words, runs_of
-from ..report import Words
-from .candidates import candidates
-from .catalogue import GRU_FAULTS
-from .inputs import Run, checked
-from .machine import Candidate, Index, Machine
-from .search import FEW, Tried, exact, grown, pairs, screened, tried_on, wrong_elements
+from .machine import Candidate, Index, Machine, Run, Settings, checked
+from .mistakes import candidates
 
 MOSTLY, ENERGY = 0.7, 0.05  # explained: this share of what is wrong, or all but this of the squared error
 DIRECTIONS = ("forward", "backward")
@@ -134,23 +133,18 @@ def _extent(run: Run, finding: Finding) -> Iterator[str]:
 
 def _exchanged(one: Run, two: Run) -> str | None:
     """Words for the mistake of exchanged directions, if it explains both; else None."""
-    turned = [replace(one, y=_turned(two)), replace(two, y=_turned(one))]
-    weights = [replace(a, formats=b.formats, codes=b.codes, x=_codes_of_x(a, b)) for a, b in
-               ((one, two), (two, one))]  # fmt: skip
+    turned, weights = [], []
+    for a, b in ((one, two), (two, one)):
+        y = b.y.reshape(b.steps, b.sequences, -1)[::-1].reshape(b.y.shape)
+        x = b.formats["x"].encode(a.values).astype(np.int64)
+        turned.append(replace(a, y=y))
+        weights.append(replace(a, formats=b.formats, codes=b.codes, x=x))
     for words, both in (
         ("the halves of y are exchanged", turned), ("each has the weights of the other", weights),
     ):  # fmt: skip
         if not any(wrong_elements(replace(run, last=None, v={}), {}).any() for run in both):
             return words
     return None
-
-
-def _turned(run: Run) -> Any:
-    return run.y.reshape(run.steps, run.sequences, -1)[::-1].reshape(run.y.shape)
-
-
-def _codes_of_x(run: Run, other: Run) -> Any:
-    return other.formats["x"].encode(run.values).astype(np.int64)
 
 
 # --- one direction ------------------------------------------------------------------------------
@@ -286,3 +280,105 @@ def _stage(run: Run, row: int, mistake: Candidate) -> str:
         if (plain[name] != seen[[row]]).any():
             return name
     return "h"
+
+
+# --- trials of mistakes, alone and several at once -------------------------------------------------
+
+AT_ONCE = 1 << 21  # numbers of a tensor that are computed at a time
+SCREEN, LEAST, WIDE = 64, 16, 1 << 13  # rows on which all mistakes are tried, and their numbers
+BASES, FEW = 3, 12  # mistakes that are tried together with every other one, and rows for that
+
+
+class Tried(NamedTuple):
+    """A mistake that was tried on some rows, and the elements that it does not explain."""
+
+    mistake: Candidate
+    apart: Mask  # elements that differ with the mistake
+    error: float  # squared, over the codes of h
+
+
+def together(one: Candidate, other: Candidate) -> Candidate | None:
+    """Two mistakes at once; None where they replace the same part."""
+    if one.replay.keys() & other.replay.keys():
+        return None
+    name = "" if other.fault == one.fault else f"{other.fault}: "
+    return Mistake(one.fault, f"{one.words}; and {name}{other.words}", {**one.replay, **other.replay})
+
+
+def wrong_elements(run: Run, settings: Settings) -> Mask:
+    """Elements of all rows that differ from a program with these settings ({}: from a right program)."""
+    total = len(run.y)
+    step = max(1, AT_ONCE // max(1, 3 * run.units))
+    parts = [np.zeros((0, run.units), np.bool_)]
+    for start in range(0, total, step):
+        rows = np.arange(start, min(total, start + step))
+        parts.append(_apart(run, rows, *Machine(run, rows).step(settings))[0])
+    return np.concatenate(parts)
+
+
+def _apart(run: Run, rows: Index, q: Tensors, unknown: Mask) -> tuple[Mask, float]:
+    """Elements that differ from those observed, in h or an intermediate; and the squared error of h."""
+    far = (q["h"] - run.y[rows]).astype(np.float64)
+    far[unknown] = 0
+    apart = far != 0
+    for name, seen in run.v.items():
+        apart |= (q[name] != seen[rows]) & ~unknown[:, None]
+    return apart, float((far**2).sum())
+
+
+def screened(run: Run, wrong: Mask) -> Index:
+    """Rows to try mistakes on: of the first step, the first wrong ones, wrong and right ones of all steps."""
+    most = int(np.clip(WIDE // max(run.units, 1), LEAST, SCREEN))
+    bad = wrong.any(1)
+    both = [np.flatnonzero(part) for part in (bad, ~bad)]
+    spaced = [rows[evenly_spaced(len(rows), most // 2)] for rows in both]
+    first = np.arange(min(run.sequences, 4))
+    busiest = np.argsort(-wrong.sum(1), kind="stable")[: most // 4]
+    return np.unique(np.concatenate([first, np.flatnonzero(bad)[:4], busiest, *spaced]))
+
+
+def tried_on(machine: Machine, mistake: Candidate) -> Tried:
+    """The trial of one mistake on the machine's rows."""
+    return Tried(mistake, *_apart(machine.run, machine.rows, *machine.step(mistake.replay)))
+
+
+def exact(run: Run, tried: list[Tried]) -> list[Candidate]:
+    """Mistakes that explain every element of the run."""
+    hits = [one.mistake for one in tried if not one.apart.any()]
+    return [mistake for mistake in hits if not wrong_elements(run, mistake.replay).any()]
+
+
+def grown(machine: Machine, tried: list[Tried]) -> list[Tried]:
+    """A trial of one fault in several tensors at once that explains all; tensors are added one by one."""
+    for fault in dict.fromkeys(one.mistake.fault for one in tried[:BASES]):
+        parts = [one for one in tried if one.mistake.fault == fault]
+        best = parts[0]
+        while best.apart.any():
+            larger = [together(best.mistake, one.mistake) for one in parts if len(one.mistake.replay) == 1]
+            larger_ones = [tried_on(machine, one) for one in larger if one is not None]
+            most = min(larger_ones, key=lambda one: int(one.apart.sum()), default=best)
+            if most.apart.sum() >= best.apart.sum():
+                break
+            best = most
+        else:
+            return [best]
+    return []
+
+
+def pairs(run: Run, rows: Index, tried: list[Tried], before: Tried) -> list[Tried]:
+    """The first trial of two mistakes at once that explains all rows; few wrong rows are tried first."""
+    few, all_of = Machine(run, rows[before.apart.any(1)][:FEW]), Machine(run, rows)
+    by_error = min(tried, key=lambda one: one.error)
+    nearest: dict[str, Tried] = {}  # of each fault
+    for one in tried:
+        nearest.setdefault(one.mistake.fault, one)
+    for first in {id(one): one for one in (*list(nearest.values())[:BASES], by_error)}.values():
+        if first.apart.sum() > 0.9 * before.apart.sum() and first.error > 0.9 * before.error:
+            continue
+        for other in tried:
+            both = together(first.mistake, other.mistake)
+            if both is not None and not tried_on(few, both).apart.any():
+                one = tried_on(all_of, both)
+                if not one.apart.any():
+                    return [one]
+    return []

@@ -1,4 +1,8 @@
-"""Mistakes in the meaning of 8-bit codes that the doctor imitates: wrong sign, wrong float, no saturation."""
+"""Mistakes in 8-bit codes and in their sums that the doctor imitates.
+
+Codes have the wrong sign, are read as another float, or did not saturate; sums overflow, are kept in few
+bits, or lack the end of K.
+"""
 
 from __future__ import annotations
 
@@ -6,111 +10,100 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ...base.indices import evenly_spaced
 from ...codes import CODES
-from ..numbers import Mask, Wide
-from .mistake import Tried, with_codes
+from ..findings import Mistake
+from ..numbers import Wide, half
+from .scales import Replay, Tried, with_scales
 from .scene import Scene
-from .terms import Side, value_of
+from .terms import Side, dots, grouped, less_zeros, terms, value_of
 
 UNKNOWN = 0.3  # part of the error that amounts of wrapped codes may leave
 WHOLE = 0.1  # how far from an integer a code found by algebra may be
 
 
+def with_codes(fault: str, words: str, a: Side, b: Side, free: int = 0) -> Tried:
+    """The mistake of other codes, with its y."""
+    t = terms(a, b)
+    y = t.product()
+    return Mistake(fault, words, Replay(y, lambda: t.limit(y)), free)
+
+
 def mistakes(scene: Scene) -> Iterator[Tried]:
     """Results y with codes of x, of w or of both misread, one mistake each."""
-    for fault, verb, taken in (
-        ("signedness", "with the other sign convention", _other_sign),
-        ("code-misread", "as the other float", _other_float),
-        ("no-saturation", "that wrapped by one", _wrapped),
-        ("no-saturation", "that wrapped by one at either end", _wrapped_both),
-        ("no-saturation", "that became NaN", _not_a_number),
-        ("no-saturation", "that became infinite", _infinite),
-    ):
-        yield from _read(scene, fault, verb, taken)
+    for fault, verb, read in MISREADINGS:
+        yield from _misread(scene, fault, f"codes of {{}} {verb}", read)
     for which in (0, 1):
         solved = _solved(scene, which)
         if solved is not None:
             yield solved
 
 
-def _read(scene: Scene, fault: str, verb: str, taken: Callable[[Side], Wide | None]) -> Iterator[Tried]:
+def _misread(scene: Scene, fault: str, words: str, read: Callable[[Side], Wide | None]) -> Iterator[Tried]:
     a, b = scene.a, scene.b
-    x_values, w_values = (None if s.s is None else taken(s) for s in (a, b))
-    if x_values is not None:
-        yield with_codes(fault, f"codes of x {verb}", a.taken(x_values), b)
-    if w_values is not None:
-        yield with_codes(fault, f"codes of w {verb}", a, b.taken(w_values))
-    if x_values is not None and w_values is not None:
-        yield with_codes(fault, f"codes of x and w {verb}", a.taken(x_values), b.taken(w_values))
+    x, w = (None if s.s is None or (codes := read(s)) is None else s.with_values(codes) for s in (a, b))
+    if x is not None:
+        yield with_codes(fault, words.format("x"), x, b)
+    if w is not None:
+        yield with_codes(fault, words.format("w"), a, w)
+    if x is not None and w is not None:
+        yield with_codes(fault, words.format("x and w"), x, w)
 
 
-# --- read as another code -------------------------------------------------------------------------
+# --- codes read otherwise: None where a mistake shows in none of them ---------------------------------
 
 
 def _other_sign(s: Side) -> Wide | None:
     """Codes of int8 read as uint8, or the reverse."""
-    assert s.s is not None
-    if s.s.code.kind != "integer":
+    if s.code.kind != "integer":
         return None
-    bits = s.s.code.bits
-    if s.s.code.dtype.kind == "i":
-        read = np.where(s.values < 0, s.values + 2.0**bits, s.values)
-    else:
-        read = np.where(s.values >= 2.0 ** (bits - 1), s.values - 2.0**bits, s.values)
-    return None if (read == s.values).all() else read
+    low, high = _range(s)
+    span = high - low + 1
+    wrong = (s.values % span + span / 2) % span - span / 2 if low == 0 else s.values % span
+    return None if (wrong == s.values).all() else wrong
 
 
 def _other_float(s: Side) -> Wide | None:
     """Codes of e4m3 read as e5m2, or the reverse."""
-    assert s.s is not None
-    other = {"e4m3": "e5m2", "e5m2": "e4m3"}.get(s.s.code.name)
-    if other is None:
+    other = {"e4m3": "e5m2", "e5m2": "e4m3"}.get(s.code.name)
+    if other is None or s.s is None:
         return None
     return np.asarray(CODES[other].decode(s.s.matrix().codes[s.rows]), np.float64)
 
 
-# --- codes beyond the range -------------------------------------------------------------------------
-
-
-def _ends(s: Side) -> tuple[Mask, Mask]:
-    """Masks of the codes at the upper and at the lower end of the range."""
-    assert s.s is not None
-    return s.values == s.s.code.max, s.values == s.s.code.min
-
-
 def _range(s: Side) -> tuple[float, float]:
     """The ends of the range that the bits of an integer hold."""
-    assert s.s is not None
-    bits = 2.0**s.s.code.bits
-    return (-bits / 2, bits / 2 - 1) if s.s.code.dtype.kind == "i" else (0, bits - 1)
+    bits = 2.0**s.code.bits
+    return (-bits / 2, bits / 2 - 1) if s.code.dtype.kind == "i" else (0, bits - 1)
 
 
 def _at_ends(s: Side, above: float, below: Wide | float) -> Wide | None:
     """The codes with other numbers at the ends of their range; None where there are no such codes."""
-    high, low = _ends(s)
+    high, low = s.values == s.code.max, s.values == s.code.min
     return np.where(high, above, np.where(low, below, s.values)) if (high | low).any() else None
 
 
 def _wrapped(s: Side) -> Wide | None:
     """Codes at the upper end, wrapped around to the least that the bits hold."""
-    assert s.s is not None
-    alone = s.s.code.kind == "integer" and _ends(s)[0].any()
+    alone = s.code.kind == "integer" and (s.values == s.code.max).any()
     return _at_ends(s, _range(s)[0], s.values) if alone else None
 
 
 def _wrapped_both(s: Side) -> Wide | None:
-    assert s.s is not None
-    return _at_ends(s, *_range(s)) if s.s.code.kind == "integer" and _ends(s)[1].any() else None
+    both = s.code.kind == "integer" and (s.values == s.code.min).any()
+    return _at_ends(s, *_range(s)) if both else None
 
 
-def _not_a_number(s: Side) -> Wide | None:
-    assert s.s is not None
-    return _at_ends(s, np.nan, np.nan) if s.s.code.kind == "float" else None
-
-
-def _infinite(s: Side) -> Wide | None:
-    assert s.s is not None
-    return _at_ends(s, np.inf, -np.inf) if s.s.code.name == "e5m2" else None
+MISREADINGS: tuple[tuple[str, str, Callable[[Side], Wide | None]], ...] = (
+    ("signedness", "with the other sign convention", _other_sign),
+    ("code-misread", "as the other float", _other_float),
+    ("no-saturation", "that wrapped by one", _wrapped),
+    ("no-saturation", "that wrapped by one at either end", _wrapped_both),
+    ("no-saturation", "that became NaN",
+     lambda s: _at_ends(s, np.nan, np.nan) if s.code.kind == "float" else None),
+    ("no-saturation", "that became infinite",
+     lambda s: _at_ends(s, np.inf, -np.inf) if s.code.name == "e5m2" else None),
+)  # fmt: skip
 
 
 def _solved(scene: Scene, which: int) -> Tried | None:
@@ -120,27 +113,26 @@ def _solved(scene: Scene, which: int) -> Tried | None:
     least squares solution is the wrapped codes themselves, and they must be integers within the bits.
     """
     s, other = (scene.a, scene.b) if which == 0 else (scene.b, scene.a)
-    if s.s is None or s.s.code.kind != "integer":
+    if s.s is None or s.code.kind != "integer":
         return None
-    ends = _ends(s)
+    ends = (s.values == s.code.max) | (s.values == s.code.min)
     error = scene.y - scene.prediction if which == 0 else (scene.y - scene.prediction).T
-    weights, read, free, low_high = value_of(other), s.values.copy(), 0, _range(s)
+    weights, codes, free, (low, high) = value_of(other), s.values.copy(), 0, _range(s)
     wrong = ~scene.within(scene.prediction, scene.limit)
     for row in np.flatnonzero(wrong.any(axis=1 - which)):
-        at = np.flatnonzero(ends[0][row] | ends[1][row])
-        scale = s.grid[s.tiles[row], at // s.c]
-        terms = weights[:, at] * scale
-        usable = np.isfinite(error[row]) & np.isfinite(terms).all(axis=1)
+        at = np.flatnonzero(ends[row])
+        parts = weights[:, at] * s.grid[s.tiles[row], at // s.c]
+        usable = np.isfinite(error[row]) & np.isfinite(parts).all(axis=1)
         if not 0 < len(at) < usable.sum():
             return None
-        moved, *_ = np.linalg.lstsq(terms[usable], error[row][usable], rcond=None)
-        codes = s.values[row, at] + moved
-        whole = np.rint(codes)
-        if np.abs(codes - whole).max() > WHOLE or whole.min() < low_high[0] or whole.max() > low_high[1]:
+        moved, *_ = np.linalg.lstsq(parts[usable], error[row][usable], rcond=None)
+        exact = s.values[row, at] + moved
+        whole = np.rint(exact)
+        if np.abs(exact - whole).max() > WHOLE or whole.min() < low or whole.max() > high:
             return None
-        read[row, at] = whole
+        codes[row, at] = whole
         free += len(at)
-    a, b = (s.taken(read), other) if which == 0 else (other, s.taken(read))
+    a, b = (s.with_values(codes), other) if which == 0 else (other, s.with_values(codes))
     words = f"codes of {s.name} beyond the range wrapped around"
     return with_codes("no-saturation", words, a, b, free) if free else None
 
@@ -152,8 +144,8 @@ def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
     with what wrapping by one would make, only smaller.
     """
     best: tuple[str, float] | None = None
-    for taken in (_wrapped, _wrapped_both):
-        for mistake in _read(scene, "no-saturation", "that wrapped around", taken):
+    for read in (_wrapped, _wrapped_both):
+        for mistake in _misread(scene, "no-saturation", "codes of {} that wrapped around", read):
             share, like = scene.resemblance(mistake.replay.y)
             left = 1 - like**2
             if 0.3 < share < 1.1 and left < UNKNOWN and (best is None or left < best[1]):
@@ -163,23 +155,156 @@ def wrapped_somewhere(scene: Scene) -> tuple[str, float] | None:
 
 def unsaturated(scene: Scene) -> Iterator[Tried]:
     """Results y with floats x quantized without saturation, or cut off: every code is known."""
-    s, x = scene.a.s, scene.way.floats_of_x
-    if s is None or x is None:
+    side, x = scene.a, scene.way.floats_of_x
+    if side.s is None or x is None:
         return
-    side = scene.a
-    scale = side.grid[side.tiles][:, np.arange(x.shape[1]) // side.c]
+    columns = np.arange(x.shape[1]) // side.c
+    scale = side.grid[side.tiles][:, columns]
     v = (x[side.rows].astype(np.float32) / scale.astype(np.float32)).astype(np.float32)
-    if s.code.kind == "float":
-        codes = s.code.decode(s.code.encode(v, saturate=False)).astype(np.float64)
+    if side.code.kind == "float":
+        codes = side.code.decode(side.code.encode(v, saturate=False)).astype(np.float64)
         text = "codes of x beyond the range became NaN or infinite"
-        yield with_codes("no-saturation", text, side.taken(codes), scene.b)
+        yield with_codes("no-saturation", text, side.with_values(codes), scene.b)
         return
-    zero = 0.0 if side.zeros is None else side.zeros[side.tiles][:, np.arange(x.shape[1]) // side.c]
+    zero = 0.0 if side.zeros is None else side.zeros[side.tiles][:, columns]
     low, high = _range(side)
-    span = high - low + 1
-    wrapped = (np.rint(v).astype(np.float64) + zero - low) % span + low
+    wrapped = (np.rint(v).astype(np.float64) + zero - low) % (high - low + 1) + low
     text = "codes of x beyond the range wrapped around"
-    yield with_codes("no-saturation", text, side.taken(wrapped), scene.b)
-    cut = np.clip(np.trunc(v).astype(np.float64) + zero, s.code.min, s.code.max)
+    yield with_codes("no-saturation", text, side.with_values(wrapped), scene.b)
+    cut = np.clip(np.trunc(v).astype(np.float64) + zero, side.code.min, side.code.max)
     text = "codes of x cut off instead of rounded"
-    yield with_codes("activation-rounding", text, side.taken(cut), scene.b)
+    yield with_codes("activation-rounding", text, side.with_values(cut), scene.b)
+
+
+# --- sums of integers ----------------------------------------------------------------------------------
+
+STEP = 32  # products that a tensor core adds at a time, in FP8
+KEPT = 13  # bits after the leading one that a tensor core keeps of a sum
+PROMOTED = 128  # products after which a right kernel goes over to float32
+PRODUCTS = 1 << 22  # most products of a scene that are examined one by one
+PLACES = 8  # rows and columns by which a tail is found
+RUNS = (32, 64, 128, 16, 256, 512)
+
+
+def sums(scene: Scene) -> Iterator[Tried]:
+    """Results y with each mistake in sums."""
+    if scene.a.s is not None and scene.a.code.kind == "integer":
+        yield from _overflown(scene)
+    yield from truncated(scene)
+    yield from _tails(scene)
+    parts = scene.terms.parts
+    if 2 <= len(parts) <= 512:
+        total = np.zeros(scene.y.shape)
+        for part in parts:
+            total = half(total + half(part))
+        replay = Replay(total, lambda: scene.limit)
+        yield Mistake("f16-accumulation", "sums over groups are kept in halves", replay)
+
+
+def _overflown(scene: Scene) -> Iterator[Tried]:
+    """Results y whose integer sums (or products) wrap or saturate at 32, 16 or 8 bits."""
+    group, right = grouped(scene.a, scene.b), scene.terms.right
+    plain = [scene.a.values, scene.b.values]
+    less = [less_zeros(s) for s in (scene.a, scene.b)]
+    asymmetric = any(s.zeros is not None for s in (scene.a, scene.b))
+    lengths = [group, *(n for n in RUNS if n < group and group % n == 0), 2, 4, 1]
+    for length in dict.fromkeys(n for n in lengths if group % n == 0):
+        if length < 16 and plain[0].shape[1] * scene.y.size > PRODUCTS:
+            continue
+        starts = np.arange(0, len(right) * (group // length), group // length)
+        for zero, (a, b) in (("", less), (", before zero points are taken off", plain))[: 1 + asymmetric]:
+            of_runs = dots(a, b, length)
+            for bits in (32, 16, 8):
+                for how, cut in _cut(of_runs, 2.0**bits):
+                    inner = np.add.reduceat(cut - of_runs, starts[starts < len(cut)], axis=0) + right
+                    what = f"sums of {length} products {how} at {bits} bits{zero}"
+                    yield with_scales(scene.terms, "sum-overflow", what, inner=inner)
+
+
+def _cut(of_runs: Wide, span: float) -> Iterator[tuple[str, Wide]]:
+    if of_runs.size and np.abs(of_runs).max() >= span / 2:
+        yield "wrap", (of_runs + span / 2) % span - span / 2
+        if of_runs.min() >= 0:
+            yield "wrap, unsigned,", of_runs % span
+        yield "end", np.clip(of_runs, -span / 2, span / 2 - 1)
+
+
+# --- sums of floats ------------------------------------------------------------------------------------
+
+
+def truncated(scene: Scene) -> Iterator[Tried]:
+    """Results y of FP8 sums in Hopper's tensor cores that are not promoted to float32 every 128 products."""
+    group = grouped(scene.a, scene.b)
+    length = 2 * PROMOTED
+    while scene.in_floats and group > PROMOTED and length < 2 * group:
+        promote = min(length, group)
+        inner = _kept_in_few_bits(scene, promote, _sum_cut)
+        text = f"sums of {promote} products keep {KEPT + 1} bits, cut off every {STEP}"
+        yield with_scales(scene.terms, "no-promotion", text, inner=inner)
+        length *= 2
+
+
+def cut_otherwise(scene: Scene) -> Iterator[Tried]:
+    """The result y if products are cut off too, to the bits of the largest number in their step."""
+    group = grouped(scene.a, scene.b)
+    if scene.in_floats and group > PROMOTED and scene.y.size * scene.a.values.shape[1] <= PRODUCTS:
+        inner = _kept_in_few_bits(scene, group, _products_cut)
+        text = f"products and sums of {group} keep {KEPT + 1} bits of the largest of {STEP}"
+        yield with_scales(scene.terms, "no-promotion", text, inner=inner)
+
+
+def _sum_cut(total: Wide, a: Wide, b: Wide) -> Wide:
+    mantissa, exponent = np.frexp(total + a @ b.T)
+    cut: Wide = np.ldexp(np.trunc(np.ldexp(mantissa, KEPT + 1)), exponent - KEPT - 1)
+    return cut
+
+
+def _products_cut(total: Wide, a: Wide, b: Wide) -> Wide:
+    parts = np.concatenate([a[:, None] * b[None], total[..., None]], axis=-1)
+    unit = np.ldexp(1.0, np.frexp(np.abs(parts).max(axis=-1))[1] - KEPT - 1)[..., None]
+    cut: Wide = (np.trunc(parts / unit) * unit).sum(axis=-1)
+    return cut
+
+
+def _kept_in_few_bits(scene: Scene, promote: int, cut: Callable[[Wide, Wide, Wide], Wide]) -> Wide:
+    """The sums of each group [G, M, N], cut off at every step, and promoted after ``promote`` products."""
+    a, b = scene.a.values, scene.b.values
+    group, k = grouped(scene.a, scene.b), a.shape[1]
+    of_groups = np.zeros_like(scene.terms.dots)
+    for g in range(len(of_groups)):
+        for start in range(g * group, min(g * group + group, k), promote):
+            stop, total = min(start + promote, g * group + group, k), np.zeros(scene.y.shape)
+            for at in range(start, stop, STEP):
+                part = slice(at, min(at + STEP, stop))
+                total = cut(total, a[:, part], b[:, part])
+            of_groups[g] += total
+    return of_groups
+
+
+def truncation_limit(scene: Scene, promote: int = PROMOTED) -> Wide:
+    """The limit of errors of sums that are cut off at every step, but promoted after ``promote`` products."""
+    a, b = scene.terms.scales
+    magnitude: Wide = np.einsum("gmn,mg,ng->mn", scene.terms.magnitudes, np.abs(a), np.abs(b))
+    return 2.0**-KEPT * magnitude * (1 + -(-promote // STEP) / 2)
+
+
+# --- the end of K --------------------------------------------------------------------------------
+
+
+def _tails(scene: Scene) -> Iterator[Tried]:
+    """Results y without the last t columns of K, for the three t that fit best on a few elements."""
+    a, b = value_of(scene.a), value_of(scene.b)
+    k = a.shape[1]
+    rows, columns = (evenly_spaced(n, PLACES) for n in scene.y.shape)
+    if not (k > 1 and len(rows) and len(columns)):
+        return
+    at = np.ix_(rows, columns)
+    error, size = (scene.y - scene.prediction)[at], scene.size[at]
+    products = a[rows][:, None] * b[columns][None]
+    ends = np.cumsum(products[..., ::-1], axis=-1)  # of the last 1, 2, 3 … columns
+    left = np.minimum(((error[..., None] + ends) / size[..., None]) ** 2, 1e6)
+    by_length = np.nan_to_num(left, nan=1e6)[..., :-1].mean(axis=(0, 1))
+    for t in (int(i) + 1 for i in np.argsort(by_length, kind="stable")[:3]):
+        y = scene.prediction - a[:, k - t :] @ b[:, k - t :].T
+        text = f"the last {t} of {k} columns of K are left out"
+        yield Mistake("k-tail-dropped", text, Replay(y, lambda: scene.limit), free=1)

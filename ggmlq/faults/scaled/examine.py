@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from ...arrays.scaled import ScaledArray
 from ...reference.metrics import nmse
-from ..explanation import Explanation, Finding
-from ..frame import Product
-from ..k_blocks import blocks_of_k
+from ..catalogue import SCALED
+from ..findings import EXACT, Explanation, Finding, correct, factor, from_explanations, from_pattern
+from ..frame import Product, Words, counted, extent, plain
 from ..numbers import BF16, Mask, Wide
-from ..places import patterns, where, wrong_places
-from ..report import Words, counted, extent, plain
-from ..verdicts import correct, factor, from_explanations, from_pattern
-from .catalogue import SCALED
-from .codes import wrapped_somewhere
-from .inputs import checked
-from .moved import exchanged
-from .replay import explanations
-from .scene import ScaledSurvey, Scene, beside, survey
-from .sums import PROMOTED as PROMOTED_AT
-from .sums import cut_otherwise, truncated, truncation_limit
-from .terms import grouped
-from .wild import not_finite, nowhere_finite
+from ..places import blocks_of_k, by_place, exchanged, patterns, where, wrong_places
+from . import codes, scales
+from .codes import PROMOTED as PROMOTED_AT
+from .codes import cut_otherwise, truncated, truncation_limit, wrapped_somewhere
+from .scales import Tried
+from .scene import ScaledSurvey, Scene, beside, checked, survey
+from .terms import Side, grouped
 
 PROMOTED = 3e-4  # mean error of sums that are cut off but promoted, over the mean of y
 BY_ROW = 1e-3  # of one row of weights
@@ -133,6 +128,34 @@ def _exact(e: Explanation, scene: Scene) -> bool:
     return e.level == 2 and enough and wrong > e.free
 
 
+# --- mistakes, tried one by one --------------------------------------------------------------------------
+
+KEPT = 8  # mistakes that are judged in full
+FAMILIES = (scales.mistakes, scales.zero_points, codes.mistakes, codes.unsaturated, codes.sums, scales.beyond)
+
+
+def explanations(scene: Scene) -> list[Explanation]:
+    """The best 8 explanations of y by mistakes: exact ones first, of these the plainest; then by score."""
+    right = min(scene.score(scene.prediction), scene.score(np.zeros_like(scene.y)))
+    best: list[tuple[float, int, Tried]] = []
+    for i, mistake in enumerate(chain.from_iterable(family(scene) for family in FAMILIES)):
+        score = scene.score(mistake.replay.y)
+        if score <= right / 2:
+            best = sorted([*best, (score, i, mistake)], key=lambda t: t[:2])[:KEPT]
+    judged = [(_judged(scene, mistake, score, right), i) for score, i, mistake in best]
+    exact = sorted(((e, i) for e, i in judged if e.share >= EXACT), key=lambda pair: pair[1])
+    return [e for e, _ in exact] + [e for e, _ in judged if e.share < EXACT]
+
+
+def _judged(scene: Scene, mistake: Tried, score: float, right: float) -> Explanation:
+    y, limit = mistake.replay.y, mistake.replay.limit()
+    limit = scene.stored(limit, y) + scene.moved
+    inside = scene.within(y, limit)
+    share = float(inside.mean()) if inside.size else 0.0
+    elements = int(np.isfinite(limit).sum())
+    return Explanation(mistake.fault, mistake.words, "", score, right, share, elements, mistake.free)
+
+
 # --- floats that matrix units add up in few bits ------------------------------------------------------
 
 
@@ -209,3 +232,53 @@ def _less_sure(s: ScaledSurvey, scene: Scene, good: list[Explanation], bad: Mask
     ends = np.append(t.starts, t.starts[-1] + int(t.lengths[-1]))
     blocks = blocks_of_k(t.parts / scene.size, error, usable, ends)
     return Finding("unknown", 0.5, "", where(bad) | ({"K-blocks": blocks} if blocks else {}), int(bad.sum()))
+
+
+# --- NaN and infinities where the product is finite ------------------------------------------------
+
+CLIPPED = 3  # largest codes a tile: scales computed from the data leave one or two
+
+
+def not_finite(s: ScaledSurvey, scene: Scene, wild: Mask) -> Finding:
+    """The finding that largest codes became NaN, if all lost rows (columns) hold some; else one by place."""
+    pattern = by_place(wild)
+    for axis, side in ((0, scene.a), (1, scene.b)):
+        lost = np.flatnonzero(wild.any(axis=1 - axis))
+        at_ends = _ends(s, side, axis)
+        if at_ends is None or not np.take(wild, lost, axis=axis).all() or wild.all():
+            continue
+        if pattern.fault != "nan" and at_ends.sum() != len(lost):  # a tail, whatever it holds
+            continue
+        elsewhere = ~wild & s.bad
+        if at_ends[lost].all() and not elsewhere.any():
+            name, confidence = ("rows", "columns")[axis], 0.95 if at_ends.sum() == len(lost) else 0.8
+            text = f"the {name} that are not finite hold codes at the end of the range of {side.name}"
+            return Finding("no-saturation", confidence, text, where(wild), int(wild.sum()), ("nan",))
+    return from_pattern(pattern, wild)
+
+
+def _ends(s: ScaledSurvey, side: Side, axis: int) -> Mask | None:
+    """Rows of an operand with codes at an end of the range."""
+    if side.s is None or side.s.code.kind != "float":
+        return None
+    m = side.s.matrix()
+    values = np.abs(m.code.decode(m.codes))
+    lost: Mask = (values == m.code.max).any(axis=1)
+    return lost
+
+
+def nowhere_finite(good: list[Explanation], scene: Scene, bad: Mask) -> Finding:
+    """The finding where all of y is NaN or infinite: the likelier of the mistakes that explain it."""
+    clipped = any(_clipped(side) for side in (scene.a, scene.b))
+    wanted = "no-saturation" if clipped else "code-misread"
+    good = sorted(good, key=lambda e: e.fault != wanted)
+    finding = from_explanations(good, bad)
+    alike = tuple(dict.fromkeys((*finding.alike, "nan")))
+    return Finding(finding.fault, 0.4, finding.detail, finding.where, finding.elements, alike)
+
+
+def _clipped(side: Side) -> bool:
+    if side.s is None or side.s.code.kind != "float":
+        return False
+    tiles = len(np.unique(side.tiles)) * side.grid.shape[1]
+    return bool((np.abs(side.values) == side.s.code.max).sum() > CLIPPED * tiles)

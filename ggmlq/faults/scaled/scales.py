@@ -1,31 +1,70 @@
-"""Mistakes in scales of scaled arrays that the doctor imitates: left out, of another row, transposed."""
+"""Mistakes in scales and zero points of scaled arrays that the doctor imitates, by other parts of the Terms.
+
+Scales are left out, taken from another row or group, or read transposed; of the zero points' identity
+
+    Σ (qa - za)(qb - zb)  =  Σ qa·qb  -  za·Σqb  -  zb·Σqa  +  n·za·zb
+
+a term is left out, negated, or made with another sum.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from ..explanation import Mistake
+from ..findings import Mistake
 from ..numbers import Index, Wide
-from .mistake import Replay, Tried, with_scales
 from .scene import Scene
 from .terms import Side, Terms
 
-Indices = Callable[[Side, int, Index, int], Iterator[tuple[str, Index]]]
+
+class Replay(NamedTuple):
+    """The result y with a mistake in it."""
+
+    y: Wide
+    limit: Callable[[], Wide]  # how far float32 sums may be from it
+
+
+Tried = Mistake[Replay]
+
+
+def with_scales(
+    t: Terms, fault: str, words: str, a: Wide | None = None, b: Wide | None = None, inner: Wide | None = None
+) -> Tried:
+    """The mistake of other scales, or of other sums under the scales, with its y."""
+    y = t.product(inner, a, b)
+    return Mistake(fault, words, Replay(y, lambda: t.limit(y, a, b)))
+
+
 LENGTHS = (16, 32, 64, 128, 256, 512)  # of groups and tiles that kernels take for granted
+FUNCTIONS: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
+    ("scale-missing", "without its scales", np.ones_like),
+    ("scale-inverse", "divided by its scales", np.reciprocal),
+    ("scale-twice", "with its scales used twice", np.square),
+)
 
 
 def mistakes(scene: Scene) -> Iterator[Tried]:
     """Results y with each mistake in scales, the plainest first, as the first of two alike is named."""
-    yield from _absent(scene)
-    for fault, indices in (("scale-once", _first_or_last), ("scale-neighbour", _other_groups)):
-        yield from _along_k(scene, fault, indices)
-    yield from _running(scene)
-    yield from _other_rows(scene)
-    yield from _transposed(scene)
+    t = scene.terms
+    for fault, text, function in FUNCTIONS:
+        other = [function(scale) for scale in t.scales]
+        for i, s in _sides(scene):
+            yield _one(scene, fault, f"{s.name} {text}", i, other[i])
+        yield with_scales(t, fault, f"x and w {text.replace('its', 'their')}", other[0], other[1])
+    yield from _elsewhere(scene, "scale-once", 1, _first_or_last)
+    yield from _elsewhere(scene, "scale-neighbour", 1, _other_groups)
+    if len(t.starts) > 1:  # each scale multiplies the sum of all groups so far
+        a, b = (np.asarray(np.cumprod(s[:, ::-1], axis=1)[:, ::-1], np.float64) for s in t.scales)
+        yield with_scales(t, "scale-once", "the sum so far multiplied with the scales of each group", a, b)
+    yield from _elsewhere(scene, "scale-rows", 0, _other_rows)
+    for i, s in _sides(scene):
+        if min(s.grid.shape) > 1:
+            for variant, scale in _turned(s.grid, s.tiles, s.columns(t.starts)):
+                yield _one(scene, "scale-transposed", f"{s.name}: {variant}", i, scale)
     yield from _exchanged(scene)
 
 
@@ -42,35 +81,43 @@ def _one(scene: Scene, fault: str, words: str, side: int, scale: Wide, zeros: Wi
     return with_scales(t, fault, words, a, b, inner)
 
 
-# --- left out, or used otherwise ---------------------------------------------------------------
+# --- of other rows and groups ------------------------------------------------------------------
+
+Indices = Callable[[Side, int, Index, int], Iterator[tuple[str, Index]]]
+# a side, the rows or columns of its scales, the groups of K, and the length of the other side's groups
 
 
-def _absent(scene: Scene) -> Iterator[Tried]:
-    """Results y with scales left out, inverted, or used twice."""
-    changes: tuple[tuple[str, str, Callable[[Wide], Wide]], ...] = (
-        ("scale-missing", "without its scales", np.ones_like),
-        ("scale-inverse", "divided by its scales", np.reciprocal),
-        ("scale-twice", "with its scales used twice", np.square),
-    )
-    for fault, text, function in changes:
-        other = [function(scale) for scale in scene.terms.scales]
-        for i, s in _sides(scene):
-            yield _one(scene, fault, f"{s.name} {text}", i, other[i])
-        yield with_scales(scene.terms, fault, f"x and w {text.replace('its', 'their')}", other[0], other[1])
-
-
-def _running(scene: Scene) -> Iterator[Tried]:
-    """The result y if each scale multiplies the sum of all groups so far, not only its own group's."""
+def _elsewhere(scene: Scene, fault: str, axis: int, indices: Indices) -> Iterator[Tried]:
+    """Results y with scales of other places along an axis of x, of w, and along K of both."""
     t = scene.terms
-    if len(t.starts) < 2:
-        return
-    a, b = (np.asarray(np.cumprod(s[:, ::-1], axis=1)[:, ::-1], np.float64) for s in t.scales)
-    yield with_scales(
-        scene.terms, "scale-once", "the sum so far multiplied with the scales of each group", a, b
-    )
+    by_words: dict[str, dict[int, Wide]] = {}
+    for i, s in _sides(scene):
+        n, right = s.grid.shape[axis], (s.tiles, s.columns(t.starts))
+        if n < 2:
+            continue
+        seen = {right[axis].tobytes()}
+        for variant, index in indices(s, n, t.starts, (scene.b if i == 0 else scene.a).c):
+            alone = fault == "scale-neighbour" and (index == index[0]).all()  # that is one scale for all
+            if index.tobytes() in seen or alone:
+                continue
+            seen.add(index.tobytes())
+            rows, columns = (index, right[1]) if axis == 0 else (right[0], index)
+            scale, words = _at(s.grid, rows, columns), f"{s.name}: {variant}"
+            by_words.setdefault(variant, {})[i] = scale
+            yield _one(scene, fault, words, i, scale)
+            if s.zeros is not None:
+                zeros = _at(s.zeros, rows, columns)
+                yield _one(scene, fault, f"{words}, zero points too", i, scale, zeros)
+    for variant, both in by_words.items():
+        if axis == 1 and len(both) == 2:
+            yield with_scales(t, fault, f"x and w: {variant}", both[0], both[1])
 
 
-# --- along K -------------------------------------------------------------------------------------
+def _at(grid: Wide, rows: Index, columns: Index) -> Wide:
+    """Values at some places; the place behind the last row or column holds zero."""
+    padded = np.zeros((grid.shape[0] + 1, grid.shape[1] + 1))
+    padded[:-1, :-1] = grid
+    return padded[np.ix_(rows, columns)]
 
 
 def _first_or_last(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
@@ -78,9 +125,12 @@ def _first_or_last(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple
     yield "the scale of the last group for all of K", starts * 0 + n - 1
 
 
+GROUP_STEPS = ((1, "the scale of the next group"), (-1, "the scale of the group before"))
+
+
 def _other_groups(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
     right = starts // s.c
-    for step, name in ((1, "the scale of the next group"), (-1, "the scale of the group before")):
+    for step, name in GROUP_STEPS:
         yield f"{name}, ends kept", np.clip(right + step, 0, n - 1)
         yield f"{name}, around", (right + step) % n
     yield "scales of the groups in reverse", n - 1 - right
@@ -91,54 +141,19 @@ def _other_groups(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[
             yield f"the scale k // {length}, around", starts // length % n
 
 
-def _beyond(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
-    for step, name in ((1, "the scale of the next group"), (-1, "the scale of the group before")):
-        at = starts // s.c + step
-        yield f"{name}, zero beyond the ends", np.where((at >= 0) & (at < n), at, n)
-
-
 def beyond(scene: Scene) -> Iterator[Tried]:
     """Results y with the scale of a neighbouring group, 0 at the end; they may look like a tail left out."""
-    yield from _along_k(scene, "scale-neighbour", _beyond)
+
+    def neighbours(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
+        for step, name in GROUP_STEPS:
+            at = starts // s.c + step
+            yield f"{name}, zero beyond the ends", np.where((at >= 0) & (at < n), at, n)
+
+    yield from _elsewhere(scene, "scale-neighbour", 1, neighbours)
 
 
-def _along_k(scene: Scene, fault: str, indices: Indices) -> Iterator[Tried]:
-    t = scene.terms
-    by_words: dict[str, dict[int, Wide]] = {}
-    for i, s in _sides(scene):
-        n = s.grid.shape[1]
-        if n < 2:
-            continue
-        seen = {(t.starts // s.c).tobytes()}
-        other = (scene.b if i == 0 else scene.a).c
-        for variant, index in indices(s, n, t.starts, other):
-            alone = fault == "scale-neighbour" and (index == index[0]).all()  # that is one scale for all
-            if index.tobytes() in seen or alone:
-                continue
-            seen.add(index.tobytes())
-            scale = _taken(s.grid, s.tiles, index)
-            by_words.setdefault(variant, {})[i] = scale
-            yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
-            if s.zeros is not None:
-                words = f"{s.name}: {variant}, zero points too"
-                yield _one(scene, fault, words, i, scale, _taken(s.zeros, s.tiles, index))
-    for variant, both in by_words.items():
-        if len(both) == 2:
-            yield with_scales(scene.terms, fault, f"x and w: {variant}", both[0], both[1])
-
-
-def _taken(grid: Wide, rows: Index, columns: Index) -> Wide:
-    """Values at some places; the place behind the last row or column holds zero."""
-    padded = np.zeros((grid.shape[0] + 1, grid.shape[1] + 1))
-    padded[:-1, :-1] = grid
-    return padded[np.ix_(rows, columns)]
-
-
-# --- along rows ----------------------------------------------------------------------------------
-
-
-def _wrong_rows(s: Side) -> Iterator[tuple[str, Index]]:
-    n, right, i = len(s.grid), s.tiles, s.rows
+def _other_rows(s: Side, n: int, starts: Index, other: int) -> Iterator[tuple[str, Index]]:
+    right, i = s.tiles, s.rows
     yield "row i under scale i, ends kept", np.minimum(i, n - 1)
     yield "row i under scale i, around", i % n
     yield "row i under scale i, zero beyond the end", np.minimum(i, n)
@@ -152,24 +167,6 @@ def _wrong_rows(s: Side) -> Iterator[tuple[str, Index]]:
         if length:
             yield f"row i under scale i // {length}, ends kept", np.minimum(i // length, n - 1)
             yield f"row i under scale i // {length}, around", i // length % n
-
-
-def _other_rows(scene: Scene) -> Iterator[Tried]:
-    t = scene.terms
-    for i, s in _sides(scene):
-        if len(s.grid) < 2:
-            continue
-        seen = {s.tiles.tobytes()}
-        for variant, index in _wrong_rows(s):
-            if index.tobytes() in seen:
-                continue
-            seen.add(index.tobytes())
-            columns = s.columns(t.starts)
-            scale = _taken(s.grid, index, columns)
-            yield _one(scene, "scale-rows", f"{s.name}: {variant}", i, scale)
-            if s.zeros is not None:
-                words = f"{s.name}: {variant}, zero points too"
-                yield _one(scene, "scale-rows", words, i, scale, _taken(s.zeros, index, columns))
 
 
 # --- transposed ----------------------------------------------------------------------------------
@@ -191,19 +188,6 @@ def _turned(grid: Wide, rows: Index, columns: Index) -> Iterator[tuple[str, Wide
         yield f"memory that runs along rows read down columns{how}", along[at]
 
 
-def _transposed(scene: Scene) -> Iterator[Tried]:
-    fault = "scale-transposed"
-    for i, s in _sides(scene):
-        if min(s.grid.shape) < 2:
-            continue
-        for variant, scale in _turned(s.grid, s.tiles, s.columns(scene.terms.starts)):
-            yield _one(scene, fault, f"{s.name}: {variant}", i, scale)
-
-
-def _exchanged_limit(t: Terms, y: Wide) -> Wide:
-    return t.limit(y) + 1e-6 * np.abs(y)
-
-
 def _exchanged(scene: Scene) -> Iterator[Tried]:
     """Results y with scales of x taken along N, and those of w along M."""
     t, a, b = scene.terms, scene.a, scene.b
@@ -214,5 +198,55 @@ def _exchanged(scene: Scene) -> Iterator[Tried]:
         w_scales = b.grid[np.ix_(fold(a.rows // b.r, len(b.grid) - 1), b.columns(t.starts))]
         y = np.einsum("gmn,ng,mg->mn", t.right, x_scales, w_scales)
         variant = f"scales of x along the columns of y, those of w along its rows, {name}"
-        limit = partial(_exchanged_limit, t, y)
-        yield Mistake("scale-transposed", variant, Replay(y, limit))
+        limit = t.limit(y) + 1e-6 * np.abs(y)
+        yield Mistake("scale-transposed", variant, Replay(y, limit.copy))
+
+
+# --- zero points ---------------------------------------------------------------------------------
+
+MISSING, SIGN, TWICE = "zero-missing", "zero-sign", "zero-twice"
+FACTORS: tuple[tuple[str, str, tuple[float, float, float]], ...] = (  # of za·Σqb, zb·Σqa and n·za·zb
+    (MISSING, "the zero point of x is never taken off", (0, 1, 0)),
+    (MISSING, "the term za·Σqb is absent", (0, 1, 1)),
+    (MISSING, "the zero point of w is never taken off", (1, 0, 0)),
+    (MISSING, "the term zb·Σqa is absent", (1, 0, 1)),
+    (MISSING, "no zero point is taken off", (0, 0, 0)),
+    (MISSING, "the terms za·Σqb and zb·Σqa are absent", (0, 0, 1)),
+    (MISSING, "the term n·za·zb is absent", (1, 1, 0)),
+    (SIGN, "the zero point of x is added", (-1, 1, -1)),
+    (SIGN, "za·Σqb is added", (-1, 1, 1)),
+    (SIGN, "the zero point of w is added", (1, -1, -1)),
+    (SIGN, "zb·Σqa is added", (1, -1, 1)),
+    (SIGN, "both zero points are added", (-1, -1, 1)),
+    (SIGN, "n·za·zb is taken off", (1, 1, -1)),
+    (SIGN, "all three terms have the other sign", (-1, -1, -1)),
+    (TWICE, "the zero point of x is taken off twice", (2, 1, 2)),
+    (TWICE, "the zero point of w is taken off twice", (1, 2, 2)),
+    (TWICE, "both zero points are taken off twice", (2, 2, 4)),
+)
+
+
+def zero_points(scene: Scene) -> Iterator[Tried]:
+    """Results y with each mistake in zero points."""
+    t = scene.terms
+    present = [bool(term is not None and np.any(term)) for term in t.corrections]
+    if not any(present):
+        return
+    seen = set()
+    for fault, variant, factors in FACTORS:
+        shown = tuple(f for f, here in zip(factors, present, strict=True) if here)
+        if shown not in seen and any(f != 1 for f in shown):
+            seen.add(shown)
+            yield with_scales(t, fault, variant, inner=t.inner(factors))
+    (za, zb), (sum_a, sum_b) = t.zeros, t.sums
+    first, second, both = (0.0 if term is None else term for term in t.corrections)
+    first_wrong = 0.0 if za is None else (za * sum_a).T[:, :, None]
+    second_wrong = 0.0 if zb is None else (zb * sum_b).T[:, None]
+    for variant, a, b, possible in (  # the sum of the codes of its own operand
+        ("za·Σqa in the place of za·Σqb", first_wrong, second, za is not None),
+        ("zb·Σqb in the place of zb·Σqa", first, second_wrong, zb is not None),
+        ("each zero point times the sum of its own operand", first_wrong, second_wrong,
+         za is not None and zb is not None),
+    ):  # fmt: skip
+        if possible:
+            yield with_scales(t, "zero-other-sum", variant, inner=t.dots - a - b + both)

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from ...arrays.scaled import ScaledArray
+from ...codes.code import Code
 from ...reference.bound import UNIT
 from ..numbers import HUGE, SMALLEST, Index, Wide
 from ..survey import typical
@@ -39,6 +40,12 @@ class Side:
     c: int
     moves: Wide | None = None  # [rows, K]: steps of codes that lie near a tie, of floats quantized here
 
+    @property
+    def code(self) -> Code:
+        """The code of an operand that has one."""
+        assert self.s is not None
+        return self.s.code
+
     @cached_property
     def tiles(self) -> Index:
         """The row of the scales that belongs to each row."""
@@ -48,7 +55,7 @@ class Side:
         """The column of the scales that belongs to each group of K."""
         return starts // self.c
 
-    def taken(self, values: Wide) -> Side:
+    def with_values(self, values: Wide) -> Side:
         """These rows with other codes."""
         return replace(self, values=values, moves=None)
 
