@@ -14,13 +14,13 @@ from ggmlq.check import cases
 from ggmlq.cli import main
 from ggmlq.cpu import projection
 from ggmlq.cpu.attention import oracle as compiled_attention
-from ggmlq.llama.captured import Node
+from ggmlq.llama.program import Node
 from ggmlq.llama.structs import HIDDEN
-from ggmlq.reference.runs import quantize_runs, stored_scales
+from ggmlq.reference.operands import quantize_runs, stored_scales
 from ggmlq.testing.rows import rows
-from ggmlq.trace import attention, judging, nodes, report, verdicts
-from ggmlq.trace.operands import Part
-from ggmlq.trace.samples import slices_of
+from ggmlq.trace import judging, report, verdicts
+from ggmlq.trace.judging import Part
+from ggmlq.trace.tracer import slices_of
 from ggmlq.trace.verdicts import Judge
 
 QUANTIZERS = {
@@ -252,8 +252,8 @@ def attention_node(fresh, *, cap=0.0, bias=0.0, sinks=False, wrong=0.0):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("how", [{}, {"cap": 5.0}, {"bias": 8.0}, {"sinks": True}], ids=str)
 def test_attention(how, compiled, fresh, monkeypatch):
-    monkeypatch.setattr(attention, "COMPILED", 0 if compiled else math.inf)
-    monkeypatch.setattr(attention, "ROWS", 1)
+    monkeypatch.setattr(verdicts, "COMPILED", 0 if compiled else math.inf)
+    monkeypatch.setattr(verdicts, "ROWS", 1)
     record = Judge({}, "all").record(attention_node(fresh, **how))
     assert record.verdict == "ok", record.text
     assert record.arithmetic == "f32"
@@ -276,7 +276,7 @@ def test_attention_both_ways_where_nothing_is_attended_to(fresh):
         for given in (mask, None):
             operands = q, k, v, given, np.ones(4), sinks, 0.2, 0.0
             with np.errstate(all="ignore"):
-                plain, made = attention._attend(*operands), compiled_attention.attend(*operands)
+                plain, made = verdicts._attend(*operands), compiled_attention.attend(*operands)
             known = np.isfinite(plain).all(axis=-1)
             assert known.any()
             assert (np.isfinite(made).all(axis=-1) == known).all()
@@ -402,7 +402,7 @@ def test_an_error_of_ours_is_a_record(fresh, monkeypatch):
     assert record.verdict == "not judged"
     assert "an error of ggmlq itself, not of the library: AttributeError: 'NoneType'" in record.text
     monkeypatch.undo()
-    monkeypatch.setattr(nodes, "diagnosed", lambda *args, **more: None.ndim)
+    monkeypatch.setattr(verdicts, "diagnosed", lambda *args, **more: None.ndim)
     record = Judge({}, "all").record(norm_node(fresh, wrong=True))
     assert (record.verdict, record.fault) == ("wrong", "unknown")
     assert "It was not diagnosed: an error of ggmlq itself" in record.text

@@ -23,7 +23,7 @@ from pathlib import Path
 from ggmlq.errors import GGMLQError
 from ggmlq.testing.models import Shape, tiny_model
 from ggmlq.trace import trace
-from ggmlq.trace.files import locate_llama
+from ggmlq.trace.libllama import locate_llama
 
 QUANTS, CORE, HEADER = "arch/x86/quants.c", "ggml-cpu.c", "ggml-cpu-impl.h"
 CHOICE = """

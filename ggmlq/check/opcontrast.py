@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..llama.captured import Node
+from ..llama.program import Node
 
 MULTIPLES = (64, 32, 16, 8, 4)
 ENOUGH = 2  # wrong cases, and right ones, that a sentence needs

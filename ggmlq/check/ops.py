@@ -15,14 +15,13 @@ from ..faults.nodes import NODES
 from ..llama import Bridge
 from ..llama.program import Ran
 from ..reference.nodes import NOT_COVERED, PRODUCTS
-from .attention import Habits
-from .nodes import ATTENTION, NodeVerdict, Operands, diagnosed, judge_node, operands, sentence
+from .judge import reason
+from .nodes import ATTENTION, Habits, NodeVerdict, Operands, diagnosed, judge_node, operands, sentence
 from .opcases import CASES
 from .opcases_large import LARGE, free, needs
 from .opcontrast import Traits, traits
 from .sketch import OpCase
 from .testfile import node_line
-from .unjudged import reason
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..base.writing import write_whole
 from ..errors import GGMLQError
 from ..formats import FORMATS
-from ..llama.captured import NAMES, Node, source_name
+from ..llama.program import NAMES, Node, source_name
 
 MOST_SOURCES = 10
 

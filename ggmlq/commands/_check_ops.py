@@ -10,7 +10,7 @@ from ..check.outcome import IDLE
 from ..check.testfile import write_lines
 from ..errors import GGMLQError, UnsupportedError
 from ..llama import Bridge, Device
-from ..llama.loaded import listed
+from ..llama.library import listed
 from . import _plain
 
 UNUSED = ("shapes", "experts", "data", "buffer", "save", "html")

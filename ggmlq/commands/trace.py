@@ -209,7 +209,7 @@ def _say(text: str) -> None:
 
 
 def _say_all(session: Trace, products: list[Product]) -> None:
-    from ..llama.loaded import listed
+    from ..llama.library import listed
     from ..trace import report
 
     print(f"\n{report.summary(products)}\n" if products else "")

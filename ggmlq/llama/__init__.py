@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from .bridge import Bridge
+from .bridge import Bridge, Measurement
 from .devices import Device
-from .measurement import Measurement
 
 _TRACING = (
     "activations",

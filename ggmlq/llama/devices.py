@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import DeviceError, MissingDependencyError
-from . import loaded
-from .symbols import SIZE, P, Symbols, words
+from . import library
+from .library import SIZE, P, Symbols, words
 
 KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # in the order of ggml's enum
 
@@ -75,7 +75,7 @@ def _regs(symbols: Symbols) -> list[int]:
     if not symbols.ggml_backend_reg_count() and symbols.has("ggml_backend_load_all_from_path"):
         for folder in {path.parent: None for path in symbols.build.backends.values()}:
             symbols.ggml_backend_load_all_from_path(str(folder).encode())
-        loaded.checked(symbols.build)
+        library.checked(symbols.build)
     count = symbols.ggml_backend_reg_count()
     return [symbols.ggml_backend_reg_get(i) for i in range(count)] or _none(symbols)
 

@@ -18,7 +18,7 @@ from ..dispatch.checks import finite
 from ..errors import DTypeError, UnsupportedError
 from ..ops.attending import Attention, checked, slopes
 from .nodes import ATTENTIONS, node
-from .nodes.result import Result
+from .nodes.registry import Result
 
 __all__ = ["attention", "attention_bound", "slopes"]
 

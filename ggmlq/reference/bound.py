@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from .identity import times
 from .linear import by_slabs
-from .multiply import block_sums, multiply
-from .operands import Activations, Weights, Wide, decoded
+from .multiply import block_sums, multiply, times
+from .operands import Activations, Weights, Wide, by_run, decoded
 from .rules import Rule
-from .runs import by_run
 
 UNIT = 2.0**-24  # half an ulp of 1: what one float32 operation may be off, relatively
 SMALLEST = 2.0**-126  # below it a GPU may flush to zero

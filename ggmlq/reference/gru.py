@@ -30,7 +30,7 @@ from ..fixed.shift import shifted_array
 from ..gru import shapes
 from ..gru.cell import Cell
 from ..gru.run import format_in_call
-from .identity import Planar, product
+from .multiply import Planar, product
 
 if TYPE_CHECKING:
     from ..gru.fixed_gru import FixedGRU

@@ -55,13 +55,12 @@ from pathlib import Path
 
 from .activations import Activations, activations
 from .attached import Attached, attach
-from .beside import ModelComparison, compare_with_model
+from .beside import Beside, ModelComparison, compare_with_model
 from .importance import imatrix
 from .logits import Comparison, compare_logits
 from .product import Product
 from .session import Trace
 from .settings import TIMEOUT, settings
-from .two_models import Beside
 
 __all__ = [
     "Activations", "Attached", "Beside", "Comparison", "ModelComparison", "Product", "Trace", "activations",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..errors import NodeNameError, ShapeError
-from ..llama.captured import DTYPES, Node
+from ..llama.program import DTYPES, Node
 from .runs import Run
 from .settings import TIMEOUT, names_of, settings
 

@@ -7,9 +7,12 @@ the product's arrays stay where they are.
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 import traceback
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int
 from fnmatch import fnmatchcase
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,18 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
-from ..errors import GGMLQError
-from ..llama import loaded
-from ..llama.library import Library
+from ..errors import GGMLQError, LibraryFailedError, MissingDependencyError, UnsupportedError
+from ..llama import library as loaded
+from ..llama.library import Library, Symbols
 from ..llama.protocol import Arrays, Stream, send
-from ..llama.symbols import Symbols
 from ..llama.worker import listen, share_cxx_runtime, take_pipes, wake_when_orphaned
-from .asks import Asks
-from .files import locate_llama
-from .hook import Hook
-from .libllama import LibLlama, Wishes, extra_kinds
+from .libllama import Hook, LibLlama, Wishes, extra_kinds, locate_llama
 from .memory import SharedFile
-from .tool import run_tool
+from .settings import Asks
 from .tracer import Tracer
 
 CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.trace.child import main; main()"
@@ -192,3 +191,48 @@ def main() -> None:
     wake_when_orphaned()
     share_cxx_runtime()
     serve(Talk(*take_pipes()))
+
+
+# --- a command of llama.cpp, such as llama-completion, in the process that is traced --------------
+#
+# Since 2026 the main function of ``llama-completion`` and its like is in a library of its own,
+# ``libllama-completion-impl``, as ``int llama_completion(int, char **)`` of C++. We call it with the words of
+# its command line; redirected calls (``hook.py``) give its graphs our callback.
+
+PLACES = ("", "bin", "lib", "build/bin", "../bin", "../lib")
+MODEL = ("-m", "--model")
+
+
+def run_tool(folder: Path, words: Sequence[str], model: str) -> None:
+    """Run a command to its end; the model is added where its words name none."""
+    name = Path(words[0]).name
+    library = _library(folder, name)
+    symbol = name.replace("-", "_")
+    try:
+        function = getattr(library, f"_Z{len(symbol)}{symbol}iPPc")
+    except AttributeError:
+        raise UnsupportedError(
+            f"{words[0]}: {library._name} has no function {symbol}(int, char **); it is of another year; "
+            "trace the model without a command"
+        ) from None
+    line = [*words] if any(word in MODEL for word in words) else [words[0], MODEL[0], model, *words[1:]]
+    argv = (c_char_p * (len(line) + 1))(*(word.encode() for word in line), None)
+    function.restype = c_int
+    status = function(c_int(len(line)), argv)
+    if status:
+        raise LibraryFailedError(f"{' '.join(line)}: ended with status {status}; try it without the trace")
+
+
+def _library(folder: Path, name: str) -> ctypes.CDLL:
+    for place in PLACES:
+        path = folder / place / f"lib{name}-impl.so"
+        if path.is_file():
+            try:
+                return ctypes.CDLL(str(path.absolute()))
+            except OSError as error:
+                raise MissingDependencyError(f"{name}: cannot load {path}: {error}; build it anew") from error
+    raise MissingDependencyError(
+        f"{name}: there is no lib{name}-impl.so in {folder} or beside it; a command is traced where its main "
+        "function is in a shared library (llama.cpp of 2026, -DBUILD_SHARED_LIBS=ON, on Linux); otherwise "
+        "trace the model without a command"
+    )

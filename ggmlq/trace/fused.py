@@ -18,20 +18,17 @@ from numpy.typing import NDArray
 from .. import reference
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..check.elements import measure
-from ..check.judge import Judgement, candidates
-from ..check.nearness import OTHER, is_nearer
+from ..check.judge import OTHER, Judgement, candidates, is_nearer, measure
 from ..check.nodes import NodeVerdict, compared, sentence
 from ..errors import UnsupportedError
 from ..faults import Diagnosis
-from ..llama.captured import DTYPES, Node, original, source_name
+from ..llama.program import DTYPES, Node, original, source_name
 from ..reference.nodes import Number, Result, freedoms, named_words
-from .fusion import ELEMENTWISE, PLAIN, PRODUCTS, ROUTES
-from .groups import Group
-from .operands import parts
+from .fusion import ELEMENTWISE, PLAIN, PRODUCTS, ROUTES, Group
+from .judging import parts
 from .product import Product
-from .samples import FEW
-from .samples import LARGE as SAMPLED
+from .tracer import FEW
+from .tracer import LARGE as SAMPLED
 
 LARGE = 1 << 24  # elements of weights beyond which some columns of a product are judged
 COLUMNS = 256

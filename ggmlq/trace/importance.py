@@ -16,7 +16,7 @@ import numpy as np
 from ..base.progress import Progress
 from ..errors import GGUFError, ShapeError
 from ..gguf.collector import TOKENS, Collector
-from ..llama.captured import Node
+from ..llama.program import Node
 from .runs import Run
 from .settings import TIMEOUT, settings
 from .tracer import PRODUCTS

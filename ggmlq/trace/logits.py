@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .. import gguf
 from ..errors import LibraryFailedError
-from ..llama.captured import Node
+from ..llama.program import Node
 from .product import Product
 from .runs import Run
 from .settings import Settings, settings

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..check.judge import Judgement
 from ..faults import Diagnosis, diagnose
-from ..llama.captured import Node
+from ..llama.program import Node
 
 Verdict = Literal["ok", "wrong", "not judged", "died"]
 

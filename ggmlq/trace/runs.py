@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..llama.captured import Node
 from ..llama.files import named_for_child
 from ..llama.process import Child
+from ..llama.program import Node
 from .child import CODE
-from .groups import Group
+from .fusion import Group
 from .memory import SharedFile
 from .settings import Settings
 

@@ -20,13 +20,12 @@ from ..arrays.dumps import Dump
 from ..errors import DumpError, GGMLQError, UnsupportedError
 from ..formats import FORMATS
 from ..llama.bridge import Bridge
-from ..llama.captured import Node, source_name
-from ..llama.recorded import Recorded
+from ..llama.graph import Recorded
+from ..llama.program import Node, source_name
 from ..reference.nodes import OPERATIONS
-from .fusion import ROUTES
-from .groups import Group
+from .fusion import ROUTES, Group
 from .product import Product
-from .samples import extent
+from .tracer import extent
 from .verdicts import Judge, unjudged
 
 FORM = "ggmlq node 1"

@@ -17,8 +17,7 @@ from ggmlq.check import opreport, ops, report, run
 from ggmlq.check.cases import Case
 from ggmlq.check.nodes import judge_node, operands
 from ggmlq.check.opcases import CASES
-from ggmlq.check.plan import Trial
-from ggmlq.check.running import Settings
+from ggmlq.check.plan import Settings, Trial
 from ggmlq.check.sketch import OpCase, Sketch
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError, UnsupportedError

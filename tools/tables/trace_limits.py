@@ -15,7 +15,7 @@ from ggmlq.base.text import table
 from ggmlq.llama import Bridge
 from ggmlq.testing.rows import rows
 from ggmlq.trace import judging
-from ggmlq.trace.operands import Part
+from ggmlq.trace.judging import Part
 
 from . import Options, Texts
 

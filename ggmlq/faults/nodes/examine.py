@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import GGMLQError
 from ...reference.nodes import Result, node
-from ...reference.nodes.result import Mask
+from ...reference.nodes.registry import Mask
 from ..diagnosis import Diagnosis
 from ..explanation import Finding
 from ..frame import Kind

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...reference.nodes.activations import GATES, UNARY
+from ...reference.nodes.elementwise import GATES, UNARY
 from . import imitate_models
 from .imitation import Imitation, Maker, changed, has, replaced
 from .memory import misread

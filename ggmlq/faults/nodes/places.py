@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...reference.nodes.result import Mask
+from ...reference.nodes.registry import Mask
 from ..explanation import Finding
 from ..places import where
 

@@ -15,12 +15,11 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
-from ..half_lanes import STEP
-from . import half_sums, scores
+from ..multiply import STEP
+from . import scores
 from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, contract, half_step
-from .registry import Call, oracle
-from .result import Result, settled
-from .softmax import powers, slopes, weights
+from .registry import Call, Result, oracle, settled
+from .rows import powers, slopes, weights
 
 # The names of arithmetics of attention, with what each means.
 ATTENTIONS = {
@@ -227,7 +226,7 @@ def _on_cpu(
         v = np.stack([np.asarray(one.v, np.float64) for one in some])
         each_sink = [one.sinks for one in some if one.sinks is not None]
         sinks = np.stack(each_sink) if each_sink else None
-        result = _where_something_is_seen(products, half_sums.running(products, v, sinks, use.parts, lanes))
+        result = _where_something_is_seen(products, scores.running(products, v, sinks, use.parts, lanes))
         yield from ((one, result[i]) for i, one in enumerate(some))
 
 
@@ -240,7 +239,7 @@ def _on_tensor_cores(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number
     """llama.cpp's mma kernel on CUDA."""
     for head in heads:
         products = _shaped(use, head, scores.on_tensor_cores(head.q, head.k, use.kinds[0], use.scale))
-        result = half_sums.in_tiles(products, scores.as_halves(head.v, use.kinds[1]), head.sinks)
+        result = scores.in_tiles(products, scores.as_halves(head.v, use.kinds[1]), head.sinks)
         yield head, _where_something_is_seen(products, result)
 
 

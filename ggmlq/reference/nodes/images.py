@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedError
 from .copies import converted
 from .number import LARGEST, TF32, UNIT, Number, Wide, contract, half_step, quick
-from .registry import Call, oracle
-from .result import Result, copied, settled
+from .registry import Call, Result, copied, oracle, settled
 
 
 def windows(x: Wide, kernel: tuple[int, ...], out: tuple[int, ...], p: tuple[int, ...]) -> Wide:
@@ -255,3 +254,111 @@ def out_prod(c: Call) -> Result:
     if quick():
         rounded_a.error, rounded_b.error = TF32 * np.abs(a), TF32 * np.abs(b)
     return settled(contract("zsnm,zsnp->zspm", rounded_a, rounded_b, a.shape[-2]), c.kind)
+
+
+# --- films and sound: convolutions along three axes, columns added up into rows -------------------
+
+STRIDES_3D = "s0:i s1:i s2:i p0:i p1:i p2:i d0:i d1:i d2:i"
+
+
+def cut(c: Call, x: Wide, kernel: tuple[int, ...], out: tuple[int, ...]) -> Wide:
+    """Windows [.., OD, OH, OW, KD, KH, KW] of the last three axes, with zeros outside."""
+    places, inside = [], np.ones((1,) * 6, np.bool_)
+    for axis, (size, count) in enumerate(zip(kernel, out, strict=True)):
+        step, pad, apart = (c.params[f"{letter}{2 - axis}"] for letter in "spd")  # 0 runs along a row
+        shape = [1] * 6
+        shape[axis], shape[axis + 3] = count, size
+        at = ((np.arange(count) * step - pad)[:, None] + np.arange(size) * apart).reshape(shape)
+        n = x.shape[x.ndim - 3 + axis]
+        inside = inside & (at >= 0) & (at < n)
+        places.append(np.clip(at, 0, n - 1))
+    return np.where(inside, x[..., places[0], places[1], places[2]], 0.0)
+
+
+@oracle("IM2COL_3D", words=f"{STRIDES_3D} channels:i", rowwise=False)
+def im2col_3d(c: Call) -> Result:
+    """The windows of each film, a row for each of its places: [N·OD, OH, OW, C·KD·KH·KW]."""
+    kernel, x = c.array(0).shape, c.array(1).astype(np.float64)
+    channels = c.params["channels"]
+    x = x.reshape(-1, channels, *x.shape[-3:])
+    depth, rows, width = c.shape[0] // len(x), c.shape[1], c.shape[2]
+    parts = cut(c, x, kernel[-3:], (depth, rows, width))  # [N, C, OD, OH, OW, KD, KH, KW]
+    moved = np.moveaxis(parts, 1, 4).reshape(c.shape)
+    return copied(converted(moved, c.kind))
+
+
+@oracle("CONV_3D", words=f"{STRIDES_3D} channels:i films:i outer:i", rowwise=False)
+def conv_3d(c: Call) -> Result:
+    """Each window of a film times each kernel, summed over channels."""
+    kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
+    channels = c.params["channels"]
+    kernel = kernel.reshape(-1, channels, *kernel.shape[-3:])
+    x = x.reshape(-1, channels, *x.shape[-3:])
+    parts = cut(c, x, kernel.shape[-3:], c.shape[-3:])
+    near = Number(parts, half_input(c, parts).error)
+    result = contract("nczyxhij,kchij->nkzyx", near, kernel, int(np.prod(kernel.shape[1:])))
+    return settled(result.map(lambda v: v.reshape(c.shape)), c.kind)
+
+
+@oracle("COL2IM_1D", sources=1, words="s0:i channels:i p0:i", rowwise=False)
+def col2im_1d(c: Call) -> Result:
+    """Columns [L, C·K], each added into a row of its channel at its place; the ends are cut off."""
+    x, p = c.array(0).astype(np.float64), c.params
+    x = x.reshape(x.shape[-2], p["channels"], -1)
+    places, channels, size = x.shape
+    whole = np.zeros((2, channels, (places - 1) * p["s0"] + size))
+    for place in range(places):
+        at = slice(place * p["s0"], place * p["s0"] + size)
+        whole[0, :, at] += x[place]
+        whole[1, :, at] += np.abs(x[place])
+    value, sizes = (v[:, p["p0"] : v.shape[-1] - p["p0"]].reshape(c.shape) for v in whole)
+    return settled(Number(value, -(-size // p["s0"]) * UNIT * sizes), c.kind)
+
+
+# --- windows of images and positions relative to each other, as SAM has them ----------------------
+
+
+@oracle("WIN_PART", sources=1, words="columns:i rows:i width:i", rowwise=False)
+def win_part(c: Call) -> Result:
+    """An image [1, H, W, C] as square windows [n, width, width, C], row by row; zeros beyond its edges."""
+    x, width = c.array(0), c.params["width"]
+    across, down = c.params["columns"], c.params["rows"]
+    whole = np.zeros((down * width, across * width, x.shape[-1]), x.dtype)
+    whole[: x.shape[-3], : x.shape[-2]] = x.reshape(x.shape[-3:])
+    tiles = whole.reshape(down, width, across, width, -1).swapaxes(1, 2)
+    return copied(tiles.reshape(-1, width, width, x.shape[-1]))
+
+
+@oracle("WIN_UNPART", sources=1, words="width:i", rowwise=False)
+def win_unpart(c: Call) -> Result:
+    """Windows put together to an image; what lies beyond its edges is left out."""
+    x, width = c.array(0), c.params["width"]
+    high, wide, channels = c.shape[-3:]
+    across, down = -(-wide // width), -(-high // width)
+    tiles = x.reshape(-1, width, width, channels)[: across * down]
+    whole = tiles.reshape(down, across, width, width, channels).swapaxes(1, 2)
+    return copied(whole.reshape(down * width, across * width, channels)[None, :high, :wide])
+
+
+@oracle("GET_REL_POS", sources=1, rowwise=False)
+def get_rel_pos(c: Call) -> Result:
+    """Rows of a table by the distance of a query i from a key j: row n - 1 - j + i."""
+    x = c.array(0)
+    queries, keys = c.shape[-3:-1]
+    at = keys - 1 - np.arange(keys) + np.arange(queries)[:, None]
+    return copied(x.reshape(x.shape[-2:])[at][None])
+
+
+@oracle("ADD_REL_POS", sources=3, words="in_place:i", rowwise=False)
+def add_rel_pos(c: Call) -> Result:
+    """Scores of pixels with all others, and the biases of their columns and of their rows, in any order."""
+    across, down = c.number(1), c.number(2)
+    n = across.shape[-1]
+    x = c.number(0).map(lambda v: v.reshape(*across.shape, n))
+    across, down = across.map(lambda v: v[..., None, :]), down.map(lambda v: v[..., :, None])
+    first = np.maximum(np.abs(x.value + across.value), np.abs(x.value + down.value))
+    value = x.value + across.value + down.value
+    error = x.errors() + across.errors() + down.errors() + UNIT * (first + np.abs(value))
+    error = np.maximum(error, UNIT * (np.abs(across.value + down.value) + np.abs(value)))
+    shape = c.array(0).shape
+    return settled(Number(value, error).map(lambda v: v.reshape(shape)), c.kind)
