@@ -19,6 +19,7 @@ from ggmlq.llama.structs import HIDDEN
 from ggmlq.reference.operands import quantize_runs, stored_scales
 from ggmlq.testing.rows import rows
 from ggmlq.trace import judging, report, verdicts
+from ggmlq.trace import saved as saved_files
 from ggmlq.trace.judging import Part
 from ggmlq.trace.tracer import slices_of
 from ggmlq.trace.verdicts import Judge
@@ -151,7 +152,7 @@ def test_what_is_saved_is_diagnosed(fresh, tmp_path, capsys):
     y = (x @ (np.asarray(q) + 8 * q.blocks["d"].astype(np.float32).repeat(32, axis=1)).T).astype(np.float32)
     found = Judge({"w": q}, "all").record(product_node(y, x, q, "up/0 view"))
     assert found.fault == "offset-missing"
-    saved = report.save(tmp_path / "new", found)
+    saved = saved_files.save(tmp_path / "new", found)
     assert main(["diagnose", saved.saved]) == 1
     assert "offset-missing" in capsys.readouterr().out
     case = cases.load(Path(saved.saved))
@@ -160,7 +161,7 @@ def test_what_is_saved_is_diagnosed(fresh, tmp_path, capsys):
     assert "offset-missing" in report.summary([saved])
     (tmp_path / "file").touch()
     with pytest.raises(gq.GGMLQError, match="name another folder"):
-        report.save(tmp_path / "file", found)
+        saved_files.save(tmp_path / "file", found)
 
 
 # --- experts --------------------------------------------------------------------------------

@@ -20,9 +20,7 @@ from ..arrays.dumps import Dump
 from ..base.text import short
 from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from . import cases
-from . import cases as data
-from .cases import PLAIN, Case, Shapes, fields_of, refuse_others
+from .cases import KINDS, PLAIN, Case, Shapes, fields_of, refuse_others
 
 Pair = tuple[int, int]  # ggml's ne[3] and ne[2]
 
@@ -88,16 +86,10 @@ class Batch(Case):
             numbers = numbers.repeat(n // of, axis=axis)
         return np.ascontiguousarray(numbers.reshape(-1, 1).repeat(self.m, axis=0))
 
-    def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
-        """Activations [B·M, K], and weights [N, K] or [matrices, N, K]."""
-        shape = tuple(self.lengths)
-        if self.source is not None:
-            saved = Dump(self.source)
-            raw = np.ascontiguousarray(saved.array("raw"))
-            return saved.array("x"), QuantArray.from_bytes(raw, self.format, shape)
-        x = cases.activations(self.data, math.prod(self.batches) * self.m, self.k, self.seed)
-        w = cases.weights(self.format, self.data, math.prod(self.matrices) * self.n, self.k, self.seed)
-        return x, QuantArray.from_bytes(np.ascontiguousarray(w.raw), self.format, shape)
+    @property
+    def rows(self) -> int:
+        """Rows of all batches."""
+        return math.prod(self.batches) * self.m
 
     def axes(self, x: NDArray[np.float32], q: QuantArray) -> tuple[NDArray[np.float32], QuantArray]:
         """The operands of :meth:`inputs` with the axes that the library gets."""
@@ -149,7 +141,7 @@ def load_batch(path: Path) -> Batch:
         fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")
         batches, matrices, shape = (saved.lengths(name) for name in ("batches", "matrices", "shape"))
         x, raw = saved.layout("x"), saved.layout("raw")
-        if kind not in cases.KINDS or len(batches) != 2 or len(matrices) != 2 or len(shape) not in (2, 3):
+        if kind not in KINDS or len(batches) != 2 or len(matrices) != 2 or len(shape) not in (2, 3):
             raise DumpError(f"{path}: data {kind!r}, batches {batches}, matrices {matrices}, shape {shape}")
         rows = x.shape[0] // max(math.prod(batches), 1)
         case = Batch(fmt, rows, shape[-2], shape[-1], kind, seed, path, (batches[0], batches[1]),
@@ -248,19 +240,15 @@ class Mixture(Case):
         x = (self.m, self.used if self.row_per_use else 1, self.k)
         return x, (self.experts, self.n, self.k), (self.m, self.used)
 
+    @property
+    def rows(self) -> int:
+        """Rows of activations: one for each token, or for each use."""
+        return self.m * self.used if self.row_per_use else self.m
+
     def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
         """Activations [T, K] or [T, U, K], and weights [E, N, K]."""
-        shape = self.experts, self.n, self.k
-        if self.source is not None:
-            saved = Dump(self.source)
-            raw = np.ascontiguousarray(saved.array("raw"))
-            return saved.array("x"), QuantArray.from_bytes(raw, self.format, shape)
-        rows = self.m * self.used if self.row_per_use else self.m
-        x = data.activations(self.data, rows, self.k, self.seed)
-        w = data.weights(self.format, self.data, self.experts * self.n, self.k, self.seed)
-        if self.row_per_use:
-            x = x.reshape(self.m, self.used, self.k)
-        return x, QuantArray.from_bytes(np.ascontiguousarray(w.raw), self.format, shape)
+        x, q = super().inputs()
+        return x.reshape(self.m, self.used, self.k) if self.row_per_use else x, q
 
 
 # Tokens, N and K for 4 experts of which each token uses 2, so that every expert has several tiles. Kernels of
@@ -336,8 +324,8 @@ def load_mixture(path: Path) -> Mixture:
         fmt, kind, seed = FORMATS[saved.text("format")], saved.text("data"), saved.number("seed")
         x, raw, ids = (saved.layout(name) for name in ("x", "raw", "ids"))
         shape = saved.lengths("shape")
-        if kind not in data.KINDS:
-            raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(data.KINDS)}")
+        if kind not in KINDS:
+            raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(KINDS)}")
         kinds = x.dtype == np.float32 and raw.dtype == np.uint8 and ids.dtype.kind in "iu"
         if not kinds or (len(shape), len(ids.shape), len(raw.shape)) != (3, 2, 3):
             raise DumpError(

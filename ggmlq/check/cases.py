@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,16 +86,21 @@ class Case:
     def __str__(self) -> str:
         return f"{self.format.name} {self.shape} {self.data} seed {self.seed}"
 
+    @property
+    def rows(self) -> int:
+        """Rows of activations in all."""
+        return self.m
+
     def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
-        """Activations [M, K] and weights [N, K]."""
+        """Activations [rows, K], and weights [N, K] or several matrices of them."""
+        shape = tuple(self.lengths)
         if self.source is not None:
             saved = Dump(self.source)
             raw = np.ascontiguousarray(saved.array("raw"))
-            return saved.array("x"), QuantArray.from_bytes(raw, self.format, (self.n, self.k))
-        return (
-            activations(self.data, self.m, self.k, self.seed),
-            weights(self.format, self.data, self.n, self.k, self.seed),
-        )
+            return saved.array("x"), QuantArray.from_bytes(raw, self.format, shape)
+        x = activations(self.data, self.rows, self.k, self.seed)
+        w = weights(self.format, self.data, math.prod(shape[:-1]), self.k, self.seed)
+        return x, QuantArray.from_bytes(np.ascontiguousarray(w.raw), self.format, shape)
 
 
 MANY = 65537  # rows: a grid of a GPU has 65535 blocks along its second and third axis
@@ -205,7 +211,7 @@ def load(path: Path) -> Case:
                 f"{path}: x is {x.dtype} of {x.shape} and raw {raw.dtype} of {raw.shape}; they are float32 "
                 "[M, K] and uint8 [N, bytes of a row]"
             )
-        case = Case(fmt, *_sizes(x.shape, raw.shape), kind, seed, path)
+        case = Case(fmt, x.shape[0], raw.shape[0], x.shape[1], kind, seed, path)
         if raw.shape[1] != (row := fmt.row_bytes(case.k)):
             raise DumpError(f"{path}: rows of raw have {raw.shape[1]} bytes, and {case.k} elements {row}")
         if saved.lengths("shape") != (case.n, case.k):
@@ -213,10 +219,6 @@ def load(path: Path) -> Case:
         return case
     except (DumpError, FormatError, ShapeError) as error:
         raise DumpError(f"--replay {path}: not a case that `ggmlq check --save` wrote: {error}") from error
-
-
-def _sizes(x: tuple[int, ...], raw: tuple[int, ...]) -> Shape:
-    return x[0], raw[0], x[1]
 
 
 # --- activations and weights by kind, the same for the same seed ----------------------------------

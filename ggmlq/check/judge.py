@@ -83,7 +83,9 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
             these = measure(y, x, q, arithmetic, energy)
         except UnsupportedError:  # no program multiplies this type so
             continue
-        if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
+        # A loose limit may count in the likeliest arithmetic, and in CUDA's two from two rows up.
+        of_cuda = len(x) > 1 and {arithmetic, arithmetics[0]} == set(ON_CUDA)
+        if these.loose and arithmetic != arithmetics[0] and not of_cuda:
             continue
         out = these.out if written is None else these.out & written
         judgement = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
@@ -121,11 +123,6 @@ def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str
         max((d for d in distances if not math.isnan(d)), default=math.nan) for distances in far
     )
     return Judgement(judgements[0].arithmetic, distance, from_exact, sum(one.out for one in judgements))
-
-
-def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:
-    """True where a loose limit may count: in the likeliest arithmetic, and in CUDA's two from two rows up."""
-    return arithmetic == first or (m > 1 and {arithmetic, first} == set(ON_CUDA))
 
 
 def _explains_more(candidate: Judgement, best: Judgement) -> bool:
@@ -269,6 +266,11 @@ def product_is_nearer(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str])
 
 
 # --- the reason why a case has no verdict ---------------------------------------------------------
+
+
+def for_json(value: float | None) -> float | None:
+    """The value for JSON, which has neither NaN nor infinity."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def reason(error: Exception) -> str:

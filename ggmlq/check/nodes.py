@@ -207,7 +207,8 @@ def _judged(these: Operands) -> NodeVerdict:
     for start, part in slabs(these):
         result = node(part.op, part.inputs, part.params)
         excess = result.excess(part.y)
-        if _has_nan(part) and excess.shape == result.value.shape:
+        floats = [a for a in part.inputs if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
+        if excess.shape == result.value.shape and any(bool(np.isnan(source).any()) for source in floats):
             # A node before this one gave NaN; what is made of it is nobody's promise.
             excess = np.where(np.isnan(result.value), 0.0, excess)
         if not excess.size:
@@ -221,12 +222,6 @@ def _judged(these: Operands) -> NodeVerdict:
         a, b = _distance(result, part.y)
         error, size = error + a, size + b
     return NodeVerdict(how, judged, out, max(share, 0.0), error / size if size else 0.0, worst)
-
-
-def _has_nan(part: Operands) -> bool:
-    """True where a source of numbers holds NaN."""
-    arrays = [source for source in part.inputs if isinstance(source, np.ndarray)]
-    return any(bool(np.isnan(source).any()) for source in arrays if source.dtype.kind == "f")
 
 
 def _distance(result: Result, y: NDArray[Any]) -> tuple[float, float]:

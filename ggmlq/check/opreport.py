@@ -142,13 +142,11 @@ def contrasts(wrong: Sequence[Traits], right: Sequence[Traits]) -> list[str]:
     """Sentences that hold for all wrong cases and for no right one."""
     if len(wrong) < ENOUGH or len(right) < ENOUGH:
         return []
-    return [text for text, holds in _sentences(wrong, right) if _separates(holds, wrong, right)][
-        :MOST_SENTENCES
-    ]
-
-
-def _separates(holds: Holds, wrong: Sequence[Traits], right: Sequence[Traits]) -> bool:
-    return all(map(holds, wrong)) and not any(map(holds, right))
+    every = (
+        text for text, holds in _sentences(wrong, right)
+        if all(map(holds, wrong)) and not any(map(holds, right))
+    )  # fmt: skip
+    return list(islice(every, MOST_SENTENCES))
 
 
 def _sentences(wrong: Sequence[Traits], right: Sequence[Traits]) -> Iterator[tuple[str, Holds]]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..base.text import count
 from ..formats import Format
 from ..llama import Bridge, Device, Measurement
 from . import batches
@@ -238,9 +239,5 @@ def trial_lines(trials: Sequence[Trial]) -> list[str]:
         where = "the device's own layout" if layout is True else layout or "plain layout"
         rest = ", ".join(str(threads) for threads, _ in sorted(others))
         also = f", {sum(count for _, count in others)} of them with {rest}" if others else ""
-        lines.append(f"{where}: {len(inside)} cases of {types} with {_threads(most)}{also}")
+        lines.append(f"{where}: {len(inside)} cases of {types} with {count(most, 'thread')}{also}")
     return lines
-
-
-def _threads(count: int) -> str:
-    return f"{count} threads" if count > 1 else "1 thread"

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def line(outcome: Outcome) -> str:
     case = outcome.case
     text = (
         f"{case.format.name:8} {case.shape:>15} {case.data:9} {outcome.arithmetic or '-':10} "
-        f"{_figure(outcome.distance):>8} {_figure(outcome.from_exact):>8} "
+        f"{figure(outcome.distance):>8} {figure(outcome.from_exact):>8} "
         f"{outcome.out if outcome.arithmetic else '-':>6}  {_verdict(outcome)}"
     )
     if not outcome.bad:
@@ -41,7 +42,9 @@ def line(outcome: Outcome) -> str:
 
 
 def _verdict(outcome: Outcome) -> str:
-    times = "" if math.isnan(outcome.seconds) else f", {_duration(outcome.seconds)}"
+    seconds = outcome.seconds
+    duration = f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+    times = "" if math.isnan(seconds) else f", {duration}"
     match outcome.verdict:
         case "wrong":
             return f"WRONG{': ' if outcome.fault else ''}{outcome.fault}{times}{_way(outcome)}"
@@ -110,17 +113,14 @@ def _folded(right: Sequence[Outcome]) -> str:
     worst, exact = _worst(o.distance for o in right), _worst(o.from_exact for o in right)
     count = f"{len(right)} cases"
     return (
-        f"{first.case.format.name:8} {count:>15} {'':9} {used or '-':10} {_figure(worst):>8} "
-        f"{_figure(exact):>8} {0:>6}  ok{f' ({first.layout})' if first.layout else ''}"
+        f"{first.case.format.name:8} {count:>15} {'':9} {used or '-':10} {figure(worst):>8} "
+        f"{figure(exact):>8} {0:>6}  ok{f' ({first.layout})' if first.layout else ''}"
     )
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
-
-
-def _figure(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.1e}"
+def figure(value: float | None) -> str:
+    """A figure of a table; a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else f"{value:.1e}"
 
 
 def wrapped(text: str) -> str:
@@ -138,7 +138,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
         worst = _worst(outcome.distance for outcome in judged)
         exact = _worst(outcome.from_exact for outcome in judged)
-        rows.append([name, *count.values(), used, _figure(worst), _figure(exact), votes(cases)])
+        rows.append([name, *count.values(), used, figure(worst), figure(exact), votes(cases)])
     return table(["type", *verdicts, "arithmetic", "worst nmse", "to exact", "faults"], rows)
 
 
@@ -179,10 +179,20 @@ def reasons(outcomes: Sequence[Outcome], verdict: str = "not run") -> list[str]:
     return lines
 
 
+@contextmanager
+def saving(folder: Path, name: str) -> Iterator[Path]:
+    """The path of a file that ``--save`` writes, in a folder that is made for it."""
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield path
+    except OSError as error:
+        raise GGMLQError(f"--save {folder}: cannot write {name}: {error}; name another folder") from error
+
+
 def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:
     """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     case = outcome.case
-    path = folder / f"{case.file_stem}.npz"
     facts: dict[str, Any] = {
         "format": np.array(case.format.name),
         "shape": np.array(case.lengths),
@@ -191,13 +201,8 @@ def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:
         "arithmetic": np.array(outcome.arithmetic),  # the one that it was measured by
         "claim": np.array(claim or ""),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with saving(folder, f"{case.file_stem}.npz") as path:
         np.savez_compressed(path, **facts, **outcome.arrays)
-    except OSError as error:
-        raise GGMLQError(
-            f"--save {folder}: cannot write {path.name}: {error}; name another folder"
-        ) from error
     return replace(outcome, saved=str(path), arrays={})
 
 
@@ -238,8 +243,14 @@ def _within(outcomes: list[Outcome]) -> Iterator[str]:
         return
     yield from _from_on("threads", lambda o: o.threads, wrong, right, "how rows are divided among threads")
     yield from _from_on("rows of activations", lambda o: o.case.m, wrong, right, "the kernel for many rows")
-    yield from _one_block(wrong, right)
-    yield from _tails(wrong, right)
+    short = [o for o in right if _blocks(o) == 1]
+    if len(short) >= ENOUGH and min(map(_blocks, wrong)) > 1:
+        yield "right where K is one block: something goes wrong between blocks, or only in later ones"
+    for step in MULTIPLES:
+        tails = all(o.case.n % step for o in wrong) and not any(o.case.n % step for o in right)
+        if tails and len(right) >= ENOUGH <= len(wrong):
+            yield f"wrong only where N is no multiple of {step}"
+            break
     yield from _kinds(wrong, right)
 
 
@@ -252,24 +263,8 @@ def _from_on(
         yield f"wrong from {least} {name} on, right up to {most}: {why}"
 
 
-def _one_block(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
-    """A sentence where cases are right with one block of K and wrong with more."""
-    short = [o for o in right if _blocks(o) == 1]
-    if len(short) >= ENOUGH and min(map(_blocks, wrong)) > 1:
-        yield "right where K is one block: something goes wrong between blocks, or only in later ones"
-
-
 def _blocks(outcome: Outcome) -> int:
     return outcome.case.k // max(outcome.case.format.block_size, 1)
-
-
-def _tails(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
-    """A sentence where cases are wrong only if N is no multiple of a number."""
-    for step in MULTIPLES:
-        tails = [o for o in right if o.case.n % step]
-        if all(o.case.n % step for o in wrong) and not tails and len(right) >= ENOUGH <= len(wrong):
-            yield f"wrong only where N is no multiple of {step}"
-            return
 
 
 def _kinds(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:

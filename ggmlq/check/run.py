@@ -65,17 +65,13 @@ class Cache:
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
-        if len(claims) > 1 and judgement.out and _is_nearer(result.y, x, q, ids, claims):
+        pieces = [(result.y, x, q)] if ids is None else pieces_of(result.y, x, q, ids)
+        out = len(claims) > 1 and judgement.out
+        if out and all(product_is_nearer(*piece, claims) for piece in pieces):  # of each expert
             judgement = Judgement(OTHER, judgement.from_exact, judgement.from_exact, 0)
         if bits.size <= SMALL:
             verdicts.append((bits, judgement))
         return judgement
-
-
-def _is_nearer(y: Any, x: Any, q: QuantArray, ids: Any, claims: list[str]) -> bool:
-    """True where a product, of each expert, is nearer to float64 than in the likeliest arithmetic."""
-    pieces = [(y, x, q)] if ids is None else pieces_of(y, x, q, ids)
-    return all(product_is_nearer(*piece, claims) for piece in pieces)
 
 
 def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
@@ -94,12 +90,9 @@ def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
             except Exception as error:  # other cases still count
                 outcome = Outcome(case, "not judged", text=reason(error))
         failures[kernels] += outcome.verdict == "failed"
-        yield replace(outcome, threads=trial.how.threads, layout=_layout(outcome, trial.how))
-
-
-def _layout(outcome: Outcome, how: Settings) -> str:
-    """The name of the layout; where any may be used, that of the first that took the weights."""
-    return outcome.buffer if how.repack is True else how.repack or ""
+        # Where any layout may be used, its name is that of the first that took the weights.
+        layout = outcome.buffer if trial.how.repack is True else trial.how.repack or ""
+        yield replace(outcome, threads=trial.how.threads, layout=layout)
 
 
 def run_case(

@@ -143,6 +143,7 @@ def follow(
     """Print what a trace yields, and the summary."""
     from ..check.testfile import write_lines
     from ..trace import report
+    from ..trace.saved import save as save_product
     from ..trace.saved import save_node
 
     products: list[Product] = []
@@ -152,7 +153,7 @@ def follow(
             if not as_json and not products:
                 _say(report.HEADER)
             if save and p.verdict == "wrong":
-                p = save_node(save, p) if p.captured is not None else report.save(save, p)
+                p = save_node(save, p) if p.captured is not None else save_product(save, p)
             p = p.without_arrays()
             if as_json:
                 print(json.dumps(_plain.jsonable(p.facts()), allow_nan=False), flush=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedError
 from ..formats import FORMATS
 from .guards import UNWRITTEN, Arena, Stray
-from .library import BOOL, FLOAT, INT, LONG, SIZE, InitParams, P, words
+from .library import BOOL, FLOAT, INT, LONG, SIZE, P, words
 from .product import COMPUTE, Multiplier, compute
 from .program import source_name
 from .structs import Tensors
@@ -45,9 +45,7 @@ class Graph:
 
     def __init__(self, m: Multiplier, tensors: Tensors, stack: ExitStack, program: dict[str, Any]) -> None:
         self.symbols, self.look = m.symbols, tensors
-        room = MANY * self.symbols.ggml_tensor_overhead() + self.symbols.ggml_graph_overhead()
-        self.context = self.symbols.ggml_init(InitParams(room, None, True))
-        stack.callback(self.symbols.ggml_free, self.context)
+        self.context = m.context(stack, MANY)
         self.leaves = [self._leaf(kind, ne) for kind, ne in program["leaves"]]
         self.all = list(self.leaves)
         for name, arguments, attaches in program["steps"]:
@@ -144,24 +142,23 @@ def run_program(
                 s.ggml_backend_view_init(tensor)
         where = {tensor: name for name, tensor in names.items()}
         inputs = {where[leaf]: array for leaf, array in zip(graph.leaves, arrays, strict=True)}
+        filled = dict(inputs)
         if graph.node in where:
-            inputs_and_result = {**inputs, where[graph.node]: _unwritten(tensors.nbytes(graph.node))}
-        else:
-            inputs_and_result = inputs
+            unwritten = np.array([UNWRITTEN], np.uint32).view(np.uint8)
+            filled[where[graph.node]] = np.resize(unwritten, tensors.nbytes(graph.node))
         spare = np.ones(OTHERS[::-1], np.float32).view(np.uint8)
-        inputs_and_result |= {where[t]: spare for t in graph.others[:2]}
+        filled |= {where[t]: spare for t in graph.others[:2]}
         cgraph = s.ggml_new_graph(graph.context)
         for tensor in (*graph.others[2:], graph.node):
             s.ggml_build_forward_expand(cgraph, tensor)
         results, sources = list[Bytes](), dict[str, Bytes]()
         overrun: Stray | None = None
-        untouched = {k: v for k, v in inputs.items() if not _overlaps(graph, names[k])}
+        written = (tensors.origin(graph.node) or 0, graph.under)  # leaves into which the node writes
+        untouched = {k: v for k, v in inputs.items() if names[k] not in written}
         for _ in range(how.repeats):
-            arena.fill(inputs_and_result)
+            arena.fill(filled)
             sources |= _read(graph, [p for p in graph.sources() if graph.is_input(p[1])])
-            stray = compute(m, cgraph, how.threads, op)
-            if stray is not None:
-                overrun = stray
+            overrun = compute(m, cgraph, how.threads, op) or overrun
             sources |= _read(graph, [p for p in graph.sources() if not graph.is_input(p[1])])
             y = np.empty(tensors.nbytes(graph.node), np.uint8)
             tensors.read(graph.node, y)
@@ -186,15 +183,6 @@ def _read(graph: Graph, pairs: list[tuple[int, int]]) -> dict[str, Bytes]:
         arrays[source_name(op, i)] = array = np.empty(graph.look.nbytes(tensor), np.uint8)
         graph.look.read(tensor, array)
     return arrays
-
-
-def _overlaps(graph: Graph, leaf: int) -> bool:
-    """True where the node writes into a leaf."""
-    return leaf in (graph.look.origin(graph.node) or 0, graph.under)
-
-
-def _unwritten(size: int) -> Bytes:
-    return np.resize(np.array([UNWRITTEN], np.uint32).view(np.uint8), size)
 
 
 def _answer(
@@ -244,9 +232,7 @@ class RecordedGraph(Graph):
 
     def __init__(self, m: Multiplier, tensors: Tensors, stack: ExitStack, program: dict[str, Any]) -> None:
         self.symbols, self.look, self.under = m.symbols, tensors, 0
-        size = ROOM * self.symbols.ggml_tensor_overhead() + self.symbols.ggml_graph_overhead()
-        self.context = self.symbols.ggml_init(InitParams(size, None, True))
-        stack.callback(self.symbols.ggml_free, self.context)
+        self.context = m.context(stack, ROOM)
         self.leaves = [self._strided(facts) for facts in program["leaves"]]
         self.all = list(self.leaves)
         self._by_name = dict(zip(program["names"], self.leaves, strict=True))

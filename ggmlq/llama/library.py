@@ -136,78 +136,42 @@ class InitParams(ctypes.Structure):
     _fields_ = [("mem_size", SIZE), ("mem_buffer", P), ("no_alloc", BOOL)]
 
 
-# For each function the type of its result and those of its arguments.
-SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "ggml_version": (TEXT, []),
-    "ggml_commit": (TEXT, []),
-    "ggml_type_name": (TEXT, [INT]),
-    "ggml_type_size": (SIZE, [INT]),
-    "ggml_blck_size": (LONG, [INT]),
-    "ggml_quantize_chunk": (SIZE, [INT, P, P, LONG, LONG, LONG, P]),
+LETTERS: dict[str, Any] = {
+    "s": TEXT, "p": P, "z": SIZE, "i": INT, "l": LONG, "b": BOOL, "f": FLOAT, "v": None, "c": InitParams,
+}  # fmt: skip
+
+# For each function a letter for its result, and those of its arguments.
+SIGNATURES = {
+    "ggml_version": "s:", "ggml_commit": "s:", "ggml_type_name": "s:i", "ggml_type_size": "z:i",
+    "ggml_blck_size": "l:i", "ggml_quantize_chunk": "z:ipplllp",
     # tensors and graphs
-    "ggml_init": (P, [InitParams]),
-    "ggml_free": (None, [P]),
-    "ggml_tensor_overhead": (SIZE, []),
-    "ggml_graph_overhead": (SIZE, []),
-    "ggml_nbytes": (SIZE, [P]),
-    "ggml_new_tensor_2d": (P, [P, INT, LONG, LONG]),
-    "ggml_new_tensor_3d": (P, [P, INT, LONG, LONG, LONG]),
-    "ggml_mul_mat": (P, [P, P, P]),
-    "ggml_mul_mat_id": (P, [P, P, P, P]),
-    "ggml_soft_max": (P, [P, P]),
-    "ggml_top_k": (P, [P, P, INT]),
-    "ggml_argsort_top_k": (P, [P, P, INT]),
-    "ggml_get_rows": (P, [P, P, P]),
-    "ggml_reshape_3d": (P, [P, P, LONG, LONG, LONG]),
-    "ggml_view_2d": (P, [P, P, LONG, LONG, SIZE, SIZE]),
-    "ggml_silu": (P, [P, P]),
-    "ggml_mul": (P, [P, P, P]),
-    "ggml_add": (P, [P, P, P]),
-    "ggml_scale": (P, [P, P, ctypes.c_float]),
-    "ggml_new_graph": (P, [P]),
-    "ggml_build_forward_expand": (None, [P, P]),
+    "ggml_init": "p:c", "ggml_free": "v:p", "ggml_tensor_overhead": "z:", "ggml_graph_overhead": "z:",
+    "ggml_nbytes": "z:p", "ggml_new_tensor_2d": "p:pill", "ggml_new_tensor_3d": "p:pilll",
+    "ggml_mul_mat": "p:ppp", "ggml_mul_mat_id": "p:pppp", "ggml_soft_max": "p:pp", "ggml_top_k": "p:ppi",
+    "ggml_argsort_top_k": "p:ppi", "ggml_get_rows": "p:ppp", "ggml_reshape_3d": "p:pplll",
+    "ggml_view_2d": "p:ppllzz", "ggml_silu": "p:pp", "ggml_mul": "p:ppp", "ggml_add": "p:ppp",
+    "ggml_scale": "p:ppf", "ggml_new_graph": "p:p", "ggml_build_forward_expand": "v:pp",
     # for a trace, which looks at nodes of llama.cpp's graphs
-    "ggml_op_desc": (TEXT, [P]),
-    "ggml_get_name": (TEXT, [P]),
-    "ggml_get_data": (P, [P]),
-    "ggml_new_tensor_4d": (P, [P, INT, LONG, LONG, LONG, LONG]),
-    "ggml_view_1d": (P, [P, P, LONG, SIZE]),
-    "ggml_view_4d": (P, [P, P, LONG, LONG, LONG, LONG, SIZE, SIZE, SIZE, SIZE]),
-    "ggml_view_tensor": (P, [P, P]),
-    "ggml_flash_attn_ext": (P, [P, P, P, P, P, FLOAT, FLOAT, FLOAT]),
-    "ggml_backend_cpu_buffer_type": (P, []),
-    "ggml_backend_buffer_name": (TEXT, [P]),
-    "ggml_backend_buffer_is_host": (BOOL, [P]),
+    "ggml_op_desc": "s:p", "ggml_get_name": "s:p", "ggml_get_data": "p:p",
+    "ggml_new_tensor_4d": "p:pillll", "ggml_view_1d": "p:pplz", "ggml_view_4d": "p:ppllllzzzz",
+    "ggml_view_tensor": "p:pp", "ggml_flash_attn_ext": "p:pppppfff", "ggml_backend_cpu_buffer_type": "p:",
+    "ggml_backend_buffer_name": "s:p", "ggml_backend_buffer_is_host": "b:p",
     # backends
-    "ggml_backend_reg_count": (SIZE, []),
-    "ggml_backend_reg_get": (P, [SIZE]),
-    "ggml_backend_reg_name": (TEXT, [P]),
-    "ggml_backend_reg_dev_count": (SIZE, [P]),
-    "ggml_backend_reg_dev_get": (P, [P, SIZE]),
-    "ggml_backend_reg_get_proc_address": (P, [P, TEXT]),
-    "ggml_backend_load_all_from_path": (None, [TEXT]),
-    "ggml_backend_dev_name": (TEXT, [P]),
-    "ggml_backend_dev_description": (TEXT, [P]),
-    "ggml_backend_dev_type": (INT, [P]),
-    "ggml_backend_dev_memory": (None, [P, P, P]),
-    "ggml_backend_dev_init": (P, [P, TEXT]),
-    "ggml_backend_dev_buffer_type": (P, [P]),
-    "ggml_backend_dev_supports_op": (BOOL, [P, P]),
-    "ggml_backend_buft_name": (TEXT, [P]),
-    "ggml_backend_buft_get_alignment": (SIZE, [P]),
-    "ggml_backend_buft_get_alloc_size": (SIZE, [P, P]),
-    "ggml_backend_buft_alloc_buffer": (P, [P, SIZE]),
-    "ggml_backend_buffer_get_base": (P, [P]),
-    "ggml_backend_tensor_alloc": (INT, [P, P, P]),  # before 2025 it returned nothing
-    "ggml_backend_view_init": (INT, [P]),
-    "ggml_backend_alloc_ctx_tensors_from_buft": (P, [P, P]),
-    "ggml_backend_buffer_set_usage": (None, [P, INT]),
-    "ggml_backend_buffer_free": (None, [P]),
-    "ggml_backend_tensor_set": (None, [P, P, SIZE, SIZE]),
-    "ggml_backend_tensor_get": (None, [P, P, SIZE, SIZE]),
-    "ggml_backend_graph_compute": (INT, [P, P]),
-    "ggml_backend_synchronize": (None, [P]),
-}
+    "ggml_backend_reg_count": "z:", "ggml_backend_reg_get": "p:z", "ggml_backend_reg_name": "s:p",
+    "ggml_backend_reg_dev_count": "z:p", "ggml_backend_reg_dev_get": "p:pz",
+    "ggml_backend_reg_get_proc_address": "p:ps", "ggml_backend_load_all_from_path": "v:s",
+    "ggml_backend_dev_name": "s:p", "ggml_backend_dev_description": "s:p", "ggml_backend_dev_type": "i:p",
+    "ggml_backend_dev_memory": "v:ppp", "ggml_backend_dev_init": "p:ps",
+    "ggml_backend_dev_buffer_type": "p:p", "ggml_backend_dev_supports_op": "b:pp",
+    "ggml_backend_buft_name": "s:p", "ggml_backend_buft_get_alignment": "z:p",
+    "ggml_backend_buft_get_alloc_size": "z:pp", "ggml_backend_buft_alloc_buffer": "p:pz",
+    "ggml_backend_buffer_get_base": "p:p",
+    "ggml_backend_tensor_alloc": "i:ppp",  # before 2025 it returned nothing
+    "ggml_backend_view_init": "i:p", "ggml_backend_alloc_ctx_tensors_from_buft": "p:pp",
+    "ggml_backend_buffer_set_usage": "v:pi", "ggml_backend_buffer_free": "v:p",
+    "ggml_backend_tensor_set": "v:ppzz", "ggml_backend_tensor_get": "v:ppzz",
+    "ggml_backend_graph_compute": "i:pp", "ggml_backend_synchronize": "v:p",
+}  # fmt: skip
 
 
 def words(text: bytes | None) -> str:
@@ -254,7 +218,8 @@ class Symbols:
             if hasattr(file, name):
                 function = getattr(file, name)
                 if name in SIGNATURES:
-                    function.restype, function.argtypes = SIGNATURES[name]
+                    result, arguments = SIGNATURES[name].split(":")
+                    function.restype, function.argtypes = LETTERS[result], [LETTERS[a] for a in arguments]
                 setattr(self, name, function)
                 return function
         listed = ", ".join(str(path) for path in self._files)

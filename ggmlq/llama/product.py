@@ -26,7 +26,7 @@ from .library import INT, SIZE, InitParams, Library, P, Symbols, address, words
 
 WEIGHTS, COMPUTE = 1, 2  # uses of a buffer: ggml_backend_buffer_usage
 I32 = 26  # ggml's number of the type
-TENSORS = 16  # of a context, guards among them
+TENSORS = 16  # of a context for a product, guards among them
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ class Multiplier:
         )
         raise UnsupportedError(f"{request}, x {x}: the device {self._name} {layout}")
 
-    def context(self, stack: ExitStack) -> int:
-        """A new ggml context with room for a few tensors and a graph, without their data."""
+    def context(self, stack: ExitStack, tensors: int = TENSORS) -> int:
+        """A new ggml context with room for some tensors and a graph, without their data."""
         s = self.symbols
-        room = TENSORS * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
+        room = tensors * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
         context: int = s.ggml_init(InitParams(room, None, True))
         stack.callback(s.ggml_free, context)
         return context

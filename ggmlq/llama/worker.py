@@ -26,7 +26,7 @@ from . import devices, graph
 from .files import locate
 from .graph import RecordedGraph
 from .guards import F32
-from .library import InitParams, Library, address, libraries
+from .library import Library, address, libraries
 from .product import COMPUTE, Multiplier, Request
 from .protocol import Arrays, Stream, receive, send
 from .structs import Tensors
@@ -52,12 +52,9 @@ class Worker:
     def load(self, message: dict[str, Any], arrays: Arrays) -> Answer:
         """Load the whole build with its backends; its path, version and types."""
         self._library = Library(locate(message["lib"]), whole=True)
-        facts = {
-            "path": str(self.library.path),
-            "version": self.library.version,
-            "types": sorted(self.library.types),
-        }
-        return {**facts, "libraries": self._libraries()}, []
+        library = self.library
+        return {"path": str(library.path), "version": library.version, "types": sorted(library.types),
+                "libraries": self._libraries()}, []  # fmt: skip
 
     def _libraries(self) -> list[str]:
         return [str(path) for path in libraries(self.library.symbols.build)]
@@ -267,9 +264,7 @@ def run(
     for fmt in formats:
         m.library.check_type(fmt)
     with ExitStack() as stack:
-        room = TENSORS * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
-        context: int = s.ggml_init(InitParams(room, None, True))
-        stack.callback(s.ggml_free, context)
+        context = m.context(stack, TENSORS)
         graph = LayerGraph(s, context, formats, sizes, len(x))
         buffer = s.ggml_backend_alloc_ctx_tensors_from_buft(
             context, s.ggml_backend_dev_buffer_type(m.handle.dev)
@@ -278,12 +273,7 @@ def run(
             raise DeviceError("a layer of experts: the device has no memory for it; take smaller sizes")
         stack.callback(s.ggml_backend_buffer_free, buffer)
         s.ggml_backend_buffer_set_usage(buffer, COMPUTE)
-        leaves: list[tuple[int, Any]] = [
-            (graph.x, x),
-            (graph.router, router),
-            *zip(graph.weights, raw, strict=True),
-        ]
-        for tensor, array in leaves:
+        for tensor, array in zip((graph.x, graph.router, *graph.weights), (x, router, *raw), strict=True):
             s.ggml_backend_tensor_set(tensor, address(array), 0, array.nbytes)
         plan = s.ggml_new_graph(context)
         s.ggml_build_forward_expand(plan, graph.result)

@@ -237,21 +237,9 @@ def _product(x: Any, w: Any, ids: Any, arithmetic: Any, bias: Any) -> Wide:
     return y if bias is None else y + np.asarray(bias, np.float64)
 
 
-def _silu(g: Wide) -> Wide:
-    return np.asarray(g / (1 + np.exp(-g)))
-
-
-def _gelu(g: Wide) -> Wide:
-    upper = np.asarray(np.frompyfunc(math.erfc, 1, 1)(-g * math.sqrt(0.5)), np.float64)
-    return g * 0.5 * upper
-
-
-def _gelu_tanh(g: Wide) -> Wide:
-    return np.asarray(g * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))))
-
-
-def _relu(g: Wide) -> Wide:
-    return np.maximum(g, 0)
-
-
-_ACTIVATED = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu": _relu}
+_ACTIVATED: dict[str, Callable[[Wide], Any]] = {
+    "silu": lambda g: g / (1 + np.exp(-g)),
+    "gelu": lambda g: g * 0.5 * np.frompyfunc(math.erfc, 1, 1)(-g * math.sqrt(0.5)).astype(np.float64),
+    "gelu_tanh": lambda g: g * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))),
+    "relu": lambda g: np.maximum(g, 0),
+}

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.progress import Progress
+from ..check.judge import for_json
 from ..formats import FORMATS
 from ..llama.program import Node
 from ..reference.metrics import nmse
@@ -205,10 +206,10 @@ class Beside:
         f = self.finding
         return {
             "node": self.node, "op": self.op, "step": self.step, "layer": self.layer,
-            "occurrence": self.occurrence, "shape": list(self.shape), "exact": _number(self.exact),
-            "ggml_cpu": _number(self.rounded), "rounding": _number(self.rounding),
-            "share": _number(f.share), "distance": _number(f.distance), "limit": _number(f.limit),
-            "where": list(f.where), "value": _number(f.value), "expected": _number(f.exact),
+            "occurrence": self.occurrence, "shape": list(self.shape), "exact": for_json(self.exact),
+            "ggml_cpu": for_json(self.rounded), "rounding": for_json(self.rounding),
+            "share": for_json(f.share), "distance": for_json(f.distance), "limit": for_json(f.limit),
+            "where": list(f.where), "value": for_json(f.value), "expected": for_json(f.exact),
             "choice": self.is_choice, "verdict": "ok" if self.ok else "parted",
         }  # fmt: skip
 
@@ -360,11 +361,11 @@ class TwoModels:
             apart.append((logits.astype(np.float64), rows.exact[0]))
         worst = max(math.inf if math.isnan(share) else share for share in shares)
         return {
-            "largest": _number(max(float(np.abs(a - b).max()) for a, b in apart)),
-            "nmse": _number(max(float(nmse(a, b)) for a, b in apart)),
-            "divergence": _number(max(divergence(b, a) for a, b in apart)),
+            "largest": for_json(max(float(np.abs(a - b).max()) for a, b in apart)),
+            "nmse": for_json(max(float(nmse(a, b)) for a, b in apart)),
+            "divergence": for_json(max(divergence(b, a) for a, b in apart)),
             "same_token": all(not gap.distance for gap in gaps),
-            "share": _number(worst), "share_of_token": _number(max(gap.share for gap in gaps)),
+            "share": for_json(worst), "share_of_token": for_json(max(gap.share for gap in gaps)),
             "verdict": "ok" if worst <= 1 and all(gap.share <= 1 for gap in gaps) else "parted",
         }  # fmt: skip
 
@@ -383,7 +384,3 @@ def _apart(y: Array, here: Computed) -> tuple[float, float, float]:
         return (
             float(nmse(y, here.exact)), float(nmse(y, here.rounded)), float(nmse(here.rounded, here.exact))
         )  # fmt: skip
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..check.judge import for_json
 from ..errors import LibraryFailedError
 from ..llama.program import Node
 from .product import Product
@@ -66,9 +67,10 @@ class Pair:
         """The facts as JSON has them."""
         return {
             "node": self.a.node, "op": self.a.op, "step": self.a.step, "layer": self.a.layer,
-            "weights": self.a.weights, "type": self.a.type, "inputs": _number(self.inputs),
-            "outputs": _number(self.outputs), "inputs_equal": self.equal, "elements": self.elements,
-            "largest": _number(self.largest), "jumped": self.jumped, "a": self.a.facts(), "b": self.b.facts(),
+            "weights": self.a.weights, "type": self.a.type, "inputs": for_json(self.inputs),
+            "outputs": for_json(self.outputs), "inputs_equal": self.equal, "elements": self.elements,
+            "largest": for_json(self.largest), "jumped": self.jumped,
+            "a": self.a.facts(), "b": self.b.facts(),
         }  # fmt: skip
 
 
@@ -233,10 +235,6 @@ def divergence(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """The Kullback-Leibler divergence of the first build's probabilities from the second's, in nats."""
     p, q = (one - one.max() - np.log(np.exp(one - one.max()).sum()) for one in (x, y))
     return float((np.exp(p) * (p - q)).sum())
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def compare_logits(

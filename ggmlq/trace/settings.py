@@ -18,6 +18,7 @@ JUDGED = ("all", "sample", "full")
 MOST_TOKENS = 1 << 17
 MOST_REPEATS = 1000
 TIMEOUT = 600.0
+NUMBERS = {"generate": int, "threads": int, "timeout": float, "seed": int, "repeats": int}
 PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
@@ -96,13 +97,11 @@ class Settings:
 
 def settings(
     model: str | Path, *, lib: str | Path | None = None, prompt: str | None = None,
-    tokens: int | Sequence[int] | None = None, generate: int = 0, select: str | Sequence[str] = (),
-    judge: str = "all", without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None,
-    flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
-    tool: Sequence[str] = (), nodes: str = "all", fused: bool = False,
-    bisect: bool = False, repeats: int = 1, captures: bool = False,
+    tokens: int | Sequence[int] | None = None, select: str | Sequence[str] = (),
+    without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None, tool: Sequence[str] = (),
+    **more: Any,
 ) -> Settings:  # fmt: skip
-    """The settings of a trace from a call or a command line.
+    """The settings of a trace from a call or a command line; ``more``: other fields of Settings.
 
     Names may be one text with commas, one type stands for both caches, and there is a default prompt.
     """
@@ -117,10 +116,10 @@ def settings(
         if not tokens:
             raise ShapeError(f"trace of {path}: no tokens; a run needs one")
     where = None if lib is None else Path(lib).expanduser().absolute()
+    more |= {name: kind(more[name]) for name, kind in NUMBERS.items() if name in more}
     return Settings(
-        path, where, prompt, tokens, int(generate), names_of(select), judge, names_of(without), _cache(cache),
-        flash, int(threads), float(timeout), int(seed), verify, nodes, fused,
-        bisect, int(repeats), captures, tuple(tool),
+        path, where, prompt, tokens, select=names_of(select), without=names_of(without), cache=_cache(cache),
+        tool=tuple(tool), **more,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,44 +12,29 @@ import numpy as np
 from .number import Number, choose, smaller
 from .registry import Call, Result, oracle, repeated, settled
 
+TWO = {"ADD": operator.add, "SUB": operator.sub, "MUL": operator.mul, "DIV": operator.truediv}
+ONE: dict[str, Callable[[Number], Number]] = {
+    "SQR": lambda a: a * a, "SQRT": Number.sqrt, "LOG": Number.log, "SIN": Number.sin, "COS": Number.cos,
+}  # fmt: skip
 
-def _two(c: Call) -> tuple[Number, Number]:
+
+@oracle(*TWO)
+def two(c: Call) -> Result:
+    """The sum, difference, product or quotient of two tensors, element by element."""
     a = c.number(0)
-    return a, c.number(1).map(lambda b: repeated(b, a.shape))
+    return settled(TWO[c.op](a, c.number(1).map(lambda b: repeated(b, a.shape))), c.kind)
 
 
-@oracle("ADD")
-def add(c: Call) -> Result:
-    """The sum of two tensors."""
-    a, b = _two(c)
-    return settled(a + b, c.kind)
+@oracle(*ONE)
+def one(c: Call) -> Result:
+    """The square, root, logarithm, sine or cosine of each element."""
+    return settled(ONE[c.op](c.number(0)), c.kind)
 
 
 @oracle("ADD1")
 def add1(c: Call) -> Result:
     """A number added to each element."""
     return settled(c.number(0) + float(c.array(1).reshape(-1)[0]), c.kind)
-
-
-@oracle("SUB")
-def sub(c: Call) -> Result:
-    """The difference of two tensors."""
-    a, b = _two(c)
-    return settled(a - b, c.kind)
-
-
-@oracle("MUL")
-def mul(c: Call) -> Result:
-    """The product of two tensors, element by element."""
-    a, b = _two(c)
-    return settled(a * b, c.kind)
-
-
-@oracle("DIV")
-def div(c: Call) -> Result:
-    """The quotient of two tensors, element by element."""
-    a, b = _two(c)
-    return settled(a / b, c.kind)
 
 
 @oracle("ADD_ID", sources=3, rowwise=False)
@@ -71,37 +57,6 @@ def scale(c: Call) -> Result:
 def clamp(c: Call) -> Result:
     """Each element within two limits, which computes nothing."""
     return settled(c.number(0).clip(c.params["low"], c.params["high"]), c.kind)
-
-
-@oracle("SQR")
-def sqr(c: Call) -> Result:
-    """The square of each element."""
-    a = c.number(0)
-    return settled(a * a, c.kind)
-
-
-@oracle("SQRT")
-def sqrt(c: Call) -> Result:
-    """The square root of each element."""
-    return settled(c.number(0).sqrt(), c.kind)
-
-
-@oracle("LOG")
-def log(c: Call) -> Result:
-    """The logarithm of each element."""
-    return settled(c.number(0).log(), c.kind)
-
-
-@oracle("SIN")
-def sin(c: Call) -> Result:
-    """The sine of each element."""
-    return settled(c.number(0).sin(), c.kind)
-
-
-@oracle("COS")
-def cos(c: Call) -> Result:
-    """The cosine of each element."""
-    return settled(c.number(0).cos(), c.kind)
 
 
 @oracle("LEAKY_RELU", words="slope:f")
@@ -150,7 +105,9 @@ def gelu(x: Number) -> Number:
     h = x.to_half()
     inner = h * B * (1.0 + h * h * A)
     y = (h * 0.5 * (1.0 + inner.tanh())).to_half()
-    return _ends(x, y)
+    # The table ends: beyond it a kernel gives 0 or x, which the formula nearly is.
+    rest = np.abs(y.value - np.where(x.value > 0, x.value, 0.0))
+    return Number(y.value, y.error + np.where(np.abs(x.value) >= TABLE, rest, 0.0))
 
 
 def gelu_quick(x: Number) -> Number:
@@ -158,12 +115,6 @@ def gelu_quick(x: Number) -> Number:
     h = x.to_half()
     y = (h / (1.0 + (h * -QUICKER).exp())).to_half()
     return Number(y.value, np.where(np.isfinite(x.value), y.error, 0.0))
-
-
-def _ends(x: Number, y: Number) -> Number:
-    """The table ends: beyond it a kernel gives 0 or x, which the formula nearly is."""
-    rest = np.abs(y.value - np.where(x.value > 0, x.value, 0.0))
-    return Number(y.value, y.error + np.where(np.abs(x.value) >= TABLE, rest, 0.0))
 
 
 def gelu_erf(x: Number) -> Number:
@@ -204,19 +155,14 @@ def _exact(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Number], N
     return apply
 
 
-def _half_away(x: np.ndarray) -> np.ndarray:
-    rounded: np.ndarray = np.copysign(np.floor(np.abs(x) + 0.5), x)
-    return rounded
-
-
 UNARY: dict[str, Callable[[Number], Number]] = {
     "ABS": _exact(np.abs), "SGN": _exact(np.sign), "NEG": _exact(np.negative),
     "STEP": _exact(lambda x: (x > 0).astype(np.float64)), "RELU": relu, "TANH": Number.tanh,
     "ELU": lambda x: choose(x.value > 0, x, x.expm1()), "SIGMOID": sigmoid, "GELU": gelu,
     "GELU_QUICK": gelu_quick, "SILU": silu, "HARDSWISH": lambda x: x * _sixth(x), "HARDSIGMOID": _sixth,
     "EXP": Number.exp, "EXPM1": expm1, "SOFTPLUS": softplus, "GELU_ERF": gelu_erf,
-    "FLOOR": _exact(np.floor), "CEIL": _exact(np.ceil), "ROUND": _exact(_half_away),
-    "TRUNC": _exact(np.trunc),
+    "FLOOR": _exact(np.floor), "CEIL": _exact(np.ceil), "TRUNC": _exact(np.trunc),
+    "ROUND": _exact(lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x)),  # halves away from zero
 }  # fmt: skip
 
 
@@ -258,17 +204,12 @@ def gated(c: Call) -> Result:
 
 
 @oracle("SWIGLU_OAI", words="-:i swapped:i alpha:f limit:f")
-def swiglu_oai(c: Call) -> Result:
-    """SWIGLU of gpt-oss: both halves are limited, the gate has a slope, and 1 is added to the other."""
+@oracle("SWIGLU_CLAMP", words="-:i swapped:i -:f limit:f")
+def swiglu_limited(c: Call) -> Result:
+    """SWIGLU with both halves limited; that of gpt-oss has a slope, and adds 1 to the other half."""
     gate, up = halves(c)
     limit = c.params["limit"]
     gate, up = gate.clip(-np.inf, limit), up.clip(-limit, limit)
+    if c.op == "SWIGLU_CLAMP":
+        return settled(silu(gate) * up, c.kind)
     return settled(gate / (1.0 + (gate * -c.params["alpha"]).exp()) * (up + 1.0), c.kind)
-
-
-@oracle("SWIGLU_CLAMP", words="-:i swapped:i -:f limit:f")
-def swiglu_clamp(c: Call) -> Result:
-    """SWIGLU with both halves limited."""
-    gate, up = halves(c)
-    limit = c.params["limit"]
-    return settled(silu(gate.clip(-np.inf, limit)) * up.clip(-limit, limit), c.kind)

@@ -13,21 +13,25 @@ from .copies import converted
 from .number import LARGEST, TF32, UNIT, Number, Wide, contract, half_step, quick
 from .registry import Call, Result, copied, oracle, settled
 
-
-def windows(x: Wide, kernel: tuple[int, ...], out: tuple[int, ...], p: tuple[int, ...]) -> Wide:
-    """Windows [.., OH, OW, KH, KW] of the last two axes, with zeros outside; p: strides, pads, dilations."""
-    s0, s1, p0, p1, d0, d1 = p
-    rows = (np.arange(out[0]) * s1 - p1)[:, None] + np.arange(kernel[0]) * d1
-    columns = (np.arange(out[1]) * s0 - p0)[:, None] + np.arange(kernel[1]) * d0
-    inside = ((rows >= 0) & (rows < x.shape[-2]))[:, None, :, None]
-    inside = inside & ((columns >= 0) & (columns < x.shape[-1]))[None, :, None, :]
-    at_row = np.clip(rows, 0, x.shape[-2] - 1)[:, None, :, None]
-    at_column = np.clip(columns, 0, x.shape[-1] - 1)[None, :, None, :]
-    return np.where(inside, x[..., at_row, at_column], 0.0)
+Steps = list[tuple[int, int, int]]  # stride, pad and dilation along each axis, the last one in a row
 
 
-def _strides(c: Call) -> tuple[int, ...]:
-    return tuple(int(c.params[name]) for name in ("s0", "s1", "p0", "p1", "d0", "d1"))
+def windows(x: Wide, kernel: tuple[int, ...], out: tuple[int, ...], steps: Steps) -> Wide:
+    """Windows [.., OH, OW, KH, KW] of the last axes, as many as the kernel has, with zeros outside."""
+    count = len(kernel)
+    places, inside = [], np.ones((1,) * 2 * count, np.bool_)
+    for axis, (step, pad, apart) in enumerate(steps):
+        shape = [1] * 2 * count
+        shape[axis], shape[axis + count] = out[axis], kernel[axis]
+        at = ((np.arange(out[axis]) * step - pad)[:, None] + np.arange(kernel[axis]) * apart).reshape(shape)
+        n = x.shape[x.ndim - count + axis]
+        inside = inside & (at >= 0) & (at < n)
+        places.append(np.clip(at, 0, n - 1))
+    return np.where(inside, x[(..., *places)], 0.0)
+
+
+def _steps(c: Call, axes: int = 2) -> Steps:
+    return [tuple(int(c.params[f"{letter}{i}"]) for letter in "spd") for i in reversed(range(axes))]
 
 
 STRIDES = "s0:i s1:i p0:i p1:i d0:i d1:i"
@@ -44,10 +48,8 @@ def im2col(c: Call) -> Result:
         x = x.reshape(-1, *x.shape[-2:])[:, :, None, :]
         images, rows, columns = x.shape[0], 1, c.shape[-2]
         size = (1, kernel[-1])
-    strides = _strides(c)
-    if not c.params["flat"]:
-        strides = (strides[0], 1, strides[2], 0, strides[4], 1)
-    cut = windows(x.astype(np.float64), size, (rows, columns), strides)  # [N, IC, OH, OW, KH, KW]
+    steps = _steps(c) if c.params["flat"] else [(1, 0, 1), _steps(c)[1]]
+    cut = windows(x.astype(np.float64), size, (rows, columns), steps)  # [N, IC, OH, OW, KH, KW]
     moved = np.moveaxis(cut, 1, 3).reshape(images, rows, columns, -1)
     return copied(converted(moved, c.kind).reshape(c.shape))
 
@@ -61,7 +63,7 @@ def half_input(c: Call, x: Wide) -> Number:
 def conv_2d(c: Call) -> Result:
     """Each window times each kernel, summed over channels."""
     kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
-    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _strides(c))
+    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _steps(c))
     near = Number(cut, half_input(c, cut).error)
     return settled(contract("ncyxij,kcij->nkyx", near, kernel, int(np.prod(kernel.shape[1:]))), c.kind)
 
@@ -71,7 +73,7 @@ def conv_2d_dw(c: Call) -> Result:
     """Each window times its own channel's kernel."""
     kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
     kernel = kernel.reshape(-1, *kernel.shape[-2:])
-    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _strides(c))
+    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _steps(c))
     return settled(contract("ncyxij,cij->ncyx", cut, kernel, kernel[0].size), c.kind)
 
 
@@ -80,7 +82,8 @@ def conv_transpose_1d(c: Call) -> Result:
     """Each element of [IC, L] spreads the kernel [IC, OC, K] over its surroundings."""
     kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
     kernel, x = kernel.reshape(-1, *kernel.shape[-2:]), x.reshape(-1, x.shape[-1])
-    spread = contract("ial,iok->olk", *(_with_axis(c, x), kernel), terms=len(kernel))
+    near = half_input(c, x).map(lambda v: v[:, None, :])
+    spread = contract("ial,iok->olk", near, kernel, len(kernel))
     value, error = np.zeros(c.shape[-2:]), np.zeros(c.shape[-2:])
     for place in range(x.shape[-1]):
         at = slice(place * c.params["s0"], place * c.params["s0"] + kernel.shape[-1])
@@ -89,11 +92,6 @@ def conv_transpose_1d(c: Call) -> Result:
     steps = 1 + kernel.shape[-1] // max(c.params["s0"], 1)
     error += steps * UNIT * np.abs(value)
     return settled(Number(value.reshape(c.shape), error.reshape(c.shape)), c.kind)
-
-
-def _with_axis(c: Call, x: Wide) -> Number:
-    near = half_input(c, x)
-    return near.map(lambda v: v[:, None, :])
 
 
 @oracle("CONV_TRANSPOSE_2D", words="stride:i", rowwise=False)
@@ -127,7 +125,7 @@ def _pooled(c: Call, cut: Wide, inside: NDArray[Any], counts: Any) -> Result:
 def pool_2d(c: Call) -> Result:
     """The mean (1) or maximum (0) of each window; a mean counts what lies outside, as zeros."""
     p, x = c.params, c.array(0).astype(np.float64)
-    how = (p["s0"], p["s1"], p["p0"], p["p1"], 1, 1)
+    how = [(p["s1"], p["p1"], 1), (p["s0"], p["p0"], 1)]
     size, out = (p["k1"], p["k0"]), c.shape[-2:]
     inside = windows(np.ones(x.shape), size, out, how) > 0
     return _pooled(c, windows(x, size, out, how), inside, p["k0"] * p["k1"])
@@ -137,7 +135,7 @@ def pool_2d(c: Call) -> Result:
 def pool_1d(c: Call) -> Result:
     """The mean (1) or maximum (0) of each window of a row; a mean counts what lies inside alone."""
     p, x = c.params, c.array(0).astype(np.float64)[..., None, :]
-    how = (p["s0"], 1, p["p0"], 0, 1, 1)
+    how = [(1, 0, 1), (p["s0"], p["p0"], 1)]
     size, out = (1, p["k0"]), (1, c.shape[-1])
     inside = windows(np.ones(x.shape), size, out, how) > 0
     result = _pooled(c, windows(x, size, out, how), inside, np.maximum(inside.sum(axis=(-1, -2)), 1))
@@ -261,20 +259,6 @@ def out_prod(c: Call) -> Result:
 STRIDES_3D = "s0:i s1:i s2:i p0:i p1:i p2:i d0:i d1:i d2:i"
 
 
-def cut(c: Call, x: Wide, kernel: tuple[int, ...], out: tuple[int, ...]) -> Wide:
-    """Windows [.., OD, OH, OW, KD, KH, KW] of the last three axes, with zeros outside."""
-    places, inside = [], np.ones((1,) * 6, np.bool_)
-    for axis, (size, count) in enumerate(zip(kernel, out, strict=True)):
-        step, pad, apart = (c.params[f"{letter}{2 - axis}"] for letter in "spd")  # 0 runs along a row
-        shape = [1] * 6
-        shape[axis], shape[axis + 3] = count, size
-        at = ((np.arange(count) * step - pad)[:, None] + np.arange(size) * apart).reshape(shape)
-        n = x.shape[x.ndim - 3 + axis]
-        inside = inside & (at >= 0) & (at < n)
-        places.append(np.clip(at, 0, n - 1))
-    return np.where(inside, x[..., places[0], places[1], places[2]], 0.0)
-
-
 @oracle("IM2COL_3D", words=f"{STRIDES_3D} channels:i", rowwise=False)
 def im2col_3d(c: Call) -> Result:
     """The windows of each film, a row for each of its places: [N·OD, OH, OW, C·KD·KH·KW]."""
@@ -282,7 +266,7 @@ def im2col_3d(c: Call) -> Result:
     channels = c.params["channels"]
     x = x.reshape(-1, channels, *x.shape[-3:])
     depth, rows, width = c.shape[0] // len(x), c.shape[1], c.shape[2]
-    parts = cut(c, x, kernel[-3:], (depth, rows, width))  # [N, C, OD, OH, OW, KD, KH, KW]
+    parts = windows(x, kernel[-3:], (depth, rows, width), _steps(c, 3))  # [N, C, OD, OH, OW, KD, KH, KW]
     moved = np.moveaxis(parts, 1, 4).reshape(c.shape)
     return copied(converted(moved, c.kind))
 
@@ -294,7 +278,7 @@ def conv_3d(c: Call) -> Result:
     channels = c.params["channels"]
     kernel = kernel.reshape(-1, channels, *kernel.shape[-3:])
     x = x.reshape(-1, channels, *x.shape[-3:])
-    parts = cut(c, x, kernel.shape[-3:], c.shape[-3:])
+    parts = windows(x, kernel.shape[-3:], c.shape[-3:], _steps(c, 3))
     near = Number(parts, half_input(c, parts).error)
     result = contract("nczyxhij,kchij->nkzyx", near, kernel, int(np.prod(kernel.shape[1:])))
     return settled(result.map(lambda v: v.reshape(c.shape)), c.kind)

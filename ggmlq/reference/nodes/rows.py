@@ -1,4 +1,4 @@
-"""Sums, means and orders of rows."""
+"""Norms, sums, means and orders of rows; softmax; gradients of these."""
 
 from __future__ import annotations
 
@@ -69,16 +69,10 @@ def total(c: Call) -> Result:
     return settled(x.map(lambda v: v.reshape(1, 1, 1, -1)).sum(-1), c.kind)
 
 
-@oracle("SUM_ROWS", sources=1)
+@oracle("SUM_ROWS", "MEAN", sources=1)
 def sum_rows(c: Call) -> Result:
-    """The sum of each row."""
-    return settled(c.number(0).sum(-1), c.kind)
-
-
-@oracle("MEAN", sources=1)
-def mean(c: Call) -> Result:
-    """The mean of each row."""
-    return settled(c.number(0).mean(-1), c.kind)
+    """The sum or mean of each row."""
+    return settled(c.number(0).sum(-1) if c.op == "SUM_ROWS" else c.number(0).mean(-1), c.kind)
 
 
 @oracle("CUMSUM", sources=1)
