@@ -17,10 +17,19 @@ from ..llama import Bridge
 from ..llama.program import Node, Ran
 from ..reference.nodes import NOT_COVERED, PRODUCTS
 from .judge import reason
-from .nodes import ATTENTION, Habits, NodeVerdict, Operands, diagnosed, judge_node, operands, sentence
+from .nodes import (
+    ATTENTION,
+    Habits,
+    NodeVerdict,
+    Operands,
+    diagnosed,
+    judge_node,
+    node_line,
+    operands,
+    sentence,
+)
 from .opcases import CASES, LARGE
 from .sketch import OpCase
-from .testfile import node_line
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"

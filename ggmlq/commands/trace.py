@@ -141,7 +141,7 @@ def follow(
     lines: Path | None = None,
 ) -> int:  # fmt: skip
     """Print what a trace yields, and the summary."""
-    from ..check.testfile import write_lines
+    from ..check.nodes import write_lines
     from ..trace import report
     from ..trace.saved import save as save_product
     from ..trace.saved import save_node

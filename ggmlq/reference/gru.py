@@ -4,7 +4,7 @@ A stage is a function of a :class:`Scene` and the codes of earlier stages; it re
 ``STAGES`` has all in the order of a step. A code less its zero point is called a deviation; RS is the
 rounding shift.
 
-    Wx   = RS(W·x - Zx·ΣW, eW + ex - eWx) + ZWx           the correction of the one identity (identity.py)
+    Wx   = RS(W·x - Zx·ΣW, eW + ex - eWx) + ZWx           the correction of the one identity (multiply.py)
     Rh   = RS(R·h - Zh·ΣR, eR + eh - eRh) + ZRh
     z_pre, r_pre = RS(dWx, eWx - e) + RS(dRh, eRh - e) + RS(bx, ebx - e) + RS(br, ebr - e) + Z
     Rh_add_br    = RS(dRh, eRh - e) + RS(br, ebr - e) + Z

@@ -140,17 +140,13 @@ def one_by_one(settings: Settings, wrong: Sequence[Product], end: dict[str, Any]
 def _judged_again(
     settings: Settings, end: dict[str, Any], names: tuple[str, ...], *, without: tuple[str, ...] | None = None
 ) -> list[Product]:
-    run = Run(settings, without=without)
-    try:
-        with gguf.open(settings.model) as model:
-            judge = Judge(model, "all")
-            return [
-                judge.record(node).without_arrays()
-                for node in run.nodes(tokens=end["tokens"], then=end["then"], select=names)
-                if isinstance(node, Node)
-            ]
-    finally:
-        run.close()
+    with Run(settings, without=without) as run, gguf.open(settings.model) as model:
+        judge = Judge(model, "all")
+        return [
+            judge.record(node).without_arrays()
+            for node in run.nodes(tokens=end["tokens"], then=end["then"], select=names)
+            if isinstance(node, Node)
+        ]
 
 
 # --- races: the run is traced again, and a node that differs on the same inputs is wrong ----------

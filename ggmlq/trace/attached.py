@@ -1,6 +1,6 @@
 """``attach``: judge the nodes of llama.cpp while a Python program runs it, in that program's process.
 
-The program stays unchanged: a hook (``hook.py``) gives its contexts our callback.
+The program stays unchanged: a hook (``libllama.py``) gives its contexts our callback.
 
 >>> from ggmlq.trace import attach
 >>> with attach("model.gguf") as seen:                       # doctest: +SKIP

@@ -1,7 +1,7 @@
 """``compare_with_model``: a run in llama.cpp laid beside a model of ``gq.model``, node by node.
 
 The run stands still at each node and hands over its result. The model computes the same tokens twice, in
-float64 and in llama.cpp's arithmetic (two_models.py); how far the two are apart says how far the run may be
+float64 and in llama.cpp's arithmetic (TwoModels); how far the two are apart says how far the run may be
 (explained.py). No operation is judged alone: what a node reads differs already.
 """
 
@@ -68,16 +68,13 @@ class ModelComparison:
 
     def __iter__(self) -> Iterator[Beside]:
         self.first, self.left, self.unpaired, self.unnamed = None, None, [], Counter()
-        run = Run(self.settings)
-        try:
+        with Run(self.settings) as run:
             self.version = run.facts["version"]
             self.loaded = [Path(path) for path in run.facts["libraries"]]
             listed = run.listing()
             self.tokens, self.then = listed["tokens"], listed["then"]
             run.patience = run.elapsed
             yield from self._nodes(run, listed)
-        finally:
-            run.close()
 
     def _nodes(self, run: Run, listed: dict[str, Any]) -> Iterator[Beside]:
         flash = any(node["op"] == ATTENTION for node in listed["listing"])
@@ -121,14 +118,10 @@ def _layers(stream: Iterator[Node | dict[str, Any]], pair: TwoModels) -> Iterato
         if layer is not None and layer > group.layer:
             yield group
             group = Group(node.step, layer)
-        group.nodes.append((node.name, node.op, _result(node)))
+        whole = node.tensors["y"]["type"] in ("i32", "i64")
+        y = np.array(node.strided("y") if whole else node.floats("y"))  # a copy
+        group.nodes.append((node.name, node.op, y))
     yield replace(group, last=True)
-
-
-def _result(node: Node) -> Array:
-    """A copy of a node's result."""
-    whole = node.tensors["y"]["type"] in ("i32", "i64")
-    return np.array(node.strided("y") if whole else node.floats("y"))
 
 
 def compare_with_model(
@@ -154,12 +147,7 @@ LAYER = re.compile(r"(.+)-(\d+)")
 LOGITS = "result_output"
 GROUPS = "ffn_moe_group_topk"
 CHOICES = ("ffn_moe_argsort", "ffn_moe_topk", GROUPS)
-SEEN = (
-    "ffn_moe_topk",
-    GROUPS,
-    "kqv_out",
-    "ffn_moe_weights_softmax",
-)  # nodes that are views in some libraries
+SEEN = ("ffn_moe_topk", GROUPS, "kqv_out", "ffn_moe_weights_softmax")  # nodes that are views somewhere
 UNNAMED = re.compile(r"node_\d+|.*\)")  # by ggml itself
 
 Array = NDArray[Any]

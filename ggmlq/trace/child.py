@@ -197,7 +197,7 @@ def main() -> None:
 #
 # Since 2026 the main function of ``llama-completion`` and its like is in a library of its own,
 # ``libllama-completion-impl``, as ``int llama_completion(int, char **)`` of C++. We call it with the words of
-# its command line; redirected calls (``hook.py``) give its graphs our callback.
+# its command line; redirected calls (``libllama.py``) give its graphs our callback.
 
 PLACES = ("", "bin", "lib", "build/bin", "../bin", "../lib")
 MODEL = ("-m", "--model")

@@ -106,7 +106,9 @@ def _joins(place: Place, members: Sequence[Place], by_number: Mapping[int, Place
         return False
     if any(not _may_read(by_number[reader], op) for reader in inside):
         return False
-    if op in PRODUCTS and (facts["buffer"].startswith("CPU") or _rows(facts) > FEW_ROWS):
+    ne = facts["ne"]
+    rows = ne[2] * ne[3] * (ne[1] if op == "MUL_MAT" else 1)
+    if op in PRODUCTS and (facts["buffer"].startswith("CPU") or rows > FEW_ROWS):
         return False
     if facts["origin"]:  # its result lies in memory that others may read
         return False
@@ -122,11 +124,6 @@ def _may_read(reader: Place, op: str) -> bool:
     if reader.op in (*ROUTES, "SUM_ROWS"):
         return op in ("SOFT_MAX", "ADD", "GET_ROWS", *UNARY)
     return reader.op in JOINS and (reader.op != "SET_ROWS" or reader.facts["type"] in PLAIN)
-
-
-def _rows(facts: Mapping[str, Any]) -> int:
-    ne = facts["ne"]
-    return int(ne[1] * ne[2] * ne[3]) if facts["op"] == "MUL_MAT" else int(ne[2] * ne[3])
 
 
 # --- a group: its last result, and all that it reads ----------------------------------------------

@@ -103,6 +103,12 @@ class Run:
         """The last records: the step, and the nodes that were being computed."""
         return self.shared.noted()
 
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """End the process of the library."""
         if self.child is not None:

@@ -121,16 +121,8 @@ class Tracer:
     def _facts(self, number: int, op: str, tensor: int, node: dict[str, Any]) -> dict[str, Any]:
         """The facts about a node and its place in the graph."""
         sources = [s for i in range(MOST_SOURCES) if (s := self._tensors.source(tensor, i))]
-        origin = self._tensors.origin(tensor)
-        return {
-            **node,
-            "number": number,
-            "op": op,
-            "step": self.step,
-            "at": tensor,
-            "of": sources,
-            "origin": origin,
-        }
+        return {**node, "number": number, "op": op, "step": self.step, "at": tensor, "of": sources,
+                "origin": self._tensors.origin(tensor)}  # fmt: skip
 
     def _is_result(self, op: str, name: str) -> bool:
         """True for a node whose result is to be read; ``Kcur-0 (view)`` only by its whole name."""
@@ -246,7 +238,7 @@ def slices_of(op: str, parts: dict[str, dict[str, Any]]) -> dict[str, Slices] | 
         axis = axes[0] if name == "y" else axes[1]
         n = facts["ne"][axis]
         if n == 1 or (op == "FLASH_ATTN_EXT" and name in "kvs"):
-            cut[name] = _whole(facts)
+            cut[name] = Slices(facts, [(0, 0, extent(facts))], extent(facts))
         elif n >= ne[axes[0]] or ne[axes[0]] % n == 0:
             cut[name] = _cut(facts, axis, [p % n if n < ne[axes[0]] else p for p in picks])
         else:
@@ -268,17 +260,8 @@ def _axes(op: str, ne: list[int]) -> tuple[int, int] | None:
 
 def extent(facts: dict[str, Any], without: int = -1) -> int:
     """Bytes from the first element to the end of the last, perhaps of one index of an axis."""
-    size = (
-        facts["nb"][0] * facts["ne"][0]
-        if facts["block"] == 1
-        else facts["nb"][0] * (facts["ne"][0] // facts["block"])
-    )
+    size = facts["nb"][0] * (facts["ne"][0] // facts["block"])
     return int(size + sum((facts["ne"][i] - 1) * facts["nb"][i] for i in (1, 2, 3) if i != without))
-
-
-def _whole(facts: dict[str, Any]) -> Slices:
-    size = extent(facts)
-    return Slices(facts, [(0, 0, size)], size)
 
 
 def _cut(facts: dict[str, Any], axis: int, picks: list[int]) -> Slices:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
 from ..check.judge import OTHER, Judgement, candidates, product_is_nearer, reason
-from ..check.nodes import Habits, diagnosed, judge_node, operands, sentence, with_rows
-from ..check.testfile import node_line
+from ..check.nodes import Habits, diagnosed, judge_node, node_line, operands, sentence, with_rows
 from ..faults import Diagnosis, diagnose
 from ..faults.blocks.products import looks_half
 from ..llama.program import Node
@@ -77,14 +76,11 @@ class Judge:
         on = product.computed_in
         backend = "CPU" if on.startswith("CPU") or on.endswith("_Host") or not on else on
         verdict = judge_parts(all_parts, backend, rows, self._how)
-        product = replace(
-            product,
-            judgement=verdict.judgement,
-            worst=verdict.worst,
-            judged=verdict.judged,
-            parts=len(all_parts),
-        )
-        if not verdict.judgement.ok and _is_nearer(verdict, candidates(backend, rows)):
+        product = replace(product, judgement=verdict.judgement, worst=verdict.worst, judged=verdict.judged,
+                          parts=len(all_parts))  # fmt: skip
+        y, crop = verdict.crop.elements.y, verdict.crop  # the most suspicious elements
+        x, q = crop.part.x[crop.rows], crop.part.q[crop.columns]
+        if not verdict.judgement.ok and product_is_nearer(y, x, q, candidates(backend, rows)):
             far = verdict.judgement.from_exact
             product = replace(product, judgement=Judgement(OTHER, far, far, 0), worst={})
         if product.judgement is not None and product.judgement.ok:
@@ -123,12 +119,6 @@ def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
         return diagnose(operands.y, operands.x, operands.q)
     except Exception as error:  # it is wrong all the same
         return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
-
-
-def _is_nearer(verdict: Verdict, arithmetics: list[str]) -> bool:
-    """True where the most suspicious elements are nearer to float64 than the likeliest arithmetic."""
-    crop = verdict.crop
-    return product_is_nearer(crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns], arithmetics)
 
 
 def _with_diagnosis(product: Product, diagnosis: Diagnosis, verdict: Verdict) -> Product:
@@ -253,7 +243,7 @@ def facts_of(node: Node) -> Product:
 Wide = NDArray[np.float64]
 
 SUSPECT_ROWS = 8  # the most suspicious, and as many others, which are judged one by one
-COMPILED = 1 << 24  # products of q and k below which NumPy is done before anything is compiled
+LARGE = 1 << 24  # products of q and k from which on some rows are judged
 
 
 def attend(node: Node) -> Wide:
@@ -265,8 +255,7 @@ def attend(node: Node) -> Wide:
     if "s" in node.tensors:  # a score of its own for each head, which attends to nothing
         sinks = node.floats("s").reshape(-1)[:heads].astype(np.float64)
     mask = node.floats("m")[:, :, :rows].astype(np.float64) if "m" in node.tensors else None
-    compiled = q.size * k.shape[2] >= COMPILED
-    one_stream = import_module("ggmlq.cpu.attention.oracle").attend if compiled else _attend
+    one_stream = import_module("ggmlq.cpu.attention.oracle").attend
     results = [
         one_stream(
             q[i], k[i * len(k) // streams], v[i * len(v) // streams],
@@ -277,31 +266,13 @@ def attend(node: Node) -> Wide:
     return np.stack(results).swapaxes(1, 2)
 
 
-def _attend(
-    q: Wide, k: Wide, v: Wide, mask: Wide | None, slope: Wide, sinks: Wide, scale: float, cap: float
-) -> Wide:
-    """The attention of one stream, [heads, M, D]; ``ggmlq/cpu/attention/oracle.py`` computes large ones."""
-    k, v = (one.repeat(len(q) // len(one), axis=0) for one in (k, v))
-    scores = q @ k.swapaxes(-1, -2) * scale
-    if cap:
-        scores = cap * np.tanh(scores)
-    if mask is not None:
-        scores = scores + slope[:, None, None] * mask.repeat(len(q) // len(mask), axis=0)
-    largest = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(scores - largest)
-        total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)
-        result: Wide = weights / total @ v
-    return result
-
-
 def suspects(node: Node) -> NDArray[np.intp] | None:
     """Rows of a large attention that are furthest from a quick oracle, and some others; None: judge all.
 
     Only the oracle with a bound decides (``ggmlq/reference/nodes/attention.py``), on these rows.
     """
     ne = node.tensors["q"]["ne"]
-    if ne[0] * ne[1] * ne[2] * ne[3] * node.tensors["k"]["ne"][1] < COMPILED or ne[1] <= 2 * SUSPECT_ROWS:
+    if ne[0] * ne[1] * ne[2] * ne[3] * node.tensors["k"]["ne"][1] < LARGE or ne[1] <= 2 * SUSPECT_ROWS:
         return None
     expected = attend(node)
     y = node.strided("y").astype(np.float64).reshape(expected.shape)

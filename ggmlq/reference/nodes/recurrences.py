@@ -10,34 +10,23 @@ from collections.abc import Callable
 import numpy as np
 
 from .elementwise import softplus
-from .number import Number, Wide, contract, half_step, larger, quick
+from .number import Number, Wide, combined, contract, half_step, larger, quick
 from .registry import Call, Result, oracle, settled
 
 
 def _joined(parts: list[Number], shape: tuple[int, ...]) -> Number:
     """Numbers one behind the other, as a tensor of that shape: outputs first, then states."""
-    value = np.concatenate([part.value.reshape(-1) for part in parts])
-    error = np.concatenate([part.errors().reshape(-1) for part in parts])
-    return Number(value.reshape(shape), error.reshape(shape))
-
-
-def _stack(parts: list[Number], axis: int = 0) -> Number:
-    return Number(
-        np.stack([part.value for part in parts], axis), np.stack([part.errors() for part in parts], axis)
-    )
+    return combined(np.concatenate, [part.map(np.ravel) for part in parts]).map(lambda v: v.reshape(shape))
 
 
 def _snapshots(states: list[Number], count: int) -> Number:
     """The last states, the latest first; slots that no token filled are not judged."""
-    filled = _stack(states[::-1][:count])
+    filled = combined(np.stack, states[::-1][:count])
     missing = count - len(filled.value)
     if missing <= 0:
         return filled
     shape = (missing, *filled.shape[1:])
-    return Number(
-        np.concatenate([filled.value, np.zeros(shape)]),
-        np.concatenate([filled.errors(), np.full(shape, np.inf)]),
-    )
+    return combined(np.concatenate, [filled, Number(np.zeros(shape), np.inf)])
 
 
 @oracle("SSM_CONV", rowwise=False)
@@ -72,12 +61,12 @@ def ssm_scan(c: Call) -> Result:
             every.append(state)
         ends.append(every)
     by_slot = _slots(ends, max(c.params.get("states", 1), 1))
-    return settled(_joined([_stack(outputs), by_slot], c.shape), c.kind)
+    return settled(_joined([combined(np.stack, outputs), by_slot], c.shape), c.kind)
 
 
 def _slots(ends: list[list[Number]], count: int) -> Number:
     """States [slot, sequence, ..], the latest slot first."""
-    return _stack([_snapshots(every, count) for every in ends], axis=1)
+    return combined(np.stack, [_snapshots(every, count) for every in ends], 1)
 
 
 def _heads(c: Call, i: int) -> Wide:
@@ -97,7 +86,7 @@ def _scan(
             out, current = step(t, current)
             outputs.append(out)
         ends.append(current)
-    return settled(_joined([_stack(outputs), _stack(ends)], c.shape), c.kind)
+    return settled(_joined([combined(np.stack, outputs), combined(np.stack, ends)], c.shape), c.kind)
 
 
 def _states(c: Call, i: int, heads: int, size: int) -> Wide:
@@ -169,7 +158,7 @@ def gated_delta_net(c: Call) -> Result:
             every.append(s)
         ends.append(every)
     slots = _slots(ends, max(c.params.get("states", 1), 1))
-    return settled(_joined([_stack(outputs), slots], c.shape), c.kind)
+    return settled(_joined([combined(np.stack, outputs), slots], c.shape), c.kind)
 
 
 @oracle("SOLVE_TRI", rowwise=False)
@@ -180,10 +169,10 @@ def solve_tri(c: Call) -> Result:
     for i in range(a.shape[-1]):
         rest = Number(b[..., i, :])
         if rows:
-            solved = _stack(rows, axis=-2)
+            solved = combined(np.stack, rows, -2)
             rest = rest - contract("zst,zstk->zsk", a[..., i, :i], solved, i)
         rows.append(rest / a[..., i, i, None])
-    return settled(_stack(rows, axis=-2), c.kind)
+    return settled(combined(np.stack, rows, -2), c.kind)
 
 
 # --- the indexer and the connections of DeepSeek's newer models -----------------------------------
@@ -250,11 +239,6 @@ def hc_post(c: Call) -> Result:
     tokens, streams, width = before.shape[1:]
     rows = [x.map(lambda v: v.reshape(tokens, 1, width)), before.map(lambda v: v[0])]
     shares = [post.map(lambda v: v.reshape(tokens, 1, streams)), mixed.map(lambda v: v[0])]
-    every, weights = (_side_by_side(parts) for parts in (rows, shares))
+    every, weights = (combined(np.concatenate, parts, 1) for parts in (rows, shares))
     result = contract("tse,tsd->tde", every, weights, streams + 1)
     return settled(result.map(lambda v: v[None]), c.kind)
-
-
-def _side_by_side(parts: list[Number]) -> Number:
-    values, errors = ([one.value for one in parts], [one.errors() for one in parts])
-    return Number(np.concatenate(values, axis=1), np.concatenate(errors, axis=1))
