@@ -131,20 +131,10 @@ def _outcome(case: Case, result: Measurement, judgement: Judgement) -> Outcome:
     races, unwritten, leaked = (int(mask.sum()) for mask in (unequal, result.unwritten, result.leaked))
     right = judgement.ok and not (unwritten or leaked or result.strays)
     return Outcome(
-        case,
-        "wrong" if not right else "differs" if races else "ok",
-        judgement.arithmetic,
-        judgement.distance,
-        judgement.from_exact,
-        judgement.out,
-        races,
-        result.buffer,
-        result.median,
-        unwritten=unwritten,
-        leaked=leaked,
-        strays=result.strays,
-        forced=result.forced,
-    )
+        case, "wrong" if not right else "differs" if races else "ok", judgement.arithmetic,
+        judgement.distance, judgement.from_exact, judgement.out, races, result.buffer, result.median,
+        unwritten=unwritten, leaked=leaked, strays=result.strays, forced=result.forced,
+    )  # fmt: skip
 
 
 # --- diagnoses: the doctor examines a few wrong results of each type and layout -------------------

@@ -19,14 +19,8 @@ from typing import Any
 from .bridge import Bridge, Measurement
 from .devices import Device
 
-_TRACING = (
-    "activations",
-    "attach",
-    "compare_logits",
-    "compare_with_model",
-    "imatrix",
-    "trace",
-)  # functions of ggmlq.trace, which stands on this package: imported when they are used
+# Functions of ggmlq.trace, which stands on this package: imported when they are used.
+_TRACING = ("activations", "attach", "compare_logits", "compare_with_model", "imatrix", "trace")
 
 __all__ = [
     "Bridge", "Device", "Measurement", "activations", "attach", "compare_logits", "compare_with_model",

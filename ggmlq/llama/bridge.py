@@ -181,18 +181,9 @@ class Bridge:
         return self.measure(x, q, device, threads=threads, repack=repack).y
 
     def measure(
-        self,
-        x: Any,
-        q: QuantArray,
-        device: str = "CPU",
-        *,
-        threads: int = 1,
-        repack: bool | str = False,
-        repeats: int = 1,
-        time_runs: int = 0,
-        ids: Any = None,
-        batched: bool = False,
-    ) -> Measurement:
+        self, x: Any, q: QuantArray, device: str = "CPU", *, threads: int = 1, repack: bool | str = False,
+        repeats: int = 1, time_runs: int = 0, ids: Any = None, batched: bool = False,
+    ) -> Measurement:  # fmt: skip
         """:meth:`mul_mat` run ``repeats`` times for its bits, then ``time_runs`` times for its speed.
 
         With ids [T, U] of experts it is ``mul_mat_id``, as :func:`ggmlq.expert_linear` has it: x [T, K] or

@@ -118,13 +118,9 @@ class Graph:
 
 
 def run_program(
-    m: Multiplier,
-    tensors: Tensors,
-    program: dict[str, Any],
-    arrays: list[Bytes],
-    how: Settings,
+    m: Multiplier, tensors: Tensors, program: dict[str, Any], arrays: list[Bytes], how: Settings,
     kind: type[Graph] = Graph,
-) -> tuple[dict[str, Any], list[Bytes]]:
+) -> tuple[dict[str, Any], list[Bytes]]:  # fmt: skip
     """The facts about the node and its runs; the arrays of its sources, of its result, and of repeats."""
     s = m.symbols
     with ExitStack() as stack:

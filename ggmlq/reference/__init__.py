@@ -12,25 +12,7 @@ from .rules import ARITHMETICS, ONE_TYPE, Quantizer, Rule, rule
 from .scaled_linear import scaled_linear
 
 __all__ = [
-    "ARITHMETICS",
-    "ATTENTIONS",
-    "ONE_TYPE",
-    "Activations",
-    "Quantizer",
-    "Rule",
-    "Weights",
-    "activations",
-    "attention",
-    "attention_bound",
-    "bound",
-    "expert_linear",
-    "gated_linear",
-    "gru",
-    "linear",
-    "multiply",
-    "node",
-    "row_errors",
-    "rule",
-    "scaled_linear",
-    "weights",
-]
+    "ARITHMETICS", "ATTENTIONS", "ONE_TYPE", "Activations", "Quantizer", "Rule", "Weights", "activations",
+    "attention", "attention_bound", "bound", "expert_linear", "gated_linear", "gru", "linear", "multiply",
+    "node", "row_errors", "rule", "scaled_linear", "weights",
+]  # fmt: skip

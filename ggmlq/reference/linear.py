@@ -81,12 +81,9 @@ def _transposed(request: str, y: Any, q: Any, arithmetic: str | Rule) -> NDArray
 
 
 def by_slabs(
-    request: str,
-    x: Any,
-    q: QuantArray,
-    arithmetic: str | Rule,
+    request: str, x: Any, q: QuantArray, arithmetic: str | Rule,
     compute: Callable[[Weights, Activations, Rule], Wide],
-) -> Wide:
+) -> Wide:  # fmt: skip
     """The array [..., N] that ``compute`` makes of the operands, checked, from slabs of their rows."""
     x, q = checked(request, x, q)
     how = rule(q.format, arithmetic)

@@ -1,4 +1,4 @@
-"""``activations``: the results of a run's nodes as arrays, by the names that llama.cpp gives them; ``imatrix``."""
+"""``activations`` and ``imatrix``: what the nodes of a run compute, as arrays and as sums of squares."""
 
 from __future__ import annotations
 

@@ -156,12 +156,9 @@ class GroupReader:
     """Collects the members of one group, and sends the group once it was computed."""
 
     def __init__(
-        self,
-        tensors: Tensors,
-        shared: Any,
-        tell: Callable[[dict[str, Any]], object],
+        self, tensors: Tensors, shared: Any, tell: Callable[[dict[str, Any]], object],
         weights: Collection[str],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._tensors, self._shared, self._tell, self._weights = tensors, shared, tell, weights
         self._members: list[_Member] = []
         self._step = 0

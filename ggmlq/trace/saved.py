@@ -151,13 +151,8 @@ def _replayed(bridge: Bridge, node: Node, device: str, threads: int, repeats: in
             f"{node.name}: {node.tensors[missing[0]]['name']} is not in the file, so that it cannot be "
             "replayed; save it again"
         )
-    ran = bridge.node(
-        Recorded(leaves, nodes),
-        [node.arrays[name] for name in leaves],
-        device,
-        threads=threads,
-        repeats=repeats,
-    )
+    arrays = [node.arrays[name] for name in leaves]
+    ran = bridge.node(Recorded(leaves, nodes), arrays, device, threads=threads, repeats=repeats)
     facts = {**ran.node.tensors["y"], "name": node.name}
     results: list[NDArray[np.uint8]] = []
     for y in (ran.node.arrays["y"], *ran.repeats):

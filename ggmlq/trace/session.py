@@ -176,13 +176,9 @@ Tensor = dict[str, Any]  # as the flight recorder describes it
 
 
 def sentence(
-    doing: str,
-    how: str,
-    pending: Sequence[Tensor],
-    step: int,
-    last_words: str,
+    doing: str, how: str, pending: Sequence[Tensor], step: int, last_words: str,
     libraries: Sequence[Path] = (),
-) -> str:
+) -> str:  # fmt: skip
     """The error in words. ``pending``: the nodes that were being computed; none where no graph ran yet."""
     if not pending:
         where = "while it loaded the model or made its context"

@@ -78,9 +78,7 @@ class Judge:
         verdict = judge_parts(all_parts, backend, rows, self._how)
         product = replace(product, judgement=verdict.judgement, worst=verdict.worst, judged=verdict.judged,
                           parts=len(all_parts))  # fmt: skip
-        y, crop = verdict.crop.elements.y, verdict.crop  # the most suspicious elements
-        x, q = crop.part.x[crop.rows], crop.part.q[crop.columns]
-        if not verdict.judgement.ok and product_is_nearer(y, x, q, candidates(backend, rows)):
+        if not verdict.judgement.ok and _is_nearer(verdict, candidates(backend, rows)):
             far = verdict.judgement.from_exact
             product = replace(product, judgement=Judgement(OTHER, far, far, 0), worst={})
         if product.judgement is not None and product.judgement.ok:
@@ -119,6 +117,12 @@ def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
         return diagnose(operands.y, operands.x, operands.q)
     except Exception as error:  # it is wrong all the same
         return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
+
+
+def _is_nearer(verdict: Verdict, arithmetics: list[str]) -> bool:
+    """True where the most suspicious elements are nearer to float64 than the likeliest arithmetic."""
+    crop = verdict.crop
+    return product_is_nearer(crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns], arithmetics)
 
 
 def _with_diagnosis(product: Product, diagnosis: Diagnosis, verdict: Verdict) -> Product:
@@ -186,13 +190,8 @@ def _worst_operands(crop: Crop) -> Operands:
 
 
 def _cut(part: Part, rows: Any, columns: Any) -> Operands:
-    return Operands(
-        np.ascontiguousarray(part.y[np.ix_(rows, columns)]),
-        part.x[rows].copy(),
-        part.q[columns],
-        rows,
-        columns,
-    )
+    y = np.ascontiguousarray(part.y[np.ix_(rows, columns)])
+    return Operands(y, part.x[rows].copy(), part.q[columns], rows, columns)
 
 
 # --- a node that is no product, by its oracle -----------------------------------------------------
