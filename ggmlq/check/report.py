@@ -17,6 +17,7 @@ from ..base.text import table
 from ..errors import GGMLQError
 from .outcome import IDLE, Outcome, verdicts_of
 
+TypeRow = tuple[str, list[int], str, float, float, str]
 ALIKE = 5  # wrong cases of a type and layout that have a line without being diagnosed
 NAMES = 8  # of types that are listed for one reason
 HEADER = (
@@ -130,16 +131,23 @@ def wrapped(text: str) -> str:
 
 def summary(outcomes: Sequence[Outcome]) -> str:
     """A table with a row for each type."""
-    rows, verdicts = [], verdicts_of(outcomes)
-    for name in dict.fromkeys(o.case.format.name for o in outcomes if o.verdict not in IDLE):
+    verdicts = verdicts_of(outcomes)
+    names = dict.fromkeys(o.case.format.name for o in outcomes if o.verdict not in IDLE)
+    rows = [[name, *counts, used or "-", figure(worst), figure(exact), faults]
+            for name, counts, used, worst, exact, faults in by_type(outcomes, names)]  # fmt: skip
+    return table(["type", *verdicts, "arithmetic", "worst nmse", "to exact", "faults"], rows)
+
+
+def by_type(outcomes: Sequence[Outcome], names: Iterable[str]) -> Iterator[TypeRow]:
+    """Each type with counts by verdict, arithmetics, the worst distance, that to exact, and faults."""
+    verdicts = verdicts_of(outcomes)
+    for name in names:
         cases = [outcome for outcome in outcomes if outcome.case.format.name == name]
         judged = [outcome for outcome in cases if outcome.arithmetic]
-        count = {verdict: sum(o.verdict == verdict for o in cases) for verdict in verdicts}
-        used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
-        worst = _worst(outcome.distance for outcome in judged)
-        exact = _worst(outcome.from_exact for outcome in judged)
-        rows.append([name, *count.values(), used, figure(worst), figure(exact), votes(cases)])
-    return table(["type", *verdicts, "arithmetic", "worst nmse", "to exact", "faults"], rows)
+        counts = [sum(o.verdict == verdict for o in cases) for verdict in verdicts]
+        used = ", ".join(dict.fromkeys(o.arithmetic for o in judged))
+        worst, exact = _worst(o.distance for o in judged), _worst(o.from_exact for o in judged)
+        yield name, counts, used, worst, exact, votes(cases)
 
 
 def votes(outcomes: Sequence[Outcome]) -> str:
@@ -251,7 +259,15 @@ def _within(outcomes: list[Outcome]) -> Iterator[str]:
         if tails and len(right) >= ENOUGH <= len(wrong):
             yield f"wrong only where N is no multiple of {step}"
             break
-    yield from _kinds(wrong, right)
+    kinds = {o.case.data for o in wrong}
+    others = {o.case.data for o in right} - kinds
+    if len(kinds) == 1 and "normal" in others and kinds != {"normal"}:
+        yield f"wrong only with {next(iter(kinds))} activations"
+    if "constant" in others and "normal" in kinds:
+        yield (
+            "right where all activations of a row are alike (constant): no term is lost, but codes or sums "
+            "meet those of other places"
+        )
 
 
 def _from_on(
@@ -265,16 +281,3 @@ def _from_on(
 
 def _blocks(outcome: Outcome) -> int:
     return outcome.case.k // max(outcome.case.format.block_size, 1)
-
-
-def _kinds(wrong: list[Outcome], right: list[Outcome]) -> Iterator[str]:
-    """Sentences on kinds of activations that alone are wrong, or that are always right."""
-    kinds = {o.case.data for o in wrong}
-    others = {o.case.data for o in right} - kinds
-    if len(kinds) == 1 and "normal" in others and kinds != {"normal"}:
-        yield f"wrong only with {kinds.pop()} activations"
-    if "constant" in others and "normal" in kinds:
-        yield (
-            "right where all activations of a row are alike (constant): no term is lost, but codes or sums "
-            "meet those of other places"
-        )

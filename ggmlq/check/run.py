@@ -249,14 +249,13 @@ def _fault_name(diagnosis: Diagnosis, outcome: Outcome) -> str:
 def _diagnosis(product: Product, result: Measurement) -> Diagnosis:
     """The diagnosis of a result. With experts, zeros stand for elements that were never written."""
     has_experts = product.ids is not None
-    y, *repeats = (_zero_where_unwritten(one) if has_experts else one for one in (result.y, *result.repeats))
+    y, *repeats = (
+        np.where(one.view(np.uint32) == UNWRITTEN, np.float32(0), one) if has_experts else one
+        for one in (result.y, *result.repeats)
+    )
     more: dict[str, Any] = {"ids": product.ids} if has_experts else {"unwritten": result.unwritten}
     with np.errstate(all="ignore"):  # wrong results overflow at will
         return diagnose(y, product.x, product.q, arithmetic=product.how.arithmetic, repeats=repeats, **more)
-
-
-def _zero_where_unwritten(y: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.where(y.view(np.uint32) == UNWRITTEN, np.float32(0), y)
 
 
 def _weights_read(product: Product, arithmetic: str) -> str:

@@ -76,7 +76,9 @@ def locate(named: str | Path | None = None) -> Build:
         raise MissingDependencyError(
             f"libggml: {path} is neither a file nor a folder; name a library or a build folder; {HOW}"
         )
-    for root in (path / "build", path, *_children(path)):
+    # An archive that was unpacked there has a folder of its own.
+    inner = sorted(child for child in path.iterdir() if child.is_dir() and child.name != "build")
+    for root in (path / "build", path, *inner):
         parts: dict[str, Path] = {}
         for place in PLACES:  # backends that load at run time may lie in bin, the rest in src
             parts = {**_parts(root / place), **parts}
@@ -95,11 +97,6 @@ def named_for_child(lib: str | Path | None) -> str | None:
     if named is not None and is_archive(path := Path(named).expanduser()):
         return str(unpacked(path))
     return None if lib is None else str(Path(lib).expanduser().absolute())
-
-
-def _children(path: Path) -> list[Path]:
-    """Folders in a folder: an archive that was unpacked there has one of its own."""
-    return sorted(child for child in path.iterdir() if child.is_dir() and child.name != "build")
 
 
 def _beside_file(path: Path) -> Build:

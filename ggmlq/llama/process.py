@@ -252,8 +252,8 @@ class Tail:
         return self._bytes.decode(errors="replace")
 
 
-class PolledPipes:
-    """Pipes that can be polled, as everywhere but on Windows. No read or write blocks."""
+class _Pipes:
+    """The pipes of a process, and the tail of what it printed."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -262,6 +262,13 @@ class PolledPipes:
         self.tail = Tail()
         self._process = process
         self._requests, self._answers, self._stderr = process.stdin, process.stdout, process.stderr
+
+
+class PolledPipes(_Pipes):
+    """Pipes that can be polled, as everywhere but on Windows. No read or write blocks."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(process)
         self._deaf = False  # stderr is at its end, and would wake every poll
         self._until = 0.0
         for stream in (self._requests, self._answers, self._stderr):
@@ -331,18 +338,13 @@ class PolledPipes:
             self.tail.add(chunk)
 
 
-class BlockingPipes:
+class BlockingPipes(_Pipes):
     """Pipes that cannot be polled: threads listen, kill a late worker, and close pipes of dead ones."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.tail = Tail()
-        self._process = process
-        self._requests, self._answers = process.stdin, process.stdout
+        super().__init__(process)
         self._late = False
-        self._listener = threading.Thread(target=_listen, args=(process.stderr, self.tail), daemon=True)
+        self._listener = threading.Thread(target=_listen, args=(self._stderr, self.tail), daemon=True)
         self._listener.start()
 
     @contextmanager

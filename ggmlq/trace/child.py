@@ -64,13 +64,10 @@ class Runner:
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self._references: list[
-            Any
-        ] = []  # callbacks that C calls: without a reference they would be collected
+        self._references: list[Any] = []  # callbacks that C calls, which would be collected otherwise
         self._model: tuple[str, int] | None = None
-        self._offered: set[str] = (
-            set()
-        )  # layouts of weights that the library offers; filled only where some are left out
+        # Layouts of weights that the library offers; filled only where some are left out.
+        self._offered: set[str] = set()
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load libllama and its backends; the answer has its version, its path and all libraries."""
@@ -108,10 +105,7 @@ class Runner:
         )
         tracer = None
         if message["traced"]:
-            with gguf.open(Path(message["model"])) as file:
-                names = set(file)
-            asks = Asks.of(message["asks"])
-            tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, asks)
+            tracer = self._tracer(message)
         context = self._llama.context(model, wishes, tracer and tracer.callback)
         steps = [tokens, *([token] for token in message["then"])]
         all_logits: list[NDArray[np.float32]] = []
@@ -140,10 +134,7 @@ class Runner:
 
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
         """Run a command of llama.cpp and trace all its graphs."""
-        with gguf.open(Path(message["model"])) as file:
-            names = set(file)
-        asks = Asks.of(message["asks"])
-        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, asks, counts=True)
+        tracer = self._tracer(message, counts=True)
         self._references.append(tracer)
         with Hook(self._symbols, self._llama.lib, tracer.callback):
             run_tool(self._llama.path.parent, message["tool"], message["model"])
@@ -154,6 +145,11 @@ class Runner:
             "kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "others": tracer.others,
             "places": [], "offered": sorted(self._offered), "listing": [], "unmatched": {},
         }  # fmt: skip
+
+    def _tracer(self, message: dict[str, Any], counts: bool = False) -> Tracer:
+        with gguf.open(Path(message["model"])) as file:
+            names, asks = set(file), Asks.of(message["asks"])
+        return Tracer(self._symbols, self._shared, self._talk.exchange, names, asks, counts=counts)
 
     def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:
         """The tokens of the prompt, or random ones."""

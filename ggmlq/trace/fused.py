@@ -274,16 +274,13 @@ def _part(group: Group, sample: bool) -> Part | None:
             return None
         return Part(3, shape[3], evenly_spaced(shape[3], COLUMNS))
     axis = next((i for i, n in enumerate(shape[:3]) if n > 1), 3)
-    rowwise = plain and all(m["op"] in (*ELEMENTWISE, *NORMS) for m in members) and _broadcasts(group, axis)
+    # All that the group reads has as many along the axis, or is repeated along it from 1.
+    read = [facts["ne"][3 - axis] for name, facts in group.tensors.items() if name[0] == "e"]
+    alike = all(n in (1, group.tensors["y"]["ne"][3 - axis]) for n in read)
+    rowwise = plain and alike and all(m["op"] in (*ELEMENTWISE, *NORMS) for m in members)
     if not sample or not rowwise or axis == 3 or shape[axis] <= FEW or np.prod(shape) < SAMPLED:
         return None
     return Part(axis, shape[axis], evenly_spaced(shape[axis], FEW))
-
-
-def _broadcasts(group: Group, axis: int) -> bool:
-    """True where all that the group reads has an axis of the same length, or is repeated along it from 1."""
-    n = group.tensors["y"]["ne"][3 - axis]
-    return all(facts["ne"][3 - axis] in (1, n) for name, facts in group.tensors.items() if name[0] == "e")
 
 
 def _cause(group: Group, model: Mapping[str, QuantArray], arithmetic: str, part: Part | None) -> str:
