@@ -168,6 +168,21 @@ class Sketch:
         return OpCase(op, about, program, tuple(kinds_of_data), seed)
 
 
+# Kinds of data that follow from normal numbers.
+OF_NORMAL: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "normal": lambda v: v,
+    "share": lambda v: np.abs(v) / np.abs(v).sum(axis=-1, keepdims=True),
+    "positive": lambda v: np.abs(v) + 0.1,
+    "decay": lambda v: -np.abs(v) - 0.05,
+    "gate": lambda v: 0.5 + 0.49 * np.tanh(v),
+    "wide": lambda v: v * 6,
+    "small": lambda v: v * 0.3,
+    "equal": lambda v: np.round(v * 2),  # many equal elements
+    # lower triangles that a system can be solved with
+    "triangle": lambda v: np.tril(v * 0.2) + 2.0 * np.eye(*v.shape[-2:]),
+}
+
+
 def _data(rng: np.random.Generator, leaf: Leaf, kind: str) -> NDArray[Any]:
     """Data of a leaf: numbers of a kind, encoded in its type."""
     shape = tuple(reversed((*leaf.ne, 1, 1, 1)[:4]))
@@ -200,23 +215,6 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDA
         row, column = np.ogrid[: shape[-2], : shape[-1]]
         return np.where(column > row + int(most), -np.inf, np.zeros(shape))
     values = rng.standard_normal(shape)
-    if kind == "share":
-        shares: NDArray[Any] = np.abs(values) / np.abs(values).sum(axis=-1, keepdims=True)
-        return shares
-    if kind == "positive":
-        return np.abs(values) + 0.1
-    if kind == "decay":
-        return -np.abs(values) - 0.05
-    if kind == "gate":
-        return 0.5 + 0.49 * np.tanh(values)
-    if kind == "triangle":  # lower triangles that a system can be solved with
-        return np.tril(values * 0.2) + 2.0 * np.eye(shape[-2], shape[-1])
     if kind == "mixed":  # sizes over several powers of ten, and shifted rows
         return values * 10.0 ** rng.integers(-3, 3, shape) + rng.standard_normal((*shape[:-1], 1))
-    if kind == "wide":
-        return values * 6
-    if kind == "small":
-        return values * 0.3
-    if kind == "equal":  # many equal elements
-        return np.round(values * 2)
-    return values
+    return OF_NORMAL[kind](values)
