@@ -31,7 +31,8 @@ def windows(x: Wide, kernel: tuple[int, ...], out: tuple[int, ...], steps: Steps
 
 
 def _steps(c: Call, axes: int = 2) -> Steps:
-    return [tuple(int(c.params[f"{letter}{i}"]) for letter in "spd") for i in reversed(range(axes))]
+    p = c.params
+    return [(p[f"s{i}"], p[f"p{i}"], p[f"d{i}"]) for i in reversed(range(axes))]
 
 
 STRIDES = "s0:i s1:i p0:i p1:i d0:i d1:i"
