@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from .. import gguf
 from ..errors import GGMLQError, LibraryFailedError, MissingDependencyError, UnsupportedError
-from ..llama import library as loaded
-from ..llama.library import Library, Symbols
+from ..llama.library import Library, Symbols, checked
 from ..llama.protocol import Arrays, Stream, send
 from ..llama.worker import listen, share_cxx_runtime, take_pipes, wake_when_orphaned
 from .libllama import Hook, LibLlama, Wishes, extra_kinds, locate_llama
@@ -81,7 +80,7 @@ class Runner:
         if message["without"]:
             self._references += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
         return {"version": self._library.version, "path": str(path),
-                "libraries": [str(library) for library in loaded.checked(build, path)]}  # fmt: skip
+                "libraries": [str(library) for library in checked(build, path)]}  # fmt: skip
 
     def _loaded(self, path: str) -> int:
         if self._model is None:
