@@ -234,9 +234,10 @@ def _product(x: Any, w: Any, ids: Any, arithmetic: Any, bias: Any) -> Wide:
     return y if bias is None else y + np.asarray(bias, np.float64)
 
 
+_ERFC = np.frompyfunc(math.erfc, 1, 1)
 _ACTIVATED: dict[str, Callable[[Wide], Any]] = {
     "silu": lambda g: g / (1 + np.exp(-g)),
-    "gelu": lambda g: g * 0.5 * np.frompyfunc(math.erfc, 1, 1)(-g * math.sqrt(0.5)).astype(np.float64),
+    "gelu": lambda g: g * 0.5 * np.asarray(_ERFC(-g * math.sqrt(0.5)), np.float64),
     "gelu_tanh": lambda g: g * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))),
     "relu": lambda g: np.maximum(g, 0),
 }
