@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from ..base.text import count, printable, table
 from ..reference.nodes import OPERATIONS
@@ -155,15 +156,20 @@ def _sentences(wrong: Sequence[Traits], right: Sequence[Traits]) -> Iterator[tup
     for name in names:
         value = wrong[0][name]
         if name.startswith("gaps"):
-            yield f"wrong only with {name}", lambda facts, name=name: bool(facts[name])
+            yield f"wrong only with {name}", _equal(name, True)
         elif name.startswith("type"):
-            yield (
-                f"wrong only where the {name} is {value}",
-                lambda facts, name=name, value=value: bool(facts[name] == value),
-            )
+            yield f"wrong only where the {name} is {value}", _equal(name, value)
     for name in ("threads", *names):
         if name.startswith(("ne", "threads")):
             yield from _lengths(name, [facts[name] for facts in right])
+
+
+def _equal(name: str, value: Any) -> Holds:
+    return lambda facts: bool(facts[name] == value)
+
+
+def _no_multiple(name: str, step: int) -> Holds:
+    return lambda facts: facts[name] % step != 0
 
 
 def _lengths(name: str, right: Sequence[int]) -> Iterator[tuple[str, Holds]]:
@@ -171,6 +177,6 @@ def _lengths(name: str, right: Sequence[int]) -> Iterator[tuple[str, Holds]]:
     samples = ", ".join(map(str, sorted(set(right))[:4]))
     for step in MULTIPLES:
         text = f"right where {name} is a multiple of {step} ({samples}), wrong elsewhere"
-        yield text, lambda facts, step=step: facts[name] % step != 0
+        yield text, _no_multiple(name, step)
     yield f"right up to {name} = {high}, wrong above", lambda facts: facts[name] > high
     yield f"right from {name} = {low} on, wrong below", lambda facts: facts[name] < low

@@ -65,7 +65,8 @@ class Cache:
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
-        pieces = [(result.y, x, q)] if ids is None else pieces_of(result.y, x, q, ids)
+        pieces: list[tuple[Any, Any, QuantArray]] = [(result.y, x, q)]
+        pieces = pieces if ids is None else pieces_of(result.y, x, q, ids)
         out = len(claims) > 1 and judgement.out
         if out and all(product_is_nearer(*piece, claims) for piece in pieces):  # of each expert
             judgement = Judgement(OTHER, judgement.from_exact, judgement.from_exact, 0)

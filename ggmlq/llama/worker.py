@@ -273,7 +273,8 @@ def run(
             raise DeviceError("a layer of experts: the device has no memory for it; take smaller sizes")
         stack.callback(s.ggml_backend_buffer_free, buffer)
         s.ggml_backend_buffer_set_usage(buffer, COMPUTE)
-        for tensor, array in zip((graph.x, graph.router, *graph.weights), (x, router, *raw), strict=True):
+        leaves: list[Any] = [x, router, *raw]
+        for tensor, array in zip((graph.x, graph.router, *graph.weights), leaves, strict=True):
             s.ggml_backend_tensor_set(tensor, address(array), 0, array.nbytes)
         plan = s.ggml_new_graph(context)
         s.ggml_build_forward_expand(plan, graph.result)
