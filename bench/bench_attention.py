@@ -26,8 +26,7 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.base.writing import write_whole
 from ggmlq.llama.devices import handles
-from ggmlq.llama.library import Library, address
-from ggmlq.llama.symbols import INT, InitParams, P
+from ggmlq.llama.library import INT, InitParams, Library, P, address
 
 F32, F16, TENSORS = 0, 1, 16
 MOST = 1 << 28  # scores that the oracle computes

@@ -21,8 +21,7 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.base.writing import write_whole
 from ggmlq.testing.models import Shape, tiny_model
-from ggmlq.trace.files import locate_llama
-from ggmlq.trace.libllama import LibLlama, Wishes
+from ggmlq.trace.libllama import LibLlama, Wishes, locate_llama
 
 ONE_BILLION = Shape(width=2048, hidden=8192, heads=32, kv_heads=8, layers=4, context=4096)
 TYPES = {"q": "q4_K", "k": "q4_K", "v": "q6_K", "out": "q4_K", "gate": "q4_K", "up": "q4_K", "down": "q6_K"}

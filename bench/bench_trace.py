@@ -13,8 +13,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.testing.rows import rows
-from ggmlq.trace.judging import judge_parts
-from ggmlq.trace.operands import Part
+from ggmlq.trace.judging import Part, judge_parts
 
 SHAPES = {"attn_q": (4096, 4096), "attn_k": (1024, 4096), "ffn_up": (14336, 4096), "ffn_down": (4096, 14336)}
 LAYER = {"attn_q": 2, "attn_k": 2, "ffn_up": 2, "ffn_down": 1}  # how often in a layer

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.check.attention import Habits
-from ggmlq.check.nodes import Operands, as_judged, diagnosed, judge_node
+from ggmlq.check.nodes import Habits, Operands, as_judged, diagnosed, judge_node
 from ggmlq.errors import GGMLQError
 from ggmlq.faults import diagnose_node
 from ggmlq.faults.imitations import imitations

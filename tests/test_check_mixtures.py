@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import cases, mixtures
+from ggmlq.check import batches, cases
 from ggmlq.check.judge import by_expert
 from ggmlq.errors import GGMLQError
 
@@ -15,11 +15,11 @@ FORMAT = gq.formats["q4_0"]
 
 def mixture(routing="uniform", m=40, experts=(16, 4), **more):
     case = cases.Case(FORMAT, m, 8, 64, seed=5)
-    return mixtures.with_experts(case, experts, routing, **({"row_per_use": False} | more))
+    return batches.with_experts(case, experts, routing, **({"row_per_use": False} | more))
 
 
 def test_routings():
-    for routing in mixtures.ROUTINGS:
+    for routing in batches.ROUTINGS:
         case = mixture(routing)
         ids = case.ids()
         assert (ids.shape, ids.dtype) == ((40, 4), np.int32)
@@ -47,8 +47,8 @@ def test_what_a_case_says_repeats_it():
 
 
 def test_edges_give_every_expert_several_tiles():
-    for tiled in (mixtures.TILED, mixtures.TILED_ON_GPU):
-        case = mixtures.default_cases(gq.formats["q4_0"], 0, tiled=tiled)[-1]
+    for tiled in (batches.TILED, batches.TILED_ON_GPU):
+        case = batches.default_cases(gq.formats["q4_0"], 0, tiled=tiled)[-1]
         assert np.bincount(case.ids().reshape(-1), minlength=4).min() > 128
         assert case.n > 128
         assert case.experts == 4
@@ -56,27 +56,27 @@ def test_edges_give_every_expert_several_tiles():
 
 def test_cases_of_test_backend_ops():
     text = "MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=8,n_used=2,b={},m=512,n=129,k=256)"
-    case = mixtures.parse_backend_ops(text.format(1), 7)
+    case = batches.parse_mixture(text.format(1), 7)
     assert (case.m, case.n, case.k, case.experts, case.used, case.row_per_use) == (129, 512, 256, 8, 2, False)
-    assert mixtures.parse_backend_ops(text.format(0), 7).row_per_use
+    assert batches.parse_mixture(text.format(0), 7).row_per_use
     for wrong in (
         text.replace("n_used=2,", ""),
         text.replace("type_b=f32", "type_b=f16"),
         text.replace("=8", "=x"),
     ):
         with pytest.raises(GGMLQError, match="MUL_MAT_ID"):
-            mixtures.parse_backend_ops(wrong.format(1), 7)
+            batches.parse_mixture(wrong.format(1), 7)
 
 
 @pytest.mark.parametrize("text", ["8", "8/", "/2", "2/8", "8/0", "a/b", "8x2"])
 def test_experts_that_are_none(text):
     with pytest.raises(GGMLQError, match="8/"):
-        mixture(experts=mixtures.parse_experts(text))
+        mixture(experts=batches.parse_experts(text))
 
 
 def test_a_routing_that_is_none():
     with pytest.raises(GGMLQError, match="uniform, skewed"):
-        mixtures.parse_routing("even")
+        batches.parse_routing("even")
 
 
 def test_by_expert(fresh):
@@ -96,7 +96,7 @@ def test_files_that_are_no_case(tmp_path):
              "shape": case.lengths}  # fmt: skip
     path = tmp_path / "case.npz"
     np.savez(path, **whole)
-    assert mixtures.load(path).lengths == [16, 8, 64]
+    assert batches.load_mixture(path).lengths == [16, 8, 64]
     changes = {
         "ids": np.zeros((3, 4)),
         "raw": whole["raw"][:, :3],
@@ -107,4 +107,4 @@ def test_files_that_are_no_case(tmp_path):
     for name, wrong in changes.items():
         np.savez(path, **(whole | {name: wrong}))
         with pytest.raises(GGMLQError, match="--replay"):
-            mixtures.load(path)
+            batches.load_mixture(path)

@@ -9,13 +9,12 @@ import pytest
 from test_attention_named import judged
 
 import ggmlq as gq
-from ggmlq.check import mixtures
-from ggmlq.check.attention import Habits
+from ggmlq.check import batches
 from ggmlq.check.cases import Case
-from ggmlq.check.nodes import Operands, judge_node
+from ggmlq.check.nodes import Habits, Operands, judge_node
+from ggmlq.check.plan import Settings
 from ggmlq.check.run import run_case
-from ggmlq.check.running import Settings
-from ggmlq.llama.measurement import Measurement
+from ggmlq.llama.bridge import Measurement
 
 F = np.float32
 
@@ -58,7 +57,7 @@ def test_products_nearer_to_float64(name):
 
 
 def test_products_with_experts_nearer_to_float64():
-    case = mixtures.with_experts(
+    case = batches.with_experts(
         Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "uniform", row_per_use=False
     )
     assert run_case(Kernel(exact), case, Settings("CPU", "CPU")).verdict == "ok"

@@ -11,13 +11,13 @@ from test_diagnose import some
 import ggmlq as gq
 from ggmlq.check import report
 from ggmlq.check.cases import Case
-from ggmlq.check.contrast import contrasts
-from ggmlq.check.diagnosing import Diagnoser
 from ggmlq.check.judge import judge
 from ggmlq.check.outcome import Outcome
+from ggmlq.check.report import contrasts
+from ggmlq.check.run import Diagnoser
 from ggmlq.faults.blocks.operand import operand
+from ggmlq.llama.bridge import Measurement
 from ggmlq.llama.guards import UNWRITTEN
-from ggmlq.llama.measurement import Measurement
 
 
 def outcome(verdict="ok", shape=(9, 64, 1024), data="normal", name="q4_0", **more):

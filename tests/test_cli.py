@@ -15,8 +15,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import doctor
-from ggmlq.check.data import KINDS
-from ggmlq.check.mixtures import ROUTINGS
+from ggmlq.check.batches import ROUTINGS
+from ggmlq.check.cases import KINDS
 from ggmlq.cli import command_line, main
 from ggmlq.commands import completion, info, survey
 from ggmlq.commands._parser import GROUPS

@@ -10,8 +10,8 @@ import pytest
 import ggmlq as gq
 from ggmlq import reference
 from ggmlq.formats import FORMATS
+from ggmlq.reference.operands import quantize_runs
 from ggmlq.reference.rules import MMVQ
-from ggmlq.reference.runs import quantize_runs
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.rows import KINDS, rows
 

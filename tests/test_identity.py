@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.reference.identity import Planar, product
+from ggmlq.reference.multiply import Planar, product
 
 OFFSETS = ["q4_0", "q5_0", "q8_0", "q4_1", "q5_1", "q2_K", "q4_K", "q5_K", "q6_K", "iq4_nl", "mxfp4"]
 

@@ -14,7 +14,7 @@ from ggmlq.check.opcases import CASES
 from ggmlq.errors import GGMLQError
 from ggmlq.faults import NODES, diagnose_node
 from ggmlq.faults.imitations import MAKERS
-from ggmlq.llama.captured import Node
+from ggmlq.llama.program import Node
 from ggmlq.reference.nodes import NOT_COVERED, OPERATIONS, PRODUCTS, Number, freedoms
 from ggmlq.reference.nodes.number import LARGEST
 

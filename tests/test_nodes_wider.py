@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ggmlq import reference
-from ggmlq.check.opcontrast import contrasts
+from ggmlq.check.opreport import contrasts
 from ggmlq.faults import diagnose_node
 from ggmlq.llama.guards import GUARD, UNWRITTEN
 

@@ -11,9 +11,8 @@ import ggmlq as gq
 from ggmlq.reference.nodes import Number
 from ggmlq.testing.rows import rows
 from ggmlq.trace.fused import record_group
-from ggmlq.trace.fusion import groups_of
-from ggmlq.trace.groups import Group
-from ggmlq.trace.operands import Part, finite
+from ggmlq.trace.fusion import Group, groups_of
+from ggmlq.trace.judging import Part, finite
 
 
 class Graph:

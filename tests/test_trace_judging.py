@@ -14,13 +14,14 @@ from ggmlq.check import cases
 from ggmlq.cli import main
 from ggmlq.cpu import projection
 from ggmlq.cpu.attention import oracle as compiled_attention
-from ggmlq.llama.captured import Node
+from ggmlq.llama.program import Node
 from ggmlq.llama.structs import HIDDEN
-from ggmlq.reference.runs import quantize_runs, stored_scales
+from ggmlq.reference.operands import quantize_runs, stored_scales
 from ggmlq.testing.rows import rows
-from ggmlq.trace import attention, judging, nodes, report, verdicts
-from ggmlq.trace.operands import Part
-from ggmlq.trace.samples import slices_of
+from ggmlq.trace import judging, report, verdicts
+from ggmlq.trace import saved as saved_files
+from ggmlq.trace.judging import Part
+from ggmlq.trace.tracer import slices_of
 from ggmlq.trace.verdicts import Judge
 
 QUANTIZERS = {
@@ -151,7 +152,7 @@ def test_what_is_saved_is_diagnosed(fresh, tmp_path, capsys):
     y = (x @ (np.asarray(q) + 8 * q.blocks["d"].astype(np.float32).repeat(32, axis=1)).T).astype(np.float32)
     found = Judge({"w": q}, "all").record(product_node(y, x, q, "up/0 view"))
     assert found.fault == "offset-missing"
-    saved = report.save(tmp_path / "new", found)
+    saved = saved_files.save(tmp_path / "new", found)
     assert main(["diagnose", saved.saved]) == 1
     assert "offset-missing" in capsys.readouterr().out
     case = cases.load(Path(saved.saved))
@@ -160,7 +161,7 @@ def test_what_is_saved_is_diagnosed(fresh, tmp_path, capsys):
     assert "offset-missing" in report.summary([saved])
     (tmp_path / "file").touch()
     with pytest.raises(gq.GGMLQError, match="name another folder"):
-        report.save(tmp_path / "file", found)
+        saved_files.save(tmp_path / "file", found)
 
 
 # --- experts --------------------------------------------------------------------------------
@@ -252,8 +253,8 @@ def attention_node(fresh, *, cap=0.0, bias=0.0, sinks=False, wrong=0.0):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("how", [{}, {"cap": 5.0}, {"bias": 8.0}, {"sinks": True}], ids=str)
 def test_attention(how, compiled, fresh, monkeypatch):
-    monkeypatch.setattr(attention, "COMPILED", 0 if compiled else math.inf)
-    monkeypatch.setattr(attention, "ROWS", 1)
+    monkeypatch.setattr(verdicts, "LARGE", 0 if compiled else math.inf)
+    monkeypatch.setattr(verdicts, "ROWS", 1)
     record = Judge({}, "all").record(attention_node(fresh, **how))
     assert record.verdict == "ok", record.text
     assert record.arithmetic == "f32"
@@ -265,6 +266,17 @@ def test_attention(how, compiled, fresh, monkeypatch):
     assert record.worst["limit"] < 0.5
 
 
+def attended(q, k, v, mask, slope, sinks, scale):
+    """The attention of one stream, [heads, M, D], by NumPy."""
+    k, v = (one.repeat(len(q) // len(one), axis=0) for one in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if mask is not None:
+        scores = scores + slope[:, None, None] * mask.repeat(len(q) // len(mask), axis=0)
+    largest = np.maximum(scores.max(axis=-1, keepdims=True), sinks[:, None, None])
+    powers = np.exp(scores - largest)
+    return powers / (powers.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)) @ v
+
+
 def test_attention_both_ways_where_nothing_is_attended_to(fresh):
     """Rows without a key, and one that is no number, are the same compiled and not."""
     shapes = (4, 9, 32), (2, 17, 32), (2, 17, 48)
@@ -274,9 +286,9 @@ def test_attention_both_ways_where_nothing_is_attended_to(fresh):
     mask[0, 3] = -np.inf
     for sinks in (np.full(4, -np.inf), fresh.standard_normal(4)):
         for given in (mask, None):
-            operands = q, k, v, given, np.ones(4), sinks, 0.2, 0.0
+            operands = q, k, v, given, np.ones(4), sinks, 0.2
             with np.errstate(all="ignore"):
-                plain, made = attention._attend(*operands), compiled_attention.attend(*operands)
+                plain, made = attended(*operands), compiled_attention.attend(*operands, 0.0)
             known = np.isfinite(plain).all(axis=-1)
             assert known.any()
             assert (np.isfinite(made).all(axis=-1) == known).all()
@@ -402,7 +414,7 @@ def test_an_error_of_ours_is_a_record(fresh, monkeypatch):
     assert record.verdict == "not judged"
     assert "an error of ggmlq itself, not of the library: AttributeError: 'NoneType'" in record.text
     monkeypatch.undo()
-    monkeypatch.setattr(nodes, "diagnosed", lambda *args, **more: None.ndim)
+    monkeypatch.setattr(verdicts, "diagnosed", lambda *args, **more: None.ndim)
     record = Judge({}, "all").record(norm_node(fresh, wrong=True))
     assert (record.verdict, record.fault) == ("wrong", "unknown")
     assert "It was not diagnosed: an error of ggmlq itself" in record.text

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.dumps import Dump
 from ..base.text import short
 from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
-from ..formats import FORMATS, Format
-from . import data
+from ..formats import FORMATS, BlockFormat, Format
+from ..ops import quantize
+from ..testing.blocks import random_blocks
+from ..testing.rows import rows
 
 Axes = tuple[int, ...]
 Shapes = tuple[Axes, Axes, Axes | None]
@@ -82,16 +86,21 @@ class Case:
     def __str__(self) -> str:
         return f"{self.format.name} {self.shape} {self.data} seed {self.seed}"
 
+    @property
+    def rows(self) -> int:
+        """Rows of activations in all."""
+        return self.m
+
     def inputs(self) -> tuple[NDArray[np.float32], QuantArray]:
-        """Activations [M, K] and weights [N, K]."""
+        """Activations [rows, K], and weights [N, K] or several matrices of them."""
+        shape = tuple(self.lengths)
         if self.source is not None:
             saved = Dump(self.source)
             raw = np.ascontiguousarray(saved.array("raw"))
-            return saved.array("x"), QuantArray.from_bytes(raw, self.format, (self.n, self.k))
-        return (
-            data.activations(self.data, self.m, self.k, self.seed),
-            data.weights(self.format, self.data, self.n, self.k, self.seed),
-        )
+            return saved.array("x"), QuantArray.from_bytes(raw, self.format, shape)
+        x = activations(self.data, self.rows, self.k, self.seed)
+        w = weights(self.format, self.data, math.prod(shape[:-1]), self.k, self.seed)
+        return x, QuantArray.from_bytes(np.ascontiguousarray(w.raw), self.format, shape)
 
 
 MANY = 65537  # rows: a grid of a GPU has 65535 blocks along its second and third axis
@@ -115,7 +124,7 @@ def edges(fmt: Format, seed: int, group: int = 1) -> list[Case]:
         (9, 130, 3 * block), (63, 33, 3 * block), (64, 64, usual), (65, 65, odd),
     ]  # fmt: skip
     sizes = [(*shape, "normal") for shape in shapes]
-    for kind in data.KINDS:
+    for kind in KINDS:
         if kind != "normal":
             sizes += [(1, 65, odd, kind), (9, 33, usual, kind)]
     return [Case(fmt, m, -(-n // group) * group, k, kind, seed) for m, n, k, kind in sizes]
@@ -142,10 +151,10 @@ def parse_shapes(text: str) -> list[tuple[tuple[int, ...], Shape]]:
 
 def parse_data(text: str) -> list[str]:
     """Kinds of data from text such as ``normal,huge`` or ``all``."""
-    kinds = [word.strip() for word in text.split(",")] if text != "all" else list(data.KINDS)
+    kinds = [word.strip() for word in text.split(",")] if text != "all" else list(KINDS)
     for kind in kinds:
-        if kind not in data.KINDS:
-            raise UnsupportedError(f"--data {kind}: there is no such kind; choose of {', '.join(data.KINDS)}")
+        if kind not in KINDS:
+            raise UnsupportedError(f"--data {kind}: there is no such kind; choose of {', '.join(KINDS)}")
     return kinds
 
 
@@ -195,14 +204,14 @@ def load(path: Path) -> Case:
         kind = saved.text("data") if "data" in saved else "normal"
         seed = saved.number("seed") if "seed" in saved else 0
         x, raw = saved.layout("x"), saved.layout("raw")
-        if kind not in data.KINDS:
-            raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(data.KINDS)}")
+        if kind not in KINDS:
+            raise DumpError(f"{path}: data is {short(kind)}; it is one of {', '.join(KINDS)}")
         if x.dtype != np.float32 or raw.dtype != np.uint8 or (len(x.shape), len(raw.shape)) != (2, 2):
             raise DumpError(
                 f"{path}: x is {x.dtype} of {x.shape} and raw {raw.dtype} of {raw.shape}; they are float32 "
                 "[M, K] and uint8 [N, bytes of a row]"
             )
-        case = Case(fmt, *_sizes(x.shape, raw.shape), kind, seed, path)
+        case = Case(fmt, x.shape[0], raw.shape[0], x.shape[1], kind, seed, path)
         if raw.shape[1] != (row := fmt.row_bytes(case.k)):
             raise DumpError(f"{path}: rows of raw have {raw.shape[1]} bytes, and {case.k} elements {row}")
         if saved.lengths("shape") != (case.n, case.k):
@@ -212,5 +221,67 @@ def load(path: Path) -> Case:
         raise DumpError(f"--replay {path}: not a case that `ggmlq check --save` wrote: {error}") from error
 
 
-def _sizes(x: tuple[int, ...], raw: tuple[int, ...]) -> Shape:
-    return x[0], raw[0], x[1]
+# --- activations and weights by kind, the same for the same seed ----------------------------------
+#
+# Each kind exposes one mistake: a sum that is left out, a scale that becomes zero or infinite as a
+# half, a result whose size hides the error in its neighbour.
+
+Rows = NDArray[np.float32]
+
+
+def _scaled(low: int, high: int) -> Callable[[Generator, Rows], Rows]:
+    """A function that multiplies each row by a power of two; exponents are spread evenly over low … high."""
+
+    def scale(rng: Generator, x: Rows) -> Rows:
+        powers = rng.permutation(np.linspace(low, high, len(x) + 2)[1:-1])
+        scaled: Rows = (x * np.exp2(powers)[:, None]).astype(np.float32)
+        return scaled
+
+    return scale
+
+
+def _some_zero(rng: Generator, x: Rows) -> Rows:
+    """Set every other row to zero, and some runs of 32 in the other rows."""
+    x[1::2] = 0
+    for start in range(32, x.shape[1], 96):
+        x[:, start : start + 32] = 0
+    return x
+
+
+def _outliers(rng: Generator, x: Rows) -> Rows:
+    """Multiply one column in a hundred by a hundred: language models have such outliers."""
+    x[:, rng.random(x.shape[1]) < 0.01] *= 100
+    return x
+
+
+def _same(rng: Generator, x: Rows) -> Rows:
+    return x
+
+
+# Kind of activations: rows to begin with, and what is done to them.
+KINDS: dict[str, tuple[str, Callable[[Generator, Rows], Rows]]] = {
+    "normal": ("normal", _same),
+    "uniform": ("uniform", _same),
+    "zero": ("normal", _some_zero),
+    "constant": ("constant", _same),  # sums are large: offsets and minima must cancel
+    "huge": ("normal", _scaled(8, 30)),  # block sums, then scales, overflow as halves
+    "tiny": ("normal", _scaled(-30, -2)),  # scales become subnormal halves, then zero
+    "outliers": ("normal", _outliers),
+}
+
+
+def activations(kind: str, m: int, k: int, seed: int) -> Rows:
+    """Activations [m, k] of a kind."""
+    first, then = KINDS[kind]
+    return then(np.random.default_rng([seed, 1]), rows(first, m, k, seed))
+
+
+def weights(fmt: Format, kind: str, n: int, k: int, seed: int) -> QuantArray:
+    """Weights [n, k]: encoded floats, or random bytes with sane scales where NumPy cannot encode."""
+    if isinstance(fmt, BlockFormat) and fmt.pack is None:
+        blocks = random_blocks(fmt, n, k // fmt.block_size, seed + 1)
+        return QuantArray.from_bytes(np.ascontiguousarray(blocks).view(np.uint8), fmt, (n, k))
+    values = rows("heavy_tails" if kind == "outliers" else "normal", n, k, seed + 1)
+    if kind == "zero":
+        values[1::3] = 0
+    return quantize(values, fmt)

@@ -147,25 +147,25 @@ def _program(
 
 def _rows(s: Sketch, op: str, m: int) -> Tensor:
     if op == "FLASH_ATTN_EXT":
-        return s.call("permute", "tiiii", s.leaf(WIDTH, HEADS, m), 0, 2, 1, 3)
+        return s.call("permute", s.leaf(WIDTH, HEADS, m), 0, 2, 1, 3)
     return s.leaf(LENGTH, 1, m) if op == "MUL_MAT_ID" else s.leaf(LENGTH, m)
 
 
 def _call(s: Sketch, op: str, kind: str, x: Tensor, m: int) -> None:
     if op == "MUL_MAT":
-        s.call("mul_mat", "tt", s.leaf(LENGTH, WEIGHTS, type=kind), x)
+        s.call("mul_mat", s.leaf(LENGTH, WEIGHTS, type=kind), x)
     elif op == "MUL_MAT_ID":
         weights = s.leaf(LENGTH, WEIGHTS, EXPERTS, type=kind)
-        s.call("mul_mat_id", "ttt", weights, x, s.leaf(USED, m, type="i32"))
+        s.call("mul_mat_id", weights, x, s.leaf(USED, m, type="i32"))
     elif op == "FLASH_ATTN_EXT":
         k, v = (s.leaf(WIDTH, CACHE, HEADS, type=kind) for _ in "kv")
-        s.call("flash_attn_ext", "ttttfff", x, k, v, None, WIDTH**-0.5, 0.0, 0.0)
+        s.call("flash_attn_ext", x, k, v, None, WIDTH**-0.5, 0.0, 0.0)
     elif op == "ADD":
-        s.call("add", "tt", x, s.leaf(LENGTH))
+        s.call("add", x, s.leaf(LENGTH))
     elif op in ("RMS_NORM", "NORM"):
-        s.call(op.lower(), "tf", x, 1e-6)
+        s.call(op.lower(), x, 1e-6)
     else:
-        s.call(op.lower(), "t", x)
+        s.call(op.lower(), x)
 
 
 def _arrays(leaves: Sequence[Any], x: Rows, op: str, kind: str, seed: int) -> list[NDArray[Any]]:

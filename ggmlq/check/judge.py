@@ -8,17 +8,19 @@ would not see small rows beside a large one.
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import reference
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..errors import UnsupportedError
-from .elements import distance, energy_of, measure
+from ..errors import GGMLQError, UnsupportedError
 
 # How close a right kernel comes to its arithmetic (docs/arithmetic.md): nearer than this is a fit.
 FIT = {
@@ -81,7 +83,9 @@ def judge(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str], written: An
             these = measure(y, x, q, arithmetic, energy)
         except UnsupportedError:  # no program multiplies this type so
             continue
-        if these.loose and not _may_be_loose(arithmetic, arithmetics[0], len(x)):
+        # A loose limit may count in the likeliest arithmetic, and in CUDA's two from two rows up.
+        of_cuda = len(x) > 1 and {arithmetic, arithmetics[0]} == set(ON_CUDA)
+        if these.loose and arithmetic != arithmetics[0] and not of_cuda:
             continue
         out = these.out if written is None else these.out & written
         judgement = Judgement(arithmetic, these.distance, from_exact, int(np.count_nonzero(out)))
@@ -121,13 +125,163 @@ def by_expert(y: Any, x: Any, q: QuantArray, ids: Any, arithmetics: Sequence[str
     return Judgement(judgements[0].arithmetic, distance, from_exact, sum(one.out for one in judgements))
 
 
-def _may_be_loose(arithmetic: str, first: str, m: int) -> bool:
-    """True where a loose limit may count: in the likeliest arithmetic, and in CUDA's two from two rows up."""
-    return arithmetic == first or (m > 1 and {arithmetic, first} == set(ON_CUDA))
-
-
 def _explains_more(candidate: Judgement, best: Judgement) -> bool:
     """True where a less likely arithmetic leaves less than half as many errors, or is ten times nearer."""
     if 2 * candidate.out < best.out:
         return True
     return candidate.out <= best.out and 10 * candidate.distance < best.distance
+
+
+# --- one arithmetic against one result, with a limit for each element -----------------------------
+
+Wide = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+# Where an arithmetic gives no bound (sums in halves, order unknown): six times an NMSE of 1e-4. Such sums are
+# steps of the smallest half apart, and beyond the largest one infinite, or no number.
+LOOSE = 0.06
+LARGEST_HALF, SMALLEST_HALF = 65504.0, 2.0**-24
+PARTIAL = 4  # a partial sum may be so many times what the whole is expected to be
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements [M, N] of one result, each with its expected value and its limit."""
+
+    y: Wide
+    expected: Wide
+    limit: Wide
+    loose: bool  # the limit is no bound of this arithmetic
+    energy: Wide
+
+    @property
+    def out(self) -> Mask:
+        """Elements that are out of bound, or finite where they should not be, or the reverse."""
+        with np.errstate(invalid="ignore"):
+            inside = (np.abs(self.y - self.expected) <= self.limit) | np.isposinf(self.limit)
+        finite = np.isfinite(self.expected) & ~np.isnan(self.limit)
+        mask: Mask = np.where(finite, ~inside, np.isfinite(self.y))
+        return mask
+
+    @property
+    def excess(self) -> Wide:
+        """The error in units of its limit; infinite where an element is out in another way."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.abs(self.y - self.expected) / self.limit
+        ratio = np.where(np.isnan(ratio), 0.0, ratio)
+        return np.where(self.out & ~(ratio > 1), np.inf, np.where(self.out, ratio, np.minimum(ratio, 1.0)))
+
+    @property
+    def distance(self) -> float:
+        """The distance from the arithmetic, in the worst row of weights."""
+        return distance(self.y, self.expected, self.energy)
+
+
+def measure(y: NDArray[Any], x: Any, q: QuantArray, arithmetic: str, energy: Wide | None = None) -> Elements:
+    """Judge y [M, N] of x [M, K] and q [N, K]; an UnsupportedError where no program multiplies so."""
+    expected = reference.linear(x, q, arithmetic)
+    limit = reference.bound(x, q, arithmetic)
+    energy = energy_of(x, q) if energy is None else energy
+    loose = bool(np.isposinf(limit).any())
+    if loose:
+        limit = np.where(np.isposinf(limit), _loose_limit(expected, energy, q, arithmetic), limit)
+    return Elements(np.asarray(y, np.float64), expected, limit, loose, energy)
+
+
+def _loose_limit(expected: Wide, energy: Wide, q: QuantArray, arithmetic: str) -> Wide:
+    """The limit where an arithmetic gives no bound; infinite where sums of halves may overflow."""
+    typical = np.sqrt(energy)
+    limit = LOOSE * typical
+    if reference.rule(q.format, arithmetic).floats != "f16":
+        return limit
+    overflows = np.abs(expected) + PARTIAL * typical > LARGEST_HALF
+    return np.where(overflows, np.inf, limit + np.sqrt(q.shape[1]) * SMALLEST_HALF)
+
+
+def energy_of(x: NDArray[Any], q: QuantArray) -> Wide:
+    """The expected square of a product of such lengths with random signs: ‖x‖²·‖w‖²/K, [M, N]."""
+    w = q.dequantize(np.float64)
+    squares = np.sum(np.asarray(x, np.float64) ** 2, axis=1)
+    return np.asarray(squares[:, None] * np.sum(w**2, axis=1) / q.shape[1])
+
+
+def distance(y: NDArray[Any], expected: Wide, energy: Wide) -> float:
+    """The distance in the worst row of weights, over elements that are finite in both; NaN without any."""
+    finite = np.isfinite(y) & np.isfinite(expected)
+    if not finite.any():
+        return math.nan
+    difference = np.subtract(y, expected, where=finite, out=np.zeros_like(expected))
+    error = np.sum(difference**2, axis=0)
+    total = np.sum(np.where(finite, energy, 0), axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.where(error == 0, 0.0, error / total).max())
+
+
+# --- results that are nearer to float64 than a known arithmetic: nobody may call them wrong -------
+#
+# A mistake on top of an arithmetic moves a result away from exact values. So where all errors together are
+# far smaller than the arithmetic's own, and none is larger than its usual ones, the kernel is more exact.
+
+OTHER = "other"  # the name of an arithmetic that is not known
+SHARE = 0.5  # of an arithmetic's squared error, that a nearer result has at most
+EIGHT_BITS = 1e-5  # the usual squared error of 8-bit codes, where an arithmetic overflows everywhere
+LUCK = 24.0  # by the length of a group: how far the few errors of a short one may lie above the usual
+
+
+def is_nearer(y: NDArray[Any], known: Wide, exact: Wide, sizes: Wide, axis: int) -> bool:
+    """True where y is nearer to exact values than a known arithmetic is, in each group along an axis too.
+
+    ``sizes``: the square that each element is expected to have, by which the usual error is measured.
+    """
+    here = np.isfinite(exact)
+    if not np.array_equal(np.isfinite(y), here):
+        return False
+    here = here & np.isfinite(known)
+    with np.errstate(all="ignore"):
+        theirs, ours = (np.where(here, (one - exact) ** 2, 0.0) for one in (known, y))
+        beyond = np.where(~here & np.isfinite(exact), (y - exact) ** 2, 0.0)  # where it overflows
+        size = np.where(np.isfinite(exact), sizes, 0.0).sum(axis=axis)
+        a, b = theirs.sum(axis=axis), ours.sum(axis=axis)
+        counted = here.all(axis=axis) & (size > 0)
+        usual = np.median((a / size)[counted]) if counted.any() else EIGHT_BITS
+        most = np.maximum(a, usual * size * (1 + LUCK / y.shape[axis]))
+    return bool(b.sum() <= SHARE * a.sum() and (b + beyond.sum(axis=axis) <= most).all())
+
+
+def product_is_nearer(y: Any, x: Any, q: QuantArray, arithmetics: Sequence[str]) -> bool:
+    """True where a product y [M, N] of x [M, K] and q [N, K] is so for each row of weights.
+
+    It is compared with the first of these arithmetics in which such weights are multiplied at all.
+    """
+    for name in arithmetics:
+        if reference.ONE_TYPE.get(name, q.format.name) != q.format.name:
+            continue
+        try:
+            known = reference.linear(x, q, name)
+        except UnsupportedError:
+            continue
+        exact = reference.linear(x, q, "exact")
+        return is_nearer(np.asarray(y, np.float64), known, exact, energy_of(x, q), 0)
+    return False
+
+
+# --- the reason why a case has no verdict ---------------------------------------------------------
+
+
+def for_json(value: float | None) -> float | None:
+    """The value for JSON, which has neither NaN nor infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def reason(error: Exception) -> str:
+    """The message of an error; of one that ggmlq does not raise on purpose also its kind and its place."""
+    if isinstance(error, GGMLQError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return f"this machine has too little memory: {error}"
+    words = (str(error).strip().splitlines() or [""])[-1]
+    frames = [f"{Path(f.filename).name}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+    return (
+        f"an error of ggmlq itself, not of the library: {type(error).__name__}: {words} "
+        f"({' '.join(frames[-1:])}); please report it"
+    )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..errors import UnsupportedError
+from ..base.indices import evenly_spaced
+from ..base.writing import write_whole
+from ..errors import GGMLQError, UnsupportedError
 from ..faults import Diagnosis, diagnose_node
-from ..llama.captured import DTYPES, Node, original, source_name
+from ..formats import FORMATS
+from ..llama.program import DTYPES, NAMES, Node, original, source_name
 from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
-from .attention import Habits, followed, ways
-from .nearness import OTHER, is_nearer
+from .judge import OTHER, is_nearer
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
@@ -206,7 +210,8 @@ def _judged(these: Operands) -> NodeVerdict:
     for start, part in slabs(these):
         result = node(part.op, part.inputs, part.params)
         excess = result.excess(part.y)
-        if _has_nan(part) and excess.shape == result.value.shape:
+        floats = [a for a in part.inputs if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
+        if excess.shape == result.value.shape and any(bool(np.isnan(source).any()) for source in floats):
             # A node before this one gave NaN; what is made of it is nobody's promise.
             excess = np.where(np.isnan(result.value), 0.0, excess)
         if not excess.size:
@@ -220,12 +225,6 @@ def _judged(these: Operands) -> NodeVerdict:
         a, b = _distance(result, part.y)
         error, size = error + a, size + b
     return NodeVerdict(how, judged, out, max(share, 0.0), error / size if size else 0.0, worst)
-
-
-def _has_nan(part: Operands) -> bool:
-    """True where a source of numbers holds NaN."""
-    arrays = [source for source in part.inputs if isinstance(source, np.ndarray)]
-    return any(bool(np.isnan(source).any()) for source in arrays if source.dtype.kind == "f")
 
 
 def _distance(result: Result, y: NDArray[Any]) -> tuple[float, float]:
@@ -290,3 +289,148 @@ def _diagnosed(these: Operands, quick: bool) -> Diagnosis:
 
 def _is_wrong(part: Operands) -> bool:
     return bool(node(part.op, part.inputs, part.params).wrong(part.y).any())
+
+
+# --- arithmetics in which a library may have computed an attention, the likely ones first ---------
+
+ON_CPU = ("ggml-cpu-attention", "f32")
+IN_LANES = "ggml-cpu-attention-fp16"  # another one where rows fill the lanes of halves of AVX512-FP16
+LANES = 128
+ON_CUDA = ("ggml-cuda-vec", "ggml-cuda-mma")
+TILED = 64  # rows from which llama.cpp's code for CPUs computes in tiles, in float32
+SPLIT = 512  # positions from which its threads share those of one row
+TELLING = 48  # positions that tell arithmetics from each other
+LENGTHY = 1 << 21  # elements of a result times positions, for which sums of halves are followed in one node
+MOST = 1 << 24  # the same of one row, beyond which none is
+USUAL = (2, 4, 8, 16)  # numbers of threads
+MANY = 8  # threads up to which fewer may have come than were wanted
+FEW = 2  # rows up to which CUDA takes the vec kernel, for keys in blocks
+Kinds = tuple[str, str]  # types of keys and values
+Key = tuple[str, str, bool]  # these, and True where rows fill those lanes
+
+
+@dataclass(frozen=True)
+class Way:
+    """One arithmetic to try on an attention."""
+
+    name: str
+    kinds: Kinds
+    parts: int = 1  # of the positions, which a program added up apart
+    rows: NDArray[np.intp] | None = None  # of the queries, that are judged; None: all
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the oracle."""
+        return {"arithmetic": self.name, "kinds": self.kinds, "parts": self.parts}
+
+
+class Habits:
+    """Kinds of keys and values whose attention a library has computed in a known arithmetic.
+
+    It is held to that: another result is wrong, even within the bound of kernels that are not known.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[Key, set[str]] = {}
+        self._parts = 1
+
+    def names(self, inputs: list[Any], kinds: Kinds) -> set[str]:
+        """The arithmetics in which such attention was computed before."""
+        return self._names.get((*kinds, _is_wide(inputs)), set())
+
+    def learn(self, inputs: list[Any], way: Way, on_cpu: bool) -> None:
+        """Note an attention that fits a known arithmetic; on a GPU kernels differ by shape too much."""
+        if on_cpu and inputs[1].shape[-2] >= TELLING:
+            self._names.setdefault((*way.kinds, _is_wide(inputs)), set()).add(way.name)
+        if way.parts > 1:
+            self._parts = way.parts
+
+    def parts(self, threads: int | None) -> list[int]:
+        """Numbers of parts to try, into which threads may have divided positions; None: it is not known."""
+        every = {1, self._parts, *(range(2, min(threads, MANY) + 1) if threads else USUAL), threads or 1}
+        return sorted(every, key=lambda n: (n != self._parts, -n))
+
+
+def _is_wide(inputs: list[Any]) -> bool:
+    return bool(max(inputs[0].shape[-1], inputs[2].shape[-1]) >= LANES)
+
+
+def followed(inputs: list[Any]) -> NDArray[np.intp] | None:
+    """The rows of queries whose sums of halves are followed; None: all."""
+    rows, work = inputs[0].shape[-2], max(_work(inputs), 1)
+    return None if work * rows <= LENGTHY else evenly_spaced(rows, max(1, LENGTHY // work))
+
+
+def _work(inputs: list[Any]) -> int:
+    """Weighted values of one row."""
+    return int(math.prod(inputs[0].shape[:-2]) * inputs[2].shape[-1] * inputs[1].shape[-2])
+
+
+def ways(
+    inputs: list[Any], kinds: Kinds, on_cpu: bool, habits: Habits, threads: int | None, named: str = ""
+) -> tuple[list[Way], bool]:
+    """Parameters of the oracle for each arithmetic to try, and True where these are all that are known.
+
+    They are not where one would cost too much, or depends on a number of threads that is not known.
+    ``named``: of this arithmetic alone.
+    """
+    rows, positions = inputs[0].shape[-2], inputs[1].shape[-2]
+    order: tuple[str, ...] = ON_CPU if on_cpu else ON_CUDA if rows <= FEW else ON_CUDA[::-1]
+    if on_cpu and rows >= TILED and kinds[0] == kinds[1] and not isinstance(inputs[1], QuantArray):
+        order = ON_CPU[::-1]
+    if on_cpu and "f16" in kinds and _is_wide(inputs):
+        order = (*order, IN_LANES)
+    halves = kinds[1] == "f16"
+    costly = halves and not named and _work(inputs) > MOST
+    some = None if named else followed(inputs)
+    shared = halves and rows == 1 and positions >= SPLIT
+    every: list[Way] = []
+    for name in (named,) if named else order:
+        if name.startswith("ggml-cpu") and halves:
+            parts = habits.parts(threads) if shared else [1]
+            every += [] if costly else [Way(name, kinds, n, some) for n in parts]
+        else:
+            every.append(Way(name, kinds))
+    return every, not costly and not (shared and threads is None)
+
+
+# --- lines for test-backend-ops --test-file, llama.cpp's own test, which replays nodes ------------
+#
+# A line has the numbers of the operation and its type, lengths, parameters, sources with their lengths and
+# strides, and a name. The number of an operation is that of the library which computed the node.
+
+MOST_SOURCES = 10
+
+
+def node_line(node: Node, name: str = "") -> str | None:
+    """The line of a node; None where the format cannot say it.
+
+    These are nodes with a source left out in the middle, and SET_ROWS, to whose result the test gives fresh
+    memory with anything in its other rows.
+    """
+    if node.op == "SET_ROWS":
+        return None
+    named = NAMES.get(node.op)
+    count = len(named) if named else MOST_SOURCES
+    sources = [node.tensors.get(source_name(node.op, i)) for i in range(count)]
+    while sources and sources[-1] is None:
+        sources.pop()
+    y = node.tensors["y"]
+    if "number" not in y or any(source is None for source in sources):
+        return None
+    numbers = [y["number"], FORMATS[y["type"]].id, *y["ne"], len(node.words), *node.words, len(sources)]
+    for source in sources:
+        assert source is not None
+        numbers += [FORMATS[source["type"]].id, *source["ne"], *source["nb"]]
+    label = "".join(c if c.isalnum() or c in "_-." else "_" for c in name or node.name)
+    return " ".join(map(str, [*numbers, label or "-"]))
+
+
+def write_lines(path: Path, lines: Iterable[str | None]) -> int:
+    """Write each line once, and return how many there are."""
+    unique = list(dict.fromkeys(line for line in lines if line))
+    try:
+        write_whole(path, "".join(f"{line}\n" for line in unique))
+    except OSError as error:
+        raise GGMLQError(f"--test-file {path}: {error.strerror}; name another file") from error
+    return len(unique)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 from ..base.text import count, printable, table
 from ..reference.nodes import OPERATIONS
 from .nodes import ATTENTION
 from .opcases import CASES
-from .opcontrast import contrasts
-from .ops import DIAGNOSED, OpOutcome
+from .ops import DIAGNOSED, OpOutcome, Traits
 from .outcome import IDLE
 
 NAMES = 24  # of further wrong cases that a line lists
@@ -127,3 +128,55 @@ def last_sentence(outcomes: Sequence[OpOutcome]) -> str:
 
 def _ops(outcomes: Sequence[OpOutcome]) -> str:
     return ", ".join(dict.fromkeys(o.op for o in outcomes))
+
+
+# --- traits that all wrong cases of an operation have, and no right one ---------------------------
+
+MULTIPLES = (64, 32, 16, 8, 4)
+ENOUGH = 2  # wrong cases, and right ones, that a sentence needs
+MOST_SENTENCES = 1  # on an operation
+Holds = Callable[[Traits], bool]
+
+
+def contrasts(wrong: Sequence[Traits], right: Sequence[Traits]) -> list[str]:
+    """Sentences that hold for all wrong cases and for no right one."""
+    if len(wrong) < ENOUGH or len(right) < ENOUGH:
+        return []
+    every = (
+        text for text, holds in _sentences(wrong, right)
+        if all(map(holds, wrong)) and not any(map(holds, right))
+    )  # fmt: skip
+    return list(islice(every, MOST_SENTENCES))
+
+
+def _sentences(wrong: Sequence[Traits], right: Sequence[Traits]) -> Iterator[tuple[str, Holds]]:
+    """All that might separate the cases, the plainest first."""
+    names = [name for name in wrong[0] if all(name in facts for facts in (*wrong, *right))]
+    yield "wrong only with several threads", lambda facts: facts["threads"] > 1
+    for name in names:
+        value = wrong[0][name]
+        if name.startswith("gaps"):
+            yield f"wrong only with {name}", _equal(name, True)
+        elif name.startswith("type"):
+            yield f"wrong only where the {name} is {value}", _equal(name, value)
+    for name in ("threads", *names):
+        if name.startswith(("ne", "threads")):
+            yield from _lengths(name, [facts[name] for facts in right])
+
+
+def _equal(name: str, value: Any) -> Holds:
+    return lambda facts: bool(facts[name] == value)
+
+
+def _no_multiple(name: str, step: int) -> Holds:
+    return lambda facts: facts[name] % step != 0
+
+
+def _lengths(name: str, right: Sequence[int]) -> Iterator[tuple[str, Holds]]:
+    low, high = min(right), max(right)
+    samples = ", ".join(map(str, sorted(set(right))[:4]))
+    for step in MULTIPLES:
+        text = f"right where {name} is a multiple of {step} ({samples}), wrong elsewhere"
+        yield text, _no_multiple(name, step)
+    yield f"right up to {name} = {high}, wrong above", lambda facts: facts[name] > high
+    yield f"right from {name} = {low} on, wrong below", lambda facts: facts[name] < low

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,26 +14,61 @@ from numpy.typing import NDArray
 from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
 from ..faults import NODES
 from ..llama import Bridge
-from ..llama.program import Ran
+from ..llama.program import Node, Ran
 from ..reference.nodes import NOT_COVERED, PRODUCTS
-from .attention import Habits
-from .nodes import ATTENTION, NodeVerdict, Operands, diagnosed, judge_node, operands, sentence
-from .opcases import CASES
-from .opcases_large import LARGE, free, needs
-from .opcontrast import Traits, traits
+from .judge import reason
+from .nodes import (
+    ATTENTION,
+    Habits,
+    NodeVerdict,
+    Operands,
+    diagnosed,
+    judge_node,
+    node_line,
+    operands,
+    sentence,
+)
+from .opcases import CASES, LARGE
 from .sketch import OpCase
-from .testfile import node_line
-from .unjudged import reason
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
 FAILURES = 3  # deaths of the library at one operation, after which its other cases are left
+MEMORY = Path("/proc/meminfo")
 SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
 DIAGNOSED = 3  # wrong cases of an operation that are diagnosed
 REFUSED = ("GGML_ASSERT(", ": fatal error")  # in the last words of a library: it does not take such tensors
 
 
 Judged = dict[bytes, NodeVerdict]  # by the bytes of a result
+Traits = dict[str, Any]  # of a case, by a name in words
+WORDS = {
+    "s0": "the first source", "s1": "the second source", "s2": "the third source", "q": "queries",
+    "k": "keys", "v": "values", "m": "the mask", "y": "the result",
+}  # fmt: skip
+
+
+def traits(node: Node, threads: int) -> Traits:
+    """Lengths, types and gaps of a node's operands."""
+    facts: Traits = {"threads": threads}
+    for name, tensor in node.tensors.items():
+        of = WORDS.get(name, name)
+        for axis, length in enumerate(tensor["ne"]):
+            facts[f"ne{axis} of {of}"] = length
+        facts[f"type of {of}"] = tensor["type"]
+        facts[f"gaps in {of}"] = _has_gaps(tensor)
+    return facts
+
+
+def _has_gaps(tensor: dict[str, Any]) -> bool:
+    """True where elements do not lie one behind the other in their order."""
+    block = tensor.get("block", 1)
+    dense = tensor["nb"][0] * (tensor["ne"][0] // block)
+    for length, stride in list(zip(tensor["ne"], tensor["nb"], strict=True))[1:]:
+        if length > 1 and stride != dense:
+            return True
+        dense *= length
+    return False
 
 
 @dataclass(frozen=True)
@@ -189,7 +225,7 @@ class Trial:
         """The outcome with some number of threads; an error of ours is one, too."""
         if self._same is not None:
             return replace(self._same, threads=threads), None
-        case, is_small = self._case, needs(self._case) < SMALL
+        case, is_small = self._case, self._case.needs < SMALL
         try:
             if self._arrays is None and is_small:
                 self._arrays = case.arrays()
@@ -229,8 +265,8 @@ def judged_case(
     data, if that was made before.
     """
     room = free()
-    if room is not None and needs(case) > room:
-        text = f"it takes {needs(case) / 2**30:.0f} GiB of memory, {room / 2**30:.0f} GiB are free"
+    if room is not None and case.needs > room:
+        text = f"it takes {case.needs / 2**30:.0f} GiB of memory, {room / 2**30:.0f} GiB are free"
         return _of(case, threads, "not run", text), None
     try:
         data = case.arrays() if arrays is None else arrays
@@ -247,6 +283,16 @@ def judged_case(
     except GGMLQError as error:
         return _of(case, threads, "not run", str(error)), None
     return _judged(how, case, threads, ran, these, {} if judged is None else judged)
+
+
+def free() -> int | None:
+    """Bytes of memory that are free, where the system says."""
+    if not MEMORY.exists():
+        return None
+    for line in MEMORY.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return None
 
 
 def _died(how: How, case: OpCase, threads: int, error: LibraryFailedError) -> OpOutcome:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from ..llama.guards import Stray
 from .cases import Case
+from .judge import for_json
 
 Verdict = Literal["ok", "wrong", "differs", "failed", "not run", "not judged"]
 BAD = ("wrong", "differs", "failed")
@@ -63,11 +64,11 @@ class Outcome:
             "type": case.format.name, "m": case.m, "n": case.n, "k": case.k, "data": case.data,
             "seed": case.seed, **case.json_facts, "verdict": self.verdict,
             "arithmetic": self.arithmetic or None,
-            "nmse": _number(self.distance), "nmse_exact": _number(self.from_exact),
+            "nmse": for_json(self.distance), "nmse_exact": for_json(self.from_exact),
             "out_of_bound": self.out, "unequal": self.unequal, "unwritten": self.unwritten,
             "leaked": self.leaked, "strays": [asdict(stray) for stray in self.strays], "forced": self.forced,
             "threads": self.threads, "layout": self.layout or None, "buffer": self.buffer or None,
-            "seconds": _number(self.seconds), "fault": self.fault or None, "text": self.text or None,
+            "seconds": for_json(self.seconds), "fault": self.fault or None, "text": self.text or None,
             "saved": self.saved or None, "again": self.repeat_options,
         }  # fmt: skip
 
@@ -76,8 +77,3 @@ def verdicts_of(outcomes: Iterable[Outcome]) -> list[Verdict]:
     """The verdicts that a table counts: all but an error of ours, which stands there where it happened."""
     there = {outcome.verdict for outcome in outcomes}
     return [one for one in get_args(Verdict) if one != "not judged" or one in there]
-
-
-def _number(value: float) -> float | None:
-    """The value for JSON, which has neither NaN nor infinity."""
-    return value if math.isfinite(value) else None

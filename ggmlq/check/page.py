@@ -9,7 +9,7 @@ from ..pages import Code, Column, Figures, Grid, Page, Section, Shade, Table, Te
 from ..pages.blocks import Block, Cell
 from .judge import FIT
 from .outcome import IDLE, Outcome, verdicts_of
-from .report import reasons, votes
+from .report import by_type, reasons
 
 MOST = 2000  # rows of a table: a browser stays quick
 SPAN = (0.01, 1.0)  # parts of the distance that fits: colours begin at the first and end at the second
@@ -98,16 +98,11 @@ def _shade(outcome: Outcome, level: int | None) -> Shade:
 
 
 def _table(names: Sequence[str], outcomes: Sequence[Outcome]) -> Table:
-    rows, verdicts = list[list[Cell]](), verdicts_of(outcomes)
-    for name in names:
-        cases = [o for o in outcomes if o.case.format.name == name]
-        arithmetics = ", ".join(dict.fromkeys(o.arithmetic for o in cases if o.arithmetic)) or "–"
-        worst, exact = (
-            max((d for d in distances if not math.isnan(d)), default=math.nan)
-            for distances in ([o.distance for o in cases], [o.from_exact for o in cases])
-        )
-        counts: list[Cell] = [sum(o.verdict == verdict for o in cases) for verdict in verdicts]
-        rows.append([name, *counts, arithmetics, _figure(worst), _figure(exact), votes(cases)])
+    verdicts = verdicts_of(outcomes)
+    rows: list[list[Cell]] = [
+        [name, *counts, used or "–", _figure(worst), _figure(exact), faults]
+        for name, counts, used, worst, exact, faults in by_type(outcomes, names)
+    ]
     columns = [Column("type"), *(Column(verdict, number=True) for verdict in verdicts), Column("arithmetic"),
                Column("worst NMSE", number=True), Column("to exact", number=True),
                Column("faults")]  # fmt: skip

@@ -6,14 +6,85 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.array import QuantArray
+from ..base.text import count
 from ..formats import Format
-from ..llama import Bridge, Device
-from . import mixtures
-from .batches import in_batches
+from ..llama import Bridge, Device, Measurement
+from . import batches
+from .batches import Batch, Mixture, in_batches
 from .cases import Case, edges
-from .mixtures import Mixture
-from .running import Settings
+
+# --- one product on a library ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a run that all its cases share."""
+
+    device: str
+    backend: str  # of the device; it decides which arithmetic is tried first
+    threads: int = 1
+    repack: bool | str = False
+    repeats: int = 3
+    time_runs: int = 0
+    arithmetic: str | None = None  # what the kernels claim
+
+
+@dataclass(frozen=True)
+class Product:
+    """The operands of a case beside the library that multiplies them; rows of all batches are one matrix."""
+
+    bridge: Bridge
+    case: Case
+    x: NDArray[np.float32]
+    q: QuantArray
+    ids: NDArray[np.int32] | None
+    how: Settings
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The operands as a saved case holds them."""
+        operands = {"x": self.x, "raw": self.q.raw}
+        if self.ids is not None:
+            operands["ids"] = self.ids
+        if isinstance(self.case, Batch):
+            operands |= {name: np.array(counts) for name, counts in self.case.json_facts.items()}
+        return operands
+
+    def run(self) -> Measurement:
+        """The product itself, repeated and timed as the settings say; results of batches as rows."""
+        how, case, ids = self.how, self.case, self.ids
+        x, q = self.x, self.q
+        batched = isinstance(case, Batch)
+        if isinstance(case, Batch):
+            (x, q), ids = case.axes(x, q), None
+        result = self.bridge.measure(
+            x, q, how.device, threads=how.threads, repack=how.repack, repeats=how.repeats,
+            time_runs=how.time_runs, ids=ids, batched=batched,
+        )  # fmt: skip
+        if not batched:
+            return result
+        shape = (*(self.x.shape[:1] if self.ids is None else self.ids.shape), case.n)
+        repeats = tuple(one.reshape(shape) for one in result.repeats)
+        return replace(result, y=result.y.reshape(shape), repeats=repeats)
+
+    def multiply(
+        self, x: Any, *, threads: int | None = None, repeats: int = 1, expert: int | None = None
+    ) -> Measurement:
+        """The library's product of other activations [M, K] with the same weights, layout and device.
+
+        ``expert``: the one whose weights make a plain product. LibraryFailedError where the library dies.
+        """
+        how, q = self.how, self.q if expert is None else self.q[expert]
+        return self.bridge.measure(
+            x, q, how.device, threads=threads or how.threads, repack=how.repack, repeats=repeats
+        )
+
 
 # Rows that a repacked layout of ggml takes at a time: AMX, and the widest of those that interleave rows.
 TILED, INTERLEAVED = 32, 16
@@ -111,8 +182,8 @@ class Plan:
         """Products with experts: the edges in the first layout, three of them in the others."""
         trials: list[Trial] = []
         for i, layout in enumerate(layouts):
-            tiled = mixtures.TILED if self.device.backend == "CPU" else mixtures.TILED_ON_GPU
-            cases = mixtures.default_cases(fmt, self.seed, group_of(layout), experts, tiled)
+            tiled = batches.TILED if self.device.backend == "CPU" else batches.TILED_ON_GPU
+            cases = batches.default_cases(fmt, self.seed, group_of(layout), experts, tiled)
             if i:
                 cases = [case for case in cases if case.m in (1, 65, tiled[0])][-3:]
                 fitting = self._takes(fmt, layout, cases)
@@ -168,9 +239,5 @@ def trial_lines(trials: Sequence[Trial]) -> list[str]:
         where = "the device's own layout" if layout is True else layout or "plain layout"
         rest = ", ".join(str(threads) for threads, _ in sorted(others))
         also = f", {sum(count for _, count in others)} of them with {rest}" if others else ""
-        lines.append(f"{where}: {len(inside)} cases of {types} with {_threads(most)}{also}")
+        lines.append(f"{where}: {len(inside)} cases of {types} with {count(most, 'thread')}{also}")
     return lines
-
-
-def _threads(count: int) -> str:
-    return f"{count} threads" if count > 1 else "1 thread"

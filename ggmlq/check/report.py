@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..base.text import table
 from ..errors import GGMLQError
 from .outcome import IDLE, Outcome, verdicts_of
 
+TypeRow = tuple[str, list[int], str, float, float, str]
 ALIKE = 5  # wrong cases of a type and layout that have a line without being diagnosed
 NAMES = 8  # of types that are listed for one reason
 HEADER = (
@@ -28,7 +30,7 @@ def line(outcome: Outcome) -> str:
     case = outcome.case
     text = (
         f"{case.format.name:8} {case.shape:>15} {case.data:9} {outcome.arithmetic or '-':10} "
-        f"{_figure(outcome.distance):>8} {_figure(outcome.from_exact):>8} "
+        f"{figure(outcome.distance):>8} {figure(outcome.from_exact):>8} "
         f"{outcome.out if outcome.arithmetic else '-':>6}  {_verdict(outcome)}"
     )
     if not outcome.bad:
@@ -41,7 +43,9 @@ def line(outcome: Outcome) -> str:
 
 
 def _verdict(outcome: Outcome) -> str:
-    times = "" if math.isnan(outcome.seconds) else f", {_duration(outcome.seconds)}"
+    seconds = outcome.seconds
+    duration = f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+    times = "" if math.isnan(seconds) else f", {duration}"
     match outcome.verdict:
         case "wrong":
             return f"WRONG{': ' if outcome.fault else ''}{outcome.fault}{times}{_way(outcome)}"
@@ -110,17 +114,14 @@ def _folded(right: Sequence[Outcome]) -> str:
     worst, exact = _worst(o.distance for o in right), _worst(o.from_exact for o in right)
     count = f"{len(right)} cases"
     return (
-        f"{first.case.format.name:8} {count:>15} {'':9} {used or '-':10} {_figure(worst):>8} "
-        f"{_figure(exact):>8} {0:>6}  ok{f' ({first.layout})' if first.layout else ''}"
+        f"{first.case.format.name:8} {count:>15} {'':9} {used or '-':10} {figure(worst):>8} "
+        f"{figure(exact):>8} {0:>6}  ok{f' ({first.layout})' if first.layout else ''}"
     )
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
-
-
-def _figure(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.1e}"
+def figure(value: float | None) -> str:
+    """A figure of a table; a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else f"{value:.1e}"
 
 
 def wrapped(text: str) -> str:
@@ -130,16 +131,23 @@ def wrapped(text: str) -> str:
 
 def summary(outcomes: Sequence[Outcome]) -> str:
     """A table with a row for each type."""
-    rows, verdicts = [], verdicts_of(outcomes)
-    for name in dict.fromkeys(o.case.format.name for o in outcomes if o.verdict not in IDLE):
+    verdicts = verdicts_of(outcomes)
+    names = dict.fromkeys(o.case.format.name for o in outcomes if o.verdict not in IDLE)
+    rows = [[name, *counts, used or "-", figure(worst), figure(exact), faults]
+            for name, counts, used, worst, exact, faults in by_type(outcomes, names)]  # fmt: skip
+    return table(["type", *verdicts, "arithmetic", "worst nmse", "to exact", "faults"], rows)
+
+
+def by_type(outcomes: Sequence[Outcome], names: Iterable[str]) -> Iterator[TypeRow]:
+    """Each type with counts by verdict, arithmetics, the worst distance, that to exact, and faults."""
+    verdicts = verdicts_of(outcomes)
+    for name in names:
         cases = [outcome for outcome in outcomes if outcome.case.format.name == name]
         judged = [outcome for outcome in cases if outcome.arithmetic]
-        count = {verdict: sum(o.verdict == verdict for o in cases) for verdict in verdicts}
-        used = ", ".join(dict.fromkeys(o.arithmetic for o in judged)) or "-"
-        worst = _worst(outcome.distance for outcome in judged)
-        exact = _worst(outcome.from_exact for outcome in judged)
-        rows.append([name, *count.values(), used, _figure(worst), _figure(exact), votes(cases)])
-    return table(["type", *verdicts, "arithmetic", "worst nmse", "to exact", "faults"], rows)
+        counts = [sum(o.verdict == verdict for o in cases) for verdict in verdicts]
+        used = ", ".join(dict.fromkeys(o.arithmetic for o in judged))
+        worst, exact = _worst(o.distance for o in judged), _worst(o.from_exact for o in judged)
+        yield name, counts, used, worst, exact, votes(cases)
 
 
 def votes(outcomes: Sequence[Outcome]) -> str:
@@ -179,10 +187,20 @@ def reasons(outcomes: Sequence[Outcome], verdict: str = "not run") -> list[str]:
     return lines
 
 
+@contextmanager
+def saving(folder: Path, name: str) -> Iterator[Path]:
+    """The path of a file that ``--save`` writes, in a folder that is made for it."""
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield path
+    except OSError as error:
+        raise GGMLQError(f"--save {folder}: cannot write {name}: {error}; name another folder") from error
+
+
 def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:
     """A bad case as an npz that `ggmlq check --replay` and `ggmlq diagnose` read."""
     case = outcome.case
-    path = folder / f"{case.file_stem}.npz"
     facts: dict[str, Any] = {
         "format": np.array(case.format.name),
         "shape": np.array(case.lengths),
@@ -191,11 +209,75 @@ def save(folder: Path, outcome: Outcome, claim: str | None) -> Outcome:
         "arithmetic": np.array(outcome.arithmetic),  # the one that it was measured by
         "claim": np.array(claim or ""),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with saving(folder, f"{case.file_stem}.npz") as path:
         np.savez_compressed(path, **facts, **outcome.arrays)
-    except OSError as error:
-        raise GGMLQError(
-            f"--save {folder}: cannot write {path.name}: {error}; name another folder"
-        ) from error
     return replace(outcome, saved=str(path), arrays={})
+
+
+# --- what wrong cases of a type share and right ones do not ---------------------------------------
+
+ENOUGH = 2  # right cases and wrong cases that a difference needs, at least
+MULTIPLES = (32, 16, 8, 4)
+
+
+def contrasts(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each type that has both right and wrong cases, where they differ in something."""
+    names = dict.fromkeys(o.case.format.name for o in outcomes if o.verdict == "wrong")
+    lines = []
+    for name in names:
+        cases = [o for o in outcomes if o.case.format.name == name and o.verdict in ("ok", "wrong")]
+        differences = list(_differences(cases))
+        if differences:
+            lines.append(f"{name}: {'; '.join(differences)}.")
+    return lines
+
+
+def _differences(outcomes: list[Outcome]) -> Iterator[str]:
+    """Traits that all wrong cases share and no right one has: layouts first, then traits within a layout."""
+    layouts = dict.fromkeys(o.layout for o in outcomes if o.verdict == "wrong")
+    others = {o.layout for o in outcomes} - set(layouts)
+    if len(layouts) == 1 and others:
+        yield f"wrong only in {next(iter(layouts)) or 'the plain layout'}"
+    for layout in layouts:
+        within = [o for o in outcomes if o.layout == layout]
+        beside = f"{layout or 'the plain layout'} is " if len(layouts) > 1 else ""
+        yield from (f"{beside}{text}" for text in _within(within))
+
+
+def _within(outcomes: list[Outcome]) -> Iterator[str]:
+    """The conditions on which cases of one layout are wrong."""
+    wrong, right = ([o for o in outcomes if o.verdict == verdict] for verdict in ("wrong", "ok"))
+    if not wrong or not right:
+        return
+    yield from _from_on("threads", lambda o: o.threads, wrong, right, "how rows are divided among threads")
+    yield from _from_on("rows of activations", lambda o: o.case.m, wrong, right, "the kernel for many rows")
+    short = [o for o in right if _blocks(o) == 1]
+    if len(short) >= ENOUGH and min(map(_blocks, wrong)) > 1:
+        yield "right where K is one block: something goes wrong between blocks, or only in later ones"
+    for step in MULTIPLES:
+        tails = all(o.case.n % step for o in wrong) and not any(o.case.n % step for o in right)
+        if tails and len(right) >= ENOUGH <= len(wrong):
+            yield f"wrong only where N is no multiple of {step}"
+            break
+    kinds = {o.case.data for o in wrong}
+    others = {o.case.data for o in right} - kinds
+    if len(kinds) == 1 and "normal" in others and kinds != {"normal"}:
+        yield f"wrong only with {next(iter(kinds))} activations"
+    if "constant" in others and "normal" in kinds:
+        yield (
+            "right where all activations of a row are alike (constant): no term is lost, but codes or sums "
+            "meet those of other places"
+        )
+
+
+def _from_on(
+    name: str, size: Callable[[Outcome], int], wrong: list[Outcome], right: list[Outcome], why: str
+) -> Iterator[str]:
+    """A sentence where cases are wrong from a size on and right below it."""
+    least, most = min(map(size, wrong)), max(map(size, right))
+    if most < least and len(wrong) >= ENOUGH <= len(right):
+        yield f"wrong from {least} {name} on, right up to {most}: {why}"
+
+
+def _blocks(outcome: Outcome) -> int:
+    return outcome.case.k // max(outcome.case.format.block_size, 1)

@@ -10,19 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..errors import DeviceError, LibraryFailedError, UnsupportedError
+from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
+from ..faults import CATALOGUE, Diagnosis, diagnose
+from ..faults.probe import read
+from ..formats import BlockFormat
 from ..llama import Bridge, Measurement
-from ..llama.crash import cause_of
+from ..llama.guards import UNWRITTEN
+from ..llama.process import cause_of
 from .cases import Case
-from .diagnosing import Diagnoser
-from .judge import Judgement, by_expert, candidates, judge, pieces_of
-from .nearness import OTHER, product_is_nearer
+from .judge import OTHER, Judgement, by_expert, candidates, judge, pieces_of, product_is_nearer, reason
 from .outcome import Outcome
-from .plan import Trial
-from .running import Product, Settings
-from .unjudged import reason
+from .plan import Product, Settings, Trial
 
 FAILURES = 3  # of one type in one layout; each may cost the whole time limit
 SMALL = 1 << 22  # elements of weights, activations or results up to which they are kept for the next trials
@@ -64,17 +65,14 @@ class Cache:
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
-        if len(claims) > 1 and judgement.out and _is_nearer(result.y, x, q, ids, claims):
+        pieces: list[tuple[Any, Any, QuantArray]] = [(result.y, x, q)]
+        pieces = pieces if ids is None else pieces_of(result.y, x, q, ids)
+        out = len(claims) > 1 and judgement.out
+        if out and all(product_is_nearer(*piece, claims) for piece in pieces):  # of each expert
             judgement = Judgement(OTHER, judgement.from_exact, judgement.from_exact, 0)
         if bits.size <= SMALL:
             verdicts.append((bits, judgement))
         return judgement
-
-
-def _is_nearer(y: Any, x: Any, q: QuantArray, ids: Any, claims: list[str]) -> bool:
-    """True where a product, of each expert, is nearer to float64 than in the likeliest arithmetic."""
-    pieces = [(y, x, q)] if ids is None else pieces_of(y, x, q, ids)
-    return all(product_is_nearer(*piece, claims) for piece in pieces)
 
 
 def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
@@ -93,12 +91,9 @@ def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
             except Exception as error:  # other cases still count
                 outcome = Outcome(case, "not judged", text=reason(error))
         failures[kernels] += outcome.verdict == "failed"
-        yield replace(outcome, threads=trial.how.threads, layout=_layout(outcome, trial.how))
-
-
-def _layout(outcome: Outcome, how: Settings) -> str:
-    """The name of the layout; where any may be used, that of the first that took the weights."""
-    return outcome.buffer if how.repack is True else how.repack or ""
+        # Where any layout may be used, its name is that of the first that took the weights.
+        layout = outcome.buffer if trial.how.repack is True else trial.how.repack or ""
+        yield replace(outcome, threads=trial.how.threads, layout=layout)
 
 
 def run_case(
@@ -137,17 +132,173 @@ def _outcome(case: Case, result: Measurement, judgement: Judgement) -> Outcome:
     races, unwritten, leaked = (int(mask.sum()) for mask in (unequal, result.unwritten, result.leaked))
     right = judgement.ok and not (unwritten or leaked or result.strays)
     return Outcome(
-        case,
-        "wrong" if not right else "differs" if races else "ok",
-        judgement.arithmetic,
-        judgement.distance,
-        judgement.from_exact,
-        judgement.out,
-        races,
-        result.buffer,
-        result.median,
-        unwritten=unwritten,
-        leaked=leaked,
-        strays=result.strays,
-        forced=result.forced,
+        case, "wrong" if not right else "differs" if races else "ok", judgement.arithmetic,
+        judgement.distance, judgement.from_exact, judgement.out, races, result.buffer, result.median,
+        unwritten=unwritten, leaked=leaked, strays=result.strays, forced=result.forced,
+    )  # fmt: skip
+
+
+# --- diagnoses: the doctor examines a few wrong results of each type and layout -------------------
+
+NEAR = 1e-2  # distance from an arithmetic: all other arithmetics are nearer than this
+SURE = 0.9  # confidence from which a name that comes twice is believed
+MOST = 3  # results of one type in one layout that are diagnosed
+TELLING = 64  # elements of a result from which a mistake shows
+ORDINARY = ("normal", "uniform", "outliers")  # activations that hide nothing
+ROWS = 8  # of weights, from which on unit vectors read them
+AGAIN = 5  # runs with one thread, where runs differ
+
+
+class Diagnoser:
+    """The diagnoses of one run of ``ggmlq check``, which decide what is diagnosed next."""
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self._trials = Counter((trial.case.format.name, trial.how.repack) for trial in trials)
+        self._faults: dict[tuple[str, str | bool], list[tuple[str, float]]] = {}
+        self._telling: Counter[tuple[str, str | bool]] = Counter()
+        self._read: set[tuple[str, str | bool]] = set()
+
+    def diagnosed(self, outcome: Outcome, product: Product, result: Measurement) -> Outcome:
+        """The outcome with its diagnosis, and with all arrays for replay.
+
+        Without a claim the diagnosis may know an arithmetic that :func:`judge` did not try: then a
+        kernel that is near is right.
+        """
+        y, repeats = result.y, result.repeats
+        arrays = {**product.arrays, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
+        kernels = (product.case.format.name, product.how.repack)
+        if outcome.verdict == "wrong" and not self._is_due(kernels, product):
+            return replace(outcome, fault=_fault_beside(outcome), arrays=arrays)
+        try:
+            diagnosis = _diagnosis(product, result)
+        except Exception as error:  # it is wrong all the same
+            text = f"{_observed(outcome)} It was not diagnosed: {reason(error)}".strip()
+            return replace(outcome, fault=_fault_beside(outcome) or "unknown", text=text, arrays=arrays)
+        near = outcome.distance < NEAR and not _beside(outcome)
+        if outcome.verdict == "wrong" and diagnosis.ok and product.how.arithmetic is None and near:
+            return replace(outcome, verdict="ok", text=diagnosis.text)
+        if outcome.verdict == "differs" and diagnosis.ok:
+            text = f"{_observed(outcome)} Each run alone is right. {_with_one_thread(product, outcome)}"
+            return replace(outcome, text=text.strip(), arrays=arrays)
+        fault = _fault_name(diagnosis, outcome)
+        self._faults.setdefault(kernels, []).append((fault, diagnosis.confidence))
+        lines = [_observed(outcome), self._report(diagnosis, fault, kernels)]
+        if fault == "race" and product.how.backend == "CPU":
+            lines.append(_with_one_thread(product, outcome))
+        unsure = fault == "unknown" or (diagnosis.confidence < SURE and not diagnosis.ok)
+        if unsure and kernels not in self._read and product.ids is None and product.case.n >= ROWS:
+            self._read.add(kernels)
+            lines.append(_weights_read(product, outcome.arithmetic))
+        return replace(outcome, fault=fault, text="\n".join(filter(None, lines)), arrays=arrays)
+
+    def _is_due(self, kernels: tuple[str, str | bool], product: Product) -> bool:
+        """True for the first wrong result, and for large ones until two diagnoses agree, at most three."""
+        before = self._faults.get(kernels, [])
+        telling = _is_telling(product)
+        self._telling[kernels] += telling
+        if not telling:
+            return not before or self._trials[kernels] <= MOST
+        agreed = len(before) > 1 and len({fault for fault, _ in before[-2:]}) == 1
+        sure = all(confidence >= SURE for _, confidence in before[-2:]) or kernels in self._read
+        return self._telling[kernels] <= MOST and not (agreed and sure)
+
+    def _report(self, diagnosis: Diagnosis, fault: str, kernels: tuple[str, str | bool]) -> str:
+        """The whole diagnosis when a type first has this fault; later only the lines on this case."""
+        if diagnosis.ok and fault != "unknown":
+            return CATALOGUE[fault].says  # the values are right
+        if diagnosis.ok:
+            return (
+                f"unknown: it is nearest to {diagnosis.arithmetic}, and right within what that may do where "
+                "numbers leave its range; no arithmetic of such kernels explains it."
+            )
+        names = [name for name, _ in self._faults[kernels]]
+        if fault not in names[:-1]:
+            return diagnosis.text
+        return "\n".join(line for line in diagnosis.text.splitlines() if line.startswith("Here:"))
+
+
+def _is_telling(product: Product) -> bool:
+    """True of cases large and plain enough to show a mistake; one block of K hides what blocks share."""
+    case, fmt = product.case, product.case.format
+    block = fmt.block_size if isinstance(fmt, BlockFormat) else 32
+    return case.m * case.n >= TELLING and case.data in ORDINARY and case.k > block
+
+
+def _beside(outcome: Outcome) -> bool:
+    """True where the kernel wrote too little, or read or wrote outside of its operands."""
+    return bool(outcome.unwritten or outcome.leaked or outcome.strays)
+
+
+def _fault_beside(outcome: Outcome) -> str:
+    """The fault of a result whose values are right, which needs no diagnosis."""
+    if outcome.out or not _beside(outcome):
+        return ""
+    return "out-of-bounds" if outcome.strays or outcome.leaked else "unwritten"
+
+
+def _fault_name(diagnosis: Diagnosis, outcome: Outcome) -> str:
+    """The fault of the values, or one that only the memory around them shows."""
+    if (outcome.strays or outcome.leaked) and (
+        diagnosis.ok or diagnosis.fault in ("unknown", "nan", "unwritten")
+    ):
+        return "out-of-bounds"
+    if outcome.unwritten and (diagnosis.ok or diagnosis.fault == "unknown"):
+        return "unwritten"
+    return "unknown" if diagnosis.ok else diagnosis.fault
+
+
+def _diagnosis(product: Product, result: Measurement) -> Diagnosis:
+    """The diagnosis of a result. With experts, zeros stand for elements that were never written."""
+    has_experts = product.ids is not None
+    y, *repeats = (
+        np.where(one.view(np.uint32) == UNWRITTEN, np.float32(0), one) if has_experts else one
+        for one in (result.y, *result.repeats)
     )
+    more: dict[str, Any] = {"ids": product.ids} if has_experts else {"unwritten": result.unwritten}
+    with np.errstate(all="ignore"):  # wrong results overflow at will
+        return diagnose(y, product.x, product.q, arithmetic=product.how.arithmetic, repeats=repeats, **more)
+
+
+def _weights_read(product: Product, arithmetic: str) -> str:
+    """A sentence on the weights that the kernel really uses, read with unit vectors."""
+
+    def multiply(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        result = product.multiply(x)
+        return result.y, result.unwritten
+
+    try:
+        return read(multiply, product.q, product.case.m, arithmetic).text
+    except GGMLQError as error:
+        return f"Unit vectors could not be fed: {error}"
+
+
+def _with_one_thread(product: Product, outcome: Outcome) -> str:
+    """A sentence that tells whether threads race: then runs with one thread are right and always the same."""
+    if product.how.backend != "CPU" or product.how.threads == 1 or product.ids is not None:
+        return ""
+    try:
+        result = product.multiply(product.x, threads=1, repeats=AGAIN)
+    except GGMLQError as error:
+        return f"With --threads 1 it did not run: {error}"
+    if not result.same:
+        return "With --threads 1 runs differ too: memory is read that was never set, no thread is to blame."
+    with np.errstate(all="ignore"):
+        right = judge(result.y, product.x, product.q, [outcome.arithmetic], ~result.unwritten).ok
+    if right:
+        return f"With --threads 1 all of {AGAIN} runs are right and the same: it is the threads that race."
+    return f"With --threads 1 all of {AGAIN} runs are the same, but wrong: it is not the threads alone."
+
+
+def _observed(outcome: Outcome) -> str:
+    """Sentences on facts that only a run of the kernel shows, such as memory outside of the operands."""
+    lines = []
+    if outcome.leaked:
+        lines.append(f"{outcome.leaked} elements are made of memory outside the operands.")
+    lines += [f"{stray}." for stray in outcome.strays]
+    if outcome.forced:
+        lines.append(
+            "The device's supports_op refuses such activations; llama.cpp multiplies so all the same."
+        )
+    if outcome.unequal:
+        lines.append(f"{outcome.unequal} elements change from run to run.")
+    return " ".join(lines)

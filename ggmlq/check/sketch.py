@@ -1,4 +1,8 @@
-"""``Sketch``: writes a case of one operation, a small graph with seeded data in its leaves."""
+"""``Sketch``: writes a case of one operation, a small graph with seeded data in its leaves.
+
+``CASES[op]`` is a function of a seed. The files ``opcases*.py`` fill it: each function there draws into a
+sketch, and yields what the case is called.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from numpy.typing import NDArray
 
 from ..formats import FORMATS
 from ..llama.program import Leaf, Program, Step
+
+COPIES = 8  # of all tensors, in both processes
 
 
 class Tensor(NamedTuple):
@@ -35,6 +41,11 @@ class OpCase:
     def __str__(self) -> str:
         return f"{self.op}({self.about})"
 
+    @property
+    def needs(self) -> int:
+        """Bytes that the case takes in both processes."""
+        return COPIES * sum(leaf.bytes for leaf in self.program.leaves)
+
     def arrays(self) -> list[NDArray[Any]]:
         """The data of the leaves, the same for the same case and seed."""
         rng = np.random.default_rng([self.seed, zlib.crc32(str(self).encode())])
@@ -43,22 +54,60 @@ class OpCase:
 
 
 Cases = Callable[[int], Iterator[OpCase]]  # the cases of an operation, by a seed
+CASES: dict[str, Cases] = {}
+LARGE: dict[str, Cases] = {}  # large ones of many operations
+Drawing = Callable[..., Iterator[str]]
+
+# The arguments of a function as letters: t tensor, i f l z b numbers, I ints. They follow from the values but
+# where whole numbers are of 64 bits; "!" attaches a tensor to one that is there, and gives none.
+LETTERS = {
+    "view_4d": "tllllzzzz", "repeat_4d": "tllll", "interpolate": "tlllli", "im2col_3d": "ttliiiiiiiiii",
+    "acc": "ttzzzz", "acc_inplace": "ttzzzz", "set": "ttzzzz", "set_inplace": "ttzzzz",
+    "ssm_scan": "tttttttl", "gated_delta_net": "ttttttl",
+    "soft_max_add_sinks": "tt!", "flash_attn_ext_add_sinks": "tt!",
+}  # fmt: skip
+LETTER = {Tensor: "t", type(None): "t", bool: "b", int: "i", float: "f", tuple: "I"}
+
+
+def cases(op: str, *values: Any, large: bool = False, **more: Any) -> Callable[[Drawing], Drawing]:
+    """A decorator that enters what a function draws into the cases of an operation, with these values.
+
+    The function gets a sketch, which begins anew behind each case whose name it yields.
+    """
+
+    def enter(draw: Drawing) -> Drawing:
+        def drawn(seed: int) -> Iterator[OpCase]:
+            s = Sketch()
+            for about in draw(s, *values, **more):
+                yield s.case(op, f"large, {about}" if large else about, seed, s.over)
+                s.begin()
+
+        (LARGE if large else CASES)[op] = drawn
+        return draw
+
+    return enter
 
 
 class Sketch:
     """Leaves and calls, one after the other; ``case`` is the whole."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with nothing."""
         self._leaves: list[tuple[Leaf, str]] = []
         self._steps: list[tuple[str, str, tuple[Any, ...]]] = []
+        self.over: int | None = None  # the source in whose memory the result lies
 
     def leaf(self, *ne: int, type: str = "f32", data: str = "normal") -> Tensor:
         """A tensor with lengths in ggml's order and a kind of data."""
         self._leaves.append((Leaf(type, ne), data))
         return Tensor(True, len(self._leaves) - 1)
 
-    def call(self, function: str, kinds: str, *values: Any) -> Tensor:
-        """A call of ``ggml_<function>``: a letter for each argument (t tensor, i f l z b numbers, I ints)."""
+    def call(self, function: str, *values: Any) -> Tensor:
+        """A call of ``ggml_<function>``."""
+        kinds = LETTERS.get(function) or "".join(LETTER[type(value)] for value in values)
         self._steps.append((function, kinds, values))
         results = sum("!" not in kinds for _, kinds, _ in self._steps)
         return Tensor(False, results - 1)
@@ -72,7 +121,7 @@ class Sketch:
         whole = self.leaf(wide, tall, ne[2], ne[3], type=type, data=data)
         row = wide // fmt.block_size * fmt.dtype.itemsize
         strides = (row, row * tall, row * tall * ne[2])
-        return self.call("view_4d", "tllllzzzz", whole, *ne, *strides, row + fmt.dtype.itemsize)
+        return self.call("view_4d", whole, *ne, *strides, row + fmt.dtype.itemsize)
 
     def part(self, whole: Tensor, width: int, *ne: int) -> Tensor:
         """The first elements of each row of a leaf."""
@@ -80,7 +129,7 @@ class Sketch:
         fmt = FORMATS[leaf.type]
         row = leaf.ne[0] // fmt.block_size * fmt.dtype.itemsize
         strides = (row, row * leaf.ne[1], row * leaf.ne[1] * leaf.ne[2])
-        return self.call("view_4d", "tllllzzzz", whole, width, *(*ne, 1, 1)[:3], *strides, 0)
+        return self.call("view_4d", whole, width, *(*ne, 1, 1)[:3], *strides, 0)
 
     def cached(self, *ne: int, data: str = "normal", type: str = "f32") -> Tensor:
         """Keys or values [D, n, heads, streams] as a cache holds them: heads side by side, more positions."""
@@ -89,18 +138,18 @@ class Sketch:
         whole = self.leaf(width * heads, n + 7, streams, type=type, data=data)
         head = width // fmt.block_size * fmt.dtype.itemsize
         strides = (head * heads, head, head * heads * (n + 7))
-        return self.call("view_4d", "tllllzzzz", whole, width, n, heads, streams, *strides, 0)
+        return self.call("view_4d", whole, width, n, heads, streams, *strides, 0)
 
     def permuted(self, *ne: int, data: str = "normal", type: str = "f32") -> Tensor:
         """A tensor whose second and third axes changed places."""
         ne = (*ne, 1, 1, 1)[:4]
         leaf = self.leaf(ne[0], ne[2], ne[1], ne[3], type=type, data=data)
-        return self.call("permute", "tiiii", leaf, 0, 2, 1, 3)
+        return self.call("permute", leaf, 0, 2, 1, 3)
 
     def transposed(self, *ne: int, type: str = "f32") -> Tensor:
         """A tensor whose first two axes changed places."""
         ne = (*ne, 1, 1, 1)[:4]
-        return self.call("transpose", "t", self.leaf(ne[1], ne[0], ne[2], ne[3], type=type))
+        return self.call("transpose", self.leaf(ne[1], ne[0], ne[2], ne[3], type=type))
 
     def case(self, op: str, about: str, seed: int, over: int | None = None) -> OpCase:
         """The case; its node is the result of the last call, perhaps in the memory of one of its sources."""
@@ -117,6 +166,21 @@ class Sketch:
         leaves, kinds_of_data = zip(*self._leaves, strict=True) if self._leaves else ((), ())
         program = Program(tuple(leaves), tuple(steps), over)
         return OpCase(op, about, program, tuple(kinds_of_data), seed)
+
+
+# Kinds of data that follow from normal numbers.
+OF_NORMAL: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "normal": lambda v: v,
+    "share": lambda v: np.abs(v) / np.abs(v).sum(axis=-1, keepdims=True),
+    "positive": lambda v: np.abs(v) + 0.1,
+    "decay": lambda v: -np.abs(v) - 0.05,
+    "gate": lambda v: 0.5 + 0.49 * np.tanh(v),
+    "wide": lambda v: v * 6,
+    "small": lambda v: v * 0.3,
+    "equal": lambda v: np.round(v * 2),  # many equal elements
+    # lower triangles that a system can be solved with
+    "triangle": lambda v: np.tril(v * 0.2) + 2.0 * np.eye(*v.shape[-2:]),
+}
 
 
 def _data(rng: np.random.Generator, leaf: Leaf, kind: str) -> NDArray[Any]:
@@ -151,23 +215,6 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDA
         row, column = np.ogrid[: shape[-2], : shape[-1]]
         return np.where(column > row + int(most), -np.inf, np.zeros(shape))
     values = rng.standard_normal(shape)
-    if kind == "share":
-        shares: NDArray[Any] = np.abs(values) / np.abs(values).sum(axis=-1, keepdims=True)
-        return shares
-    if kind == "positive":
-        return np.abs(values) + 0.1
-    if kind == "decay":
-        return -np.abs(values) - 0.05
-    if kind == "gate":
-        return 0.5 + 0.49 * np.tanh(values)
-    if kind == "triangle":  # lower triangles that a system can be solved with
-        return np.tril(values * 0.2) + 2.0 * np.eye(shape[-2], shape[-1])
     if kind == "mixed":  # sizes over several powers of ten, and shifted rows
         return values * 10.0 ** rng.integers(-3, 3, shape) + rng.standard_normal((*shape[:-1], 1))
-    if kind == "wide":
-        return values * 6
-    if kind == "small":
-        return values * 0.3
-    if kind == "equal":  # many equal elements
-        return np.round(values * 2)
-    return values
+    return OF_NORMAL[kind](values)

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import model as models
 from ..base.text import table
-from ..llama.loaded import listed
+from ..llama.library import listed
 from ..trace import Beside, ModelComparison, compare_with_model
 from . import _plain
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..arrays.dumps import Dump
-from ..check import batches, cases, mixtures
+from ..check import batches, cases
 from ..check.cases import Case
 from ..errors import DumpError, ShapeError
 from ..formats import FORMATS, Format
@@ -24,7 +24,7 @@ def chosen(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
     """The cases of files, of test-backend-ops, or of shapes."""
     named = [_saved(path) for path in args.replay]
     for text in args.case:
-        parse = mixtures.parse_backend_ops if "MUL_MAT_ID" in text else batches.parse_backend_ops
+        parse = batches.parse_mixture if "MUL_MAT_ID" in text else batches.parse_product
         named.append(parse(text, args.seed))
     if named:
         if args.shapes or args.data or args.types != "all" or args.experts:
@@ -42,9 +42,9 @@ def _saved(path: Path) -> Case:
         saved = Dump(path)
         load: Callable[[Path], Case] = cases.load
         if "batches" in saved:
-            load = batches.load
+            load = batches.load_batch
         elif "ids" in saved:
-            load = mixtures.load
+            load = batches.load_mixture
     except DumpError:
         load = cases.load
     return load(path)
@@ -56,14 +56,14 @@ def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
         raise ShapeError(
             "--experts edges beside --shapes: shapes need a number of experts; write --experts 8/2"
         )
-    experts, routing = mixtures.parse_experts(args.experts), mixtures.parse_routing(args.spread or "uniform")
+    experts, routing = batches.parse_experts(args.experts), batches.parse_routing(args.spread or "uniform")
     shaped = _plain_cases(args, bridge)
     if several := [case for case in shaped if isinstance(case, batches.Batch)]:
         raise ShapeError(
             f"--experts beside --shapes {several[0].shape}: products with experts have no batches; "
             "write M×N×K"
         )
-    return [mixtures.with_experts(case, experts, routing, row_per_use=args.apart) for case in shaped]
+    return [batches.with_experts(case, experts, routing, row_per_use=args.apart) for case in shaped]
 
 
 def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:

@@ -6,11 +6,11 @@ import argparse
 from typing import Any
 
 from ..check import nodes, opreport, ops
+from ..check.nodes import write_lines
 from ..check.outcome import IDLE
-from ..check.testfile import write_lines
 from ..errors import GGMLQError, UnsupportedError
 from ..llama import Bridge, Device
-from ..llama.loaded import listed
+from ..llama.library import listed
 from . import _plain
 
 UNUSED = ("shapes", "experts", "data", "buffer", "save", "html")

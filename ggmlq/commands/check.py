@@ -93,10 +93,10 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq check``; the result is the exit status."""
     from ..check import report
-    from ..check.contrast import contrasts
     from ..check.outcome import IDLE
     from ..check.page import page
     from ..check.plan import untried
+    from ..check.report import contrasts
     from ..check.run import run as run_cases
     from ..llama import Bridge
     from ..pages import check_target, write
@@ -154,7 +154,7 @@ def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]
     """The library, the device, what is tried and what is not."""
     from ..check import report
     from ..check.plan import trial_lines
-    from ..llama.loaded import listed
+    from ..llama.library import listed
 
     loaded = [f"loaded: {_plain.name(listed(bridge.libraries))}"] if bridge.libraries else []
     tried = [f"tried: {line}" for line in trial_lines(trials)]
@@ -195,9 +195,8 @@ def _arithmetic(name: str | None) -> str | None:
 
 def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Trial]:
     """The trials: cases that were named, else the edges in every layout, or in the named one."""
-    from ..check import cases, mixtures
-    from ..check.plan import Plan, Trial, other_threads
-    from ..check.running import Settings
+    from ..check import batches, cases
+    from ..check.plan import Plan, Settings, Trial, other_threads
     from . import _check_cases
 
     how = Settings(
@@ -210,7 +209,7 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
     plan = Plan(bridge, device, how, args.seed, others)
     layouts: list[str | bool] = [how.repack] if how.repack else [False, *device.layouts]
     if args.experts:
-        experts = None if args.experts == "edges" else mixtures.parse_experts(args.experts)
+        experts = None if args.experts == "edges" else batches.parse_experts(args.experts)
         return [
             trial
             for fmt in _check_cases.types(args, bridge)

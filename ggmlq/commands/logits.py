@@ -110,7 +110,7 @@ def _end(comparison: Comparison) -> dict[str, Any]:
 
 
 def _say(comparison: Comparison, pairs: list[Pair], *, verbose: bool) -> None:
-    from ..llama.loaded import listed
+    from ..llama.library import listed
     from ..trace import report
 
     shown = pairs if verbose else [pair for pair in pairs if not pair.ok]

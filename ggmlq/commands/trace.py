@@ -141,8 +141,9 @@ def follow(
     lines: Path | None = None,
 ) -> int:  # fmt: skip
     """Print what a trace yields, and the summary."""
-    from ..check.testfile import write_lines
+    from ..check.nodes import write_lines
     from ..trace import report
+    from ..trace.saved import save as save_product
     from ..trace.saved import save_node
 
     products: list[Product] = []
@@ -152,7 +153,7 @@ def follow(
             if not as_json and not products:
                 _say(report.HEADER)
             if save and p.verdict == "wrong":
-                p = save_node(save, p) if p.captured is not None else report.save(save, p)
+                p = save_node(save, p) if p.captured is not None else save_product(save, p)
             p = p.without_arrays()
             if as_json:
                 print(json.dumps(_plain.jsonable(p.facts()), allow_nan=False), flush=True)
@@ -209,7 +210,7 @@ def _say(text: str) -> None:
 
 
 def _say_all(session: Trace, products: list[Product]) -> None:
-    from ..llama.loaded import listed
+    from ..llama.library import listed
     from ..trace import report
 
     print(f"\n{report.summary(products)}\n" if products else "")

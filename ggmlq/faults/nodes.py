@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import GGMLQError
 from ..reference.nodes import Result, node
-from ..reference.nodes.result import Mask
+from ..reference.nodes.registry import Mask
 from .catalogue import NODES
 from .diagnosis import Diagnosis
 from .findings import Finding

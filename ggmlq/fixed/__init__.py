@@ -7,7 +7,7 @@
 
 Scales are powers of two, so a code goes from one format to another by a shift, by the difference of the
 exponents. Zero points are taken off first; a product of matrices takes one off as the zero point times the
-sum of the other operand (``ggmlq/reference/identity.py``). The atoms are plain Python,
+sum of the other operand (``ggmlq/reference/multiply.py``). The atoms are plain Python,
 which Numba compiles for the CPU and for CUDA. Nothing here depends on ``ggmlq/gru``.
 """
 

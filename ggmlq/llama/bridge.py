@@ -13,6 +13,7 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,55 @@ from ..dispatch.checks import as_floats
 from ..errors import ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
-from . import experts
+from ..ops.operands import check_linear, check_matrices, experts
 from .devices import Device
 from .files import locate, named_for_child
-from .guards import Stray
+from .graph import Recorded
+from .guards import GUARD, UNWRITTEN, Stray
 from .library import is_weight_type
-from .measurement import Measurement
 from .process import Child
 from .program import Program, Ran
 from .protocol import Arrays
-from .recorded import Recorded
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result of a product, and observations about its runs."""
+
+    y: Floats  # [..., N]
+    repeats: tuple[Floats, ...]  # the same product again, from fresh buffers of NaN
+    seconds: tuple[float, ...]  # of each timed run
+    buffer: str  # ggml's name of the memory that held the weights
+    strays: tuple[Stray, ...] = ()  # memory beside the result that was overwritten
+    forced: bool = False  # supports_op refuses such activations; llama.cpp multiplies them all the same
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the fastest timed run, NaN without one."""
+        return min(self.seconds, default=math.nan)
+
+    @property
+    def median(self) -> float:
+        """Median seconds of the timed runs, NaN without one."""
+        return float(np.median(self.seconds)) if self.seconds else math.nan
+
+    @property
+    def unwritten(self) -> NDArray[np.bool_]:
+        """Elements of y that the kernel never wrote."""
+        mask: NDArray[np.bool_] = self.y.view(np.uint32) == UNWRITTEN
+        return mask
+
+    @property
+    def leaked(self) -> NDArray[np.bool_]:
+        """A mask of the elements of y that hold the guards' NaN: the kernel read outside of its operands."""
+        mask: NDArray[np.bool_] = self.y.view(np.uint32) & np.uint32(0x7FFFFFFF) == GUARD
+        return mask
+
+    @property
+    def same(self) -> bool:
+        """True where all repeats have the bits of the first."""
+        return all(np.array_equal(self.y.view(np.uint32), r.view(np.uint32)) for r in self.repeats)
+
 
 TIMEOUT = 120.0
 
@@ -141,18 +181,9 @@ class Bridge:
         return self.measure(x, q, device, threads=threads, repack=repack).y
 
     def measure(
-        self,
-        x: Any,
-        q: QuantArray,
-        device: str = "CPU",
-        *,
-        threads: int = 1,
-        repack: bool | str = False,
-        repeats: int = 1,
-        time_runs: int = 0,
-        ids: Any = None,
-        batched: bool = False,
-    ) -> Measurement:
+        self, x: Any, q: QuantArray, device: str = "CPU", *, threads: int = 1, repack: bool | str = False,
+        repeats: int = 1, time_runs: int = 0, ids: Any = None, batched: bool = False,
+    ) -> Measurement:  # fmt: skip
         """:meth:`mul_mat` run ``repeats`` times for its bits, then ``time_runs`` times for its speed.
 
         With ids [T, U] of experts it is ``mul_mat_id``, as :func:`ggmlq.expert_linear` has it: x [T, K] or
@@ -160,7 +191,7 @@ class Bridge:
         to four, not as rows of one matrix; q is [.., N, K] then, each of its matrices for as many of x's.
         """
         request = f"mul_mat{'' if ids is None else '_id'}(x, {q!r}, {device!r})"
-        arrays, shape = experts.batches(request, x, q) if batched else experts.operands(request, x, q, ids)
+        arrays, shape = batches(request, x, q) if batched else operands(request, x, q, ids)
         if not arrays[0].size or not math.prod(shape):
             raise ShapeError(
                 f"{request}: x has shape {arrays[0].shape}; a product needs at least one row of each"
@@ -215,7 +246,7 @@ class Bridge:
 
         ``weights``: router float32 [E, C], and gate, up [E, F, C] and down [E, C, F] as QuantArrays.
         """
-        request, message, arrays = experts.layer(x, weights, used, device)
+        request, message, arrays = layer(x, weights, used, device)
         _, (y,) = self._call(request, message, arrays)
         return np.asarray(y)
 
@@ -316,3 +347,54 @@ def _forked() -> None:
 
 
 in_child(_forked)
+
+
+# --- operands of a product, checked before they are sent ------------------------------------------
+
+
+def operands(request: str, x: Any, q: QuantArray, ids: Any) -> tuple[Arrays, tuple[int, ...]]:
+    """The arrays to send for a plain product, or with ids one of experts, and the shape of the result."""
+    if ids is None:
+        x = np.asarray(check_linear(request, x, q), np.float32)
+        return [x.reshape(-1, x.shape[-1]), q.raw], (*x.shape[:-1], q.shape[0])
+    call = experts(request, x, q, ids, look=True)
+    if not isinstance(q, QuantArray):
+        raise UnsupportedError(f"{request}: ggml has no weights with scales beside them; pass a QuantArray")
+    t = call.ids.shape[0]
+    rows = np.asarray(call.x, np.float32).reshape(t, len(call.x) // max(t, 1), q.shape[2])
+    return [rows, q.raw, call.ids.astype(np.int32)], call.shape
+
+
+def batches(request: str, x: Any, q: QuantArray) -> tuple[Arrays, tuple[int, ...]]:
+    """The arrays to send for x [.., M, K] and weights [.., N, K], and the shape of the result [.., M, N]."""
+    x = np.asarray(as_floats(request, to_host(x)), np.float32)
+    x_lead, q_lead = x.shape[:-2], q.shape[:-2]
+    fits = len(q_lead) <= len(x_lead) <= 2 <= q.ndim and x.shape[-1] == q.shape[-1]
+    if not fits or any(length % times for length, times in zip(x_lead[::-1], q_lead[::-1], strict=False)):
+        raise ShapeError(
+            f"{request}: x has shape {x.shape}, q {q.shape}; in batches they are [.., M, K] and [.., N, K] "
+            "of up to 4 axes, and each axis of x is a multiple of that of q; pass x of such a shape"
+        )
+    return [x, q.raw], (*x.shape[:-1], q.shape[-2])
+
+
+def layer(x: Any, weights: Any, used: int, device: str) -> tuple[str, dict[str, Any], Arrays]:
+    """The request of a layer of experts for error messages, the message to send, and its arrays."""
+    router, *matrices = weights
+    request = "expert_layer(x, (router, gate, up, down), used)"
+    for q in matrices:
+        check_matrices(request, q)
+        if not isinstance(q, QuantArray):
+            raise UnsupportedError(f"{request}: {q!r}; ggml has no weights with scales beside them")
+    x = np.asarray(as_floats(request, to_host(x)), np.float32)
+    e, f, c = matrices[0].shape
+    fits = [q.shape for q in matrices] == [(e, f, c), (e, f, c), (e, c, f)] and router.shape == (e, c)
+    if not (fits and x.ndim == 2 and x.shape[1] == c and 1 <= used <= e and len(x)):
+        raise ShapeError(
+            f"{request}: x {x.shape}, router {router.shape}, {used} of experts "
+            f"{[q.shape for q in matrices]}; they are [T, C], [E, C], and [E, F, C] twice and [E, C, F]; "
+            "pass weights of one layer"
+        )
+    message = {"do": "expert_layer", "device": device, "formats": [q.format.name for q in matrices]}
+    arrays = [x, np.asarray(router, np.float32), *(q.raw for q in matrices)]
+    return request, message | {"sizes": [e, used, f, c]}, arrays

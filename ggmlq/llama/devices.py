@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import DeviceError, MissingDependencyError
-from . import loaded
-from .symbols import SIZE, P, Symbols, words
+from . import library
+from .library import SIZE, P, Symbols, words
 
 KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # in the order of ggml's enum
 
@@ -71,19 +71,16 @@ def _regs(symbols: Symbols) -> list[int]:
     if not symbols.has("ggml_backend_reg_count"):
         parts = dict.fromkeys([*symbols.build.backends, "cpu"])  # cpu: perhaps in the one file
         names = [f"ggml_backend_{part}_reg" for part in parts]
-        return [_own_reg(symbols, name) for name in names if symbols.has(name)] or _none(symbols)
+        functions = [getattr(symbols, name) for name in names if symbols.has(name)]
+        for function in functions:
+            function.restype, function.argtypes = P, []
+        return [int(function()) for function in functions] or _none(symbols)
     if not symbols.ggml_backend_reg_count() and symbols.has("ggml_backend_load_all_from_path"):
         for folder in {path.parent: None for path in symbols.build.backends.values()}:
             symbols.ggml_backend_load_all_from_path(str(folder).encode())
-        loaded.checked(symbols.build)
+        library.checked(symbols.build)
     count = symbols.ggml_backend_reg_count()
     return [symbols.ggml_backend_reg_get(i) for i in range(count)] or _none(symbols)
-
-
-def _own_reg(symbols: Symbols, name: str) -> int:
-    function = getattr(symbols, name)
-    function.restype, function.argtypes = P, []
-    return int(function())
 
 
 def _none(symbols: Symbols) -> list[int]:

@@ -7,15 +7,24 @@ brings a libggml is looked for, llama-cpp-python first.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.metadata
 import importlib.util
 import os
 import re
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
 
 from ..errors import MissingDependencyError
-from .archives import is_archive, unpacked
 
 VARIABLE = "GGMLQ_LIBGGML"
 HOW = (
@@ -67,7 +76,9 @@ def locate(named: str | Path | None = None) -> Build:
         raise MissingDependencyError(
             f"libggml: {path} is neither a file nor a folder; name a library or a build folder; {HOW}"
         )
-    for root in (path / "build", path, *_children(path)):
+    # An archive that was unpacked there has a folder of its own.
+    inner = sorted(child for child in path.iterdir() if child.is_dir() and child.name != "build")
+    for root in (path / "build", path, *inner):
         parts: dict[str, Path] = {}
         for place in PLACES:  # backends that load at run time may lie in bin, the rest in src
             parts = {**_parts(root / place), **parts}
@@ -86,11 +97,6 @@ def named_for_child(lib: str | Path | None) -> str | None:
     if named is not None and is_archive(path := Path(named).expanduser()):
         return str(unpacked(path))
     return None if lib is None else str(Path(lib).expanduser().absolute())
-
-
-def _children(path: Path) -> list[Path]:
-    """Folders in a folder: an archive that was unpacked there has one of its own."""
-    return sorted(child for child in path.iterdir() if child.is_dir() and child.name != "build")
 
 
 def _beside_file(path: Path) -> Build:
@@ -138,3 +144,94 @@ def _llama_cpp_python() -> Path | None:
     if package is None or package.origin is None:
         return None
     return Path(package.origin).parent
+
+
+# --- libraries out of an archive of releases, unpacked into a folder of this process --------------
+
+ENDS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+LIBRARY = re.compile(r"[\w.+-]+\.(?:so|dylib|dll)(?:\.\d+)*$")
+MOST = 8 << 30  # bytes of an archive's libraries
+
+
+class Member(NamedTuple):
+    """A library in an archive: its bytes, or the name that it is a link to."""
+
+    name: str
+    size: int
+    link: str | None
+    open: Callable[[], IO[bytes] | None]
+
+
+def is_archive(path: Path) -> bool:
+    """True for a file that is named as an archive."""
+    return path.name.lower().endswith(ENDS) and path.is_file()
+
+
+def unpacked(path: Path) -> Path:
+    """A folder with the libraries of an archive, which lasts as long as this process."""
+    facts = path.stat()
+    return _unpacked(path.resolve(), facts.st_mtime_ns, facts.st_size)
+
+
+@functools.cache
+def _unpacked(path: Path, mtime: int, size: int) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="ggmlq-libraries-"))
+    atexit.register(_remove, folder, os.getpid())
+    try:
+        count = _extract(path, folder)
+    except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+        raise MissingDependencyError(
+            f"--lib {path}: this archive cannot be read: {error}; download it again, or unpack it yourself "
+            "and name the folder"
+        ) from error
+    if not count:
+        raise MissingDependencyError(
+            f"--lib {path}: this archive holds no libraries; take one of llama.cpp's releases whose name "
+            "has 'bin' and your system in it (llama-b…-bin-ubuntu-x64)"
+        )
+    return folder
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked child leaves its parent's folder alone
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _extract(path: Path, folder: Path) -> int:
+    """Write all libraries side by side, whatever folders they lie in; the number of them."""
+    names, total = set[str](), 0
+    with zipfile.ZipFile(path) if path.name.lower().endswith(".zip") else tarfile.open(path) as archive:
+        every = _in_zip(archive) if isinstance(archive, zipfile.ZipFile) else _in_tar(archive)
+        for member in every:
+            if member.name in names:
+                continue
+            total += member.size
+            if total > MOST:
+                raise OSError(f"its libraries have more than {MOST >> 30} GiB")
+            names.add(member.name)
+            target = folder / member.name
+            if member.link is not None:
+                target.symlink_to(PurePosixPath(member.link).name)  # beside it, never elsewhere
+                continue
+            source = member.open()
+            if source is not None:
+                with source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file)
+    return len(names)
+
+
+def _in_zip(archive: zipfile.ZipFile) -> Iterator[Member]:
+    for info in archive.infolist():
+        name = PurePosixPath(info.filename).name
+        if info.is_dir() or not LIBRARY.match(name):
+            continue
+        link = archive.read(info).decode(errors="replace") if stat.S_ISLNK(info.external_attr >> 16) else None
+        yield Member(name, info.file_size, link, functools.partial(archive.open, info))
+
+
+def _in_tar(archive: tarfile.TarFile) -> Iterator[Member]:
+    for info in archive:
+        name = PurePosixPath(info.name).name
+        if (info.isfile() or info.issym()) and LIBRARY.match(name):
+            link = info.linkname if info.issym() else None
+            yield Member(name, info.size, link, functools.partial(archive.extractfile, info))

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedError
 from ..formats import FORMATS
-from .captured import source_name
 from .guards import UNWRITTEN, Arena, Stray
-from .product import COMPUTE, Multiplier
+from .library import BOOL, FLOAT, INT, LONG, SIZE, P, words
+from .product import COMPUTE, Multiplier, compute
+from .program import source_name
 from .structs import Tensors
-from .symbols import BOOL, FLOAT, INT, LONG, SIZE, InitParams, P, words
-from .work import compute
 
 Bytes = NDArray[np.uint8]
 C_TYPES: dict[str, Any] = {"t": P, "n": P, "I": P, "i": INT, "l": LONG, "f": FLOAT, "z": SIZE, "b": BOOL}
@@ -46,9 +45,7 @@ class Graph:
 
     def __init__(self, m: Multiplier, tensors: Tensors, stack: ExitStack, program: dict[str, Any]) -> None:
         self.symbols, self.look = m.symbols, tensors
-        room = MANY * self.symbols.ggml_tensor_overhead() + self.symbols.ggml_graph_overhead()
-        self.context = self.symbols.ggml_init(InitParams(room, None, True))
-        stack.callback(self.symbols.ggml_free, self.context)
+        self.context = m.context(stack, MANY)
         self.leaves = [self._leaf(kind, ne) for kind, ne in program["leaves"]]
         self.all = list(self.leaves)
         for name, arguments, attaches in program["steps"]:
@@ -121,13 +118,9 @@ class Graph:
 
 
 def run_program(
-    m: Multiplier,
-    tensors: Tensors,
-    program: dict[str, Any],
-    arrays: list[Bytes],
-    how: Settings,
+    m: Multiplier, tensors: Tensors, program: dict[str, Any], arrays: list[Bytes], how: Settings,
     kind: type[Graph] = Graph,
-) -> tuple[dict[str, Any], list[Bytes]]:
+) -> tuple[dict[str, Any], list[Bytes]]:  # fmt: skip
     """The facts about the node and its runs; the arrays of its sources, of its result, and of repeats."""
     s = m.symbols
     with ExitStack() as stack:
@@ -145,24 +138,23 @@ def run_program(
                 s.ggml_backend_view_init(tensor)
         where = {tensor: name for name, tensor in names.items()}
         inputs = {where[leaf]: array for leaf, array in zip(graph.leaves, arrays, strict=True)}
+        filled = dict(inputs)
         if graph.node in where:
-            inputs_and_result = {**inputs, where[graph.node]: _unwritten(tensors.nbytes(graph.node))}
-        else:
-            inputs_and_result = inputs
+            unwritten = np.array([UNWRITTEN], np.uint32).view(np.uint8)
+            filled[where[graph.node]] = np.resize(unwritten, tensors.nbytes(graph.node))
         spare = np.ones(OTHERS[::-1], np.float32).view(np.uint8)
-        inputs_and_result |= {where[t]: spare for t in graph.others[:2]}
+        filled |= {where[t]: spare for t in graph.others[:2]}
         cgraph = s.ggml_new_graph(graph.context)
         for tensor in (*graph.others[2:], graph.node):
             s.ggml_build_forward_expand(cgraph, tensor)
         results, sources = list[Bytes](), dict[str, Bytes]()
         overrun: Stray | None = None
-        untouched = {k: v for k, v in inputs.items() if not _overlaps(graph, names[k])}
+        written = (tensors.origin(graph.node) or 0, graph.under)  # leaves into which the node writes
+        untouched = {k: v for k, v in inputs.items() if names[k] not in written}
         for _ in range(how.repeats):
-            arena.fill(inputs_and_result)
+            arena.fill(filled)
             sources |= _read(graph, [p for p in graph.sources() if graph.is_input(p[1])])
-            stray = compute(m, cgraph, how.threads, op)
-            if stray is not None:
-                overrun = stray
+            overrun = compute(m, cgraph, how.threads, op) or overrun
             sources |= _read(graph, [p for p in graph.sources() if not graph.is_input(p[1])])
             y = np.empty(tensors.nbytes(graph.node), np.uint8)
             tensors.read(graph.node, y)
@@ -189,15 +181,6 @@ def _read(graph: Graph, pairs: list[tuple[int, int]]) -> dict[str, Bytes]:
     return arrays
 
 
-def _overlaps(graph: Graph, leaf: int) -> bool:
-    """True where the node writes into a leaf."""
-    return leaf in (graph.look.origin(graph.node) or 0, graph.under)
-
-
-def _unwritten(size: int) -> Bytes:
-    return np.resize(np.array([UNWRITTEN], np.uint32).view(np.uint8), size)
-
-
 def _answer(
     graph: Graph, sources: dict[str, Bytes], results: list[Bytes], strays: list[Stray]
 ) -> tuple[dict[str, Any], list[Bytes]]:
@@ -213,3 +196,85 @@ def _answer(
         "unwritten": count, "strays": [asdict(stray) for stray in strays],
     }  # fmt: skip
     return facts, [*sources.values(), *results]
+
+
+# --- nodes that a trace read, as a graph of their own ------------------------------------------------
+#
+# They are rebuilt without the functions that made them: a tensor gets its lengths by ggml's function for new
+# tensors; then the number of the operation, its parameters, its sources and strides are written into it. So
+# any operation can be repeated, and nodes that one kernel fused follow each other as they did.
+
+ROOM = 256  # tensors of a context, guards among them
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Tensors that nodes read, by name, and the nodes in their order, as a trace describes them.
+
+    A node has ``op``, ``facts`` about its result, ``words``, and ``sources``: the name of a tensor, None, or
+    the number of a node before it with the lengths, strides and offset of the view that is read.
+    """
+
+    leaves: dict[str, dict[str, Any]]
+    nodes: tuple[dict[str, Any], ...]
+
+    def message(self) -> dict[str, Any]:
+        """The nodes as the library's process receives them."""
+        return {"leaves": list(self.leaves.values()), "names": list(self.leaves), "nodes": list(self.nodes)}
+
+
+class RecordedGraph(Graph):
+    """The tensors of recorded nodes in a context of ggml."""
+
+    def __init__(self, m: Multiplier, tensors: Tensors, stack: ExitStack, program: dict[str, Any]) -> None:
+        self.symbols, self.look, self.under = m.symbols, tensors, 0
+        self.context = m.context(stack, ROOM)
+        self.leaves = [self._strided(facts) for facts in program["leaves"]]
+        self.all = list(self.leaves)
+        self._by_name = dict(zip(program["names"], self.leaves, strict=True))
+        self._nodes: list[int] = []
+        for node in program["nodes"]:
+            self._nodes.append(self._made_as(node))
+            self.all.append(self._nodes[-1])
+        self.node = self.all[-1]
+        self.others = self._neighbour(m)
+
+    def _strided(self, facts: dict[str, Any]) -> int:
+        tensor = self._leaf(facts["type"], facts["ne"])
+        self.look.set_strides(tensor, facts["nb"])
+        return tensor
+
+    def _made_as(self, node: dict[str, Any]) -> int:
+        """The tensor of a node, with the operation, parameters and sources that it had."""
+        op, facts = node["op"], node["facts"]
+        sources = [self._source(source) for source in node["sources"]]
+        into = sources[IN_PLACE[op]] if op in IN_PLACE and len(sources) > IN_PLACE[op] else 0
+        if into:
+            tensor = int(self.symbols.ggml_view_tensor(self.context, into))
+        else:
+            tensor = self._leaf(facts["type"], facts["ne"])
+        # Libraries of other years number their operations otherwise; older ones have fewer.
+        for number in range(facts["number"], 0, -1):
+            self.look.become(tensor, number, node["words"], sources)
+            if words(self.symbols.ggml_op_desc(tensor)) == op:
+                return tensor
+        raise UnsupportedError(
+            f"{facts['name']} = {op}: this library has no such operation up to number {facts['number']}; "
+            "replay it with a library of the year in which it was traced"
+        )
+
+    def _source(self, source: Any) -> int:
+        if source is None:
+            return 0
+        if isinstance(source, str):
+            return int(self._by_name[source])
+        base = int(self._nodes[source["member"]])
+        facts = self.look.describe(base)
+        if (facts["ne"], facts["nb"], source["offset"]) == (source["ne"], source["nb"], 0):
+            return base
+        view = int(
+            self.symbols.ggml_view_4d(self.context, base, *source["ne"], *source["nb"][1:], source["offset"])
+        )
+        self.look.set_strides(view, source["nb"])
+        self.all.append(view)
+        return view

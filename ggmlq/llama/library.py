@@ -7,17 +7,19 @@ It is for libraries that one trusts, in tests and tools. A library under develop
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import printable
 from ..errors import MissingDependencyError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Bytes, Floats
-from . import loaded
-from .files import HOW, Build, locate
-from .symbols import LONG, P, Symbols, words
+from .files import HOW, NAME, PLACES, VARIABLE, Build, locate
 
 ACTIVATIONS = ("q8_1", "q8_K")  # ggml turns activations into these; it has no weights of them
 OLD_TYPES = 28  # the highest id of a type that every ggml with backends has, f64
@@ -41,7 +43,7 @@ class Library:
                 f"libggml: {self.path} has no ggml_quantize_chunk; name the file libggml-base; {HOW}"
             )
         if whole:
-            loaded.checked(build)
+            checked(build)
         self._check_types()
 
     @property
@@ -117,3 +119,193 @@ def _decoder(fmt: Format) -> str:
 def address(array: NDArray[np.generic]) -> ctypes.c_void_p:
     """The address of an array's bytes as a pointer of C."""
     return ctypes.c_void_p(array.ctypes.data)
+
+
+# --- the C functions that the bridge calls, found in whichever file has them ----------------------
+#
+# No struct of ggml is read: tensors and graphs stay pointers, so that a library of another year,
+# whose structs have other fields, still fits. Only ``ggml_init_params`` goes by value.
+
+P, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+INT, LONG, BOOL, FLOAT = ctypes.c_int, ctypes.c_int64, ctypes.c_bool, ctypes.c_float
+
+
+class InitParams(ctypes.Structure):
+    """Memory of a context: its size, its address (NULL: ggml allocates), and whether tensors have data."""
+
+    _fields_ = [("mem_size", SIZE), ("mem_buffer", P), ("no_alloc", BOOL)]
+
+
+LETTERS: dict[str, Any] = {
+    "s": TEXT, "p": P, "z": SIZE, "i": INT, "l": LONG, "b": BOOL, "f": FLOAT, "v": None, "c": InitParams,
+}  # fmt: skip
+
+# For each function a letter for its result, and those of its arguments.
+SIGNATURES = {
+    "ggml_version": "s:", "ggml_commit": "s:", "ggml_type_name": "s:i", "ggml_type_size": "z:i",
+    "ggml_blck_size": "l:i", "ggml_quantize_chunk": "z:ipplllp",
+    # tensors and graphs
+    "ggml_init": "p:c", "ggml_free": "v:p", "ggml_tensor_overhead": "z:", "ggml_graph_overhead": "z:",
+    "ggml_nbytes": "z:p", "ggml_new_tensor_2d": "p:pill", "ggml_new_tensor_3d": "p:pilll",
+    "ggml_mul_mat": "p:ppp", "ggml_mul_mat_id": "p:pppp", "ggml_soft_max": "p:pp", "ggml_top_k": "p:ppi",
+    "ggml_argsort_top_k": "p:ppi", "ggml_get_rows": "p:ppp", "ggml_reshape_3d": "p:pplll",
+    "ggml_view_2d": "p:ppllzz", "ggml_silu": "p:pp", "ggml_mul": "p:ppp", "ggml_add": "p:ppp",
+    "ggml_scale": "p:ppf", "ggml_new_graph": "p:p", "ggml_build_forward_expand": "v:pp",
+    # for a trace, which looks at nodes of llama.cpp's graphs
+    "ggml_op_desc": "s:p", "ggml_get_name": "s:p", "ggml_get_data": "p:p",
+    "ggml_new_tensor_4d": "p:pillll", "ggml_view_1d": "p:pplz", "ggml_view_4d": "p:ppllllzzzz",
+    "ggml_view_tensor": "p:pp", "ggml_flash_attn_ext": "p:pppppfff", "ggml_backend_cpu_buffer_type": "p:",
+    "ggml_backend_buffer_name": "s:p", "ggml_backend_buffer_is_host": "b:p",
+    # backends
+    "ggml_backend_reg_count": "z:", "ggml_backend_reg_get": "p:z", "ggml_backend_reg_name": "s:p",
+    "ggml_backend_reg_dev_count": "z:p", "ggml_backend_reg_dev_get": "p:pz",
+    "ggml_backend_reg_get_proc_address": "p:ps", "ggml_backend_load_all_from_path": "v:s",
+    "ggml_backend_dev_name": "s:p", "ggml_backend_dev_description": "s:p", "ggml_backend_dev_type": "i:p",
+    "ggml_backend_dev_memory": "v:ppp", "ggml_backend_dev_init": "p:ps",
+    "ggml_backend_dev_buffer_type": "p:p", "ggml_backend_dev_supports_op": "b:pp",
+    "ggml_backend_buft_name": "s:p", "ggml_backend_buft_get_alignment": "z:p",
+    "ggml_backend_buft_get_alloc_size": "z:pp", "ggml_backend_buft_alloc_buffer": "p:pz",
+    "ggml_backend_buffer_get_base": "p:p",
+    "ggml_backend_tensor_alloc": "i:ppp",  # before 2025 it returned nothing
+    "ggml_backend_view_init": "i:p", "ggml_backend_alloc_ctx_tensors_from_buft": "p:pp",
+    "ggml_backend_buffer_set_usage": "v:pi", "ggml_backend_buffer_free": "v:p",
+    "ggml_backend_tensor_set": "v:ppzz", "ggml_backend_tensor_get": "v:ppzz",
+    "ggml_backend_graph_compute": "i:pp", "ggml_backend_synchronize": "v:p",
+}  # fmt: skip
+
+
+def words(text: bytes | None) -> str:
+    """A name that a library gives, as one printable line; empty where there is none."""
+    return printable((text or b"").decode(errors="replace").strip()).replace("\n", r"\n")
+
+
+class Symbols:
+    """``symbols.ggml_nbytes(tensor)``: functions by name, out of all loaded files of a build."""
+
+    def __init__(self, build: Build, *, whole: bool = False) -> None:
+        """Load the base alone, or the whole build with its registry and backends."""
+        self.build = build
+        self.troubles: list[str] = []  # backends that did not load, and why
+        self._files = {build.base: _load(build.base)}
+        if whole:
+            self._load_backends()
+
+    def _load_backends(self) -> None:
+        """Load the registry, which brings its backends; where it cannot find them, load them first."""
+        if "" in self.build.parts and self._try(self.build.parts[""]):
+            return
+        for path in self.build.backends.values():
+            self._try(path)
+        if "" in self.build.parts:
+            self._try(self.build.parts[""])
+
+    def _try(self, path: Path) -> bool:
+        if path in self._files:
+            return True
+        try:
+            self._files[path] = _load(path)
+        except MissingDependencyError as error:
+            self.troubles.append(str(error))
+            return False
+        return True
+
+    def has(self, name: str) -> bool:
+        """True where any loaded file exports the function."""
+        return any(hasattr(file, name) for file in self._files.values())
+
+    def __getattr__(self, name: str) -> Any:
+        for file in self._files.values():
+            if hasattr(file, name):
+                function = getattr(file, name)
+                if name in SIGNATURES:
+                    result, arguments = SIGNATURES[name].split(":")
+                    function.restype, function.argtypes = LETTERS[result], [LETTERS[a] for a in arguments]
+                setattr(self, name, function)
+                return function
+        listed = ", ".join(str(path) for path in self._files)
+        more = "".join(f"; {trouble}" for trouble in self.troubles)
+        raise UnsupportedError(
+            f"libggml: {name} is missing from {listed}{more}; this needs a complete shared build "
+            "of ggml from 2025 or later; name its folder"
+        )
+
+    def procedure(self, reg: int, name: str, result: Any, *takes: Any) -> Any:
+        """A function that a backend offers by name only, or None."""
+        address = self.ggml_backend_reg_get_proc_address(reg, name.encode())
+        return ctypes.CFUNCTYPE(result, *takes)(address) if address else None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
+    except OSError as error:
+        raise MissingDependencyError(
+            f"libggml: cannot load {path}: {printable(str(error))}; {HOW}"
+        ) from error
+
+
+# --- libraries that are loaded: do they belong to the build that the user named? ------------------
+#
+# A library that is copied out of its build keeps the path of that build (RUNPATH), and the loader takes its
+# neighbours from there. Then another build than the named one would be judged.
+
+ALSO = (
+    f"{VARIABLE}_ALSO"  # folders whose libraries belong to any build, with colons (Windows: ;) between them
+)
+LLAMA = re.compile(r"(?:lib)?llama(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*$")
+MAPS = Path("/proc/self/maps")
+
+
+def libraries(build: Build) -> list[Path]:
+    """Real paths of the files of ggml and llama.cpp in this process, sorted; on Linux."""
+    if not MAPS.exists():
+        return []
+    fields = (line.split(maxsplit=5) for line in MAPS.read_text(errors="replace").splitlines())
+    paths = dict.fromkeys(Path(line[5].removesuffix(" (deleted)")) for line in fields if len(line) == 6)
+    parts = {path.resolve() for path in build.parts.values()}
+    return [
+        path for path in sorted(paths) if NAME.match(path.name) or LLAMA.match(path.name) or path in parts
+    ]
+
+
+def homes(build: Build) -> list[Path]:
+    """Real folders whose libraries belong to a build.
+
+    The named one with all below it; where the files of the build lie, also if they are links; and beside a
+    folder lib or bin the other places of the same build or prefix.
+    """
+    named = build.named or build.folder
+    folders = [named if named.is_dir() else named.parent, *(path.parent for path in build.parts.values())]
+    folders += [path.resolve().parent for path in build.parts.values()]
+    for folder in dict.fromkeys(folders):
+        for place in PLACES[1:]:
+            if folder.resolve().parts[-place.count("/") - 1 :] == tuple(place.split("/")):
+                prefix = folder.resolve().parents[place.count("/")]
+                folders += [prefix / other for other in PLACES[1:]]
+    also = [Path(folder).expanduser() for folder in os.environ.get(ALSO, "").split(os.pathsep) if folder]
+    return list(dict.fromkeys(folder.resolve() for folder in [*folders, *also]))
+
+
+def checked(build: Build, *others: Path) -> list[Path]:
+    """The loaded libraries; an error where one lies neither in the build nor beside ``others``."""
+    loaded = libraries(build)
+    allowed = [*homes(build), *(path.resolve().parent for path in others)]
+    strangers = [path for path in loaded if not any(path.is_relative_to(folder) for folder in allowed)]
+    if strangers:
+        paths = ", ".join(map(str, strangers))
+        folder, other = build.folder.absolute(), strangers[0].parent
+        raise UnsupportedError(
+            f"libggml: {build.named or build.folder} has loaded {paths}, which lies outside of it: a library "
+            "that is copied out of its build looks for its neighbours there (RUNPATH), and that build would "
+            f"be judged. Name it instead, or have the copies come first with LD_LIBRARY_PATH={folder}; if "
+            f"both belong together, say so with {ALSO}={other}"
+        )
+    return loaded
+
+
+def listed(paths: list[Path]) -> str:
+    """The paths in few words: files by folder."""
+    folders: dict[Path, list[str]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, []).append(path.name)
+    return "; ".join(f"{folder}: {', '.join(sorted(names))}" for folder, names in folders.items())

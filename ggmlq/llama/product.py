@@ -7,6 +7,7 @@ beside the result.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
 from collections.abc import Iterator
@@ -20,13 +21,12 @@ from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..formats import Format
 from ..formats.format import Bytes, Floats
 from .devices import Handle, extra_kinds
-from .guards import F32, UNWRITTEN, Arena, Stray
-from .library import Library, address
-from .symbols import INT, InitParams, P, Symbols, words
+from .guards import F32, GUARD, UNWRITTEN, Arena, Stray
+from .library import INT, SIZE, InitParams, Library, P, Symbols, address, words
 
 WEIGHTS, COMPUTE = 1, 2  # uses of a buffer: ggml_backend_buffer_usage
 I32 = 26  # ggml's number of the type
-TENSORS = 16  # of a context, guards among them
+TENSORS = 16  # of a context for a product, guards among them
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ class Multiplier:
         )
         raise UnsupportedError(f"{request}, x {x}: the device {self._name} {layout}")
 
-    def context(self, stack: ExitStack) -> int:
-        """A new ggml context with room for a few tensors and a graph, without their data."""
+    def context(self, stack: ExitStack, tensors: int = TENSORS) -> int:
+        """A new ggml context with room for some tensors and a graph, without their data."""
         s = self.symbols
-        room = TENSORS * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
+        room = tensors * s.ggml_tensor_overhead() + s.ggml_graph_overhead()
         context: int = s.ggml_init(InitParams(room, None, True))
         stack.callback(s.ggml_free, context)
         return context
@@ -273,3 +273,42 @@ def _tensor(symbols: Any, context: int, kind: int, shape: tuple[int, ...]) -> in
     """A tensor of that shape, in NumPy's order of axes."""
     axes = [*reversed(shape), 1, 1, 1][:4]
     return int(symbols.ggml_new_tensor_4d(context, kind, *axes))
+
+
+# --- a graph on a CPU with work memory of ours, and guard bytes behind it -------------------------
+#
+# Kernels take what they need for a while from one piece of memory, whose size ggml plans before. A plan that
+# is too small shows nowhere else: what lies behind is overwritten, and the process may die much later.
+
+BEHIND = 1 << 20  # bytes of the guard
+
+
+class Plan(ctypes.Structure):
+    """ggml's plan of a computation: the size of its work memory, the memory, and what we leave as it is."""
+
+    _fields_ = [("work_size", SIZE), ("work_data", P), ("rest", ctypes.c_uint8 * 112)]
+
+
+def compute(m: Multiplier, graph: int, threads: int, what: str) -> Stray | None:
+    """Run a graph; what was written behind the work memory, where the device is a CPU that shows it."""
+    s = m.symbols
+    if m.handle.device.backend != "CPU" or not s.has("ggml_graph_plan"):
+        m.compute(graph, what)
+        return None
+    s.ggml_graph_plan.restype, s.ggml_graph_plan.argtypes = Plan, [P, INT, P]
+    s.ggml_graph_compute.restype, s.ggml_graph_compute.argtypes = INT, [P, P]
+    plan: Plan = s.ggml_graph_plan(graph, threads, None)
+    size = int(plan.work_size)
+    words = np.full(-(-size // 4) + BEHIND // 4, GUARD, np.uint32)
+    memory = words.view(np.uint8)
+    plan.work_data = memory.ctypes.data
+    before = memory[size:].copy()
+    status = s.ggml_graph_compute(graph, ctypes.byref(plan))
+    if status != 0:
+        raise LibraryFailedError(
+            f"{what}: ggml_graph_compute returned status {status}, 0 is success; try another shape"
+        )
+    changed = np.flatnonzero(memory[size:] != before)
+    if not changed.size:
+        return None
+    return Stray("behind the work memory", len(changed), int(changed[0]), int(changed[-1]))

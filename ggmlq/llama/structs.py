@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedError
 from ..formats import FORMATS
-from .symbols import InitParams, Symbols, words
+from .library import InitParams, Symbols, words
 
 LENGTHS = (512, 5, 7, 11)  # no two are equal, and none is a stride
 SCALES = (0.4375, 3.25, 7.125)  # of attention: exact as floats, and unlike any other field

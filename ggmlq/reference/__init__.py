@@ -1,12 +1,10 @@
 """Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
-from .agreement import row_errors
 from .attention import attention, attention_bound
 from .bound import bound
-from .expert_linear import expert_linear
-from .gated_linear import gated_linear
 from .gru import gru
-from .linear import linear
+from .linear import expert_linear, gated_linear, linear
+from .metrics import row_errors
 from .multiply import multiply
 from .nodes import ATTENTIONS, node
 from .operands import Activations, Weights, activations, weights
@@ -14,25 +12,7 @@ from .rules import ARITHMETICS, ONE_TYPE, Quantizer, Rule, rule
 from .scaled_linear import scaled_linear
 
 __all__ = [
-    "ARITHMETICS",
-    "ATTENTIONS",
-    "ONE_TYPE",
-    "Activations",
-    "Quantizer",
-    "Rule",
-    "Weights",
-    "activations",
-    "attention",
-    "attention_bound",
-    "bound",
-    "expert_linear",
-    "gated_linear",
-    "gru",
-    "linear",
-    "multiply",
-    "node",
-    "row_errors",
-    "rule",
-    "scaled_linear",
-    "weights",
-]
+    "ARITHMETICS", "ATTENTIONS", "ONE_TYPE", "Activations", "Quantizer", "Rule", "Weights", "activations",
+    "attention", "attention_bound", "bound", "expert_linear", "gated_linear", "gru", "linear", "multiply",
+    "node", "row_errors", "rule", "scaled_linear", "weights",
+]  # fmt: skip

@@ -18,7 +18,7 @@ from ..dispatch.checks import finite
 from ..errors import DTypeError, UnsupportedError
 from ..ops.attending import Attention, checked, slopes
 from .nodes import ATTENTIONS, node
-from .nodes.result import Result
+from .nodes.registry import Result
 
 __all__ = ["attention", "attention_bound", "slopes"]
 
@@ -94,7 +94,11 @@ def _node(request: str, q: Any, k: Any, v: Any, arithmetic: str, options: dict[s
     if not isinstance(parts, int) or parts < 1:
         raise DTypeError(f"{request}: parts is {parts!r}; it is a number of threads, from 1 on; leave it out")
     a = _checked(request, q, k, v, options)
-    rows = [one if isinstance(one, QuantArray) else _numbers(one) for one in (a.k, a.v)]
+    rows = [one.dequantize() if isinstance(one, ScaledArray) else one for one in (a.k, a.v)]
+    rows = [
+        one if isinstance(one, QuantArray) or one.dtype == np.float16 else one.astype(np.float32)
+        for one in rows
+    ]
     alibi = 0.0 if a.slopes is None else finite(options["alibi"])
     if alibi is None:
         raise DTypeError(
@@ -115,12 +119,6 @@ def _kind(rows: Any) -> str:
     if isinstance(rows, ScaledArray):
         return "f32"
     return {"float16": "f16", "bfloat16": "bf16"}.get(rows.dtype.name, "f32")
-
-
-def _numbers(rows: Any) -> NDArray[Any]:
-    if isinstance(rows, ScaledArray):
-        rows = rows.dequantize()
-    return np.asarray(rows if rows.dtype == np.float16 else rows.astype(np.float32))
 
 
 def _whole_mask(a: Attention) -> Wide | None:

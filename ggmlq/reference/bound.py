@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from .identity import times
 from .linear import by_slabs
-from .multiply import block_sums, multiply
-from .operands import Activations, Weights, Wide, decoded
+from .multiply import block_sums, multiply, times
+from .operands import Activations, Weights, Wide, by_run, decoded
 from .rules import Rule
-from .runs import by_run
 
 UNIT = 2.0**-24  # half an ulp of 1: what one float32 operation may be off, relatively
 SMALLEST = 2.0**-126  # below it a GPU may flush to zero
@@ -143,7 +141,8 @@ def _moved_codes(w: Weights, a: Activations, how: Rule) -> Wide:
         if rounds:  # the codes' sum moves by one and is rounded again
             assert a.sums is not None
             touched: Wide = by_group.sum(axis=-1)
-            moved += (touched + (touched > 0) * _half_ulp(a.sums)) @ np.abs(w.offset).T
+            half_ulp = np.spacing(np.abs(a.sums).astype(np.float16)).astype(np.float64)
+            moved += (touched + (touched > 0) * half_ulp) @ np.abs(w.offset).T
     moved += times(steps, np.abs(weight.reshape(w.codes.shape)))
     if w.unit is not None:  # an integer sum may be cut off one lower or higher
         moved += by_group.max(axis=-1) @ np.abs(w.unit).T
@@ -180,8 +179,3 @@ def _offsets_that_move(offset: Wide, a: Activations, how: Rule) -> tuple[Wide, b
         return offset, False
     without = np.arange(offset.shape[1]) % 8 >= how.quantizer.sums_of
     return np.where(without, offset, 0), how.quantizer.sums == "codes"
-
-
-def _half_ulp(sums: Wide) -> Wide:
-    spacing: Wide = np.spacing(np.abs(sums).astype(np.float16)).astype(np.float64)
-    return spacing

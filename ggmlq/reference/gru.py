@@ -4,7 +4,7 @@ A stage is a function of a :class:`Scene` and the codes of earlier stages; it re
 ``STAGES`` has all in the order of a step. A code less its zero point is called a deviation; RS is the
 rounding shift.
 
-    Wx   = RS(W·x - Zx·ΣW, eW + ex - eWx) + ZWx           the correction of the one identity (identity.py)
+    Wx   = RS(W·x - Zx·ΣW, eW + ex - eWx) + ZWx           the correction of the one identity (multiply.py)
     Rh   = RS(R·h - Zh·ΣR, eR + eh - eRh) + ZRh
     z_pre, r_pre = RS(dWx, eWx - e) + RS(dRh, eRh - e) + RS(bx, ebx - e) + RS(br, ebr - e) + Z
     Rh_add_br    = RS(dRh, eRh - e) + RS(br, ebr - e) + Z
@@ -30,7 +30,7 @@ from ..fixed.shift import shifted_array
 from ..gru import shapes
 from ..gru.cell import Cell
 from ..gru.run import format_in_call
-from .identity import Planar, product
+from .multiply import Planar, product
 
 if TYPE_CHECKING:
     from ..gru.fixed_gru import FixedGRU
@@ -99,16 +99,29 @@ def compensation(scene: Scene, w: Codes, activations: str) -> Codes:
     return term
 
 
-def hidden_product(scene: Scene, q: Tensors) -> Codes:
-    """Row 2 of docs/gru.md: the product of the state with R."""
-    return multiplied(scene, q["before"], "R", "h", "Rh")
+def _sum(name: str, gate: int, terms: str, biases: str = "") -> Stage:
+    """Terms and a gate's biases in the scale of a tensor, added up; Wx and Rh have rows of all gates."""
 
-
-def _gate_input(name: str, i: int) -> Stage:
     def stage(scene: Scene, q: Tensors) -> Codes:
-        rows = scene.gate(i)
-        total = scene.term(q, "Wx", name, rows) + scene.term(q, "Rh", name, rows)
-        return scene.clamped(total + scene.bias("bx", rows, name) + scene.bias("br", rows, name), name)
+        rows = scene.gate(gate)
+        every, wide = slice(None), ("Wx", "Rh")
+        parts = [scene.term(q, of, name, rows if of in wide else every) for of in terms.split()]
+        total: Any = sum([*parts, *(scene.bias(of, rows, name) for of in biases.split())])
+        return scene.clamped(total, name)
+
+    return stage
+
+
+def _product(name: str, gate: str, other: str, rest: bool = False) -> Stage:
+    """A gate, or with ``rest`` one less it, times another tensor; "h" is the state before."""
+
+    def stage(scene: Scene, q: Tensors) -> Codes:
+        f = scene.formats
+        share = scene.deviation(q, gate)
+        if rest:  # the deviation of 1 - z is the code of 1 less that of z
+            share = (1 << f[gate].exponent) - share
+        both = share * (q["before" if other == "h" else other] - f[other].zero)
+        return scene.clamped(scene.rescaled(both, f[gate].exponent + f[other].exponent, name), name)
 
     return stage
 
@@ -121,61 +134,20 @@ def _looked_up(table: str, source: str) -> Stage:
     return stage
 
 
-def hidden_and_bias(scene: Scene, q: Tensors) -> Codes:
-    """Row 6: R_g h + b_rg."""
-    rows = scene.gate(2)
-    total = scene.term(q, "Rh", "Rh_add_br", rows)
-    return scene.clamped(total + scene.bias("br", rows, "Rh_add_br"), "Rh_add_br")
-
-
-def reset_product(scene: Scene, q: Tensors) -> Codes:
-    """Row 7: the reset gate times row 6."""
-    f = scene.formats
-    both = scene.deviation(q, "r_out") * scene.deviation(q, "Rh_add_br")
-    return scene.clamped(scene.rescaled(both, f["r_out"].exponent + f["Rh_add_br"].exponent, "rRh"), "rRh")
-
-
-def new_input(scene: Scene, q: Tensors) -> Codes:
-    """Row 8: g_pre, the input of the table of g."""
-    rows = scene.gate(2)
-    total = scene.term(q, "Wx", "g_pre", rows) + scene.term(q, "rRh", "g_pre")
-    return scene.clamped(total + scene.bias("bx", rows, "g_pre"), "g_pre")
-
-
-def old_part(scene: Scene, q: Tensors) -> Codes:
-    """Row 10: the update gate times the old state."""
-    f = scene.formats
-    both = scene.deviation(q, "z_out") * (q["before"] - f["h"].zero)
-    return scene.clamped(scene.rescaled(both, f["z_out"].exponent + f["h"].exponent, "old"), "old")
-
-
-def new_part(scene: Scene, q: Tensors) -> Codes:
-    """Rows 11 to 13: (1 - z) · g; the deviation of 1 - z is ``one`` less the code of z."""
-    f = scene.formats
-    one = (1 << f["z_out"].exponent) + f["z_out"].zero
-    both = (one - q["z_out"]) * scene.deviation(q, "g_out")
-    return scene.clamped(scene.rescaled(both, f["z_out"].exponent + f["g_out"].exponent, "new"), "new")
-
-
-def next_state(scene: Scene, q: Tensors) -> Codes:
-    """Row 14: the next state, the sum of rows 10 and 13."""
-    return scene.clamped(scene.term(q, "old", "h") + scene.term(q, "new", "h"), "h")
-
-
-# In the order of a step; each reads those before it, "before" (the states) and "Wx".
+# In the order of a step, with rows of docs/gru.md; each reads those before it, "before" (the states), "Wx".
 STAGES: Mapping[str, Stage] = {
-    "Rh": hidden_product,
-    "z_pre": _gate_input("z_pre", 0),
+    "Rh": lambda scene, q: multiplied(scene, q["before"], "R", "h", "Rh"),  # row 2
+    "z_pre": _sum("z_pre", 0, "Wx Rh", "bx br"),
     "z_out": _looked_up("table_z", "z_pre"),
-    "r_pre": _gate_input("r_pre", 1),
+    "r_pre": _sum("r_pre", 1, "Wx Rh", "bx br"),
     "r_out": _looked_up("table_r", "r_pre"),
-    "Rh_add_br": hidden_and_bias,
-    "rRh": reset_product,
-    "g_pre": new_input,
+    "Rh_add_br": _sum("Rh_add_br", 2, "Rh", "br"),  # row 6
+    "rRh": _product("rRh", "r_out", "Rh_add_br"),  # row 7
+    "g_pre": _sum("g_pre", 2, "Wx rRh", "bx"),  # row 8
     "g_out": _looked_up("table_g", "g_pre"),
-    "old": old_part,
-    "new": new_part,
-    "h": next_state,
+    "old": _product("old", "z_out", "h"),  # row 10
+    "new": _product("new", "z_out", "g_out", rest=True),  # rows 11 to 13
+    "h": _sum("h", 0, "old new"),  # row 14
 }
 
 

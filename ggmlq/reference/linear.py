@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
 from ..arrays.weights import Transposed
 from ..base.devices import to_host
 from ..dispatch.checks import as_floats
 from ..errors import ShapeError, UnsupportedError
-from ..ops.operands import check_blocks, check_linear
+from ..ops.activations import ACTIVATIONS, ALPHA, LIMIT
+from ..ops.operands import check_blocks, check_linear, experts
 from .multiply import multiply
 from .operands import Activations, Weights, Wide, activations, weights
 from .rules import Rule, rule
+from .scaled_linear import SUMS, scaled_linear
 
 SLAB = 1 << 22  # elements of either operand at a time
 
@@ -78,12 +81,9 @@ def _transposed(request: str, y: Any, q: Any, arithmetic: str | Rule) -> NDArray
 
 
 def by_slabs(
-    request: str,
-    x: Any,
-    q: QuantArray,
-    arithmetic: str | Rule,
+    request: str, x: Any, q: QuantArray, arithmetic: str | Rule,
     compute: Callable[[Weights, Activations, Rule], Wide],
-) -> Wide:
+) -> Wide:  # fmt: skip
     """The array [..., N] that ``compute`` makes of the operands, checked, from slabs of their rows."""
     x, q = checked(request, x, q)
     how = rule(q.format, arithmetic)
@@ -127,3 +127,117 @@ def slabs(x: Any) -> Iterator[tuple[slice, Any]]:
     for start in range(0, rows.shape[0], step):
         part = slice(start, start + step)
         yield part, rows[part]
+
+
+# --- expert_linear: the oracle of linear or scaled_linear for each expert -------------------------
+
+REQUEST = "reference.expert_linear(x, q, ids)"
+
+
+def expert_linear(
+    x: Any, q: QuantArray | ScaledArray, ids: Any, arithmetic: str | Rule = "exact", *, bias: Any = None,
+    weights: Any = None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """``y[t, u] = x[t] @ q[ids[t, u]].T`` in float64 on the host.
+
+    Parameters
+    ----------
+    x : array of floats, or ScaledArray
+        [T, K], or [T, U, K]: a row for each use. Floats x for weights with scales are taken as they are.
+    q : QuantArray or ScaledArray
+        The experts' weights [E, N, K].
+    ids : array of integers
+        [T, U]; one that is no expert is an error.
+    arithmetic : str or Rule
+        As in :func:`ggmlq.reference.linear`; for weights with scales how products are summed:
+        ``"exact"``, ``"float32"`` or ``"fp22"``.
+    bias : array, optional
+        [E, N]: added to the results of each expert.
+    weights : array, optional
+        [T, U]: the result is the weighted sum of a token's experts, [T, N].
+
+    Examples
+    --------
+    >>> import numpy as np, ggmlq as gq
+    >>> q = gq.quantize(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 2, 32), "q4_0")
+    >>> gq.reference.expert_linear(np.ones((1, 32)), q, [[1, 1]]).round(2)
+    array([[[ 7.94, 24.  ],
+            [ 7.94, 24.  ]]])
+    """
+    x, q, ids = to_host(x), to_host(q), to_host(ids)
+    if isinstance(q, ScaledArray) and arithmetic not in SUMS:
+        raise UnsupportedError(
+            f"{REQUEST}: arithmetic={arithmetic!r}; products of {q!r} are summed in one of "
+            f"{', '.join(SUMS)}; pass one of these"
+        )
+    operands = experts(REQUEST, x, q, ids, look=True, quantize=False)
+    uses = operands.ids.reshape(-1)
+    per = len(uses) // max(len(operands.x), 1)
+    y = np.zeros((len(uses), q.shape[1]))
+    for e in np.unique(uses).tolist():
+        rows = np.flatnonzero(uses == e)
+        y[rows] = product(operands.x[rows // per], q[e], arithmetic)
+    y = y.reshape(operands.shape)
+    if bias is not None:
+        y += np.asarray(to_host(bias), np.float64)[operands.ids]
+    if weights is not None:
+        y = (y * np.asarray(to_host(weights), np.float64)[..., None]).sum(axis=1)
+    return y
+
+
+def product(rows: Any, matrix: Any, arithmetic: str | Rule) -> NDArray[np.float64]:
+    """The product of one expert's rows."""
+    if isinstance(matrix, ScaledArray):
+        return scaled_linear(rows, matrix, str(arithmetic))
+    return linear(rows, matrix, arithmetic)
+
+
+# --- gated_linear: both products by their oracles, the activation in float64 ----------------------
+
+
+def gated_linear(
+    x: Any, gate: Any, up: Any, arithmetic: str | Rule = "exact", *, ids: Any = None,
+    activation: str = "silu", bias: Any = None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """``act(x @ gate.T) * (x @ up.T)`` in float64 on the host.
+
+    Parameters
+    ----------
+    x, gate, up, ids, activation, bias
+        As in :func:`ggmlq.gated_linear`, on any device.
+    arithmetic : str or Rule
+        As in :func:`ggmlq.reference.linear`; the activation is in float64 with all of them.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> w = gq.quantize(np.eye(2, 32, dtype=np.float32), "f16")
+    >>> gq.reference.gated_linear(np.array([1.0, 2.0] + [0.0] * 30), w, w, activation="relu")
+    array([1., 4.])
+    """
+    if activation not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"reference.gated_linear(x, gate, up): activation={activation!r}; there are "
+            f"{', '.join(ACTIVATIONS)}; pass one of these"
+        )
+    with np.errstate(all="ignore"):
+        both = bias if bias is not None else (None, None)
+        g, u = (_product(x, w, ids, arithmetic, b) for w, b in zip((gate, up), both, strict=True))
+        if activation == "swiglu_oai":
+            g, u = np.minimum(g, LIMIT), np.clip(u, -LIMIT, LIMIT) + 1
+            return np.asarray(u * g / (1 + np.exp(-ALPHA * g)))
+        return np.asarray(u * _ACTIVATED[activation](g))
+
+
+def _product(x: Any, w: Any, ids: Any, arithmetic: Any, bias: Any) -> Wide:
+    if ids is not None:
+        return expert_linear(x, w, ids, arithmetic, bias=bias)
+    y = scaled_linear(x, w, arithmetic) if isinstance(w, ScaledArray) else linear(x, w, arithmetic)
+    return y if bias is None else y + np.asarray(bias, np.float64)
+
+
+_ERFC = np.frompyfunc(math.erfc, 1, 1)
+_ACTIVATED: dict[str, Callable[[Wide], Any]] = {
+    "silu": lambda g: g / (1 + np.exp(-g)),
+    "gelu": lambda g: g * 0.5 * np.asarray(_ERFC(-g * math.sqrt(0.5)), np.float64),
+    "gelu_tanh": lambda g: g * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))),
+    "relu": lambda g: np.maximum(g, 0),
+}

@@ -70,7 +70,7 @@ class Rule:
     half_products: bool = False  # scale times scale, and offset times sum, are formed as halves
     truncate: int = 0  # sums times (s + 1/2) / truncate are integers, cut off towards zero
     half_runs: bool = False  # sums of a run are halves, in an order of the program's own
-    half_lanes: bool = False  # sums in lanes of halves, in the order of ``half_lanes.py``
+    half_lanes: bool = False  # sums in lanes of halves, in the order of ``multiply.py``
     bounded: bool = True  # False: the program sums in halves, or chooses among kernels by shape
 
 

@@ -12,7 +12,8 @@ from ..base.devices import to_host
 from ..codes.tiling import expanded
 from ..errors import UnsupportedError
 from ..ops.operands import check_floats, check_pair, check_weights
-from .identity import Planar, Wide, product
+from .multiply import Planar, product
+from .operands import Wide
 
 SLAB = 1 << 22  # elements of either operand at a time
 STEP = 32  # products that Hopper's tensor cores add at a time, in FP8

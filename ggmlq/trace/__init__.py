@@ -1,51 +1,35 @@
 """Runs a model in llama.cpp and judges every node of the run: ``gq.llama.trace`` and ``ggmlq trace``.
 
-    settings.py    what is asked, checked
-    session.py     Trace: runs the model and yields records
+    settings.py    what is asked, checked; for which nodes the library stops
+    session.py     Trace: runs the model and yields records; what is said where the library died
     runs.py        Run: the process of the library, and the nodes that it hands over
-    afterwards.py  further runs: without a trace, in the plain layout, one by one
-    repeats.py     the same run again: races
-    bisection.py   the first group that differs where kernels fuse
+    afterwards.py  further runs: without a trace, in the plain layout, one by one, again, bisected
     product.py     Product: the record of one node
 
 The process of the library, which may die:
 
-    child.py       answers requests: load a library, run a model
-    libllama.py    libllama by functions of every year, its parameters found by their defaults
-    asks.py        for which nodes the library stops
-    tracer.py      the callback that sees every node
-    groups.py      reads nodes that may be computed by one kernel
-    samples.py     slices of large nodes
+    child.py       answers requests: load a library, run a model, run llama.cpp's own commands
+    libllama.py    libllama by functions of every year; redirects its calls, and finds its file
+    tracer.py      the callback that sees every node, and slices of large ones
     memory.py      the file that both processes map: the flight recorder, and the arrays of a product
-    elf.py         import slots of a loaded library, to redirect its calls
-    files.py       where libllama lies
-    death.py       what is said where it died
 
 The judge, in the process of the user:
 
-    operands.py    from a captured node to products y = x @ q.T: one, one a head, one an expert
-    judging.py     all elements by random sums, then one by one where these point
-    nodes.py       any other node, by its oracle
-    fusion.py      which nodes a kernel may fuse
+    judging.py     products of a node: all elements by random sums, then one by one; other experts
+    fusion.py      which nodes a kernel may fuse, and how such a group is read
     fused.py       a group of nodes, judged as one
-    attention.py   rows of a large attention that are worth a judgement
-    experts.py     rows of another expert, or of another token
     verdicts.py    from a node to its record, with the name of its fault
 
 Around it:
 
-    report.py      lines, the summary, files for replay
-    saved.py       files of wrong nodes, and their replay alone
+    report.py      lines and the summary
+    saved.py       files of wrong products and nodes, and their replay alone
     page.py        the same as a page
-    hook.py        a callback for a program that sets none
-    tool.py        llama.cpp's own commands
     attached.py    a Python program that runs llama.cpp itself
     logits.py      two builds against each other
-    beside.py      a run beside a model of gq.model
-    two_models.py  its tokens in float64 and in llama.cpp's arithmetic, and pairs of nodes
+    beside.py      a run beside a model of gq.model, in float64 and in llama.cpp's arithmetic
     explained.py   how far apart roundings may take these two
-    activations.py nodes as arrays
-    importance.py  an importance matrix of what the weights are multiplied with
+    activations.py nodes as arrays, and an importance matrix of what the weights are multiplied with
 """
 
 from __future__ import annotations
@@ -53,15 +37,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .activations import Activations, activations
+from .activations import Activations, activations, imatrix
 from .attached import Attached, attach
-from .beside import ModelComparison, compare_with_model
-from .importance import imatrix
+from .beside import Beside, ModelComparison, compare_with_model
 from .logits import Comparison, compare_logits
 from .product import Product
 from .session import Trace
 from .settings import TIMEOUT, settings
-from .two_models import Beside
 
 __all__ = [
     "Activations", "Attached", "Beside", "Comparison", "ModelComparison", "Product", "Trace", "activations",

@@ -1,4 +1,4 @@
-"""``activations``: the results of a run's nodes as arrays, by the names that llama.cpp gives them."""
+"""``activations`` and ``imatrix``: what the nodes of a run compute, as arrays and as sums of squares."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..errors import NodeNameError, ShapeError
-from ..llama.captured import DTYPES, Node
+from ..base.progress import Progress
+from ..errors import GGUFError, NodeNameError, ShapeError
+from ..gguf.collector import TOKENS, Collector
+from ..llama.program import DTYPES, Node
 from .runs import Run
 from .settings import TIMEOUT, names_of, settings
+from .tracer import PRODUCTS
 
 Result = NDArray[Any] | QuantArray
 NEAR, SHOWN = 8, 24  # names that an error lists: similar ones, or without any the first
@@ -74,7 +77,9 @@ class Activations(Mapping[str, Result]):
 
     def __repr__(self) -> str:
         lines = [f"<{len(self)} nodes of {self._model}, {len(self.tokens)} tokens>"]
-        lines += [f"  {name:20} {_described(self[name])}" for name in list(self)[:SHOWN]]
+        for name, array in list(self.items())[:SHOWN]:
+            kind = array.format.name if isinstance(array, QuantArray) else array.dtype.name
+            lines.append(f"  {name:20} {kind} {list(array.shape)}")
         return "\n".join([*lines, *(["  …"] if len(self) > SHOWN else [])])
 
 
@@ -123,8 +128,7 @@ def activations(
         model, lib=lib, prompt=prompt, tokens=tokens, generate=generate, select=patterns, without=without,
         cache=cache, flash=flash, threads=threads, timeout=timeout, seed=seed, verify=False,
     )  # fmt: skip
-    run = Run(options)
-    try:
+    with Run(options) as run:
         read: list[Activation] = []
         end: dict[str, Any] = {}
         for node in run.nodes(results=True, through=every_token):
@@ -132,8 +136,6 @@ def activations(
                 read.append(Activation(node.name, node.op, node.step, _array(node)))
             else:
                 end = node
-    finally:
-        run.close()
     for pattern, known in end["unmatched"].items():
         raise NodeNameError(
             f"activations of {options.model}: no node of this run has the name {pattern!r}; "
@@ -162,11 +164,6 @@ def _shape(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return lengths
 
 
-def _described(array: Result) -> str:
-    kind = array.format.name if isinstance(array, QuantArray) else array.dtype.name
-    return f"{kind} {list(array.shape)}"
-
-
 def _similar(name: str, known: Any) -> str:
     """The end of an error about an unknown name: similar ones, or the first that there are."""
     names = list(dict.fromkeys(known))
@@ -175,3 +172,101 @@ def _similar(name: str, known: Any) -> str:
         return f"did you mean {', '.join(map(repr, near))}?"
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"there are {', '.join(map(repr, names[:SHOWN])) or 'none'}{more}"
+
+
+# --- an importance matrix: the sums of squared activations of the column of each weight ------------
+#
+# It follows llama-imatrix. A text is cut into chunks of equal length; the rest at the end is not used. Each
+# chunk begins with the tokens that begin every text, and runs in a context of its own. Weights of layers
+# count; the output tensor counts only with ``output=True``, as its importance makes every other tensor's look
+# small.
+
+LAYERS, OUTPUT = "blk.*", "output.weight"
+
+
+def imatrix(
+    model: str | Path, text: str | None = None, *, tokens: Sequence[int] | None = None,
+    lib: str | Path | None = None, chunk_size: int = TOKENS, chunks: int | None = None, output: bool = False,
+    dataset: str = "", threads: int = 0, timeout: float = TIMEOUT, bar: bool | None = False,
+) -> Collector:  # fmt: skip
+    """Run a text through a model in a libllama of yours; the sums of squared activations.
+
+    Parameters
+    ----------
+    model : str or Path
+        A GGUF file.
+    text : str, optional
+        What is run; or ``tokens``.
+    tokens : sequence of int, optional
+        The same as tokens, as they are.
+    lib : str or Path, optional
+        A libllama, a libggml or a build folder; by default as for :func:`trace`.
+    chunk_size : int
+        Tokens of a chunk.
+    chunks : int, optional
+        At most so many.
+    output : bool
+        Count the output tensor too.
+    dataset : str
+        What the text is called in the file.
+    threads, timeout, bar
+        As for :func:`trace`.
+
+    Returns
+    -------
+    Collector
+        ``.imatrix()`` is what a quantizer takes, ``.save(path)`` writes it, ``.merge(other)`` adds more.
+    """
+    request = f"imatrix of {model}"
+    if (text is None) == (tokens is None):
+        raise ShapeError(f"{request}: a text or its tokens are run; pass one of them")
+    if chunk_size < 2 or (chunks is not None and chunks < 1):
+        raise ShapeError(
+            f"{request}: chunk_size={chunk_size}, chunks={chunks}; a chunk has 2 tokens or more, and one at "
+            "least is run; 512 is usual"
+        )
+    options = settings(
+        model, lib=lib, tokens=1, select=(LAYERS, OUTPUT) if output else (LAYERS,), threads=threads,
+        timeout=timeout, verify=False, nodes="products",
+    )  # fmt: skip
+    with Run(options) as run:
+        begin: list[int] = []
+        if text is not None:
+            tokens, begin = run.tokens_of(text)
+        assert tokens is not None
+        collector = Collector(chunk_size)
+        parts = _cut(request, [int(token) for token in tokens], begin, chunk_size, chunks)
+        collector.datasets = [dataset] if dataset else []
+        progress = Progress(len(parts), "running", " chunks", bar)
+        for part in parts:
+            for node in run.nodes(tokens=part, through=True):
+                if isinstance(node, Node) and node.op in PRODUCTS:
+                    _add(collector, node)
+            progress.advance(1)
+        progress.close()
+    return collector
+
+
+def _cut(request: str, tokens: list[int], begin: list[int], size: int, most: int | None) -> list[list[int]]:
+    """Whole chunks, each with the beginning of a text in the place of its first tokens."""
+    count = len(tokens) // size
+    if not count:
+        raise GGUFError(
+            f"{request}: the text has {len(tokens)} tokens, a chunk {size}; pass a longer text, or a smaller "
+            "chunk_size"
+        )
+    starts = range(0, count * size, size)[:most]
+    return [begin + tokens[at + len(begin) : at + size] for at in starts]
+
+
+def _add(collector: Collector, node: Node) -> None:
+    """Add the activations of one product."""
+    x, matrices = node.floats("x"), int(node.tensors["w"]["ne"][2])
+    if node.op == "MUL_MAT_ID":
+        collector.add(node.weights, x[0], np.array(node.strided("i")[0, 0]), matrices)
+    elif matrices == 1:
+        collector.add(node.weights, x)
+    else:  # a matrix for each head, all of them for each token
+        heads: Any = np.arange(x.shape[1]) * matrices // x.shape[1]
+        rows = x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1], x.shape[3])
+        collector.add(node.weights, rows, np.broadcast_to(heads, rows.shape[:2]), matrices)

@@ -1,6 +1,6 @@
 """``attach``: judge the nodes of llama.cpp while a Python program runs it, in that program's process.
 
-The program stays unchanged: a hook (``hook.py``) gives its contexts our callback.
+The program stays unchanged: a hook (``libllama.py``) gives its contexts our callback.
 
 >>> from ggmlq.trace import attach
 >>> with attach("model.gguf") as seen:                       # doctest: +SKIP
@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
-from ..llama.captured import Node
-from ..llama.symbols import Symbols
-from .files import locate_llama
-from .hook import Hook
+from ..llama.library import Symbols
+from ..llama.program import Node
+from .libllama import Hook, locate_llama
 from .product import Product
 from .settings import settings
 from .tracer import Tracer

@@ -7,9 +7,12 @@ the product's arrays stay where they are.
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 import traceback
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int
 from fnmatch import fnmatchcase
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,18 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
-from ..errors import GGMLQError
-from ..llama import loaded
-from ..llama.library import Library
+from ..errors import GGMLQError, LibraryFailedError, MissingDependencyError, UnsupportedError
+from ..llama.library import Library, Symbols, checked
 from ..llama.protocol import Arrays, Stream, send
-from ..llama.symbols import Symbols
 from ..llama.worker import listen, share_cxx_runtime, take_pipes, wake_when_orphaned
-from .asks import Asks
-from .files import locate_llama
-from .hook import Hook
-from .libllama import LibLlama, Wishes, extra_kinds
+from .libllama import Hook, LibLlama, Wishes, extra_kinds, locate_llama
 from .memory import SharedFile
-from .tool import run_tool
+from .settings import Asks
 from .tracer import Tracer
 
 CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.trace.child import main; main()"
@@ -65,13 +63,10 @@ class Runner:
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self._references: list[
-            Any
-        ] = []  # callbacks that C calls: without a reference they would be collected
+        self._references: list[Any] = []  # callbacks that C calls, which would be collected otherwise
         self._model: tuple[str, int] | None = None
-        self._offered: set[str] = (
-            set()
-        )  # layouts of weights that the library offers; filled only where some are left out
+        # Layouts of weights that the library offers; filled only where some are left out.
+        self._offered: set[str] = set()
 
     def load(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load libllama and its backends; the answer has its version, its path and all libraries."""
@@ -85,7 +80,7 @@ class Runner:
         if message["without"]:
             self._references += extra_kinds(message["without"], self._symbols, self._llama, self._offered)
         return {"version": self._library.version, "path": str(path),
-                "libraries": [str(library) for library in loaded.checked(build, path)]}  # fmt: skip
+                "libraries": [str(library) for library in checked(build, path)]}  # fmt: skip
 
     def _loaded(self, path: str) -> int:
         if self._model is None:
@@ -109,10 +104,7 @@ class Runner:
         )
         tracer = None
         if message["traced"]:
-            with gguf.open(Path(message["model"])) as file:
-                names = set(file)
-            asks = Asks.of(message["asks"])
-            tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, asks)
+            tracer = self._tracer(message)
         context = self._llama.context(model, wishes, tracer and tracer.callback)
         steps = [tokens, *([token] for token in message["then"])]
         all_logits: list[NDArray[np.float32]] = []
@@ -141,10 +133,7 @@ class Runner:
 
     def tool(self, message: dict[str, Any]) -> dict[str, Any]:
         """Run a command of llama.cpp and trace all its graphs."""
-        with gguf.open(Path(message["model"])) as file:
-            names = set(file)
-        asks = Asks.of(message["asks"])
-        tracer = Tracer(self._symbols, self._shared, self._talk.exchange, names, asks, counts=True)
+        tracer = self._tracer(message, counts=True)
         self._references.append(tracer)
         with Hook(self._symbols, self._llama.lib, tracer.callback):
             run_tool(self._llama.path.parent, message["tool"], message["model"])
@@ -155,6 +144,11 @@ class Runner:
             "kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "others": tracer.others,
             "places": [], "offered": sorted(self._offered), "listing": [], "unmatched": {},
         }  # fmt: skip
+
+    def _tracer(self, message: dict[str, Any], counts: bool = False) -> Tracer:
+        with gguf.open(Path(message["model"])) as file:
+            names, asks = set(file), Asks.of(message["asks"])
+        return Tracer(self._symbols, self._shared, self._talk.exchange, names, asks, counts=counts)
 
     def _tokens(self, model: int, message: dict[str, Any]) -> list[int]:
         """The tokens of the prompt, or random ones."""
@@ -192,3 +186,48 @@ def main() -> None:
     wake_when_orphaned()
     share_cxx_runtime()
     serve(Talk(*take_pipes()))
+
+
+# --- a command of llama.cpp, such as llama-completion, in the process that is traced --------------
+#
+# Since 2026 the main function of ``llama-completion`` and its like is in a library of its own,
+# ``libllama-completion-impl``, as ``int llama_completion(int, char **)`` of C++. We call it with the words of
+# its command line; redirected calls (``libllama.py``) give its graphs our callback.
+
+PLACES = ("", "bin", "lib", "build/bin", "../bin", "../lib")
+MODEL = ("-m", "--model")
+
+
+def run_tool(folder: Path, words: Sequence[str], model: str) -> None:
+    """Run a command to its end; the model is added where its words name none."""
+    name = Path(words[0]).name
+    library = _library(folder, name)
+    symbol = name.replace("-", "_")
+    try:
+        function = getattr(library, f"_Z{len(symbol)}{symbol}iPPc")
+    except AttributeError:
+        raise UnsupportedError(
+            f"{words[0]}: {library._name} has no function {symbol}(int, char **); it is of another year; "
+            "trace the model without a command"
+        ) from None
+    line = [*words] if any(word in MODEL for word in words) else [words[0], MODEL[0], model, *words[1:]]
+    argv = (c_char_p * (len(line) + 1))(*(word.encode() for word in line), None)
+    function.restype = c_int
+    status = function(c_int(len(line)), argv)
+    if status:
+        raise LibraryFailedError(f"{' '.join(line)}: ended with status {status}; try it without the trace")
+
+
+def _library(folder: Path, name: str) -> ctypes.CDLL:
+    for place in PLACES:
+        path = folder / place / f"lib{name}-impl.so"
+        if path.is_file():
+            try:
+                return ctypes.CDLL(str(path.absolute()))
+            except OSError as error:
+                raise MissingDependencyError(f"{name}: cannot load {path}: {error}; build it anew") from error
+    raise MissingDependencyError(
+        f"{name}: there is no lib{name}-impl.so in {folder} or beside it; a command is traced where its main "
+        "function is in a shared library (llama.cpp of 2026, -DBUILD_SHARED_LIBS=ON, on Linux); otherwise "
+        "trace the model without a command"
+    )

@@ -18,20 +18,17 @@ from numpy.typing import NDArray
 from .. import reference
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..check.elements import measure
-from ..check.judge import Judgement, candidates
-from ..check.nearness import OTHER, is_nearer
+from ..check.judge import OTHER, Judgement, candidates, is_nearer, measure
 from ..check.nodes import NodeVerdict, compared, sentence
 from ..errors import UnsupportedError
 from ..faults import Diagnosis
-from ..llama.captured import DTYPES, Node, original, source_name
+from ..llama.program import DTYPES, Node, original, source_name
 from ..reference.nodes import Number, Result, freedoms, named_words
-from .fusion import ELEMENTWISE, PLAIN, PRODUCTS, ROUTES
-from .groups import Group
-from .operands import parts
+from .fusion import ELEMENTWISE, PLAIN, PRODUCTS, ROUTES, Group
+from .judging import parts
 from .product import Product
-from .samples import FEW
-from .samples import LARGE as SAMPLED
+from .tracer import FEW
+from .tracer import LARGE as SAMPLED
 
 LARGE = 1 << 24  # elements of weights beyond which some columns of a product are judged
 COLUMNS = 256
@@ -277,16 +274,13 @@ def _part(group: Group, sample: bool) -> Part | None:
             return None
         return Part(3, shape[3], evenly_spaced(shape[3], COLUMNS))
     axis = next((i for i, n in enumerate(shape[:3]) if n > 1), 3)
-    rowwise = plain and all(m["op"] in (*ELEMENTWISE, *NORMS) for m in members) and _broadcasts(group, axis)
+    # All that the group reads has as many along the axis, or is repeated along it from 1.
+    read = [facts["ne"][3 - axis] for name, facts in group.tensors.items() if name[0] == "e"]
+    alike = all(n in (1, group.tensors["y"]["ne"][3 - axis]) for n in read)
+    rowwise = plain and alike and all(m["op"] in (*ELEMENTWISE, *NORMS) for m in members)
     if not sample or not rowwise or axis == 3 or shape[axis] <= FEW or np.prod(shape) < SAMPLED:
         return None
     return Part(axis, shape[axis], evenly_spaced(shape[axis], FEW))
-
-
-def _broadcasts(group: Group, axis: int) -> bool:
-    """True where all that the group reads has an axis of the same length, or is repeated along it from 1."""
-    n = group.tensors["y"]["ne"][3 - axis]
-    return all(facts["ne"][3 - axis] in (1, n) for name, facts in group.tensors.items() if name[0] == "e")
 
 
 def _cause(group: Group, model: Mapping[str, QuantArray], arithmetic: str, part: Part | None) -> str:

@@ -8,8 +8,8 @@ bound of each element and decides what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -19,13 +19,123 @@ from numpy.typing import NDArray
 from .. import reference
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..check.elements import Elements, measure
-from ..check.judge import Judgement, candidates, judge
+from ..check.judge import Elements, Judgement, candidates, judge, measure
+from ..errors import UnsupportedError
+from ..faults import Diagnosis
 from ..formats import BlockFormat
+from ..llama.program import Node, original
 from ..reference.multiply import block_sums
-from ..reference.operands import Activations, decoded
-from ..reference.runs import stored_scales, stored_sums
-from .operands import Part
+from ..reference.operands import Activations, decoded, stored_scales, stored_sums
+
+# --- a captured node as products y = x @ q.T: one in all, or one per head or expert ---------------
+#
+# Weights come from the model's file by their name; other left sides, such as a cache, were read with the
+# node.
+
+
+@dataclass(frozen=True)
+class Part:
+    """One product of a node."""
+
+    y: NDArray[np.float32]  # [M, N], perhaps a view of the node's memory
+    x: NDArray[np.float32]  # [M, K]
+    q: QuantArray  # [N, K]
+    name: str = ""  # "expert 3", "head 2"
+    rows: NDArray[np.int64] | None = None  # which of the node's rows these are, of an expert
+
+
+def parts(node: Node, model: Mapping[str, QuantArray]) -> Iterator[Part]:
+    """All products of a MUL_MAT or MUL_MAT_ID."""
+    w = _left(node, model)
+    x, y = node.floats("x"), node.strided("y")
+    if node.op == "MUL_MAT_ID":
+        yield from _expert_parts(node, w, x, y)
+    elif len(w) == 1:
+        yield Part(y.reshape(-1, y.shape[-1]), x.reshape(-1, x.shape[-1]), w[0])
+    else:  # a matrix on the left serves several on the right
+        across, down = node.tensors["w"]["ne"][2:]
+        for i in range(x.shape[0]):
+            for j in range(x.shape[1]):
+                one = w[i * down // x.shape[0] * across + j * across // x.shape[1]]
+                yield Part(
+                    y[i, j], np.ascontiguousarray(x[i, j]), one, f"head {j}" + f" of {i}" * (x.shape[0] > 1)
+                )
+
+
+def finite(part: Part) -> Part | None:
+    """The rows of a product whose activations are finite, None without any; codes of NaN nobody promises."""
+    mask = np.isfinite(part.x).all(axis=1)
+    if mask.all():
+        return part
+    if not mask.any():
+        return None
+    rows = np.flatnonzero(mask) if part.rows is None else part.rows[mask]
+    return Part(part.y[mask], part.x[mask], part.q, part.name, rows)
+
+
+def _expert_parts(node: Node, w: list[QuantArray], x: NDArray[np.float32], y: NDArray[Any]) -> Iterator[Part]:
+    """The product of each expert; y [1, T, used, N], x [1, T, used or 1, K], ids [1, 1, T, used]."""
+    ids = node.strided("i")[0, 0]
+    wide = np.broadcast_to(x[0], (*ids.shape, x.shape[-1]))
+    flat = ids.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(flat[order])) + 1):
+        expert = int(flat[rows[0]])
+        if not 0 <= expert < len(w):
+            raise UnsupportedError(f"{node.name}: expert {expert} is asked for, there are {len(w)}")
+        token, used = np.divmod(rows, ids.shape[1])
+        yield Part(
+            y[0][token, used], np.ascontiguousarray(wide[token, used]), w[expert], f"expert {expert}", rows
+        )
+
+
+def _left(node: Node, model: Mapping[str, QuantArray]) -> list[QuantArray]:
+    """The weights: those read with the node, else those of the file, if the library has them alike."""
+    facts = node.tensors["w"]
+    if "w" in node.arrays:
+        return node.matrices("w")
+    if node.weights not in model:
+        node.matrices("w")  # raises the error that tells why they are missing
+    q = model[node.weights]
+    shape = tuple(int(n) for n in facts["ne"][::-1])
+    if q.format.name != facts["type"] or (1,) * (4 - q.ndim) + q.shape != shape:
+        raise UnsupportedError(
+            f"{node.weights} is {q.format.name} {q.shape} in the file, {facts['type']} {shape} in the "
+            "library: it was converted when it was loaded; its products cannot be judged"
+        )
+    if q.ndim == 1:  # a single row, which the file keeps as a vector
+        return [QuantArray.from_bytes(q.raw, q.format, (1, *q.shape))]
+    return [q] if q.ndim == 2 else [q[i] for i in range(q.shape[0])]
+
+
+def whole(node: Node, model: Mapping[str, QuantArray]) -> Node:
+    """A copy of a node with all that it reads: weights of the file too, of embeddings the rows in use."""
+    tensors, arrays = dict(node.tensors), {name: a.copy() for name, a in node.arrays.items()}
+    for name, facts in node.tensors.items():
+        weights = model.get(original(str(facts["name"])))
+        if name in arrays or weights is None:
+            continue
+        ids = "s1" if node.op == "GET_ROWS" and name == "s0" and weights.ndim == 2 else ""
+        if ids:
+            rows, places = np.unique(np.asarray(node.strided(ids)), return_inverse=True)
+            shape = tensors[ids]["ne"][::-1]
+            arrays[ids] = np.ascontiguousarray(places.reshape(shape), "<i4").reshape(-1).view(np.uint8)
+            tensors[ids] = _contiguous({**tensors[ids], "type": "i32"}, 4, 1)
+            weights = weights[rows]
+        arrays[name] = np.array(weights.raw).reshape(-1).view(np.uint8)
+        size = weights.format.dtype.itemsize
+        ne = [*weights.shape[::-1], *facts["ne"][weights.ndim :]]
+        tensors[name] = _contiguous({**facts, "ne": ne}, size, weights.format.block_size)
+    return replace(node, tensors=tensors, arrays=arrays)
+
+
+def _contiguous(facts: Mapping[str, Any], size: int, block: int) -> dict[str, Any]:
+    """The facts about a tensor with the strides of one that lies in one piece."""
+    strides = [size, size * facts["ne"][0] // block]
+    for length in facts["ne"][1:3]:
+        strides.append(strides[-1] * length)
+    return {**facts, "nb": strides}
+
 
 Wide = NDArray[np.float64]
 SAMPLE = (8, 32)  # rows and columns that find the arithmetic
@@ -209,3 +319,91 @@ def _suspicious_rows(part: Part, columns: Any, arithmetic: str, a: Activations |
         error = np.abs(y - expected) / np.sqrt(lengths[:, None] * (w**2).sum(axis=1) + 1e-300)
     worst = np.where(np.isnan(error), np.inf, error).max(axis=1)
     return np.sort(np.argsort(-worst, kind="stable")[:ROWS])
+
+
+# --- wrong experts: rows used the weights of another one, or stand in other places ----------------
+#
+# ``gq.diagnose`` sees one product at a time. These mistakes show only when all products of the node are
+# compared.
+
+COMPARED_COLUMNS = 48  # of each row: by chance no other row agrees with so many
+MOST = 64  # wrong rows that a mix-up must explain; 8 times as many rows are compared
+NEAR = 1e-3  # squared distance from an explanation, by the row's own size
+
+Rows = NDArray[np.float64]
+ASK = "look at the mapping from tokens to experts: matrix_rows, ids, and the strides of both"
+
+
+def mix_up(parts: Sequence[Part], bad: Sequence[Part], all_experts: Sequence[QuantArray]) -> Diagnosis | None:
+    """The diagnosis "wrong-expert" or "tokens-permuted" if it explains all wrong rows it tries, else None."""
+    columns = evenly_spaced(bad[0].q.shape[0], COMPARED_COLUMNS)
+    rows = [(part, m) for part in parts for m in range(len(part.x))][: MOST * MOST]
+    right = np.stack([_product(part.x[m : m + 1], part.q, columns)[0] for part, m in rows[: 8 * MOST]])
+    got = np.stack([part.y[m, columns] for part, m in rows[: 8 * MOST]]).astype(np.float64)
+    size = (right**2).sum(axis=1) + 1e-300
+    wrong = np.flatnonzero(~(((got - right) ** 2).sum(axis=1) <= NEAR * size))
+    if not len(wrong):
+        return None
+    sample = wrong[:MOST]
+    by_expert = _by_another_expert(rows, got, sample, columns, all_experts)
+    if by_expert is not None:
+        pairs = ", ".join(f"{a} by {b}" for a, b in sorted(by_expert.items()))
+        return _diagnosis(
+            "wrong-expert", f"rows of an expert were multiplied with another one's weights: {pairs}; {ASK}",
+            rows, wrong,
+        )  # fmt: skip
+    by_row = _by_another_row(right, got, sample)
+    if by_row is not None:
+        pairs = ", ".join(f"{_place(rows, a)} holds {_place(rows, b)}" for a, b in list(by_row.items())[:8])
+        return _diagnosis(
+            "tokens-permuted", f"rows of the result stand in other places: {pairs}; {ASK}", rows, wrong
+        )
+    return None
+
+
+def _product(x: NDArray[np.float32], q: QuantArray, columns: NDArray[np.intp]) -> Rows:
+    product: Rows = x.astype(np.float64) @ q[columns].dequantize(np.float64).T
+    return product
+
+
+def _by_another_expert(
+    rows: Sequence[tuple[Part, int]], got: Rows, wrong: NDArray[np.intp], columns: NDArray[np.intp],
+    all_experts: Sequence[QuantArray],
+) -> dict[str, str] | None:  # fmt: skip
+    """For each expert with wrong rows, the one whose weights explain them all; None where none does."""
+    x = np.stack([rows[i][0].x[rows[i][1]] for i in wrong])
+    named = [rows[i][0].name for i in wrong]
+    off = np.full((len(all_experts), len(wrong)), np.inf)
+    for e, q in enumerate(all_experts):
+        y = _product(x, q, columns)
+        off[e] = ((got[wrong] - y) ** 2).sum(axis=1) / ((y**2).sum(axis=1) + 1e-300)
+    pairs = {}
+    for name in dict.fromkeys(named):
+        members = np.array([i for i, other in enumerate(named) if other == name])
+        e = int(off[:, members].max(axis=1).argmin())
+        if not off[e, members].max() <= NEAR:
+            return None
+        pairs[name] = f"expert {e}"
+    return pairs
+
+
+def _by_another_row(right: Rows, got: Rows, wrong: NDArray[np.intp]) -> dict[int, int] | None:
+    pairs = {}
+    for i in wrong:
+        off = ((got[i] - right) ** 2).sum(axis=1) / ((right**2).sum(axis=1) + 1e-300)
+        j = int(np.nan_to_num(off, nan=np.inf).argmin())
+        if not off[j] <= NEAR:
+            return None
+        pairs[int(i)] = j
+    return pairs
+
+
+def _place(rows: Sequence[tuple[Part, int]], i: int) -> int:
+    """The position of a row among those of the node."""
+    part, m = rows[i]
+    return m if part.rows is None else int(part.rows[m])
+
+
+def _diagnosis(fault: str, text: str, rows: Sequence[tuple[Part, int]], wrong: NDArray[np.intp]) -> Diagnosis:
+    names = list(dict.fromkeys(rows[i][0].name for i in wrong))
+    return Diagnosis(False, fault, 0.95, text, where={"experts": names, "rows": len(wrong)})

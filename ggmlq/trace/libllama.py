@@ -8,10 +8,13 @@ before two types of f16. A field that is not found cannot be set, and an error s
 from __future__ import annotations
 
 import ctypes
+import mmap
 import struct
-from ctypes import c_bool, c_float, c_int32, c_void_p
+import sys
+from ctypes import c_bool, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,8 @@ from numpy.typing import NDArray
 from ..base.text import printable
 from ..errors import LibraryFailedError, MissingDependencyError, UnsupportedError
 from ..formats import FORMATS
-from ..llama.files import HOW
-from ..llama.symbols import words
+from ..llama.files import HOW, PLACES, Build, locate
+from ..llama.library import LLAMA, Symbols, words
 
 EVAL = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)
 F16 = 1
@@ -220,8 +223,6 @@ def extra_kinds(names: list[str], symbols: Any, library: LibLlama, offered: set[
     libllama looks up by name the function with which a backend lists its layouts; that lookup is redirected
     here. The names of all layouts that exist are added to ``offered``.
     """
-    from .elf import import_slot
-
     lookup = ctypes.CFUNCTYPE(c_void_p, c_void_p, ctypes.c_char_p)
     listing = ctypes.CFUNCTYPE(c_void_p, c_void_p)
     real = lookup(ctypes.cast(symbols.ggml_backend_reg_get_proc_address, c_void_p).value or 0)
@@ -251,3 +252,132 @@ def extra_kinds(names: list[str], symbols: Any, library: LibLlama, offered: set[
     slot = import_slot(library.lib, "ggml_backend_reg_get_proc_address")
     slot.value = ctypes.cast(lookup_in_c, c_void_p).value or 0
     return [rest_in_c, lookup_in_c, kinds, listings, real]
+
+
+# --- redirected calls of a loaded ELF library ------------------------------------------------------
+#
+# A library keeps the address of each imported function in a slot. After another address is written there, the
+# library calls that one. It needs no struct of the library and no change to the program; but it needs ELF,
+# 64 bits, and a function that is really imported.
+
+# Tags of the dynamic section, and the size of an entry of each table.
+STRTAB, SYMTAB, RELA, RELASZ, JMPREL, PLTRELSZ = 5, 6, 7, 8, 23, 2
+ENTRY, SYMBOL = 24, 24
+READ_WRITE = 3
+
+
+def import_slot(library: ctypes.CDLL, name: str) -> c_uint64:
+    """The slot in which the library keeps the address of the function ``name``, made writable."""
+    if not sys.platform.startswith("linux") or ctypes.sizeof(c_void_p) != 8:
+        raise UnsupportedError(
+            f"{name}: calls of a library are redirected on 64-bit Linux only, this is {sys.platform}; "
+            "leave out what needs that (--without, attach, tools), or run it there"
+        )
+    base, _, at = (c_uint64 * 3).from_address(library._handle)  # struct link_map: l_addr, l_name, l_ld
+    tags: dict[int, int] = {}
+    while True:
+        tag, value = (c_int64 * 2).from_address(at)
+        if tag == 0:
+            break
+        tags[tag], at = value, at + 16
+    for table, size in ((tags.get(JMPREL), tags.get(PLTRELSZ)), (tags.get(RELA), tags.get(RELASZ))):
+        for entry in range(table or 0, (table or 0) + (size or 0), ENTRY):
+            offset, info = (c_uint64 * 2).from_address(entry)
+            if _symbol(tags, info >> 32) == name.encode():
+                slot = c_uint64.from_address(base + offset)
+                _make_writable(base + offset)
+                return slot
+    raise UnsupportedError(
+        f"{name}: {library._name} does not import it, so its calls cannot be redirected; build llama.cpp "
+        "with -DBUILD_SHARED_LIBS=ON, or leave out what needs that (--without, attach, tools)"
+    )
+
+
+def _symbol(tags: dict[int, int], index: int) -> bytes:
+    if not index:
+        return b""
+    at = c_int32.from_address(tags[SYMTAB] + SYMBOL * index).value
+    return ctypes.string_at(tags[STRTAB] + at)
+
+
+def _make_writable(address: int) -> None:
+    """Make the page writable: the linker may have made the table read-only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = address & -mmap.PAGESIZE
+    if libc.mprotect(c_void_p(page), c_size_t(2 * mmap.PAGESIZE), READ_WRITE):
+        raise UnsupportedError(
+            f"the import table of a library stays read-only (errno {ctypes.get_errno()}): the system does "
+            "not let calls be redirected; leave out what needs that"
+        )
+
+
+# --- a callback for a program that sets none --------------------------------------------------------
+#
+# libllama passes its own callback to ``ggml_backend_sched_set_eval_callback``. We redirect that call by one
+# slot of libllama's import table and pass ours instead. No struct is read.
+
+NAME = "ggml_backend_sched_set_eval_callback"
+SETTER = ctypes.CFUNCTYPE(None, c_void_p, EVAL, c_void_p)
+
+
+class Hook:
+    """While ``with`` lasts, every scheduler gets ``callback`` when libllama sets its callback."""
+
+    def __init__(self, symbols: Symbols, libllama: ctypes.CDLL, callback: Any) -> None:
+        real = SETTER(ctypes.cast(getattr(symbols, NAME), c_void_p).value or 0)
+        self._slot = import_slot(libllama, NAME)
+        self._ours = SETTER(lambda sched, theirs, data: real(sched, callback, None))
+        self._before = self._slot.value
+
+    def __enter__(self) -> Hook:
+        self._slot.value = ctypes.cast(self._ours, c_void_p).value or 0
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._slot.value = self._before
+
+
+# --- the file of libllama: beside libggml, or in another folder of the same build -------------------
+
+
+def locate_llama(named: str | Path | None = None) -> tuple[Build, Path]:
+    """The build that the user named (a folder, a libggml or a libllama), and its libllama."""
+    named_path = None if named is None else Path(named).expanduser()
+    if named_path is not None and named_path.is_file() and LLAMA.match(named_path.name):
+        return _beside(named_path), named_path
+    build = locate(named)
+    for folder in _folders(build, named_path):
+        path = _in(folder)
+        if path is not None:
+            return build, path
+    raise MissingDependencyError(
+        f"libllama: {named_path or build.folder} has none (libggml is in {build.folder}); a trace runs a "
+        f"model and needs both: name a whole build of llama.cpp, or libllama itself; {HOW}"
+    )
+
+
+def _beside(path: Path) -> Build:
+    """The build of ggml that a libllama belongs to; an old libllama may hold all of it."""
+    for root in (path.parent, *path.parent.parents[:3]):
+        try:
+            return locate(root)
+        except MissingDependencyError:
+            continue
+    return Build(path.parent, {"": path}, path)
+
+
+def _folders(build: Build, named: Path | None) -> list[Path]:
+    roots = [build.folder]
+    if named is not None:
+        root = named if named.is_dir() else named.parent
+        roots += [base / place for base in (root / "build", root) for place in PLACES]
+    return roots
+
+
+def _in(folder: Path) -> Path | None:
+    if not folder.is_dir():
+        return None
+    paths = [path for path in folder.iterdir() if LLAMA.match(path.name) and path.is_file()]
+    return min(paths, key=lambda path: (len(path.name), path.name), default=None)

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..check.judge import for_json
 from ..errors import LibraryFailedError
-from ..llama.captured import Node
+from ..llama.program import Node
 from .product import Product
 from .runs import Run
 from .settings import Settings, settings
@@ -66,9 +67,10 @@ class Pair:
         """The facts as JSON has them."""
         return {
             "node": self.a.node, "op": self.a.op, "step": self.a.step, "layer": self.a.layer,
-            "weights": self.a.weights, "type": self.a.type, "inputs": _number(self.inputs),
-            "outputs": _number(self.outputs), "inputs_equal": self.equal, "elements": self.elements,
-            "largest": _number(self.largest), "jumped": self.jumped, "a": self.a.facts(), "b": self.b.facts(),
+            "weights": self.a.weights, "type": self.a.type, "inputs": for_json(self.inputs),
+            "outputs": for_json(self.outputs), "inputs_equal": self.equal, "elements": self.elements,
+            "largest": for_json(self.largest), "jumped": self.jumped,
+            "a": self.a.facts(), "b": self.b.facts(),
         }  # fmt: skip
 
 
@@ -91,22 +93,13 @@ class Comparison:
 
     def __iter__(self) -> Iterator[Pair]:
         self.first, self.logits, self.unpaired = None, {}, []
-        runs: list[Run] = []
-        try:
-            for build in (self.settings, self.against):
-                runs.append(Run(build))
-            self.versions = runs[0].facts["version"], runs[1].facts["version"]
-            paths_a, paths_b = ([Path(path) for path in run.facts["libraries"]] for run in runs)
+        with Run(self.settings) as a, Run(self.against) as b, gguf.open(self.settings.model) as model:
+            self.versions = a.facts["version"], b.facts["version"]
+            paths_a, paths_b = ([Path(path) for path in run.facts["libraries"]] for run in (a, b))
             self.loaded = paths_a, paths_b
-            with gguf.open(self.settings.model) as model:
-                yield from self._pairs(
-                    runs, Judge(model, self.settings.judge), Judge(model, self.settings.judge)
-                )
-        finally:
-            for run in runs:
-                run.close()
+            yield from self._pairs([a, b], [Judge(model, self.settings.judge) for _ in "ab"])
 
-    def _pairs(self, runs: list[Run], judge_a: Judge, judge_b: Judge) -> Iterator[Pair]:
+    def _pairs(self, runs: list[Run], judges: list[Judge]) -> Iterator[Pair]:
         tokens: list[int] | None = None
         then: list[int] | None = None
         if self.settings.generate:  # the same tokens for both, those of the first
@@ -116,7 +109,7 @@ class Comparison:
         streams = [run.nodes(tokens=tokens, then=then) for run in runs]
         ends: list[dict[str, Any]] = []
         furthest = NOISE
-        for a, b in _matched(streams, [judge_a, judge_b], ends, self.unpaired):
+        for a, b in _matched(streams, judges, ends, self.unpaired):
             pair = _pair(a, b, furthest)
             furthest = max(furthest, pair.outputs if math.isfinite(pair.outputs) else furthest)
             if not pair.ok and self.first is None:
@@ -133,11 +126,6 @@ class _Half:
     record: Product
     inputs: list[NDArray[Any]]
     y: NDArray[Any]
-
-
-def _half(node: Node, judge: Judge) -> _Half:
-    inputs = [_values(node, part) for part in sorted(node.arrays) if part != "y"]
-    return _Half(judge.record(node).without_arrays(), inputs, _values(node, "y"))
 
 
 def _values(node: Node, part: str) -> NDArray[Any]:
@@ -174,7 +162,9 @@ def _matched(
             what = (node.step, node.op, *_key(node))
             key = (*what, counts[side][what])
             counts[side][what] += 1
-            waiting[side][key] = _half(node, judges[side])
+            inputs = [_values(node, part) for part in sorted(node.arrays) if part != "y"]
+            record = judges[side].record(node).without_arrays()
+            waiting[side][key] = _Half(record, inputs, _values(node, "y"))
             if key in waiting[1 - side]:
                 yield waiting[0].pop(key), waiting[1].pop(key)
             while len(waiting[side]) > WAITING:
@@ -186,7 +176,9 @@ def _matched(
 def _pair(a: _Half, b: _Half, furthest: float) -> Pair:
     pairs = list(zip(a.inputs, b.inputs, strict=False))
     inputs = max((_apart(x, y) for x, y in pairs), default=0.0)
-    equal = len(a.inputs) == len(b.inputs) and all(_equal(x, y) for x, y in pairs)
+    equal = len(a.inputs) == len(b.inputs) and all(
+        x.shape == y.shape and np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs
+    )
     elements, largest = _difference(a.y, b.y)
     return Pair(
         a.record, b.record, inputs, _apart(a.y, b.y), equal, elements, largest, inputs > JUMP * furthest
@@ -201,10 +193,6 @@ def _difference(a: NDArray[Any], b: NDArray[Any]) -> tuple[int, float]:
     with np.errstate(all="ignore"):
         off = np.abs(a.astype(np.float64) - b)
     return int(np.count_nonzero(other)), float(np.where(other, off, 0.0).max(initial=0.0))
-
-
-def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    return a.shape == b.shape and np.array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
 def _apart(a: NDArray[Any], b: NDArray[Any]) -> float:
@@ -233,10 +221,6 @@ def divergence(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """The Kullback-Leibler divergence of the first build's probabilities from the second's, in nats."""
     p, q = (one - one.max() - np.log(np.exp(one - one.max()).sum()) for one in (x, y))
     return float((np.exp(p) * (p - q)).sum())
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def compare_logits(

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..check.judge import Judgement
+from ..check.judge import Judgement, for_json
 from ..faults import Diagnosis, diagnose
-from ..llama.captured import Node
+from ..llama.program import Node
 
 Verdict = Literal["ok", "wrong", "not judged", "died"]
 
@@ -127,17 +127,12 @@ class Product:
             "type": self.type, "buffer": self.buffer, "computed_in": self.computed_in,
             "m": self.m, "n": self.n, "k": self.k, "parts": self.parts,
             "arithmetic": self.arithmetic or None,
-            "nmse": _number(judgement.distance) if judgement else None,
-            "nmse_exact": _number(judgement.from_exact) if judgement else None,
+            "nmse": for_json(judgement.distance) if judgement else None,
+            "nmse_exact": for_json(judgement.from_exact) if judgement else None,
             "out_of_bound": judgement.out if judgement else None,
-            "error": _number(worst.get("error")), "limit": _number(worst.get("limit")),
-            "worst": {key: _number(v) if isinstance(v, float) else v for key, v in worst.items()} or None,
+            "error": for_json(worst.get("error")), "limit": for_json(worst.get("limit")),
+            "worst": {key: for_json(v) if isinstance(v, float) else v for key, v in worst.items()} or None,
             "group": list(self.group) or None, "again": self.again, "judged": self.judged,
             "verdict": self.verdict, "fault": self.fault or None, "text": self.text or None,
-            "seconds": _number(self.seconds), "saved": self.saved or None,
+            "seconds": for_json(self.seconds), "saved": self.saved or None,
         }  # fmt: skip
-
-
-def _number(value: float | None) -> float | None:
-    """The value for JSON, which has neither NaN nor infinity."""
-    return value if value is not None and math.isfinite(value) else None

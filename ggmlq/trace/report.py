@@ -1,26 +1,19 @@
-"""The report of a trace as text, a line for each node and a summary by kind; and files for replay."""
+"""The report of a trace as text: a line for each node, and a summary by kind."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ..base.text import count, printable, table
-from ..errors import GGMLQError
+from ..check.report import figure, wrapped
 from .product import Product
 
 HEADER = (
     f"{'step':>4} {'node':18} {'op':14} {'weights':26} {'type':7} {'in':11} {'M×N×K':>15} {'arithmetic':10} "
     f"{'nmse':>8} {'of limit':>8}  verdict"
 )
-UNSAFE = str.maketrans(dict.fromkeys('/\\:*?"<>| ', "_"))
 
 
 def line(p: Product) -> str:
@@ -30,11 +23,11 @@ def line(p: Product) -> str:
     off = p.judgement.distance if p.judgement else None
     text = (
         f"{p.step:>4} {p.node[:18]:18} {_short(p.op):14} {p.weights[:26]:26} {p.type:7} {p.buffer[:11]:11} "
-        f"{f'{p.m}×{p.n}×{p.k}':>15} {p.arithmetic or '-':10} {_figure(off):>8} "
-        f"{_figure(share_of(p)):>8}  {verdict}{many}"
+        f"{f'{p.m}×{p.n}×{p.k}':>15} {p.arithmetic or '-':10} {figure(off):>8} "
+        f"{figure(share_of(p)):>8}  {verdict}{many}"
     )
-    below = [_wrapped(f"one kernel may compute {', '.join(p.group)}")] if p.group else []
-    below += [] if p.verdict == "ok" else [_wrapped(paragraph) for paragraph in p.text.splitlines()]
+    below = [wrapped(f"one kernel may compute {', '.join(p.group)}")] if p.group else []
+    below += [] if p.verdict == "ok" else [wrapped(paragraph) for paragraph in p.text.splitlines()]
     below += [f"    saved: {p.saved}"] if p.saved else []
     return printable("\n".join([text, *below]))
 
@@ -56,19 +49,12 @@ def share_of(p: Product) -> float | None:
     return float(p.worst["error"] / p.worst["limit"])
 
 
-def _figure(value: float | None) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.1e}"
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
-
-
 def summary(products: Sequence[Product]) -> str:
     """A row for each type, buffer and class of M, which is how libraries choose kernels."""
     kinds: dict[tuple[str, ...], list[Product]] = {}
     for p in products:
-        kinds.setdefault((p.op, p.type, p.buffer, _rows(p.m)), []).append(p)
+        rows_of = "1" if p.m == 1 else "2-8" if p.m <= 8 else "9-64" if p.m <= 64 else "65-"
+        kinds.setdefault((p.op, p.type, p.buffer, rows_of), []).append(p)
     rows = []
     for kind, members in sorted(kinds.items()):
         judged = [p for p in members if p.judgement]
@@ -78,25 +64,9 @@ def summary(products: Sequence[Product]) -> str:
         wrong = [p for p in members if p.verdict == "wrong"]
         faults = ", ".join(dict.fromkeys(p.fault for p in wrong))
         idle = sum(p.verdict == "not judged" for p in members)
-        rows.append([*kind, len(members), len(wrong), idle, used, _figure(worst), _figure(share), faults])
-    header = [
-        "op",
-        "type",
-        "in",
-        "M",
-        "nodes",
-        "wrong",
-        "not judged",
-        "arithmetic",
-        "worst nmse",
-        "of limit",
-        "faults",
-    ]
-    return table(header, rows)
-
-
-def _rows(m: int) -> str:
-    return "1" if m == 1 else "2-8" if m <= 8 else "9-64" if m <= 64 else "65-"
+        rows.append([*kind, len(members), len(wrong), idle, used, figure(worst), figure(share), faults])
+    header = ["op", "type", "in", "M", "nodes", "wrong", "not judged", "arithmetic", "worst nmse", "of limit"]
+    return table([*header, "faults"], rows)
 
 
 def reasons(products: Iterable[Product]) -> list[str]:
@@ -105,7 +75,8 @@ def reasons(products: Iterable[Product]) -> list[str]:
     for p in products:
         if p.verdict == "not judged":
             nodes.setdefault(p.text, []).append(p.node)
-    return [f"not judged: {_first(names)}: {text}" for text, names in nodes.items()]
+    more = {text: f" and {len(names) - 1} more" if len(names) > 1 else "" for text, names in nodes.items()}
+    return [f"not judged: {names[0]}{more[text]}: {text}" for text, names in nodes.items()]
 
 
 def unjudged(others: Mapping[str, int], nodes: int, records: Iterable[Product] = ()) -> str:
@@ -133,32 +104,3 @@ def last_line(records: Sequence[Product], others: Mapping[str, int], nodes: int)
     return f"{judged} of {computed} nodes judged{views}, {len(wrong)} wrong{first}" + (
         f"; {rest}" if rest else ""
     )
-
-
-def _first(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def save(folder: Path, p: Product) -> Product:
-    """Write a product as an npz, which `ggmlq check --replay` and `ggmlq diagnose` read."""
-    if p.operands is None:
-        return p
-    operands = p.operands
-    path = folder / f"{p.step}-{p.node.translate(UNSAFE)}-{p.type}.npz"
-    facts: dict[str, Any] = {
-        "format": np.array(p.type), "shape": np.array(operands.q.shape), "data": np.array("normal"),
-        "seed": np.array(0), "arithmetic": np.array(p.arithmetic), "claim": np.array(""),
-        "node": np.array(p.node), "weights": np.array(p.weights), "buffer": np.array(p.buffer),
-    }  # fmt: skip
-    if operands.rows is not None and operands.columns is not None:
-        facts |= {"rows": operands.rows, "columns": operands.columns}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(
-            path, x=operands.x, y=operands.y, raw=np.ascontiguousarray(operands.q.raw), **facts
-        )
-    except OSError as error:
-        raise GGMLQError(
-            f"--save {folder}: cannot write {path.name}: {error}; name another folder"
-        ) from error
-    return replace(p, saved=str(path))

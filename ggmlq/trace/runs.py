@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..llama.captured import Node
 from ..llama.files import named_for_child
 from ..llama.process import Child
+from ..llama.program import Node
 from .child import CODE
-from .groups import Group
+from .fusion import Group
 from .memory import SharedFile
 from .settings import Settings
 
@@ -102,6 +102,12 @@ class Run:
     def died_at(self) -> dict[str, Any]:
         """The last records: the step, and the nodes that were being computed."""
         return self.shared.noted()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the process of the library."""

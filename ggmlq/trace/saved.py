@@ -1,4 +1,4 @@
-"""Nodes that ``--save`` writes, and their replay alone: on the library that computed them, or on another one.
+"""Products and nodes that ``--save`` writes, and their replay alone: on the same library, or on another one.
 
 A file holds the operation with its parameters, the facts about each tensor, and their bytes: what the node
 really read, and what it gave. Of rows that ids pick only those that were picked are written. A group of nodes
@@ -17,20 +17,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.dumps import Dump
+from ..check.report import saving
 from ..errors import DumpError, GGMLQError, UnsupportedError
 from ..formats import FORMATS
 from ..llama.bridge import Bridge
-from ..llama.captured import Node, source_name
-from ..llama.recorded import Recorded
+from ..llama.graph import Recorded
+from ..llama.program import Node, source_name
 from ..reference.nodes import OPERATIONS
-from .fusion import ROUTES
-from .groups import Group
+from .fusion import ROUTES, Group
 from .product import Product
-from .samples import extent
+from .tracer import extent
 from .verdicts import Judge, unjudged
 
 FORM = "ggmlq node 1"
 UNSAFE = str.maketrans(dict.fromkeys('/\\:*?"<>| +', "_"))
+
+
+def save(folder: Path, p: Product) -> Product:
+    """Write a product as an npz, which `ggmlq check --replay` and `ggmlq diagnose` read."""
+    if p.operands is None:
+        return p
+    x, y, q = p.operands.x, p.operands.y, p.operands.q
+    facts: dict[str, Any] = {
+        "format": np.array(p.type), "shape": np.array(q.shape), "data": np.array("normal"),
+        "seed": np.array(0), "arithmetic": np.array(p.arithmetic), "claim": np.array(""),
+        "node": np.array(p.node), "weights": np.array(p.weights), "buffer": np.array(p.buffer),
+    }  # fmt: skip
+    if p.operands.rows is not None and p.operands.columns is not None:
+        facts |= {"rows": p.operands.rows, "columns": p.operands.columns}
+    with saving(folder, f"{p.step}-{p.node.translate(UNSAFE)}-{p.type}.npz") as path:
+        np.savez_compressed(path, x=x, y=y, raw=np.ascontiguousarray(q.raw), **facts)
+    return replace(p, saved=str(path))
 
 
 def save_node(folder: Path, p: Product) -> Product:
@@ -38,22 +55,17 @@ def save_node(folder: Path, p: Product) -> Product:
     node = p.captured
     if node is None:
         return p
-    path = folder / f"{p.step}-{p.node.translate(UNSAFE)}-{p.op.translate(UNSAFE)[:40]}.npz"
     facts = {
         "form": FORM, "op": node.op, "step": node.step, "tensors": node.tensors, "words": list(node.words),
         "members": list(node.members) if isinstance(node, Group) else None, "fault": p.fault,
     }  # fmt: skip
     arrays: dict[str, Any] = {f"tensor_{name}": array for name, array in node.arrays.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    name = f"{p.step}-{p.node.translate(UNSAFE)}-{p.op.translate(UNSAFE)[:40]}.npz"
+    with saving(folder, name) as path:
         unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         with unfinished.open("wb") as file:
             np.savez_compressed(file, node=np.array(json.dumps(facts)), **arrays)
         unfinished.replace(path)
-    except OSError as error:
-        raise GGMLQError(
-            f"--save {folder}: cannot write {path.name}: {error}; name another folder"
-        ) from error
     return replace(p, saved=str(path))
 
 
@@ -139,13 +151,8 @@ def _replayed(bridge: Bridge, node: Node, device: str, threads: int, repeats: in
             f"{node.name}: {node.tensors[missing[0]]['name']} is not in the file, so that it cannot be "
             "replayed; save it again"
         )
-    ran = bridge.node(
-        Recorded(leaves, nodes),
-        [node.arrays[name] for name in leaves],
-        device,
-        threads=threads,
-        repeats=repeats,
-    )
+    arrays = [node.arrays[name] for name in leaves]
+    ran = bridge.node(Recorded(leaves, nodes), arrays, device, threads=threads, repeats=repeats)
     facts = {**ran.node.tensors["y"], "name": node.name}
     results: list[NDArray[np.uint8]] = []
     for y in (ran.node.arrays["y"], *ran.repeats):

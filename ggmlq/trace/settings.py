@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ..errors import GGUFNotFoundError, ShapeError, UnsupportedError
 from ..formats import FORMATS
-from .asks import Asks
 
 NODES = ("all", "products")
 JUDGED = ("all", "sample", "full")
 MOST_TOKENS = 1 << 17
 MOST_REPEATS = 1000
 TIMEOUT = 600.0
+NUMBERS = {"generate": int, "threads": int, "timeout": float, "seed": int, "repeats": int}
 PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
@@ -94,13 +97,11 @@ class Settings:
 
 def settings(
     model: str | Path, *, lib: str | Path | None = None, prompt: str | None = None,
-    tokens: int | Sequence[int] | None = None, generate: int = 0, select: str | Sequence[str] = (),
-    judge: str = "all", without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None,
-    flash: bool | None = None, threads: int = 0, timeout: float = TIMEOUT, seed: int = 0, verify: bool = True,
-    tool: Sequence[str] = (), nodes: str = "all", fused: bool = False,
-    bisect: bool = False, repeats: int = 1, captures: bool = False,
+    tokens: int | Sequence[int] | None = None, select: str | Sequence[str] = (),
+    without: str | Sequence[str] = (), cache: str | Sequence[str] | None = None, tool: Sequence[str] = (),
+    **more: Any,
 ) -> Settings:  # fmt: skip
-    """The settings of a trace from a call or a command line.
+    """The settings of a trace from a call or a command line; ``more``: other fields of Settings.
 
     Names may be one text with commas, one type stands for both caches, and there is a default prompt.
     """
@@ -115,10 +116,10 @@ def settings(
         if not tokens:
             raise ShapeError(f"trace of {path}: no tokens; a run needs one")
     where = None if lib is None else Path(lib).expanduser().absolute()
+    more |= {name: kind(more[name]) for name, kind in NUMBERS.items() if name in more}
     return Settings(
-        path, where, prompt, tokens, int(generate), names_of(select), judge, names_of(without), _cache(cache),
-        flash, int(threads), float(timeout), int(seed), verify, nodes, fused,
-        bisect, int(repeats), captures, tuple(tool),
+        path, where, prompt, tokens, select=names_of(select), without=names_of(without), cache=_cache(cache),
+        tool=tuple(tool), **more,
     )  # fmt: skip
 
 
@@ -138,3 +139,61 @@ def _cache(types: str | Sequence[str] | None) -> tuple[str, str] | None:
         )
     first, last = FORMATS[names[0]].name, FORMATS[names[-1]].name
     return first, last
+
+
+# --- nodes for which the library stops ------------------------------------------------------------
+#
+# Nodes of a run are numbered from 0 in the order in which the library asks about them, over all its steps.
+
+
+@dataclass(frozen=True)
+class Asks:
+    """The nodes for which a run stops.
+
+    ``nodes``: ``"all"`` that have an oracle, or ``"products"`` with attention; those whose names fit a
+    pattern of ``select``. ``sample``: only some slices of large nodes are read. ``groups``: numbers of nodes
+    that are judged as one; the library is asked for the last of each alone. ``results``: results alone are
+    read, of any operation. ``every`` and ``quiet``: stop at every node, read none. ``listed``: stop at none
+    and list them. ``numbers``: stop at these ranges of numbers and at no other node, read none.
+    """
+
+    nodes: str = "all"
+    select: tuple[str, ...] = ()
+    sample: bool = False
+    groups: tuple[tuple[int, ...], ...] = ()
+    results: bool = False
+    every: bool = False
+    quiet: bool = False
+    listed: bool = False
+    numbers: tuple[tuple[int, int], ...] | None = None
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> Asks:
+        """The asks that a message holds, where tuples became lists."""
+        groups = tuple(map(tuple, message["groups"]))
+        numbers = None if message["numbers"] is None else tuple((a, b) for a, b in message["numbers"])
+        return cls(**{**message, "select": tuple(message["select"]), "groups": groups, "numbers": numbers})
+
+    def message(self) -> dict[str, Any]:
+        """The asks for the library's process."""
+        return asdict(self)
+
+    @property
+    def reads(self) -> bool:
+        """True where nodes are read, not only stopped at."""
+        return not (self.quiet or self.listed or self.numbers is not None)
+
+    @cached_property
+    def group_of(self) -> dict[int, tuple[int, ...]]:
+        """The group of each node that is in one."""
+        return {number: group for group in self.groups for number in group}
+
+    def names(self, *names: str) -> bool:
+        """True where one of these names is selected."""
+        if not self.select:
+            return True
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.select)
+
+    def stops(self, number: int) -> bool:
+        """True for a node in one of the ranges of ``numbers``."""
+        return any(first <= number < last for first, last in self.numbers or ())

@@ -5,26 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..check.attention import Habits
-from ..check.judge import Judgement, candidates
-from ..check.nearness import OTHER, product_is_nearer
-from ..check.testfile import node_line
-from ..check.unjudged import reason
+from ..check.judge import OTHER, Judgement, candidates, product_is_nearer, reason
+from ..check.nodes import Habits, diagnosed, judge_node, node_line, operands, sentence, with_rows
 from ..faults import Diagnosis, diagnose
 from ..faults.blocks.sums import looks_half
-from ..llama.captured import Node
-from .experts import mix_up
+from ..llama.program import Node
+from ..reference.nodes.rows import slopes
 from .fused import facts_of_group, record_group
-from .groups import Group
-from .judging import Crop, Verdict, judge_parts
-from .nodes import facts_of, record_node
-from .operands import Part, finite, parts, whole
+from .fusion import Group
+from .judging import Crop, Part, Verdict, finite, judge_parts, mix_up, parts, whole
 from .product import Operands, Product
 from .tracer import PRODUCTS
 
@@ -79,13 +76,8 @@ class Judge:
         on = product.computed_in
         backend = "CPU" if on.startswith("CPU") or on.endswith("_Host") or not on else on
         verdict = judge_parts(all_parts, backend, rows, self._how)
-        product = replace(
-            product,
-            judgement=verdict.judgement,
-            worst=verdict.worst,
-            judged=verdict.judged,
-            parts=len(all_parts),
-        )
+        product = replace(product, judgement=verdict.judgement, worst=verdict.worst, judged=verdict.judged,
+                          parts=len(all_parts))  # fmt: skip
         if not verdict.judgement.ok and _is_nearer(verdict, candidates(backend, rows)):
             far = verdict.judgement.from_exact
             product = replace(product, judgement=Judgement(OTHER, far, far, 0), worst={})
@@ -198,10 +190,93 @@ def _worst_operands(crop: Crop) -> Operands:
 
 
 def _cut(part: Part, rows: Any, columns: Any) -> Operands:
-    return Operands(
-        np.ascontiguousarray(part.y[np.ix_(rows, columns)]),
-        part.x[rows].copy(),
-        part.q[columns],
-        rows,
-        columns,
-    )
+    y = np.ascontiguousarray(part.y[np.ix_(rows, columns)])
+    return Operands(y, part.x[rows].copy(), part.q[columns], rows, columns)
+
+
+# --- a node that is no product, by its oracle -----------------------------------------------------
+
+
+def record_node(
+    node: Node, product: Product, model: Mapping[str, QuantArray], how: str = "all",
+    habits: Habits | None = None,
+) -> Product:  # fmt: skip
+    """The record of a node with its verdict: every element against its oracle's bound."""
+    these = operands(node, model)
+    rows = suspects(node) if node.op == "FLASH_ATTN_EXT" and how == "all" else None
+    if rows is not None:
+        these = with_rows(these, rows)
+    if not these.y.size:
+        return replace(product, text="there is nothing to judge: it has no elements")
+    on = product.computed_in
+    on_cpu = on.startswith("CPU") or on.endswith("_Host") or not on
+    verdict = judge_node(these, quick=not on_cpu, habits=habits)
+    judgement = Judgement(verdict.how, verdict.distance, verdict.distance, verdict.out)
+    product = replace(product, judgement=judgement, worst=verdict.worst, judged=verdict.judged)
+    if not verdict.out:
+        return product
+    try:
+        diagnosis = diagnosed(these, quick=not on_cpu, verdict=verdict)
+    except Exception as error:  # it is wrong all the same
+        diagnosis = Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
+    text = f"{sentence(verdict)}\n{diagnosis.text}"
+    return replace(product, verdict="wrong", fault=diagnosis.fault, text=text, diagnosis=diagnosis)
+
+
+def facts_of(node: Node) -> Product:
+    """The facts about a node that is no product before it is judged."""
+    y = node.tensors["y"]
+    first = node.tensors.get("k") or node.tensors.get("s0") or y
+    heads = int(y["ne"][1]) if node.op == "FLASH_ATTN_EXT" else 1
+    rows = int(y["ne"][2]) if node.op == "FLASH_ATTN_EXT" else int(np.prod(y["ne"][1:]))
+    return Product(
+        node.name, node.op, node.step, node.weights, str(first["type"]), str(first["buffer"]),
+        str(y["buffer"]), rows, int(y["ne"][0]), int(first["ne"][0]), parts=heads,
+    )  # fmt: skip
+
+
+# --- large attention: a quick oracle picks rows that the oracle with a bound judges ---------------
+#
+# The quick one is compiled, and knows no bound: what kernels round on the way differs by type and device.
+
+Wide = NDArray[np.float64]
+
+SUSPECT_ROWS = 8  # the most suspicious, and as many others, which are judged one by one
+LARGE = 1 << 24  # products of q and k from which on some rows are judged
+
+
+def attend(node: Node) -> Wide:
+    """The right result of the node, [streams, M, heads, D] as ggml stores it."""
+    q, k, v = (node.floats(part).astype(np.float64) for part in "qkv")
+    scale, most, cap = (float(x) for x in np.array(node.words[:3], np.int32).view(np.float32))
+    streams, heads, rows, _ = q.shape
+    slope, sinks = slopes(heads, most), np.full(heads, -np.inf)
+    if "s" in node.tensors:  # a score of its own for each head, which attends to nothing
+        sinks = node.floats("s").reshape(-1)[:heads].astype(np.float64)
+    mask = node.floats("m")[:, :, :rows].astype(np.float64) if "m" in node.tensors else None
+    one_stream = import_module("ggmlq.cpu.attention.oracle").attend
+    results = [
+        one_stream(
+            q[i], k[i * len(k) // streams], v[i * len(v) // streams],
+            None if mask is None else mask[i * len(mask) // streams], slope, sinks, scale / (cap or 1), cap,
+        )
+        for i in range(streams)
+    ]  # fmt: skip
+    return np.stack(results).swapaxes(1, 2)
+
+
+def suspects(node: Node) -> NDArray[np.intp] | None:
+    """Rows of a large attention that are furthest from a quick oracle, and some others; None: judge all.
+
+    Only the oracle with a bound decides (``ggmlq/reference/nodes/attention.py``), on these rows.
+    """
+    ne = node.tensors["q"]["ne"]
+    if ne[0] * ne[1] * ne[2] * ne[3] * node.tensors["k"]["ne"][1] < LARGE or ne[1] <= 2 * SUSPECT_ROWS:
+        return None
+    expected = attend(node)
+    y = node.strided("y").astype(np.float64).reshape(expected.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = ((y - expected) ** 2).sum(axis=-1) / ((expected**2).sum(axis=-1) + 1e-300)
+    error = np.where(np.isnan(expected).any(axis=-1), 0.0, np.where(np.isnan(error), np.inf, error))
+    worst = np.argsort(-error.max(axis=(0, 2)), kind="stable")[:SUSPECT_ROWS]
+    return np.union1d(worst, evenly_spaced(ne[1], SUSPECT_ROWS))

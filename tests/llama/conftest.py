@@ -12,9 +12,9 @@ from compiled import library
 import ggmlq as gq
 from ggmlq.errors import GGMLQError, LibraryFailedError
 from ggmlq.llama import Bridge
-from ggmlq.llama.crash import cause_of
+from ggmlq.llama.process import cause_of
 from ggmlq.testing.models import Shape, tiny_model
-from ggmlq.trace.files import locate_llama
+from ggmlq.trace.libllama import locate_llama
 
 
 @pytest.fixture(scope="session")

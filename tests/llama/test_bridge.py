@@ -10,7 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import doctor
-from ggmlq.check import data
+from ggmlq.check import cases
 from ggmlq.check.judge import candidates, judge
 from ggmlq.errors import LibraryFailedError, UnsupportedError
 from ggmlq.formats import FORMATS
@@ -44,7 +44,7 @@ def test_doctor_lists_the_devices(bridge, monkeypatch):
 @pytest.mark.parametrize("fmt", WEIGHTS, ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("m", [1, 9])
 def test_products_are_those_of_ggml_cpu(bridge, fmt, m):
-    x, q = data.activations("normal", m, 768, 3), data.weights(fmt, "normal", 33, 768, 3)
+    x, q = cases.activations("normal", m, 768, 3), cases.weights(fmt, "normal", 33, 768, 3)
     y = bridge.mul_mat(x, q)
     found = judge(y, x, q, ["ggml-cpu", "ggml-cpu-fp16"])
     assert found.out == 0
@@ -53,7 +53,7 @@ def test_products_are_those_of_ggml_cpu(bridge, fmt, m):
 
 @pytest.mark.parametrize("fmt", WEIGHTS, ids=lambda fmt: fmt.name)
 def test_repacked_weights(bridge, fmt):
-    x, q = data.activations("normal", 9, 512, 4), data.weights(fmt, "normal", 64, 512, 4)
+    x, q = cases.activations("normal", 9, 512, 4), cases.weights(fmt, "normal", 64, 512, 4)
     try:
         got = bridge.measure(x, q, repack=True, repeats=2, threads=2)
         refusal = ""
@@ -69,14 +69,14 @@ def test_repacked_weights(bridge, fmt):
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "iq4_xs", "q6_K", "f16"])
 def test_encode_and_decode(bridge, name):
-    q = bridge.quantize(data.activations("normal", 8, 512, 5), name)
+    q = bridge.quantize(cases.activations("normal", 8, 512, 5), name)
     values = bridge.dequantize(q)
     np.testing.assert_array_equal(values, np.asarray(q))
     assert q.shape == (8, 512)
 
 
 def test_encode_with_an_imatrix(bridge):
-    x = data.activations("normal", 2, 512, 6)
+    x = cases.activations("normal", 2, 512, 6)
     q = bridge.quantize(x, "iq2_xxs", imatrix=np.ones(512))
     assert gq.nmse(q, x) < 0.5
     with pytest.raises(UnsupportedError, match="with an imatrix only"):
@@ -86,7 +86,7 @@ def test_encode_with_an_imatrix(bridge):
 
 
 def test_an_assertion_of_ggml_is_survived(bridge):
-    x = data.activations("normal", 2, 512, 6)
+    x = cases.activations("normal", 2, 512, 6)
     with pytest.raises(LibraryFailedError, match=r"SIGABRT.*GGML_ASSERT\(imatrix"):
         bridge._call("iq2_xxs without an imatrix", {"do": "quantize", "format": "iq2_xxs"}, [x])
     assert bridge.quantize(x, "q4_K").shape == (2, 512)

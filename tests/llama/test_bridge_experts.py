@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import mixtures
+from ggmlq.check import batches
 from ggmlq.check.cases import Case
+from ggmlq.check.plan import Settings
 from ggmlq.check.run import run_case
-from ggmlq.check.running import Settings
 from ggmlq.errors import GGMLQError
 from ggmlq.llama import Bridge
 from ggmlq.testing.expert_layer import Layer
@@ -67,7 +67,7 @@ def test_a_layer(bridge, fresh):
 
 def test_cases_of_check(bridge, fresh):
     seed = int(fresh.integers(1 << 30))
-    for case in mixtures.default_cases(gq.formats["q5_0"], seed):
+    for case in batches.default_cases(gq.formats["q5_0"], seed):
         outcome = run_case(bridge, case, Settings("CPU", "CPU"))
         assert outcome.verdict == "ok", outcome.text
         assert outcome.facts()["experts"] == case.experts
@@ -78,7 +78,7 @@ def test_wrong_results_are_named_saved_and_replayed(bridge, fresh, tmp_path, cap
     from ggmlq.check import report
     from ggmlq.cli import main
 
-    case = mixtures.with_experts(
+    case = batches.with_experts(
         Case(gq.formats["q4_0"], 9, 33, 64, seed=3), (6, 2), "duplicate", row_per_use=False
     )
 
@@ -89,7 +89,7 @@ def test_wrong_results_are_named_saved_and_replayed(bridge, fresh, tmp_path, cap
     outcome = run_case(Wrong(), case, Settings("CPU", "CPU"))
     assert (outcome.verdict, outcome.fault) == ("wrong", "expert-wrong")
     saved = report.save(tmp_path, outcome, None).saved
-    assert mixtures.load(saved).lengths == [6, 33, 64]
+    assert batches.load_mixture(saved).lengths == [6, 33, 64]
     assert main(["diagnose", saved]) == 1
     assert "expert-wrong" in capsys.readouterr().out
     assert main(["check", "--replay", saved]) == 0, "the library itself is right"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import batches, cases, data, running
+from ggmlq.check import batches, cases
+from ggmlq.check import plan as running
 from ggmlq.check import run as run_module
 from ggmlq.check.cases import Case
 from ggmlq.check.judge import candidates, judge
-from ggmlq.check.plan import Plan, other_threads, trial_lines, untried
-from ggmlq.check.running import Settings
+from ggmlq.check.plan import Plan, Settings, other_threads, trial_lines, untried
 from ggmlq.cli import main
 from ggmlq.errors import ShapeError, UnsupportedError
 from ggmlq.formats import FORMATS
@@ -58,14 +58,14 @@ def test_edges_touch_every_limit(fmt):
     assert {case.n % 16 for case in edges} >= {0, 1, 2, 7}
     assert {case.k // block % 2 for case in edges} == {0, 1}
     assert min(case.k for case in edges) == block
-    assert {case.data for case in edges} == set(data.KINDS)
+    assert {case.data for case in edges} == set(cases.KINDS)
     assert all(case.seed == 3 for case in edges)
     assert all(case.n % 16 == 0 for case in cases.edges(fmt, 3, 16))
 
 
 def test_kinds_are_what_they_say():
     for m in (1, 9):
-        x = {kind: data.activations(kind, m, 1056, 1) for kind in data.KINDS}
+        x = {kind: cases.activations(kind, m, 1056, 1) for kind in cases.KINDS}
         assert all(np.isfinite(rows).all() for rows in x.values())
         assert 0 < (x["zero"] == 0).mean() < 0.9
         assert (x["constant"] == x["constant"][:, :1]).all()
@@ -89,22 +89,22 @@ def test_shapes_and_types():
 
 def test_cases_of_test_backend_ops():
     text = "MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1): FAIL"
-    case = batches.parse_backend_ops(text, 7)
+    case = batches.parse_product(text, 7)
     assert (case.format.name, case.m, case.n, case.k, case.seed) == ("q5_1", 1, 16, 256, 7)
 
 
 def test_batches_of_test_backend_ops():
     """Bs are axes of the weights, from the inner one; nr how many times as many the activations have."""
     sizes = "type_a=q4_0,type_b=f32,m=16,n=5,k=256"
-    case = batches.parse_backend_ops(f"MUL_MAT({sizes},bs=[3,2],nr=[2,1])", 0)
+    case = batches.parse_product(f"MUL_MAT({sizes},bs=[3,2],nr=[2,1])", 0)
     assert (case.batches, case.matrices, case.shape) == ((2, 6), (2, 3), "2x6x5x16x256 of 6 matrices")
     x, q, ids = *case.inputs(), case.ids()
     assert (x.shape, q.shape, ids.shape) == ((60, 256), (6, 16, 256), (60, 1))
     assert ids[::5, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     of_x, of_q = case.axes(x, q)
     assert (of_x.shape, of_q.shape) == ((2, 6, 5, 256), (2, 3, 16, 256))
-    assert batches.parse_backend_ops(case.repeat_options.split("'")[1], 0) == case
-    one = batches.parse_backend_ops(f"MUL_MAT({sizes},nr=[3,1])", 0)
+    assert batches.parse_product(case.repeat_options.split("'")[1], 0) == case
+    one = batches.parse_product(f"MUL_MAT({sizes},nr=[3,1])", 0)
     assert (one.shape, one.ids(), one.repeat_options) == (
         "3x5x16x256", None, "--types q4_0 --shapes 3x5x16x256 --data normal --seed 0")  # fmt: skip
     with pytest.raises(ShapeError, match="the former is a multiple of the latter"):
@@ -127,7 +127,7 @@ def test_batches_of_test_backend_ops():
 )
 def test_other_cases_are_refused(text, says):
     with pytest.raises(gq.GGMLQError, match=says):
-        batches.parse_backend_ops(text, 0)
+        batches.parse_product(text, 0)
 
 
 # --- verdicts ---------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_other_cases_are_refused(text, says):
 @pytest.mark.parametrize("name", ["q4_0", "q5_1", "q6_K", "iq4_nl", "mxfp4", "q8_0"])
 @pytest.mark.parametrize("arithmetic", ["ggml-cpu", "ggml-mmvq", "ggml-mmq", "q8", "f16", "f32"])
 def test_the_arithmetic_is_found(name, arithmetic):
-    x, q = data.activations("normal", 4, 512, 1), data.weights(FORMATS[name], "normal", 33, 512, 1)
+    x, q = cases.activations("normal", 4, 512, 1), cases.weights(FORMATS[name], "normal", 33, 512, 1)
     y = gq.reference.linear(x, q, arithmetic).astype(np.float32)
     found = judge(y, x, q, candidates("CPU", 4))
     assert found.ok
@@ -144,7 +144,7 @@ def test_the_arithmetic_is_found(name, arithmetic):
 
 
 def test_one_bad_element_is_out_of_bound():
-    x, q = data.activations("normal", 16, 1024, 1), data.weights(Q4_0, "normal", 256, 1024, 1)
+    x, q = cases.activations("normal", 16, 1024, 1), cases.weights(Q4_0, "normal", 256, 1024, 1)
     right = gq.reference.linear(x, q, "ggml-cpu").astype(np.float32)
     for wrong in (0.0, np.nan, np.inf, right[3, 5] * 1.01):
         y = right.copy()
@@ -189,7 +189,7 @@ MISSED = {
 @pytest.mark.parametrize("backend", ["CPU", "CUDA"])
 def test_what_passes_an_nmse_of_5e_4_is_caught(fault, backend):
     """What test-backend-ops lets through is out of bound in every arithmetic."""
-    x, q = data.activations("normal", 8, 1024, 1), data.weights(Q4_0, "normal", 512, 1024, 1)
+    x, q = cases.activations("normal", 8, 1024, 1), cases.weights(Q4_0, "normal", 512, 1024, 1)
     right = gq.reference.linear(x, q, "ggml-cpu")
     y = MISSED[fault](x, q, right).astype(np.float32)
     assert gq.nmse(y, right) < 5e-3
@@ -198,7 +198,7 @@ def test_what_passes_an_nmse_of_5e_4_is_caught(fault, backend):
 
 
 def test_overflow_must_be_where_the_arithmetic_has_it():
-    x, q = data.activations("normal", 3, 256, 1), data.weights(Q4_0, "normal", 8, 256, 1)
+    x, q = cases.activations("normal", 3, 256, 1), cases.weights(Q4_0, "normal", 8, 256, 1)
     x[1] *= 2.0**24  # its scale is no half any more
     with np.errstate(over="ignore"):
         y = gq.reference.linear(x, q, "ggml-cpu").astype(np.float32)
@@ -208,7 +208,7 @@ def test_overflow_must_be_where_the_arithmetic_has_it():
 
 
 def test_a_claim_that_no_kernel_makes():
-    x, q = data.activations("normal", 3, 256, 1), data.weights(FORMATS["tq1_0"], "normal", 8, 256, 1)
+    x, q = cases.activations("normal", 3, 256, 1), cases.weights(FORMATS["tq1_0"], "normal", 8, 256, 1)
     with pytest.raises(UnsupportedError, match="tq1_0 weights are not multiplied in ggml-mmq"):
         judge(np.zeros((3, 8), np.float32), x, q, ["ggml-mmq"])
 
@@ -221,10 +221,10 @@ def test_a_right_library(check):
     assert status == 0, out
     assert not err
     lines = [line.split() for line in out.splitlines() if line.startswith("q4_0")]
-    assert len(lines) == 2 * len(data.KINDS) + 1
+    assert len(lines) == 2 * len(cases.KINDS) + 1
     assert lines[0][:4] == ["q4_0", "9x7x96", "normal", "f32"]
     assert lines[0][-2:] == ["0", "ok"]
-    assert lines[-1][:6] == ["q4_0", str(2 * len(data.KINDS)), "0", "0", "0", "0"]
+    assert lines[-1][:6] == ["q4_0", str(2 * len(cases.KINDS)), "0", "0", "0", "0"]
 
 
 def test_edges_are_the_default(check):
@@ -254,7 +254,7 @@ def test_a_wrong_kernel_is_diagnosed(check):
 def test_a_wrong_kernel_is_wrong_on_all_data(check):
     status, out, _ = check("--types", "q4_0", "--shapes", "1x65x1056", "--data", "all", fault="offset")
     assert status == 1
-    assert out.count("WRONG") == len(data.KINDS)
+    assert out.count("WRONG") == len(cases.KINDS)
 
 
 def test_what_is_not_written_is_wrong(check):

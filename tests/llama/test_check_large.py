@@ -6,16 +6,16 @@ import math
 
 import pytest
 
-from ggmlq.check import cases, opcases_large, ops
-from ggmlq.check.opcases import CASES
+from ggmlq.check import cases, ops
+from ggmlq.check.opcases import CASES, LARGE
 from ggmlq.errors import GGMLQError
 from ggmlq.formats import FORMATS
 from ggmlq.llama import Bridge
 
 
 def test_large_cases_are_large():
-    assert opcases_large.LARGE.keys() <= CASES.keys()
-    for make in opcases_large.LARGE.values():
+    assert LARGE.keys() <= CASES.keys()
+    for make in LARGE.values():
         for case in make(0):
             lengths = [leaf.ne for leaf in case.program.leaves]
             assert any(math.prod(ne) >= 16 * 65535 for ne in lengths), case
@@ -26,7 +26,7 @@ def test_large_cases_are_large():
 def test_a_case_that_does_not_fit_is_not_run(monkeypatch):
     """Nothing is allocated: the bridge is not asked."""
     monkeypatch.setattr(ops, "free", lambda: 1 << 30)
-    case = next(case for case in opcases_large.LARGE["CPY"](0) if opcases_large.needs(case) > 8 << 30)
+    case = next(case for case in LARGE["CPY"](0) if case.needs > 8 << 30)
     outcome = ops.run_case(None, case, "CPU", "CPU", 1, 1)
     assert outcome.verdict == "not run"
     assert outcome.text == "it takes 64 GiB of memory, 1 GiB are free"
@@ -41,5 +41,5 @@ def test_no_false_alarm_of_large_cases(op, fresh):
     except GGMLQError as error:
         pytest.skip(str(error))
     with bridge:
-        case = next(opcases_large.LARGE[op](int(fresh.integers(1 << 30))))
+        case = next(LARGE[op](int(fresh.integers(1 << 30))))
         assert ops.run_case(bridge, case, "CPU", "CPU", 2, 1).verdict == "ok"

@@ -17,8 +17,7 @@ from ggmlq.check import opreport, ops, report, run
 from ggmlq.check.cases import Case
 from ggmlq.check.nodes import judge_node, operands
 from ggmlq.check.opcases import CASES
-from ggmlq.check.plan import Trial
-from ggmlq.check.running import Settings
+from ggmlq.check.plan import Settings, Trial
 from ggmlq.check.sketch import OpCase, Sketch
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError, UnsupportedError
@@ -104,7 +103,7 @@ def test_cases_are_the_same_for_the_same_seed():
 
 def test_a_graph_of_several_nodes_is_judged_on_its_own_sources(bridge):
     s = Sketch()
-    s.call("sqr", "t", s.call("add", "tt", s.leaf(33, 4), s.leaf(33, 4)))
+    s.call("sqr", s.call("add", s.leaf(33, 4), s.leaf(33, 4)))
     case = s.case("SQR", "behind ADD", 0)
     ran = bridge.node(case.program, case.arrays(), threads=3, repeats=3)
     these = operands(ran.node)
@@ -118,11 +117,11 @@ def test_a_graph_of_several_nodes_is_judged_on_its_own_sources(bridge):
 
 def test_a_case_that_the_library_refuses_is_not_run(bridge):
     s = Sketch()
-    s.call("add", "tt", s.leaf(33, 4), s.leaf(7, 4))  # 7 does not divide 33: an assertion
+    s.call("add", s.leaf(33, 4), s.leaf(7, 4))  # 7 does not divide 33: an assertion
     outcome = ops.run_case(bridge, s.case("ADD", "of odd shapes", 0), "CPU", "CPU", 1, 1)
     assert outcome.verdict == "not run"
     s = Sketch()
-    s.call("no_such_function", "t", s.leaf(3))
+    s.call("no_such_function", s.leaf(3))
     outcome = ops.run_case(bridge, s.case("ADD", "of nothing", 0), "CPU", "CPU", 1, 1)
     assert outcome.verdict == "not run"
     assert "no such function" in outcome.text
@@ -157,7 +156,7 @@ def test_the_node_beside_is_one_that_the_device_computes(bridge, monkeypatch):
     facts, _ = run_program(m, Tensors(s), case.program.message(), leaves, graph.Settings())
     assert (facts["op"], computed) == ("SQR", [b"SQR"])
     behind = Sketch()
-    behind.call("sqr", "t", behind.call("add", "tt", behind.leaf(3), behind.leaf(3)))
+    behind.call("sqr", behind.call("add", behind.leaf(3), behind.leaf(3)))
     program = behind.case("SQR", "behind ADD", 0).program.message()
     assert not graph.is_taken(m, Tensors(s), program)
     with pytest.raises(UnsupportedError, match="ADD: CPU does not compute such tensors"):
@@ -245,7 +244,7 @@ def test_a_wrong_case_is_told(bridge, monkeypatch):
     real = OpCase.arrays
 
     def program_of(s, factor):
-        s.call("scale", "tf", s.leaf(100, 3), factor)
+        s.call("scale", s.leaf(100, 3), factor)
         return s.case("SCALE", "without a bias", 0)
 
     case = program_of(Sketch(), 0.5)

@@ -13,7 +13,8 @@ import pytest
 from compiled import library
 
 from ggmlq.errors import MissingDependencyError, UnsupportedError
-from ggmlq.llama import Bridge, loaded
+from ggmlq.llama import Bridge
+from ggmlq.llama import library as loaded
 from ggmlq.llama.files import VARIABLE, locate
 
 FAKE = Path(__file__).with_name("fake_ggml.c")

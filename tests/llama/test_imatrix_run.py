@@ -9,7 +9,7 @@ import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError
 from ggmlq.testing.models import Shape, tiny_model
-from ggmlq.trace.files import locate_llama
+from ggmlq.trace.libllama import locate_llama
 
 pytestmark = pytest.mark.llama
 KINDS = {"q": "f16", "k": "q8_0", "v": "q8_0", "out": "q4_0", "gate": "f16", "up": "q8_0", "down": "q4_0"}

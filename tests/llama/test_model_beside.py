@@ -15,7 +15,7 @@ import ggmlq as gq
 from ggmlq.errors import GGMLQError
 from ggmlq.model.tokenizer.rules import RULES
 from ggmlq.testing.families import EXPERTS, NAMES, family_model
-from ggmlq.trace.files import locate_llama
+from ggmlq.trace.libllama import locate_llama
 from ggmlq.trace.session import Run
 from ggmlq.trace.settings import settings
 

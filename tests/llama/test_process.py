@@ -12,8 +12,7 @@ import pytest
 
 from ggmlq.errors import LibraryFailedError, ShapeError
 from ggmlq.llama import process
-from ggmlq.llama.pipes import TAIL_BYTES, BlockingPipes, PolledPipes, Tail
-from ggmlq.llama.process import Child
+from ggmlq.llama.process import TAIL_BYTES, BlockingPipes, Child, PolledPipes, Tail
 from ggmlq.llama.protocol import GarbledError, receive, send
 
 SERVER = f"""

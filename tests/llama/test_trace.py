@@ -16,10 +16,10 @@ from compiled import library
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError, GGUFError, LibraryFailedError, MissingDependencyError, UnsupportedError
-from ggmlq.llama import loaded
-from ggmlq.llama.crash import cause_of
+from ggmlq.llama import library as loaded
+from ggmlq.llama.process import cause_of
 from ggmlq.trace import attach
-from ggmlq.trace.death import sentence
+from ggmlq.trace.session import sentence
 
 pytestmark = pytest.mark.llama
 
@@ -320,7 +320,7 @@ def test_a_death_is_told(libllama, models, monkeypatch, capsys):
 
 def test_unsupported_is_said_of_a_node(libllama, models):
     """A tensor that the file has as another type is not judged, and the reason is told."""
-    from ggmlq.trace.operands import Node
+    from ggmlq.trace.judging import Node
     from ggmlq.trace.verdicts import Judge
 
     facts = {"name": "w", "type": "q4_0", "ne": [32, 4, 1, 1], "nb": [18, 18, 72, 72], "buffer": "AMX"}

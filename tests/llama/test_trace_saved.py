@@ -14,7 +14,7 @@ from ggmlq.errors import DumpError, UnsupportedError
 from ggmlq.llama import Bridge
 from ggmlq.trace import saved as trace_saved
 from ggmlq.trace import session
-from ggmlq.trace.operands import whole
+from ggmlq.trace.judging import whole
 from ggmlq.trace.saved import is_node, judged, load_node, replay, save_node
 from ggmlq.trace.tracer import PRODUCTS
 

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from ...formats._round import signed_extreme
 from ...reference import Quantizer
-from ...reference.operands import rounded
+from ...reference.operands import by_run, quantize_runs, rounded
 from ...reference.rules import Float
-from ...reference.runs import by_run, quantize_runs
 from ..numbers import LARGEST_HALF, Wide, half
 
 Sums = Literal["codes", "floats", "none"]

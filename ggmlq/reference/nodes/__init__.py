@@ -1,25 +1,15 @@
 """Oracles of the operations of ggml's graphs, each with a bound for every element.
 
     number.py       Number: float64 with the error that a right kernel may have; bounds follow from it
-    result.py       Result: the right values, and which elements of a kernel's are wrong
-    registry.py     the table of operations, and one use of an operation
-    elementwise.py  sums, products, limits and functions element by element
-    activations.py  unary and gated functions
-    norms.py        NORM RMS_NORM L2_NORM GROUP_NORM
+    registry.py     the table of operations, one use of an operation, and Result: which elements are wrong
+    elementwise.py  sums, products, limits and functions element by element; gated functions
     copies.py       CPY, rows by ids, and what else moves elements: to the bit
-    reductions.py   sums, means, orders of rows
-    softmax.py      SOFT_MAX with masks, ALiBi and sinks
+    rows.py         norms, sums, means, orders, SOFT_MAX with masks, ALiBi and sinks; gradients of these
     rope.py         ROPE in all modes
-    scores.py       q·k of attention, in the arithmetic of any program
-    half_sums.py    weights times values, where a program adds them up in halves
+    scores.py       q·k and weights times values of attention, in the arithmetic of any program
     attention.py    FLASH_ATTN_EXT
-    recurrences.py  states that are carried from token to token
-    images.py       convolutions, pools, scaling
-    films.py        convolutions along three axes, columns added up into rows
-    windows.py      windows of images, relative positions
-    connections.py  the indexer and the connections of DeepSeek's newer models
-    gradients.py    gradients of norms, softmax, rows and repeated tensors
-    others.py       operations without an oracle, and why
+    recurrences.py  states that are carried from token to token; an indexer, connections of streams
+    images.py       convolutions along two axes and three, pools, scaling, windows, relative positions
 
 A bound is derived, not chosen: each step of an oracle adds the rounding of a float32 kernel to the errors of
 its operands (``number.py``). Sums may be in any order. Some kernels have freedoms of their own: tables of
@@ -31,37 +21,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import (
-    activations,
-    attention,
-    connections,
-    copies,
-    elementwise,
-    films,
-    gradients,
-    images,
-    norms,
-    recurrences,
-    reductions,
-    rope,
-    softmax,
-    windows,
-)
+from . import attention, copies, elementwise, images, recurrences, rope, rows  # noqa: F401 (they fill OPERATIONS)
 from .attention import ATTENTIONS
 from .number import Number, freedoms
-from .others import NOT_COVERED, PRODUCTS
-from .registry import OPERATIONS, Operation, evaluate, named_words
-from .result import Result
+from .registry import NOT_COVERED, OPERATIONS, PRODUCTS, Operation, Result, evaluate, named_words
 
 __all__ = [
-    "ATTENTIONS", "FAMILIES", "NOT_COVERED", "OPERATIONS", "PRODUCTS", "Number", "Operation", "Result",
+    "ATTENTIONS", "NOT_COVERED", "OPERATIONS", "PRODUCTS", "Number", "Operation", "Result",
     "freedoms", "named_words", "node",
 ]  # fmt: skip
-
-FAMILIES = (
-    activations, attention, connections, copies, elementwise, films, gradients, images, norms, recurrences,
-    reductions, rope, softmax, windows,
-)  # fmt: skip
 
 
 def node(op: str, inputs: Sequence[Any], params: Mapping[str, Any] | None = None) -> Result:

@@ -9,18 +9,18 @@ is a freedom of its own (``half_sums``), which a judge grants only where the res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
-from ..half_lanes import STEP
-from . import half_sums, scores
-from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, contract, half_step
-from .registry import Call, oracle
-from .result import Result, settled
-from .softmax import powers, slopes, weights
+from ..multiply import STEP
+from . import scores
+from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, combined, contract, half_step
+from .registry import Call, Result, oracle, settled
+from .rows import powers, slopes, weights
 
 # The names of arithmetics of attention, with what each means.
 ATTENTIONS = {
@@ -223,30 +223,26 @@ def _on_cpu(
     for start in range(0, len(heads), together):
         some = heads[start : start + together]
         each = [_shaped(use, one, score(one.q, one.k, use.kinds[0], use.scale)) for one in some]
-        products = Number(np.stack([one.value for one in each]), np.stack([one.errors() for one in each]))
+        products = combined(np.stack, each)
         v = np.stack([np.asarray(one.v, np.float64) for one in some])
         each_sink = [one.sinks for one in some if one.sinks is not None]
         sinks = np.stack(each_sink) if each_sink else None
-        result = _where_something_is_seen(products, half_sums.running(products, v, sinks, use.parts, lanes))
+        result = _where_something_is_seen(products, scores.running(products, v, sinks, use.parts, lanes))
         yield from ((one, result[i]) for i, one in enumerate(some))
-
-
-def _on_cpu_lanes(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
-    """llama.cpp's attention on x86 with AVX512-FP16."""
-    return _on_cpu(use, heads, scores.on_cpu_lanes, STEP)
 
 
 def _on_tensor_cores(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:
     """llama.cpp's mma kernel on CUDA."""
     for head in heads:
         products = _shaped(use, head, scores.on_tensor_cores(head.q, head.k, use.kinds[0], use.scale))
-        result = half_sums.in_tiles(products, scores.as_halves(head.v, use.kinds[1]), head.sinks)
+        result = scores.in_tiles(products, scores.as_halves(head.v, use.kinds[1]), head.sinks)
         yield head, _where_something_is_seen(products, result)
 
 
 METHODS: dict[str | None, Method] = {
     None: _granted, "exact": _in_floats(scores.in_floats), "f32": _in_floats(scores.in_floats),
     "bf16": _in_bfloats,
-    "ggml-cpu-attention": _on_cpu, "ggml-cpu-attention-fp16": _on_cpu_lanes,
+    "ggml-cpu-attention": _on_cpu,
+    "ggml-cpu-attention-fp16": partial(_on_cpu, score=scores.on_cpu_lanes, lanes=STEP),
     "ggml-cuda-vec": _in_floats(scores.on_vec, quick=True), "ggml-cuda-mma": _on_tensor_cores,
 }  # fmt: skip

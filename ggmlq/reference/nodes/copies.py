@@ -18,8 +18,7 @@ from ...errors import ShapeError
 from ...formats import FORMATS
 from ...formats.scalars import bfloat16_bits
 from .number import LARGEST, UNIT, Number, quick
-from .registry import Call, oracle, repeated
-from .result import Mask, Result, copied, settled
+from .registry import Call, Mask, Result, copied, oracle, repeated, settled
 
 TIE = 32 * UNIT  # of the largest value of a block: codes within 4 ulp of a tie may go either way
 STEP = 2.0**-10  # twice the rounding of a scale to a half, or its step to the next one

@@ -11,24 +11,28 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedError
 from .copies import converted
 from .number import LARGEST, TF32, UNIT, Number, Wide, contract, half_step, quick
-from .registry import Call, oracle
-from .result import Result, copied, settled
+from .registry import Call, Result, copied, oracle, settled
+
+Steps = list[tuple[int, int, int]]  # stride, pad and dilation along each axis, the last one in a row
 
 
-def windows(x: Wide, kernel: tuple[int, ...], out: tuple[int, ...], p: tuple[int, ...]) -> Wide:
-    """Windows [.., OH, OW, KH, KW] of the last two axes, with zeros outside; p: strides, pads, dilations."""
-    s0, s1, p0, p1, d0, d1 = p
-    rows = (np.arange(out[0]) * s1 - p1)[:, None] + np.arange(kernel[0]) * d1
-    columns = (np.arange(out[1]) * s0 - p0)[:, None] + np.arange(kernel[1]) * d0
-    inside = ((rows >= 0) & (rows < x.shape[-2]))[:, None, :, None]
-    inside = inside & ((columns >= 0) & (columns < x.shape[-1]))[None, :, None, :]
-    at_row = np.clip(rows, 0, x.shape[-2] - 1)[:, None, :, None]
-    at_column = np.clip(columns, 0, x.shape[-1] - 1)[None, :, None, :]
-    return np.where(inside, x[..., at_row, at_column], 0.0)
+def windows(x: Wide, kernel: tuple[int, ...], out: tuple[int, ...], steps: Steps) -> Wide:
+    """Windows [.., OH, OW, KH, KW] of the last axes, as many as the kernel has, with zeros outside."""
+    count = len(kernel)
+    places, inside = [], np.ones((1,) * 2 * count, np.bool_)
+    for axis, (step, pad, apart) in enumerate(steps):
+        shape = [1] * 2 * count
+        shape[axis], shape[axis + count] = out[axis], kernel[axis]
+        at = ((np.arange(out[axis]) * step - pad)[:, None] + np.arange(kernel[axis]) * apart).reshape(shape)
+        n = x.shape[x.ndim - count + axis]
+        inside = inside & (at >= 0) & (at < n)
+        places.append(np.clip(at, 0, n - 1))
+    return np.where(inside, x[(..., *places)], 0.0)
 
 
-def _strides(c: Call) -> tuple[int, ...]:
-    return tuple(int(c.params[name]) for name in ("s0", "s1", "p0", "p1", "d0", "d1"))
+def _steps(c: Call, axes: int = 2) -> Steps:
+    p = c.params
+    return [(p[f"s{i}"], p[f"p{i}"], p[f"d{i}"]) for i in reversed(range(axes))]
 
 
 STRIDES = "s0:i s1:i p0:i p1:i d0:i d1:i"
@@ -45,10 +49,8 @@ def im2col(c: Call) -> Result:
         x = x.reshape(-1, *x.shape[-2:])[:, :, None, :]
         images, rows, columns = x.shape[0], 1, c.shape[-2]
         size = (1, kernel[-1])
-    strides = _strides(c)
-    if not c.params["flat"]:
-        strides = (strides[0], 1, strides[2], 0, strides[4], 1)
-    cut = windows(x.astype(np.float64), size, (rows, columns), strides)  # [N, IC, OH, OW, KH, KW]
+    steps = _steps(c) if c.params["flat"] else [(1, 0, 1), _steps(c)[1]]
+    cut = windows(x.astype(np.float64), size, (rows, columns), steps)  # [N, IC, OH, OW, KH, KW]
     moved = np.moveaxis(cut, 1, 3).reshape(images, rows, columns, -1)
     return copied(converted(moved, c.kind).reshape(c.shape))
 
@@ -62,7 +64,7 @@ def half_input(c: Call, x: Wide) -> Number:
 def conv_2d(c: Call) -> Result:
     """Each window times each kernel, summed over channels."""
     kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
-    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _strides(c))
+    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _steps(c))
     near = Number(cut, half_input(c, cut).error)
     return settled(contract("ncyxij,kcij->nkyx", near, kernel, int(np.prod(kernel.shape[1:]))), c.kind)
 
@@ -72,7 +74,7 @@ def conv_2d_dw(c: Call) -> Result:
     """Each window times its own channel's kernel."""
     kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
     kernel = kernel.reshape(-1, *kernel.shape[-2:])
-    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _strides(c))
+    cut = windows(x, kernel.shape[-2:], c.shape[-2:], _steps(c))
     return settled(contract("ncyxij,cij->ncyx", cut, kernel, kernel[0].size), c.kind)
 
 
@@ -81,7 +83,8 @@ def conv_transpose_1d(c: Call) -> Result:
     """Each element of [IC, L] spreads the kernel [IC, OC, K] over its surroundings."""
     kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
     kernel, x = kernel.reshape(-1, *kernel.shape[-2:]), x.reshape(-1, x.shape[-1])
-    spread = contract("ial,iok->olk", *(_with_axis(c, x), kernel), terms=len(kernel))
+    near = half_input(c, x).map(lambda v: v[:, None, :])
+    spread = contract("ial,iok->olk", near, kernel, len(kernel))
     value, error = np.zeros(c.shape[-2:]), np.zeros(c.shape[-2:])
     for place in range(x.shape[-1]):
         at = slice(place * c.params["s0"], place * c.params["s0"] + kernel.shape[-1])
@@ -90,11 +93,6 @@ def conv_transpose_1d(c: Call) -> Result:
     steps = 1 + kernel.shape[-1] // max(c.params["s0"], 1)
     error += steps * UNIT * np.abs(value)
     return settled(Number(value.reshape(c.shape), error.reshape(c.shape)), c.kind)
-
-
-def _with_axis(c: Call, x: Wide) -> Number:
-    near = half_input(c, x)
-    return near.map(lambda v: v[:, None, :])
 
 
 @oracle("CONV_TRANSPOSE_2D", words="stride:i", rowwise=False)
@@ -128,7 +126,7 @@ def _pooled(c: Call, cut: Wide, inside: NDArray[Any], counts: Any) -> Result:
 def pool_2d(c: Call) -> Result:
     """The mean (1) or maximum (0) of each window; a mean counts what lies outside, as zeros."""
     p, x = c.params, c.array(0).astype(np.float64)
-    how = (p["s0"], p["s1"], p["p0"], p["p1"], 1, 1)
+    how = [(p["s1"], p["p1"], 1), (p["s0"], p["p0"], 1)]
     size, out = (p["k1"], p["k0"]), c.shape[-2:]
     inside = windows(np.ones(x.shape), size, out, how) > 0
     return _pooled(c, windows(x, size, out, how), inside, p["k0"] * p["k1"])
@@ -138,7 +136,7 @@ def pool_2d(c: Call) -> Result:
 def pool_1d(c: Call) -> Result:
     """The mean (1) or maximum (0) of each window of a row; a mean counts what lies inside alone."""
     p, x = c.params, c.array(0).astype(np.float64)[..., None, :]
-    how = (p["s0"], 1, p["p0"], 0, 1, 1)
+    how = [(1, 0, 1), (p["s0"], p["p0"], 1)]
     size, out = (1, p["k0"]), (1, c.shape[-1])
     inside = windows(np.ones(x.shape), size, out, how) > 0
     result = _pooled(c, windows(x, size, out, how), inside, np.maximum(inside.sum(axis=(-1, -2)), 1))
@@ -255,3 +253,97 @@ def out_prod(c: Call) -> Result:
     if quick():
         rounded_a.error, rounded_b.error = TF32 * np.abs(a), TF32 * np.abs(b)
     return settled(contract("zsnm,zsnp->zspm", rounded_a, rounded_b, a.shape[-2]), c.kind)
+
+
+# --- films and sound: convolutions along three axes, columns added up into rows -------------------
+
+STRIDES_3D = "s0:i s1:i s2:i p0:i p1:i p2:i d0:i d1:i d2:i"
+
+
+@oracle("IM2COL_3D", words=f"{STRIDES_3D} channels:i", rowwise=False)
+def im2col_3d(c: Call) -> Result:
+    """The windows of each film, a row for each of its places: [N·OD, OH, OW, C·KD·KH·KW]."""
+    kernel, x = c.array(0).shape, c.array(1).astype(np.float64)
+    channels = c.params["channels"]
+    x = x.reshape(-1, channels, *x.shape[-3:])
+    depth, rows, width = c.shape[0] // len(x), c.shape[1], c.shape[2]
+    parts = windows(x, kernel[-3:], (depth, rows, width), _steps(c, 3))  # [N, C, OD, OH, OW, KD, KH, KW]
+    moved = np.moveaxis(parts, 1, 4).reshape(c.shape)
+    return copied(converted(moved, c.kind))
+
+
+@oracle("CONV_3D", words=f"{STRIDES_3D} channels:i films:i outer:i", rowwise=False)
+def conv_3d(c: Call) -> Result:
+    """Each window of a film times each kernel, summed over channels."""
+    kernel, x = c.array(0).astype(np.float64), c.array(1).astype(np.float64)
+    channels = c.params["channels"]
+    kernel = kernel.reshape(-1, channels, *kernel.shape[-3:])
+    x = x.reshape(-1, channels, *x.shape[-3:])
+    parts = windows(x, kernel.shape[-3:], c.shape[-3:], _steps(c, 3))
+    near = Number(parts, half_input(c, parts).error)
+    result = contract("nczyxhij,kchij->nkzyx", near, kernel, int(np.prod(kernel.shape[1:])))
+    return settled(result.map(lambda v: v.reshape(c.shape)), c.kind)
+
+
+@oracle("COL2IM_1D", sources=1, words="s0:i channels:i p0:i", rowwise=False)
+def col2im_1d(c: Call) -> Result:
+    """Columns [L, C·K], each added into a row of its channel at its place; the ends are cut off."""
+    x, p = c.array(0).astype(np.float64), c.params
+    x = x.reshape(x.shape[-2], p["channels"], -1)
+    places, channels, size = x.shape
+    whole = np.zeros((2, channels, (places - 1) * p["s0"] + size))
+    for place in range(places):
+        at = slice(place * p["s0"], place * p["s0"] + size)
+        whole[0, :, at] += x[place]
+        whole[1, :, at] += np.abs(x[place])
+    value, sizes = (v[:, p["p0"] : v.shape[-1] - p["p0"]].reshape(c.shape) for v in whole)
+    return settled(Number(value, -(-size // p["s0"]) * UNIT * sizes), c.kind)
+
+
+# --- windows of images and positions relative to each other, as SAM has them ----------------------
+
+
+@oracle("WIN_PART", sources=1, words="columns:i rows:i width:i", rowwise=False)
+def win_part(c: Call) -> Result:
+    """An image [1, H, W, C] as square windows [n, width, width, C], row by row; zeros beyond its edges."""
+    x, width = c.array(0), c.params["width"]
+    across, down = c.params["columns"], c.params["rows"]
+    whole = np.zeros((down * width, across * width, x.shape[-1]), x.dtype)
+    whole[: x.shape[-3], : x.shape[-2]] = x.reshape(x.shape[-3:])
+    tiles = whole.reshape(down, width, across, width, -1).swapaxes(1, 2)
+    return copied(tiles.reshape(-1, width, width, x.shape[-1]))
+
+
+@oracle("WIN_UNPART", sources=1, words="width:i", rowwise=False)
+def win_unpart(c: Call) -> Result:
+    """Windows put together to an image; what lies beyond its edges is left out."""
+    x, width = c.array(0), c.params["width"]
+    high, wide, channels = c.shape[-3:]
+    across, down = -(-wide // width), -(-high // width)
+    tiles = x.reshape(-1, width, width, channels)[: across * down]
+    whole = tiles.reshape(down, across, width, width, channels).swapaxes(1, 2)
+    return copied(whole.reshape(down * width, across * width, channels)[None, :high, :wide])
+
+
+@oracle("GET_REL_POS", sources=1, rowwise=False)
+def get_rel_pos(c: Call) -> Result:
+    """Rows of a table by the distance of a query i from a key j: row n - 1 - j + i."""
+    x = c.array(0)
+    queries, keys = c.shape[-3:-1]
+    at = keys - 1 - np.arange(keys) + np.arange(queries)[:, None]
+    return copied(x.reshape(x.shape[-2:])[at][None])
+
+
+@oracle("ADD_REL_POS", sources=3, words="in_place:i", rowwise=False)
+def add_rel_pos(c: Call) -> Result:
+    """Scores of pixels with all others, and the biases of their columns and of their rows, in any order."""
+    across, down = c.number(1), c.number(2)
+    n = across.shape[-1]
+    x = c.number(0).map(lambda v: v.reshape(*across.shape, n))
+    across, down = across.map(lambda v: v[..., None, :]), down.map(lambda v: v[..., :, None])
+    first = np.maximum(np.abs(x.value + across.value), np.abs(x.value + down.value))
+    value = x.value + across.value + down.value
+    error = x.errors() + across.errors() + down.errors() + UNIT * (first + np.abs(value))
+    error = np.maximum(error, UNIT * (np.abs(across.value + down.value) + np.abs(value)))
+    shape = c.array(0).shape
+    return settled(Number(value, error).map(lambda v: v.reshape(shape)), c.kind)

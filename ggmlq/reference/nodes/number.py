@@ -9,7 +9,7 @@ quick functions of GPUs, sums in halves) are errors of the steps that have them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -208,6 +208,11 @@ def quick() -> bool:
 def number(value: Any) -> Number:
     """A Number from one, or from exact values."""
     return value if isinstance(value, Number) else Number(value)
+
+
+def combined(function: Any, parts: Sequence[Number], *more: int) -> Number:
+    """Numbers put together by a function of a list of arrays: stacked, or joined."""
+    return Number(function([n.value for n in parts], *more), function([n.errors() for n in parts], *more))
 
 
 def rounding_of_sum(n: int, size: Any, value: Any, unit: float = UNIT) -> Any:

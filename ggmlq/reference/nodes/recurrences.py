@@ -9,36 +9,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .activations import softplus
-from .number import Number, Wide, contract
-from .registry import Call, oracle
-from .result import Result, settled
+from .elementwise import softplus
+from .number import Number, Wide, combined, contract, half_step, larger, quick
+from .registry import Call, Result, oracle, settled
 
 
 def _joined(parts: list[Number], shape: tuple[int, ...]) -> Number:
     """Numbers one behind the other, as a tensor of that shape: outputs first, then states."""
-    value = np.concatenate([part.value.reshape(-1) for part in parts])
-    error = np.concatenate([part.errors().reshape(-1) for part in parts])
-    return Number(value.reshape(shape), error.reshape(shape))
-
-
-def _stack(parts: list[Number], axis: int = 0) -> Number:
-    return Number(
-        np.stack([part.value for part in parts], axis), np.stack([part.errors() for part in parts], axis)
-    )
+    return combined(np.concatenate, [part.map(np.ravel) for part in parts]).map(lambda v: v.reshape(shape))
 
 
 def _snapshots(states: list[Number], count: int) -> Number:
     """The last states, the latest first; slots that no token filled are not judged."""
-    filled = _stack(states[::-1][:count])
+    filled = combined(np.stack, states[::-1][:count])
     missing = count - len(filled.value)
     if missing <= 0:
         return filled
     shape = (missing, *filled.shape[1:])
-    return Number(
-        np.concatenate([filled.value, np.zeros(shape)]),
-        np.concatenate([filled.errors(), np.full(shape, np.inf)]),
-    )
+    return combined(np.concatenate, [filled, Number(np.zeros(shape), np.inf)])
 
 
 @oracle("SSM_CONV", rowwise=False)
@@ -73,12 +61,12 @@ def ssm_scan(c: Call) -> Result:
             every.append(state)
         ends.append(every)
     by_slot = _slots(ends, max(c.params.get("states", 1), 1))
-    return settled(_joined([_stack(outputs), by_slot], c.shape), c.kind)
+    return settled(_joined([combined(np.stack, outputs), by_slot], c.shape), c.kind)
 
 
 def _slots(ends: list[list[Number]], count: int) -> Number:
     """States [slot, sequence, ..], the latest slot first."""
-    return _stack([_snapshots(every, count) for every in ends], axis=1)
+    return combined(np.stack, [_snapshots(every, count) for every in ends], 1)
 
 
 def _heads(c: Call, i: int) -> Wide:
@@ -98,7 +86,7 @@ def _scan(
             out, current = step(t, current)
             outputs.append(out)
         ends.append(current)
-    return settled(_joined([_stack(outputs), _stack(ends)], c.shape), c.kind)
+    return settled(_joined([combined(np.stack, outputs), combined(np.stack, ends)], c.shape), c.kind)
 
 
 def _states(c: Call, i: int, heads: int, size: int) -> Wide:
@@ -170,7 +158,7 @@ def gated_delta_net(c: Call) -> Result:
             every.append(s)
         ends.append(every)
     slots = _slots(ends, max(c.params.get("states", 1), 1))
-    return settled(_joined([_stack(outputs), slots], c.shape), c.kind)
+    return settled(_joined([combined(np.stack, outputs), slots], c.shape), c.kind)
 
 
 @oracle("SOLVE_TRI", rowwise=False)
@@ -181,7 +169,76 @@ def solve_tri(c: Call) -> Result:
     for i in range(a.shape[-1]):
         rest = Number(b[..., i, :])
         if rows:
-            solved = _stack(rows, axis=-2)
+            solved = combined(np.stack, rows, -2)
             rest = rest - contract("zst,zstk->zsk", a[..., i, :i], solved, i)
         rows.append(rest / a[..., i, i, None])
-    return settled(_stack(rows, axis=-2), c.kind)
+    return settled(combined(np.stack, rows, -2), c.kind)
+
+
+# --- the indexer and the connections of DeepSeek's newer models -----------------------------------
+
+
+@oracle("LIGHTNING_INDEXER", sources=4, rowwise=False)
+def lightning_indexer(c: Call) -> Result:
+    """Scores of positions [S, 1, T, n]: Σ over heads of weight·max(q·k, 0), and the mask.
+
+    A GPU may hold queries and keys as halves.
+    """
+    q, k, weights = (c.number(i) for i in range(3))
+    mask = c.array(3).astype(np.float64)
+    if quick():
+        q, k = q.to_half(), Number(k.value, k.errors() + half_step(k.value))
+    keys = k.map(lambda x: x[..., 0, :])  # [S, n, D]
+    products = larger(contract("sthd,snd->sthn", q, keys, q.shape[-1]), 0.0)
+    total = contract("sthn,sth->stn", products, weights.map(lambda x: x[:, 0]), q.shape[2])
+    bias = np.stack([mask[s % len(mask), 0] for s in range(q.shape[0])])
+    result = total + bias
+    error = np.where(np.isneginf(bias), 0.0, result.errors())
+    return settled(Number(result.value, error).map(lambda x: x[:, None]), c.kind)
+
+
+@oracle("DSV4_HC_COMB", sources=3, words="eps:f steps:i", rowwise=False)
+def hc_comb(c: Call) -> Result:
+    """Matrices [T, source, target]: softmax over targets, then sums along both axes made one in turns."""
+    mixes, scale, base = (c.number(i) for i in range(3))
+    wide = mixes.shape[-1]
+    streams = int(np.sqrt(wide + 1)) - 1  # (2 + n)·n numbers of n streams
+    first = 2 * streams
+    square = mixes.map(lambda x: x.reshape(-1, wide)[:, first:].reshape(-1, streams, streams))
+    factor = scale.map(lambda x: x.reshape(-1)[2])
+    bias = base.map(lambda x: x.reshape(-1)[first:].reshape(streams, streams))
+    scores = square * factor + bias
+    powers = (scores - scores.value.max(axis=-1, keepdims=True)).exp()
+    mixed = powers / powers.sum(-1) + c.params["eps"]
+    mixed = _to_one(mixed, -2, c.params["eps"])
+    for _ in range(1, c.params["steps"]):
+        mixed = _to_one(_to_one(mixed, -1, c.params["eps"]), -2, c.params["eps"])
+    return settled(mixed.map(lambda x: x[None]), c.kind)
+
+
+def _to_one(x: Number, axis: int, eps: float) -> Number:
+    return x / (x.sum(axis) + eps)
+
+
+@oracle("DSV4_HC_PRE", sources=2, words="scale:f gated:i", rowwise=False)
+def hc_pre(c: Call) -> Result:
+    """Streams [T, n, E] added up by weights; gated: scale·Σ x·sigmoid(weight), one for each element."""
+    x, weights = (c.number(i).map(lambda v: v[0]) for i in range(2))
+    if not c.params["gated"]:
+        weights = weights.map(lambda v: v.reshape(x.shape[:2]))
+        return settled(contract("tse,ts->te", x, weights, x.shape[1]).map(lambda v: v[None, None]), c.kind)
+    shares = 1.0 / (1.0 + (-weights).exp())
+    result = (x * shares).sum(-2) * c.params["scale"]
+    return settled(result.map(lambda v: v[None, None, :, 0]), c.kind)
+
+
+@oracle("DSV4_HC_POST", sources=4, rowwise=False)
+def hc_post(c: Call) -> Result:
+    """Streams [T, target, E]: x by the target's weight, and all streams before by the matrix of the token."""
+    x, before, post, mixed = (c.number(i) for i in range(4))
+    tokens, streams, width = before.shape[1:]
+    rows = [x.map(lambda v: v.reshape(tokens, 1, width)), before.map(lambda v: v[0])]
+    shares = [post.map(lambda v: v.reshape(tokens, 1, streams)), mixed.map(lambda v: v[0])]
+    every, weights = (combined(np.concatenate, parts, 1) for parts in (rows, shares))
+    result = contract("tse,tsd->tde", every, weights, streams + 1)
+    return settled(result.map(lambda v: v[None]), c.kind)

@@ -15,8 +15,77 @@ from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
 from ...errors import ShapeError, UnsupportedError
-from .number import Number
-from .result import Result
+from .number import HALF, LARGEST, SMALLEST, SMALLEST_HALF, Number, Wide
+
+Mask = NDArray[np.bool_]
+LIMITS = {"f16": 65504.0 * (1 + HALF), "bf16": LARGEST, "f32": LARGEST}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Values in NumPy's order of axes [ne3, ne2, ne1, ne0], and a bound for each.
+
+    ``exact``: bits must agree, as of a copy. ``accepts``: for results that are not unique (the order of equal
+    elements, codes at a tie), a function from a kernel's result to the mask of its right elements.
+    """
+
+    value: NDArray[Any]
+    bound: Wide
+    exact: bool = False
+    accepts: Callable[[NDArray[Any]], Mask] | None = None
+
+    @property
+    def discrete(self) -> bool:
+        """True where results are right or wrong to the bit."""
+        return self.exact or self.accepts is not None or self.value.dtype.kind in "iu"
+
+    def wrong(self, y: NDArray[Any]) -> Mask:
+        """The elements of a kernel's result that are out of bound, or finite where they should not be."""
+        mask: Mask = self.excess(y) > 1
+        return mask
+
+    def excess(self, y: NDArray[Any]) -> Wide:
+        """The error of each element in units of its bound: more than 1 is wrong."""
+        y = np.asarray(y)
+        if self.accepts is not None:
+            return np.where(self.accepts(y), 0.0, np.inf)
+        if self.value.dtype.kind in "iu":
+            return np.where(y == self.value, 0.0, np.inf)
+        y = y.astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = np.abs(y - self.value)
+            ratio = np.where(error == 0, 0.0, error / self.bound)
+        same = (y == self.value) | (np.isnan(y) & np.isnan(self.value))
+        if self.exact:
+            signs = np.signbit(y) == np.signbit(self.value)
+            return np.where(same & (signs | np.isnan(y)), 0.0, np.inf)
+        judged = ~np.isposinf(self.bound) & ~np.isnan(self.bound)
+        odd = ~np.isfinite(self.value) | ~np.isfinite(y)
+        ratio = np.where(odd, np.where(same, 0.0, np.inf), ratio)
+        # An expected NaN or infinity may be the other one; a large sum may overflow on its way.
+        ratio = np.where(~np.isfinite(self.value) & ~np.isfinite(y), 0.0, ratio)
+        return np.where(judged, ratio, 0.0)
+
+
+def settled(n: Number, kind: str = "f32") -> Result:
+    """The result of a Number as a kernel stores it, in float32 or in 16 bits."""
+    size = np.abs(n.value)
+    error = n.errors() + SMALLEST
+    if kind == "f16":
+        error = error + np.maximum(HALF * (size + error), SMALLEST_HALF)
+    elif kind == "bf16":
+        error = error + 2.0**-8 * (size + error)
+    with np.errstate(invalid="ignore"):
+        over = size + error > LIMITS.get(kind, LARGEST)  # to be finite is not promised
+    error = np.where(over & np.isfinite(n.value), np.inf, error)
+    return Result(n.value, np.where(np.isnan(error), np.inf, error))
+
+
+def copied(values: NDArray[Any]) -> Result:
+    """The result of an operation that moves elements and computes nothing: to the bit."""
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)
+    return Result(values, np.zeros(values.shape), exact=True)
 
 
 @dataclass(frozen=True)
@@ -130,3 +199,23 @@ def repeated(b: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         if length not in (1, whole):
             b = np.concatenate([b] * (whole // length), axis=axis)
     return np.broadcast_to(b, shape)
+
+
+# --- operations without an oracle here, each with the reason --------------------------------------
+
+PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")  # judged in their own arithmetic: ggmlq.reference.linear
+_TRAINING = "computes gradients or a training step; no model that is run has it"
+_VIEW = "computes nothing: another look at the memory of its source"
+_CUSTOM = "a function of the program's own, whose meaning ggml does not know"
+
+NOT_COVERED = {
+    **dict.fromkeys(("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"), _VIEW),
+    **dict.fromkeys(
+        (
+            "IM2COL_BACK", "POOL_2D_BACK", "FLASH_ATTN_BACK", "CROSS_ENTROPY_LOSS", "CROSS_ENTROPY_LOSS_BACK",
+            "OPT_STEP_ADAMW", "OPT_STEP_SGD",
+        ),
+        _TRAINING,
+    ),
+    **dict.fromkeys(("MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM"), _CUSTOM),
+}  # fmt: skip

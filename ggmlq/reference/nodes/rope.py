@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from .number import UNIT, Number
-from .registry import Call, oracle
-from .result import Result, settled
+from .registry import Call, Result, oracle, settled
 
 NEOX, MULTI, VISION, INTERLEAVED = 2, 8, 24, 40
 WORDS = (
