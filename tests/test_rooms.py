@@ -6,8 +6,8 @@ import pytest
 from scripts import load
 from sources import tree
 
-# Place: the most rooms and arrows that it may have. Three rooms of the house have the names that users write:
-# ggmlq.compat, ggmlq.torch and gq.model.
+# Place: the most rooms and arrows that it may have. Two rooms of the house have the names that users write:
+# ggmlq.torch and gq.model.
 MOST = {"": (41, 293), "ggmlq/cuda": (18, None), "ggmlq/cpu": (18, None)}
 
 
