@@ -159,7 +159,7 @@ def constant(file, name):
 
 def prebuilt(device):
     """Kernels whose code comes with the package for a device."""
-    from ggmlq.store.packs import SUFFIX, opened
+    from ggmlq.store.store import SUFFIX, opened
 
     folder = ROOT / "ggmlq" / device / "prebuilt"
     return sum(len(opened(path).kernels) for path in folder.rglob(f"*{SUFFIX}"))

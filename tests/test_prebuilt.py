@@ -29,7 +29,7 @@ from ggmlq.cuda.machine import compile_process, compile_worker, served
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.formats import FORMATS
-from ggmlq.store import packs, reach
+from ggmlq.store import reach, store
 from ggmlq.store.origin import Origin
 from ggmlq.store.store import Store
 from ggmlq.testing import dry_run
@@ -50,14 +50,14 @@ REBUILD = "run python tools/prebuild.py"
 def fresh_code():
     """The code in packs of today's sources; a stale kernel is what tools/prebuild.py --check is for."""
     listed = []
-    for path in sorted(served.STORE.prebuilt.glob(f"*/*{packs.SUFFIX}")):
+    for path in sorted(served.STORE.prebuilt.glob(f"*/*{store.SUFFIX}")):
         listed += [_packs.Wanted(origin, path.parent.name) for origin in origins(path)]
     return _packs.fresh_code(served.STORE.prebuilt, listed)
 
 
 def origins(path):
     """The kernels of a pack, by the cases that their families list."""
-    names = packs.opened(path).kernels
+    names = store.opened(path).kernels
     for family in sorted({name.partition("(")[0] for name in names}):
         for case in _kernels.families()[family].cases:
             if str(origin := Origin(family, case)) in names:
@@ -66,7 +66,7 @@ def origins(path):
 
 def named(kernel, machine):
     """The error where a kernel is not in the packs at all; one that is stale is compiled when first used."""
-    pack = packs.opened(served.STORE.prebuilt / machine / f"{kernel.origin.pack}{packs.SUFFIX}")
+    pack = store.opened(served.STORE.prebuilt / machine / f"{kernel.origin.pack}{store.SUFFIX}")
     return pack is not None and str(kernel.origin) in pack.kernels
 
 
@@ -312,7 +312,7 @@ def test_a_kernel_that_no_pack_knows(loader):
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no header", "another's", "gone"])
 def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, damage):
     origin = Origin("ggmlq.cuda.activations.floats.kernel", (True,))
-    path = tmp_path / "sm_90" / f"{origin.pack}{packs.SUFFIX}"
+    path = tmp_path / "sm_90" / f"{origin.pack}{store.SUFFIX}"
     path.parent.mkdir()
     content = (served.STORE.prebuilt / "sm_90" / path.name).read_bytes()
     middle = len(content) // 2
@@ -329,7 +329,7 @@ def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, da
         words = "it is the pack ptx/" if damage == "another's" else "is not used"
         with pytest.warns(RuntimeWarning, match=words):
             assert served.code_of(origin, (9, 0), True) is None
-        assert packs.examine(tmp_path, "sm_90")["refused"] == [str(path)]
+        assert store.examine(tmp_path, "sm_90")["refused"] == [str(path)]
     else:
         assert served.code_of(origin, (9, 0), True) is None
 

@@ -11,9 +11,7 @@ from vocabularies import HARD, PIECES, hard_texts, pairs_vocabulary, sentence_vo
 
 import ggmlq as gq
 from ggmlq.errors import GGMLQError, GGUFError, UnsupportedError
-from ggmlq.model.tokenizer.pairs import joined
-from ggmlq.model.tokenizer.rules import RULES
-from ggmlq.model.tokenizer.words import splitter
+from ggmlq.model.tokenizer.pairs import RULES, joined, splitter
 
 
 def test_texts_come_back(fresh):

@@ -19,9 +19,7 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.model.tokenizer.pairs import LETTERS
-from ggmlq.model.tokenizer.rules import rule
-from ggmlq.model.tokenizer.words import splitter
+from ggmlq.model.tokenizer.pairs import LETTERS, rule, splitter
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "tests" / "golden" / "speaks.gguf"

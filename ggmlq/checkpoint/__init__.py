@@ -13,8 +13,7 @@ vocabulary.py     the tokenizer: tokens.py, special.py, sentencepiece.py; pretok
                   the name of the rule that cuts words, by the hashes in pretokenizers.json
 """
 
-from .back import to_safetensors
-from .packed import packed
+from .back import packed, to_safetensors
 from .togguf import to_gguf
 
 __all__ = ["packed", "to_gguf", "to_safetensors"]

@@ -19,9 +19,8 @@ run.py        the new file, written by a plan
 from .model import Pruned
 from .plan import plan_dequantize, plan_quantize
 from .recipe import Recipe, recipe
-from .report import Done, Report
 from .run import dequantize, layout, quantize, run
-from .step import Plan, Step
+from .step import Done, Plan, Report, Step
 from .typefile import read as read_tensor_types
 from .typefile import write as write_tensor_types
 

@@ -25,15 +25,13 @@ from ..formats import FORMATS, Format
 from ..gguf import Streamed, read_imatrix
 from ..gguf.header import DEFAULT_ALIGNMENT, aligned
 from ..gguf.writer import file_bytes
-from . import checks, rules, typefile, weights
-from .keep import Keep
+from . import rules, typefile, weights
 from .knapsack import Solution, solve
-from .measure import Measured, TensorTrial, measure
+from .measure import ELEMENTS, OBJECTIVES, Measured, TensorTrial, factors, measure
 from .model import Model
-from .objective import OBJECTIVES, factors
-from .plan import FLOATS, Importance, Source, opened, plan_quantize, read
-from .sample import ELEMENTS
+from .plan import FLOATS, Importance, Source, check_target, opened, plan_quantize, read
 from .step import Plan, Step, nbytes_in
+from .typefile import Keep
 
 SLACK = 0.3  # bits a weight that a recipe may stay below its target
 
@@ -219,7 +217,7 @@ def _request(target: float | None, size: int | None) -> str:
 def _formats(types: Sequence[str | int | Format]) -> list[Format]:
     formats = list(dict.fromkeys(FORMATS[kind] for kind in types))
     for fmt in formats:
-        checks.check_target(fmt)
+        check_target(fmt)
     if not formats:
         raise ConvertError("recipe(types=[]): there is nothing to choose among; name some types")
     return formats

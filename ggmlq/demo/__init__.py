@@ -9,8 +9,7 @@ book.py      a page for each rung; book.json: instructions of inner loops, and f
 exercises/   files with a hole for those who learn, and their judge
 """
 
-from .layers import Layer, model_layers, random_layer
-from .measure import Row, measured, peer
+from .measure import Layer, Row, measured, model_layers, peer, random_layer
 from .table import facts, kernel_lines, legend, text
 
 __all__ = [

@@ -7,8 +7,7 @@ compare.py    two files
 page.py       what came of it as a page
 """
 
-from .compare import Difference, compare
-from .metadata import KeyDifference
+from .compare import Difference, KeyDifference, compare
 from .tensors import Place, TensorDifference, WorstBlock
 
 __all__ = ["Difference", "KeyDifference", "Place", "TensorDifference", "WorstBlock", "compare"]

@@ -42,14 +42,11 @@ Beside them:
     check.py       every rule of the format, as a list of findings
 """
 
-from .collector import Collector, collected
 from .file import GGUFFile, open
-from .imatrix import Imatrix, read_imatrix
-from .inputs import Streamed
-from .metadata import Metadata
-from .sequence import Array
-from .typed import Typed
-from .valuetype import ValueType
+from .imatrix import Collector, Imatrix, collected, read_imatrix
+from .metadata import Metadata, Typed
+from .plan import Streamed
+from .values import Array, ValueType
 from .writer import layout, save
 
 __all__ = [

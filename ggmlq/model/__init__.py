@@ -23,8 +23,7 @@ From a call down:
     tokenizer/     text to tokens and back, chat templates
 """
 
-from .attended import attention_operands
-from .model import Model, load
+from .model import Model, attention_operands, load
 from .tokenizer import Tokenizer
 
 __all__ = ["Model", "Tokenizer", "attention_operands", "load"]

@@ -28,20 +28,20 @@ from .blocks import (
     Fold,
     Gallery,
     Grid,
+    Item,
     Page,
     Section,
     Shade,
     Table,
     Text,
     Value,
+    depth_lines,
+    layer_grids,
     shades,
 )
-from .charts import Bars, Lines, Series, amount, power
-from .layers import Item, depth_lines, layer_grids
-from .picture import check_picture, draw
-from .render import check_target, html, write
+from .charts import Bars, Lines, Series, amount, power, text
+from .render import check_picture, check_target, draw, html, write
 from .svg import document, svg
-from .terminal import text
 
 __all__ = [
     "Bars",

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..base.progress import Progress
 from ..errors import GGUFError, ShapeError
-from ..gguf.collector import TOKENS, Collector
+from ..gguf.imatrix import TOKENS, Collector
 from ..llama.captured import Node
 from .runs import Run
 from .settings import TIMEOUT, settings

@@ -15,7 +15,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.pages import depth_lines, document
-from ggmlq.report.figures import error_items
+from ggmlq.report.page import error_items
 
 from . import Options, Texts
 

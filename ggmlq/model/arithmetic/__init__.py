@@ -13,9 +13,8 @@ from __future__ import annotations
 from ...base.devices import cuda_device
 from ...errors import UnsupportedError
 from .cuda import Cuda
-from .exact import Exact
-from .ggml_cpu import GgmlCpu
 from .kernels import Kernels
+from .oracles import Exact, GgmlCpu
 
 ARITHMETICS = {None: Kernels, "exact": Exact, "ggml-cpu": GgmlCpu}
 
