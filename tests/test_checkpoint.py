@@ -183,7 +183,7 @@ def test_the_converters_text_in_tokens():
     tokenizer = checkpoints.bpe("qwen2")["tokenizer.json"]
     vocab = tokenizer["model"]["vocab"]
     text = {number: token for token, number in vocab.items()}
-    found = pretokenizer.encode.encode(tokenizer, " the there 33 3e")
+    found = pretokenizer.encode(tokenizer, " the there 33 3e")
     assert [text[number] for number in found] == [
         "\u0120the",
         "\u0120the",

@@ -56,8 +56,8 @@ def test_a_set_that_is_replaced_again_and_again(tmp_path, monkeypatch):
 
 def test_a_part_that_goes_while_the_others_are_opened(tmp_path, monkeypatch):
     paths = saved(tmp_path, 1)
-    real = file.split.check_set
-    monkeypatch.setattr(file.split, "check_set", lambda *args: (real(*args), os.unlink(paths[2])))
+    real = file.check_set
+    monkeypatch.setattr(file, "check_set", lambda *args: (real(*args), os.unlink(paths[2])))
     with pytest.raises(gq.GGUFError, match="missing beside it: m-00003"):
         gq.open(paths[0])
 

@@ -20,13 +20,13 @@ from ..errors import CodeError, DTypeError, GGMLQError, MissingDependencyError, 
 from ..formats import FORMATS, BlockFormat, Format
 from ..ops import quantize
 
-# The ways of ``gq.error_table`` to write numbers in few bits: what is stored, and what is read back.
-#
+# --- ways to write numbers in few bits: what is stored, and what is read back ----------------
 # A code of ``gq.codes`` is the code next to x / s, read back as s times its value. ``_nosat`` behind the
 # name of a float: what does not fit becomes NaN or an infinity. ``_asym`` behind the name of an integer:
 # with a zero point, the code of 0.0. ``fp8_naive``: x / s rounded to a whole number and clipped at ±448,
 # which is how e4m3 is sometimes simulated and is not what e4m3 does. Types of ggml have scales of their own
 # within their blocks, or none: they take the numbers as they are, padded with zeros to whole blocks.
+
 Wide = NDArray[np.float64]
 
 NAIVE, LARGEST = "fp8_naive", 448.0
@@ -144,7 +144,9 @@ def _as_blocks(how: Way, x: Wide) -> Written:
     return Written([int(b) for b in bits], values, values, lost, True)
 
 
-# The chart of ``gq.error_table``: error against value, drawn with matplotlib (extra ``plot``).
+# --- the chart -------------------------------------------------------------------------------
+# Error against value, drawn with matplotlib (extra ``plot``).
+
 SIZE = (8, 5)  # inches
 
 
@@ -188,6 +190,8 @@ def _floor(rows: Sequence[Any]) -> float:
 
 
 USUAL = ("int8_full", NAIVE)
+# --- the table -------------------------------------------------------------------------------
+
 SCALE = 0.1
 DOCUMENT = (0.001, 0.123, 1.234, 127.9, 255.5, -300.0, 448.0, -448.0)  # str() prints these as that document
 TITLES = {"int8_full": "INT8", NAIVE: "FP8 (E4M3)"}

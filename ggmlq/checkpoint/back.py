@@ -29,10 +29,10 @@ from .families import FAMILIES, LAYER, MODEL_TYPES, OF_ARCH, OUTER, Family
 from .togguf import STEP
 from .values import FLOATS, Values
 
-# Tensors of a GGUF file under the names of Hugging Face, blocks as they are, for modules that keep them so.
-#
-# Rows of q and k go back to the order of the checkpoint, which moves whole rows of blocks; experts come one by
-# one; norms are floats again without the 1 that conversion added. Nothing else is decoded.
+# --- blocks as they are, for modules that keep them packed -----------------------------------
+# Rows of q and k go back to the order of the checkpoint, which moves whole rows of blocks; experts come one
+# by one; norms are floats again without the 1 that conversion added. Nothing else is decoded.
+
 Place = tuple[str, str, Any]  # a name in the file, a name in the checkpoint, and the array
 
 
@@ -105,6 +105,8 @@ def _separated(file: GGUFFile, name: str, q: QuantArray, heads: Any) -> QuantArr
         return q[order]
     return QuantArray.from_bytes(q.raw.view(q.format.dtype)[order], q.format, q.shape)
 
+
+# --- whole files -----------------------------------------------------------------------------
 
 MADE = ("rope_freqs.weight",)  # by conversion, from config.json
 # The names in config.json for the keys of an architecture.

@@ -15,7 +15,8 @@ from ..gguf import Typed
 from ..safetensors import SafetensorsFile, header
 from .families import FAMILIES, MODEL_TYPES, Family
 
-# The metadata keys with a model's parameters (layers, heads, rope …), as llama.cpp's converter has them.
+# --- parameters for the metadata: layers, heads, rope, as llama.cpp's converter has them -----
+
 U32, F32, TEXT = "uint32", "float32", "string"
 GATING = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 4}
 
@@ -134,10 +135,10 @@ def _family_keys(config: Config) -> Pairs:
         yield "attention.sliding_window", config.count("sliding_window"), U32
 
 
-# Checks of config.json against the tensors, for the numbers that decide how much memory a conversion takes.
-#
+# --- config.json held against the tensors ----------------------------------------------------
 # Anybody can write a large number into a configuration, but the tensors are as large as they say. So a
 # configuration with larger numbers than its tensors is refused before anything is built from it.
+
 MOST_TOKENS = 1 << 21  # twice what the largest vocabularies have
 
 
@@ -198,6 +199,8 @@ def check_heads(config: Config, stem: str, shape: tuple[int, ...]) -> int:
         )
     return heads
 
+
+# --- config.json -----------------------------------------------------------------------------
 
 MOST = 2**31 - 1
 FLOAT32_MOST = (2 - 2**-23) * 2.0**127

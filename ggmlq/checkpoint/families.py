@@ -150,7 +150,8 @@ MODEL_TYPES = {
 OF_ARCH = {family.arch: family for family in FAMILIES.values()}
 
 
-# Names of one tensor in a checkpoint and in GGUF, for the error about a name that a file lacks.
+# --- names of one tensor on both sides, for the error about a name that a file lacks ---------
+
 STACKED = {GATE_AND_UP: ("ffn_gate_exps", "ffn_up_exps"), STACKED_DOWN: ("ffn_down_exps",)}
 
 

@@ -18,9 +18,9 @@ from ..safetensors import header
 from .config import Config, real
 from .values import Values
 
-# Reader of the model card: the YAML between two lines of ``---`` at the top of a checkpoint's README.md.
-#
+# --- the model card: the YAML between two lines of --- at the top of README.md ---------------
 # It reads texts, lists of texts and lists of pairs, which model cards have, and leaves out deeper nesting.
+
 LINE = re.compile(r"([A-Za-z_][\w-]*):(?:\s+(.*))?$")
 MOST_BYTES = 1 << 22  # of the card; long tables of results take some hundred KB
 MOST_ITEMS = 1 << 16  # of its lists; the longest known have some ten thousand
@@ -80,6 +80,8 @@ def as_texts(values: Any) -> list[str]:
     listed = values if isinstance(values, list) else [values]
     return [text for text in listed if isinstance(text, str)]
 
+
+# --- keys ------------------------------------------------------------------------------------
 
 SAMPLING = {
     "sequence": ("sequence", "string"), "top_k": ("top_k", "int32"), "top_p": ("top_p", "float32"),

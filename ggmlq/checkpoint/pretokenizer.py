@@ -20,10 +20,10 @@ from typing import Any
 
 from ..errors import ConvertError
 
-# A small, slow tokenizer (byte-level BPE from a tokenizer.json), with which pretokenizer.py hashes one text.
-#
-# Rules are regular expressions with classes of Unicode, which Python's ``re`` lacks. A class is written out as
-# those characters of the text that are in it, which for that text is exact.
+# --- a small, slow tokenizer, with which one text is hashed ----------------------------------
+# Rules are regular expressions with classes of Unicode, which Python's ``re`` lacks. A class is written out
+# as those characters of the text that are in it, which for that text is exact.
+
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD")
 MOST_PATTERN = 4096  # characters
@@ -241,6 +241,8 @@ def _letters() -> list[str]:
 
 LETTER = _letters()
 
+
+# --- rules and their names -------------------------------------------------------------------
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

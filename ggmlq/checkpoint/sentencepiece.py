@@ -18,7 +18,8 @@ from ..errors import ConvertError
 from ..safetensors import header
 from .config import MOST_TOKENS, Config
 
-# Types of a tokenizer's tokens for GGUF, and tokens that were added to a finished vocabulary.
+# --- types of tokens, and tokens that were added to a finished vocabulary --------------------
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # as llama.cpp numbers them
 
 SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
@@ -63,6 +64,8 @@ def _add(config: Config, tokens: dict[int, Added], number: object, entry: Any) -
         )
     tokens[number] = Added(text, bool(entry.get("special")))
 
+
+# --- tokenizer.model -------------------------------------------------------------------------
 
 TYPES = {
     1: NORMAL,

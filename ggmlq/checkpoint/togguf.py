@@ -31,8 +31,9 @@ from .layout import always_f32, tensors
 from .values import Values
 from .vocabulary import vocabulary
 
+# --- types of a mix, for a file which is planned and not yet written -------------------------
 
-# The types that a mix gives to the tensors of a file which is planned and not yet written.
+
 class Planned:
     """A stand-in for a GGUF file that is not written yet, with the facts that a mix needs, without values."""
 
@@ -77,6 +78,8 @@ def planned(file: Planned, type: str) -> convert.Plan:
             "then `ggmlq quantize`, which takes --imatrix and --keep"
         ) from error
 
+
+# --- the conversion --------------------------------------------------------------------------
 
 STEP = 1 << 21  # numbers made at a time
 OWN = ("f32", "f16", "bf16", "q8_0")  # the converter's own types; others follow llama.cpp's quantizer

@@ -33,11 +33,11 @@ from .sentencepiece import (
     spaced,
 )
 
-# Metadata keys of a checkpoint's tokenizer: special tokens, tokens around a text, merges, chat templates.
-#
-# Where several files state a special token the first counts: its name in tokenizer_config.json, looked up among
-# the added tokens of tokenizer.json; then the numbers in config.json. Tokens around a text follow from the
-# post-processor of tokenizer.json, and else from tokenizer_config.json.
+# --- special tokens, tokens around a text, merges, chat templates ----------------------------
+# Where several files state a special token the first counts: its name in tokenizer_config.json, looked up
+# among the added tokens of tokenizer.json; then the numbers in config.json. Tokens around a text follow
+# from the post-processor of tokenizer.json, and else from tokenizer_config.json.
+
 KEYS = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
     "pad": "padding_token_id", "cls": None, "mask": "mask_token_id", "eot": "eot_token_id",
@@ -282,6 +282,8 @@ def _normalizer(normalizer: Any) -> dict[str, Any]:
         keys |= _normalizer(one)
     return keys
 
+
+# --- the vocabulary --------------------------------------------------------------------------
 
 MODEL, TOKENS, TYPES = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 SCORES, PRE, EOT = "tokenizer.ggml.scores", "tokenizer.ggml.pre", "tokenizer.ggml.eot_token_id"

@@ -28,12 +28,13 @@ from ..ops.encoding import prepare
 from .model import Model
 from .stream import LISTENING, check_finite, slabs
 
-# Sampled rows of a tensor, from which a recipe estimates the error of the whole tensor and its deviation.
-#
-# The error of a quantized row is near a constant share of its energy, the sum of squares weighted by
-# importance. So rows are drawn with a probability in proportion to their energy, and an error is divided by
-# that probability: rows of outliers are in for certain, and only the share is estimated, which hardly varies.
-# All rows are read for their energy; a few are encoded, once for every type.
+# --- sampled rows ----------------------------------------------------------------------------
+# From them a recipe estimates the error of the whole tensor and its deviation. The error of a quantized row
+# is near a constant share of its energy, the sum of squares weighted by importance. So rows are drawn with
+# a probability in proportion to their energy, and an error is divided by that probability: rows of outliers
+# are in for certain, and only the share is estimated, which hardly varies. All rows are read for their
+# energy; a few are encoded, once for every type.
+
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
@@ -121,6 +122,9 @@ def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
 
 def _of(q: QuantArray, row: int) -> int:
     return row // q.shape[-2] if len(q.shape) > 1 else 0
+
+
+# --- errors of types -------------------------------------------------------------------------
 
 
 class TensorTrial(NamedTuple):
@@ -215,17 +219,18 @@ def error_of(sample: Sample, fmt: Format, weights: Floats | None) -> Error:
     return Error(*sample.total(errors))
 
 
-# The weight of each tensor's error in the sum that a recipe minimizes, for the three objectives.
+# --- the weight of a tensor's error in the sum that a recipe minimizes -----------------------
+# **error**: 1, the plain sum of importance * (value - new value)^2. A tensor that the matrix lacks counts
+# as if each of its columns had the importance that is usual in the model: the median of the means of the
+# others.
 #
-# **error**: 1, the plain sum of importance * (value - new value)^2. A tensor that the matrix lacks counts as if
-# each of its columns had the importance that is usual in the model: the median of the means of the others.
+# **relative**: 1 over the tensor's own energy. Norms take scales out again, so what a layer puts out is off
+# by as much as its tensors are, relative to themselves. The layers' outputs are added up, so a tensor of
+# one of L layers counts 1 / L beside the embedding and the output matrix, which all tokens pass.
 #
-# **relative**: 1 over the tensor's own energy. Norms take scales out again, so what a layer puts out is off by
-# as much as its tensors are, relative to themselves. The layers' outputs are added up, so a tensor of one of L
-# layers counts 1 / L beside the embedding and the output matrix, which all tokens pass.
-#
-# **both**: *relative* and a quarter of *error*, each divided by its value for a model of zeros. Logits follow
-# *relative*; where that differs little *error* decides.
+# **both**: *relative* and a quarter of *error*, each divided by its value for a model of zeros. Logits
+# follow *relative*; where that differs little *error* decides.
+
 OBJECTIVES = ("both", "relative", "error")
 QUARTER = 0.25
 LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")

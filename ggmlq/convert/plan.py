@@ -21,7 +21,8 @@ from .model import Model, Pruned
 from .step import Plan, Step
 from .typefile import Keep
 
-# Checks of the plan of a conversion before a byte is written, and notes for the user.
+# --- checks before a byte is written, and notes for the user ---------------------------------
+
 NAMED = 3  # tensors that an error lists
 
 
@@ -113,6 +114,8 @@ def notes(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> list[str]
         sentences.append(f"{_listed(bare)} without importance in the matrix: quantized as without one")
     return sentences
 
+
+# --- the plan --------------------------------------------------------------------------------
 
 FLOATS = ("f32", "f16", "bf16")
 NO_TYPES: Mapping[str, Any] = MappingProxyType({})

@@ -102,7 +102,8 @@ def wants_imatrix(name: str, fmt: Format, besides: Sequence[str] = ()) -> bool:
     return fmt.needs_imatrix or (wanting and name not in WANT_NO_IMATRIX)
 
 
-# The type that a mix of llama.cpp, such as q4_K_M, gives to each tensor of a model.
+# --- mixes: the type that one of llama.cpp, such as q4_K_M, gives to each tensor -------------
+
 # Parts of a model by a piece of the tensor's name; the first piece that is found counts.
 MIXED_PARTS = {
     "attn_qkv.weight": "v", "attn_kv_b.weight": "v", "attn_v.weight": "v", "attn_k.weight": "k",

@@ -33,12 +33,12 @@ from .step import Done, Plan, Report, Step
 from .stream import Tally, converted
 from .typefile import Keep
 
-
-# A conversion in tasks: each worker encodes some rows of a tensor and writes them into the new file.
-#
+# --- tasks: a worker encodes some rows of a tensor and writes them into the new file ---------
 # If workers did not write themselves, all bytes of a model would pass through the process that distributes
-# tasks, and on a cluster twice through its network port. Ranges are disjoint and every worker makes the same
-# bytes, so a task may be repeated, even while a worker that was thought dead still writes.
+# tasks, and on a cluster twice through its network port. Ranges are disjoint and every worker makes the
+# same bytes, so a task may be repeated, even while a worker that was thought dead still writes.
+
+
 class Fill(NamedTuple):
     """A task: rows of a tensor, and their place in the new file."""
 
@@ -166,6 +166,9 @@ def _nbytes(task: Fill) -> int:
     fmt, count = FORMATS[task.step.after.name], task.part[1] - task.part[0]
     columns = task.step.shape[-1] if task.step.changes and task.step.shape else 1
     return count * columns // fmt.block_size * fmt.dtype.itemsize
+
+
+# --- the run ---------------------------------------------------------------------------------
 
 
 def quantize(

@@ -69,7 +69,9 @@ def nbytes_in(fmt: Format, shape: tuple[int, ...]) -> int:
     return prod(shape) // fmt.block_size * fmt.dtype.itemsize
 
 
-# The report of a conversion, tensor by tensor.
+# --- the report ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Done:
     """A tensor of the new file. ``nmse``: error against the old values, 0 where the bytes were copied."""

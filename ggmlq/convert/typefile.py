@@ -22,7 +22,9 @@ from ..gguf.atomic import Staging
 from ..gguf.source import checked_path
 from .model import LAYER
 
-# The option ``keep`` of a conversion: patterns of tensor names, and the type for tensors that match.
+# --- the option keep -------------------------------------------------------------------------
+# Patterns of tensor names, and the type for tensors that match.
+
 SAME = "same"  # in place of a type: stay as you are
 
 Keep = Mapping[str, "str | Format"] | Iterable[tuple[str, "str | Format"]]
@@ -76,6 +78,8 @@ def check_used(rules: Sequence[Rule], quantized: Sequence[str], left: Mapping[st
         way = f"did you mean {', '.join(map(repr, near))}?" if near else "`ggmlq info --tensors` lists them"
         raise ConvertError(f"keep {rule}: none of the {len(names)} tensors has such a name; {way}")
 
+
+# --- files of types --------------------------------------------------------------------------
 
 PLAIN = set(string.ascii_lowercase + string.digits + "_-")
 MOST_BYTES = 1 << 24

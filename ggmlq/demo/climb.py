@@ -132,7 +132,8 @@ def _measured(rung: Rung, x: Any, q: QuantArray, oracle: _Oracle, roof: Roofs) -
     return Step(rung, m, "", error, True, seconds, memory, arithmetic, operations, nbytes)
 
 
-# The words of `ggmlq ladder`: a line for each rung as it is measured, and then what each gained here.
+# --- words: a line for each rung as it is measured, then what each gained here ---------------
+
 LEVEL, NEAR = 1.1, 0.6  # times that differ by less are one; a share of a roof that leaves little to gain
 WIDTH = 22  # of a kernel's name
 BAR = 24

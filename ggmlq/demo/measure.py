@@ -30,7 +30,8 @@ from ..safetensors import either as files
 from ..testing.oracle import Judgement, judged, tolerance
 from ..testing.timing import GpuClock
 
-# The layers of `ggmlq demo`: a random one in several types, or one of each type and shape of a model.
+# --- layers: a random one in several types, or one of each type and shape of a model ---------
+
 FORMATS = ("f16", "q8_0", "q6_K", "q5_K", "q4_K", "q4_0", "mxfp4", "q2_K")
 NAME = "a layer in several types"  # of the file that is written; another's file is never replaced
 MOST = 1 << 26  # numbers in one array: half a GiB in float64, in which the check multiplies
@@ -124,6 +125,8 @@ def _cut(name: str, q: QuantArray, tokens: int) -> Layer:
     note = f"the first {rows} of {n} rows of {name}" if rows < n else ""
     return Layer(name, q[:rows] if rows < n else q, None, note)
 
+
+# --- products judged and timed ---------------------------------------------------------------
 
 RUNS, SECONDS = 7, 0.3  # of a product, both at least: the fastest counts, for others use the machine too
 MOST_RUNS = 300  # of llama.cpp

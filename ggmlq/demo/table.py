@@ -13,7 +13,8 @@ from ..base.text import count, table
 from ..base.threads import num_threads
 from .measure import Row
 
-# Bars of block characters, for tables on a terminal.
+# --- bars of block characters ----------------------------------------------------------------
+
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 MARK = "│"  # where something else stands on the same scale
 LEAST, MOST = 8, 48  # columns: fewer tell nothing, more are no easier to read
@@ -45,6 +46,8 @@ def _can_print(text: str) -> bool:
         return False
     return True
 
+
+# --- the table -------------------------------------------------------------------------------
 
 COLUMNS = {
     "loss": "lost by the type: Σ(q − w)² / Σw² over its weights",

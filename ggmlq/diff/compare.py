@@ -25,11 +25,11 @@ from ..tasks.rows import slices
 from . import tensors
 from .tensors import ONLY_A, ONLY_B, SAME, Tally, TensorDifference
 
+# --- tensors compared by workers of an executor; a task is a part of one tensor --------------
+# A worker compares bytes first, and values only if bytes differ. If some parts of a tensor differ and
+# others do not, the equal ones are read again in a second round: their values count in the NMSE too.
 
-# Compares the tensors of two models by workers of an executor; a task is a part of one tensor.
-#
-# A worker compares bytes first, and values only if bytes differ. If some parts of a tensor differ and others do
-# not, the equal ones are read again in a second round: their values count in the NMSE too.
+
 class Part(NamedTuple):
     """A task: a range of elements in both tensors of a name."""
 
@@ -106,7 +106,8 @@ def _joined(name: str, a: QuantArray, b: QuantArray, parts: list[Tally | None]) 
     return tensors.differing(name, a, b, whole)
 
 
-# Compares the metadata of two models: keys that only one has, and keys with another value or type.
+# --- keys that only one has, and keys with another value or type -----------------------------
+
 CHANGED = "changed"
 
 Items = Sequence[Any] | NDArray[Any]
@@ -178,6 +179,9 @@ def _unlike(a: Items, b: Items) -> tuple[int, int]:
     else:
         places = np.array([i for i in range(shared) if a[i] != b[i]], np.int64)
     return len(places) + abs(len(a) - len(b)), int(places[0]) if len(places) else shared
+
+
+# --- two models ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from .source import Extent, Files
 # with the process that holds it, however that ends. On Windows and file systems without locks there is
 # none.
 
-
 if sys.platform != "win32":
     import fcntl
 
@@ -140,7 +139,6 @@ def _holder(fd: int) -> str:
 
 # --- bytes to the disk -----------------------------------------------------------------------
 # Writing to the disk starts while more bytes are written, so that the final fsync is short.
-
 
 LEAST_RANGE = 1 << 20  # bytes that are worth a call
 

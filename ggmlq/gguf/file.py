@@ -15,9 +15,9 @@ from ..base import addressed
 from ..base.devices import cuda_module
 from ..base.text import count
 from ..errors import GGUFError, GGUFKeyError
-from . import load
+from . import header, load
 from .companions import is_read, names_of, scale_of
-from .header import ALIGNMENT_KEY, Header, TensorInfo, fail_absent, parse, view
+from .header import ALIGNMENT_KEY, Header, TensorInfo
 from .metadata import Metadata, Stored
 from .opened import Filter, Opened, select
 from .source import Source, checked_path
@@ -93,19 +93,19 @@ def check_whole(source: Source, header: Header) -> None:
 
 def check_set(sources: Sequence[Source], headers: Sequence[Header]) -> None:
     """Refuse parts that are not the ones that their names say, or are of another model than the first."""
-    total = sum(len(header.tensors) for header in headers)
+    total = sum(len(head.tensors) for head in headers)
     owner: dict[str, str] = {}
-    for index, (source, header) in enumerate(zip(sources, headers, strict=True)):
+    for index, (source, head) in enumerate(zip(sources, headers, strict=True)):
         expected = {NO: index, COUNT: len(headers), TENSORS: total}
         for key, right in expected.items():
-            value = _number(header, key)
+            value = _number(head, key)
             if value is None and _number(headers[0], key) is not None:
                 _foreign(source, f"it has no {key}, the first part has")
             if value is not None and value != right:
                 _foreign(source, f"its {key} is {value}, the set as it lies here makes it {right}")
-        if header.byteorder != headers[0].byteorder:
-            _foreign(source, f"it is {header.byteorder}-endian, the first part {headers[0].byteorder}-endian")
-        for name in header.tensors:
+        if head.byteorder != headers[0].byteorder:
+            _foreign(source, f"it is {head.byteorder}-endian, the first part {headers[0].byteorder}-endian")
+        for name in head.tensors:
             if name in owner:
                 _foreign(source, f"tensor {name!r} is in {owner[name]} too")
             owner[name] = os.path.basename(source.path)
@@ -116,8 +116,8 @@ def metadata_of_set(headers: Sequence[Header]) -> dict[str, Stored]:
     if len(headers) == 1:
         return dict(headers[0].metadata)  # a single file shows all it has
     common = {key: stored for key, stored in headers[0].metadata.items() if key not in KEYS}
-    for header in headers[1:]:
-        for key, stored in header.metadata.items():
+    for head in headers[1:]:
+        for key, stored in head.metadata.items():
             if key not in FILE_KEYS and not common.setdefault(key, stored).equals(stored):
                 other = os.path.basename(common[key].source.path)
                 _foreign(stored.source, f"the key {key!r} has another value than in {other}")
@@ -213,7 +213,7 @@ def _open_parts(request: Source) -> list[Part]:
     for path in paths:
         source = request if path == request.path else Source(path)
         # Later parts may leave out the alignment.
-        parts.append(Part(source, parse(source, parts[0].header.alignment if parts else None)))
+        parts.append(Part(source, header.parse(source, parts[0].header.alignment if parts else None)))
     if len(parts) == 1:
         check_whole(*parts[0])
     else:
@@ -273,8 +273,8 @@ class GGUFFile(Opened[QuantArray]):
         if array is None:
             part, info = self._place(state, name)
             if name in part.header.absent:
-                fail_absent(part.source, info, part.header.data)
-            array = view(part.source, info, part.header.data)
+                header.fail_absent(part.source, info, part.header.data)
+            array = header.view(part.source, info, part.header.data)
             scale = self._scale(state, name, array)
             array = state.arrays.setdefault(name, array if scale is None else array.with_scale(scale))
         return array

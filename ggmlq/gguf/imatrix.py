@@ -262,7 +262,6 @@ class Legacy:
 # all experts and stores means times calls: it is read as calls * ``chunk_size`` tokens, as llama-imatrix
 # does.
 
-
 Wide = NDArray[np.float64]
 Counts = NDArray[np.int64]
 

@@ -34,7 +34,6 @@ from .values import LEAST_BYTES, MAX_DEPTH, NUMBERS, Array, ValueType, order_sig
 # A search costs as much as walking some thousand strings. Therefore an array is walked first and
 # searched only if it goes on: thousands of small arrays cost no more than their strings.
 
-
 WINDOW = 1 << 17  # bytes searched at a time: the temporaries stay in the L2 cache
 STRETCH = 1 << 20  # bytes of empty strings taken at a time
 SHORT = 1024  # strings walked before the first search

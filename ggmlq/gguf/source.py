@@ -24,7 +24,6 @@ from .values import MAX_NAME_BYTES, order_sign
 # A file with repetitions or holes costs its writer next to nothing, and its reader an object for each
 # entry. The largest vocabularies have a million texts and 40 MiB; ggml reads no arrays of arrays.
 
-
 FACTOR = "GGMLQ_HEADER_LIMITS"
 
 BYTES = "bytes of metadata"

@@ -11,7 +11,8 @@ from ..base.text import short
 from ..errors import GGUFError
 from ..gguf.metadata import Metadata
 
-# ``Facts``: the metadata of an architecture, each key of its type and within its range.
+# --- facts: the metadata of an architecture, each key of its type and within its range -------
+
 MOST = 2**31 - 1  # ggml counts in 32 bits
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "one of"}
 
@@ -126,6 +127,9 @@ class Facts:
         """A number for each layer; one in the file stands for all of them."""
         value = self.get(key, default)
         return (value,) * self.layers if isinstance(value, int) else tuple(value)
+
+
+# --- the config ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,9 @@ class Model:
         return [checked(call, one, self.vocabulary, self.config.context) for one in several]
 
 
-# Operands of attention in a model's layers: queries, keys and values as they are before they are stored.
+# --- operands of attention in the layers, as they are before they are stored -----------------
+
+
 class Attended(NamedTuple):
     """The operands of a layer's attention."""
 

@@ -23,10 +23,11 @@ from .arithmetic.kernels import Array, Keys, Seen, Turns
 from .caches import Heads, Memory, Part
 from .config import Rope
 
-# ``Fixed``: the arithmetic of a recorded step, whose tokens and positions are numbers on the device.
-#
-# The same launches serve all tokens and positions: rows of the cache, turns and lengths follow from the inputs.
-# Attention is launched for the first positions of the cache, ``span`` of them, and ends at each token.
+# --- Fixed: a step whose tokens and positions are numbers on the device ----------------------
+# The same launches serve all tokens and positions: rows of the cache, turns and lengths follow from the
+# inputs. Attention is launched for the first positions of the cache, ``span`` of them, and ends at each
+# token.
+
 FEW_WEIGHTS = 1 << 20  # weights, such as those that rank experts
 
 
@@ -179,6 +180,8 @@ class FixedRows:
     def advance(self, count: int) -> None:
         """Positions are counted by who replays the step."""
 
+
+# --- recorded steps --------------------------------------------------------------------------
 
 FEW = 16  # tokens of a sequence, up to which sizes are exact, and by which they grow
 ROWS = 2560  # tokens of a step: with more the device takes longer than the host

@@ -15,7 +15,8 @@ from ..base.text import short
 from ..errors import DTypeError, NonFiniteError, ShapeError
 from .tokenizer import Tokenizer
 
-# ``Stop``: the tokens, and the texts among the tokens so far, after which a sequence ends.
+# --- tokens and texts after which a sequence ends --------------------------------------------
+
 Stops = Collection[int] | Collection[str] | str
 
 
@@ -51,7 +52,9 @@ class Stop:
         return token in self._tokens
 
 
-# Numbers of a model that are not finite, in words: with NaN it would say one token for ever.
+# --- numbers that are not finite -------------------------------------------------------------
+# With NaN a model would say one token for ever.
+
 CAUSE = (
     "a model's numbers are finite; either tensors of the file are not, which `ggmlq validate FILE` names, or "
     "they outgrow their types, where cache='f32' may help: m.nodes(tokens) shows the first; take another file"
@@ -74,6 +77,9 @@ def finite(logits: Any) -> Any:
         if not np.isfinite(float(logits.sum())) and not bool(namespace(logits).isfinite(logits).all()):
             raise NonFiniteError(f"model: there are logits that are NaN or infinite; {CAUSE}")
     return logits
+
+
+# --- the next token --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,9 @@ def _trained(how: Rope) -> int:
     return how.context
 
 
-# ``experts``: a mixture of experts, of which each token chooses some by its scores.
+# --- a mixture of experts, of which each token chooses some by its scores --------------------
+
+
 def experts(step: Step, x: Array, layer: int, activation: str, after: bool = False) -> Array:
     """The weighted sum of the experts that each token chooses.
 

@@ -16,11 +16,11 @@ from ..gguf import GGUFFile
 from .arithmetic.kernels import Kernels
 from .config import Config, Facts
 
-# ``Frame``: the tensors that a model of some sizes has, held against those of a file.
-#
-# A family says which ones a layer has, with the same parts as its layer is built from. After that no product,
-# norm or cache can meet a wrong size: what is missing, has another shape or type, or belongs nowhere is refused
-# before anything is allocated.
+# --- Frame: the tensors that a model of some sizes has, held against those of a file ---------
+# A family says which ones a layer has, with the same parts as its layer is built from. After that no
+# product, norm or cache can meet a wrong size: what is missing, has another shape or type, or belongs
+# nowhere is refused before anything is allocated.
+
 TOKENS = "tokenizer.ggml.tokens"
 SHAPES = (
     "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
@@ -164,6 +164,9 @@ class Frame:
                 f"{self.config.architecture} with {self.config.layers} layers, the first is "
                 f"{short(left[0])}; each has its place; {CAUSE}"
             )
+
+
+# --- Weights: each tensor looked up once -----------------------------------------------------
 
 
 class Stack(NamedTuple):

@@ -13,13 +13,10 @@ from typing import ClassVar, Literal, NamedTuple
 
 from .charts import LEAST, MOST, Bars, Lines, Series
 
-# Grids of layers × roles, and lines over the depth, for pages about a whole model.
-#
-# Reports, diffs and traces pass one number (an ``Item``) for each tensor or operation of each layer.
-# The layer of a tensor and its role there, both read from its name.
-#
-# ``blk.3.ffn_up.weight`` is ``ffn_up`` of layer 3 of the stack ``blk``; ``v.blk.3.ln1.bias`` is ``ln1.bias`` of
-# layer 3 of the stack ``v.blk``. Names without a number belong to no layer.
+# --- the place of a tensor: its layer and its role, both read from its name ------------------
+# ``blk.3.ffn_up.weight`` is ``ffn_up`` of layer 3 of the stack ``blk``; ``v.blk.3.ln1.bias`` is ``ln1.bias``
+# of layer 3 of the stack ``v.blk``. Names without a number belong to no layer.
+
 LAYER = re.compile(r"(?P<stack>(?:^|.*?\.)[^.\d][^.]*)\.(?P<layer>\d{1,9})\.(?P<role>.+)", re.ASCII)
 PLAIN = ".weight"  # not said of a role
 

@@ -11,7 +11,9 @@ from math import ceil, floor, isfinite, log10
 
 from ..base.text import printable
 
-# Draws a histogram as text for a terminal, in block characters, or in # if its encoding lacks those.
+# --- a histogram as text, in block characters, or in # if the terminal's encoding lacks those
+
+
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 WIDEST = 40  # columns of the longest bar: longer are no easier to read
 ROWS = 36  # bars; finer ones are put together
@@ -57,6 +59,8 @@ def _can_write(encoding: str | None) -> bool:
         return False
     return True
 
+
+# --- charts as data --------------------------------------------------------------------------
 
 Tick = tuple[float, str]
 

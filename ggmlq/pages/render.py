@@ -26,7 +26,8 @@ from .blocks import Cell, Page, Table, Value
 from .charts import Bars, Lines
 from .svg import document, spark, svg
 
-# Charts as files: SVG as on a page, PNG through matplotlib (extra ``plot``).
+# --- charts as files: SVG as on a page, PNG through matplotlib (extra plot) ------------------
+
 SIZE = (6.4, 3.6)  # inches of one chart
 BLUE = "#0b62a8"  # as in chart.css
 KINDS = (".svg", ".png")
@@ -106,6 +107,9 @@ def _lines(axes: Any, chart: Lines) -> None:
 def _literal(text: str) -> str:
     """A name as it is: matplotlib takes what stands between dollar signs for a formula."""
     return text.replace("$", r"\$")
+
+
+# --- pages -----------------------------------------------------------------------------------
 
 
 def html(page: Page) -> str:

@@ -28,11 +28,11 @@ from ..errors import GGMLQError, RemoteError
 from ..gguf.source import Map, Source, map_of
 from ..store.private import Folder
 
-# Parses the header of a remote file while only the file's beginning has been fetched.
-#
-# The parser is the one for local files. It gets the length of the whole file and a map of its beginning. If it
-# reads beyond the map, it is stopped, more bytes are fetched, and it starts again. Its result counts only if
-# the whole header had been fetched.
+# --- the header, parsed while only the beginning of the file is there ------------------------
+# The parser is the one for local files. It gets the length of the whole file and a map of its beginning. If
+# it reads beyond the map, it is stopped, more bytes are fetched, and it starts again. Its result counts
+# only if the whole header had been fetched.
+
 FIRST, FACTOR = 1 << 16, 4  # bytes fetched first, and how many times more each time,
 STEP = 1 << 22  # but no more than these at once: behind a header lie tensors that nobody asked for
 MOST = 1 << 28  # bytes of a header
@@ -95,6 +95,8 @@ def _prefix(kind: type[Source], held: Held, shown: str, there: int) -> Source:
 
     return Prefix()
 
+
+# --- Held: the local copy --------------------------------------------------------------------
 
 DATA, TABLE = "data", "table"  # names of the two
 PIECE = 1 << 16  # bytes with one checksum; fetched whole

@@ -29,9 +29,9 @@ from .address import Address, is_address, parse
 from .held import FIRST, Held, first_bytes, read_header
 from .ranges import Ranges
 
-# Ranges of files that fsspec reaches: ``s3://``, ``gs://``, ``az://``, ``sftp://`` and many more.
-#
+# --- files that fsspec reaches: s3://, gs://, az://, sftp:// and many more -------------------
 # HTTP is not among them: what a server answers there is checked more closely in ranges.py.
+
 PIECE = 8 << 20  # bytes of one request
 
 
@@ -91,6 +91,8 @@ class Others:
             yield data
             start = end
 
+
+# --- models ----------------------------------------------------------------------------------
 
 Helds = dict[str, Held]  # by the paths of their sources
 

@@ -29,12 +29,12 @@ from ..base.text import cut, printable, short
 from ..errors import RemoteError, RemoteNotFoundError
 from .address import Address
 
-# HTTP connections for remote files, which end at a deadline however slowly a server sends.
-#
-# A socket's own timeout counts from byte to byte, so a server that sends one now and then, or one
-# ``100 Continue`` after another, holds its caller for as long as it likes. Here one clock limits all waits
+# --- connections that end at a deadline, however slowly a server sends -----------------------
+# A socket's own timeout counts from byte to byte, so a server that sends one now and then, or one ``100
+# Continue`` after another, holds its caller for as long as it likes. Here one clock limits all waits
 # together: connections, handshakes, redirects, headers, tries and the pauses between them. The clock starts
 # again with each 64 KiB of the file, so a slow line may take as long as it needs for a large file.
+
 VARIABLE, SECONDS = "GGMLQ_REMOTE_TIMEOUT", 60.0  # for PIECE bytes, unless the variable says otherwise
 MOST_SECONDS = 1e6
 PIECE = 1 << 16  # bytes that must come before the clock ends; it starts again then
@@ -167,6 +167,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             request.of_hub = hub  # type: ignore[attr-defined]
         return request
 
+
+# --- ranges ----------------------------------------------------------------------------------
 
 TRIES = 6  # of one range: breaks, refusals for now, silence
 PAUSE = 0.25  # seconds before the second try, twice as long before each that follows

@@ -18,7 +18,8 @@ from ..base.progress import Progress
 from ..formats import BlockFormat, Format
 from ..gguf.source import release
 
-# Statistics of a tensor for ``ggmlq show``: its values, its scales and its codes, a slab at a time.
+# --- statistics for ggmlq show: values, scales and codes, a slab at a time -------------------
+
 DECODED = 1 << 18  # elements decoded together
 
 
@@ -132,6 +133,8 @@ def code_range(fmt: BlockFormat) -> tuple[int, int]:
         codes = fmt.unpack(raw.view(fmt.dtype)).codes
     return max(int(codes.min()), -127), int(codes.max())
 
+
+# --- blocks for ggmlq report -----------------------------------------------------------------
 
 SLAB = 1 << 16  # blocks looked at together
 RUN = 1 << 10  # blocks taken apart together

@@ -17,7 +17,8 @@ from ..pages.blocks import Place
 from .blocks import Blocks
 from .values import Values, next_better, trial
 
-# The findings of `ggmlq report`, from the facts about tensors: errors make a model bad, notes do not.
+# --- findings: errors make a model bad, notes do not -----------------------------------------
+
 FAR = 8.0  # times the median error of tensors of its type
 FEW = 4  # tensors of a type, below which there is no median to speak of
 

@@ -37,7 +37,8 @@ from .blocks import CODES, code_range
 from .facts import Model, Tensor
 from .values import BINS, EDGES, REACH
 
-# The charts and grids on the page of `ggmlq report`.
+# --- charts and grids ------------------------------------------------------------------------
+
 CHARTS = 12
 MIDDLE = 63  # bins that a histogram shows: about four root mean squares to both sides
 SPARK = 21  # bars of a small one
@@ -69,9 +70,6 @@ def _item(tensor: Tensor, value: float | None, text: str, about: str) -> Item:
     place = tensor.place
     title = f"{tensor.name}: {tensor.format.name}, {about}"
     return Item(place.stack, place.layer or 0, place.role, value, text, title, tensor.elements)
-
-
-# --- histograms -----------------------------------------------------------------------------
 
 
 def value_bars(tensors: Sequence[Tensor]) -> list[Bars]:
@@ -178,6 +176,8 @@ def codes_of(title: str, type: str, codes: NDArray[np.int64]) -> Bars:
         note=f"At an end of the range: {_share(ends, int(counts.sum()))}.", whole=True,
     )  # fmt: skip
 
+
+# --- the page --------------------------------------------------------------------------------
 
 MOST_ROWS = 2000  # of a table: a browser stays quick, and no model has as many tensors
 WIDTH, SHOWN = 160, 8  # characters of a text, elements of an array

@@ -193,13 +193,13 @@ def _count(values: Values, x: NDArray[Any], unit: float) -> None:
     values.histogram += np.bincount(scaled.astype(np.intp), minlength=BINS + 2)
 
 
-# The error of a tensor for ``ggmlq report``: estimated without an original, and measured in other types.
-#
-# With an original, ``ggmlq/diff`` compares the two, and rows of the original are quantized to other types. A
-# tensor of floats is its own original. Else the error is estimated: a value that was rounded to the next code
-# is off by a part of the step between codes, and the steps, which are the scales, are in the file. A trial of
-# the type on normal values tells how large that part is; it includes the effects of the type's search and code
-# book.
+# --- the error: estimated without an original, and measured in other types -------------------
+# With an original, ``ggmlq/diff`` compares the two, and rows of the original are quantized to other types.
+# A tensor of floats is its own original. Else the error is estimated: a value that was rounded to the next
+# code is off by a part of the step between codes, and the steps, which are the scales, are in the file. A
+# trial of the type on normal values tells how large that part is; it includes the effects of the type's
+# search and code book.
+
 CANDIDATES = ("q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K")  # from good to small
 OTHERS = ("q8_0", "q5_1", "q5_0", "q4_0")  # for rows that are no multiple of 256, as llama.cpp does
 WHOLE = 256

@@ -25,9 +25,10 @@ from . import header, scales
 from .header import Entry, Header, Source
 from .scales import Quantization
 
-# Finds the files of a safetensors model: one file, an index and the files that it names, or a folder.
-#
-# An index maps tensors to names of files, and may be hostile: only files beside it, or below it, are opened.
+# --- the files of a model: one, an index and the files that it names, or a folder ------------
+# An index maps tensors to names of files, and may be hostile: only files beside it, or below it, are
+# opened.
+
 INDEX = ".safetensors.index.json"
 ENDING = ".safetensors"
 OLD = (".bin", ".pt", ".pth", ".ckpt")
@@ -154,6 +155,8 @@ def _listed(names: list[str]) -> str:
         f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     )
 
+
+# --- the mapping -----------------------------------------------------------------------------
 
 PATH = (
     "a safetensors file is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"

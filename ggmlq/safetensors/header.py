@@ -26,10 +26,10 @@ from ..gguf import source as gguf_source
 from ..gguf.header import MOST_BYTES, explanation, safetensors_explanation
 from ..gguf.source import KEYS, TENSORS, Kind, limit_of
 
-# Reader of JSON that may be hostile: bounded before parsing, and every failure is an error in words.
-#
-# A parser makes an object of some hundred bytes out of two characters, so the brackets and commas decide about
-# memory. Both are counted first, which takes a millisecond a megabyte.
+# --- JSON that may be hostile: bounded before parsing, every failure an error in words -------
+# A parser makes an object of some hundred bytes out of two characters, so the brackets and commas decide
+# about memory. Both are counted first, which takes a millisecond a megabyte.
+
 MOST_JSON = 1 << 26  # of a text; the largest tokenizers take 33 MB
 MOST_NESTED = 1 << 21  # brackets: a merge of a tokenizer has one; the largest have half a million merges
 MOST_ITEMS = 1 << 22  # commas; the largest tokenizers have 1.3 million
@@ -118,11 +118,12 @@ def load_object(path: str, most: int = MOST_JSON) -> dict[str, Any]:
     return value
 
 
-# The element types of safetensors files, and the kind of array that each becomes.
-#
-# Types that ggml has become QuantArrays, 8-bit floats the codes of ScaledArrays, and types that only NumPy has
-# NumPy arrays. Of all other types the table has the size, so that files with such tensors open and their other
-# tensors can be read.
+# --- element types, and the kind of array that each becomes ----------------------------------
+# Types that ggml has become QuantArrays, 8-bit floats the codes of ScaledArrays, and types that only NumPy
+# has NumPy arrays. Of all other types the table has the size, so that files with such tensors open and
+# their other tensors can be read.
+
+
 class ElementType(NamedTuple):
     """A type: its name in the file, its bits, and what reads it."""
 
@@ -164,6 +165,8 @@ BY_FORMAT = {kind.format.name: kind.name for kind in TYPES.values() if kind.form
 BY_CODE = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2", "int8": "I8", "int8_full": "I8", "uint8": "U8"}
 BY_CODE |= {"int16": "I16", "uint16": "U16"}
 
+
+# --- the header ------------------------------------------------------------------------------
 
 METADATA = "__metadata__"
 FIELDS = {"dtype", "shape", "data_offsets"}

@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 from . import disk, reach
 from .origin import Origin
 
-# Packs: files of compiled kernels that come with the package, the read-only part of the store.
-#
+# --- packs: kernels that come with the package, the read-only part ---------------------------
 # A pack holds the kernels of a rung or of a room for one machine, whose name is that of its folder. It is a
 # line of JSON, then the code, then a digest of all before:
 #
-# {"pack": "sm_90/linear.r13_gemv", "compilers": "numba 0.68.1, …", "chunks": [[0, 90112], …],
-# "kernels": {"ggmlq.cuda.linear.r13_gemv.kernel(…)": ["<key>", 0, 24480, 20864], …}}
+#     {"pack": "sm_90/linear.r13_gemv", "compilers": "numba 0.68.1, …", "chunks": [[0, 90112], …],
+#      "kernels": {"ggmlq.cuda.linear.r13_gemv.kernel(…)": ["<key>", 0, 24480, 20864], …}}
 #
 # Kernels that are alike lie side by side and are compressed together, in chunks of about two megabytes:
-# one is unpacked in 6 to 13 ms. A number of a kernel's entry is its chunk, the next two are its place and size
-# there.
+# one is unpacked in 6 to 13 ms. A number of a kernel's entry is its chunk, the next two are its place and
+# size there.
 # A pack that is damaged, or of another machine, is not used: a warning says so, and its kernels are compiled.
+
 SUFFIX = ".pack"
 SEAL = 16  # bytes of the digest at the end
 CHUNK = 1 << 21  # bytes of code that are compressed together
@@ -121,6 +121,8 @@ def examine(prebuilt: Path, machine: str) -> dict[str, Any]:
         "refused": [str(path) for path in paths if opened(path) is None],
     }
 
+
+# --- a kernel by its key ---------------------------------------------------------------------
 
 SWITCH = "GGMLQ_PREBUILT"  # "off": no code of the package
 

@@ -24,7 +24,8 @@ from ..base.text import count, short
 from ..base.threads import at_most, requested_threads
 from ..errors import DTypeError, GGMLQError, HostMemoryError, WorkerError
 
-# Facts about an executor of tasks: its number of workers, whether it broke, another one like it.
+# --- facts about an executor: its workers, whether it broke, another one like it -------------
+
 WINDOW = 1024  # tasks handed out before their results are back: hundreds of workers stay busy
 
 
@@ -106,6 +107,8 @@ def kill(executor: Executor) -> None:
     if (writer := getattr(results, "_writer", None)) is not None:
         writer.close()
 
+
+# --- tasks run until all are done ------------------------------------------------------------
 
 TRIES = 3  # of a task whose worker dies
 

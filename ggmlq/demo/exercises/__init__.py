@@ -1,6 +1,7 @@
 """Exercises of `ggmlq ladder exercise`: files with a hole, which the doctor of wrong kernels judges.
 
-judge.py        a solution on seeded cases: right, or the mistake by name; and its time
+``check`` runs a solution on seeded cases: it is right, or has a mistake by name; and its time is told.
+
 e1_decode.py    blocks of q4_0 to floats
 e2_codes.py     activations to 8-bit codes
 e3_sums.py      the constant inside the codes, taken off through a sum
@@ -25,7 +26,6 @@ from ...formats import FORMATS
 from ...ops import linear
 from ...testing.blocks import random_blocks
 
-# Judges the solution of an exercise: the doctor says that it is right, or which mistake it is.
 SHAPES = ((1, 16, 32), (3, 33, 160), (17, 40, 256))  # rows of activations, rows of weights, columns
 TIMED = (8, 256, 1024)
 FORMAT = "q4_0"

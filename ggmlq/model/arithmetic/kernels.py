@@ -17,7 +17,10 @@ from ...ops.linear import linear
 from ...ops.rows import take
 from ..config import Rope
 
-# Attention in steps: scores, weights and results as arrays, by llama.cpp's names of their nodes.
+# --- attention in steps: scores, weights and results, by llama.cpp's names of their nodes ----
+
+# --- the arithmetic --------------------------------------------------------------------------
+
 Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
 
@@ -84,10 +87,12 @@ def weighed(scores: Array, seen: Any) -> Array:
     return (weights / total).astype(scores.dtype)
 
 
-# Turning of queries and keys by their positions: pairs of columns, each by an angle of its own.
-#
-# The angle of pair i at position p is ``p · base^(-2i / dims)``, divided by the pair's factor where the file
-# has some. A stretched context multiplies it by a scale; YaRN leaves fast pairs as they were trained.
+# --- rope: queries and keys turned by their positions ----------------------------------------
+# Pairs of columns are turned, each by an angle of its own. The angle of pair i at position p is ``p ·
+# base^(-2i / dims)``, divided by the pair's factor where the file has some. A stretched context multiplies
+# it by a scale; YaRN leaves fast pairs as they were trained.
+
+
 class Turns(NamedTuple):
     """The turns of some positions: cosine and sine [T, dims / 2].
 

@@ -1,4 +1,12 @@
-"""``Exact``: the oracle of a whole model, float64 on decoded weights."""
+"""Arithmetics that are oracles of a whole model.
+
+``Exact``: float64 on decoded weights.
+``GgmlCpu``: as llama.cpp multiplies on x86, each product's activations in the blocks of its weights' type.
+
+All that it rounds by design is rounded here too: activations to 8-bit codes, queries to the type of the keys,
+weights of the softmax to halves, GELU to its table of halves, angles in float32 one from the other. Sums of
+float32 are in float64 here, so results differ by the order of its sums.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +43,11 @@ class Exact(Kernels):
         )[0]  # fmt: skip
 
 
-# ``GgmlCpu``: as llama.cpp multiplies on x86, each product's activations in the blocks of its weights' type.
-#
-# All that it rounds by design is rounded here too: activations to 8-bit codes, queries to the type of the keys,
-# weights of the softmax to halves, GELU to its table of halves, angles in float32 one from the other. Sums of
-# float32 are in float64 here, so results differ by the order of its sums.
-# llama.cpp's attention in one node, on its CPU backend.
-#
+# --- llama.cpp's attention in one node, on its CPU backend -----------------------------------
 # Up to 63 queries, and for keys and values in blocks, it goes over the positions one by one: queries are
-# rounded to the type that the keys are multiplied with, and where values are halves the running sum is one too.
-# From 64 queries on, if keys and values are both f16 or both f32, it multiplies tiles in float32.
+# rounded to the type that the keys are multiplied with, and where values are halves the running sum is one
+# too. From 64 queries on, if keys and values are both f16 or both f32, it multiplies tiles in float32.
+
 TILE = 64  # queries from which on tiles are multiplied
 
 

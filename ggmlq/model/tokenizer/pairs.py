@@ -14,9 +14,9 @@ from ...base.text import short
 from ...errors import GGUFError, UnsupportedError
 from .vocabulary import Vocabulary, listed
 
-# Rules that cut a text into words, by their names in ``tokenizer.ggml.pre``.
-#
+# --- rules that cut a text into words, by their names in tokenizer.ggml.pre ------------------
 # The expressions are those of the models' own tokenizers; where llama.cpp has another one for a model, its.
+
 SUFFIXES = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -117,11 +117,11 @@ def rule(name: str) -> Rule:
     return RULES[name]
 
 
-# Splitting of a text into words, by expressions with classes of Unicode, which Python's ``re`` lacks.
-#
-# A text is translated first: each character that is not ASCII becomes one that stands for its class, so that
-# ``\p{L}`` is ``A-Za-z`` and one character more. Rules of one step that name other characters see the text as
-# it is. llama.cpp divides characters into the same classes: it knows no capitals beyond ASCII.
+# --- words: expressions with classes of Unicode, which Python's re lacks ---------------------
+# A text is translated first: each character that is not ASCII becomes one that stands for its class, so
+# that ``\p{L}`` is ``A-Za-z`` and one character more. Rules of one step that name other characters see the
+# text as it is. llama.cpp divides characters into the same classes: it knows no capitals beyond ASCII.
+
 CLASSES = "LNPMS"
 STANDS_FOR = {name: chr(0xE000 + i) for i, name in enumerate(CLASSES)}  # private characters
 OTHER, WHITE = "\ue00f", "\x0b"
@@ -201,6 +201,8 @@ def _cut(pattern: re.Pattern[str], text: str, ends: list[int]) -> Iterator[int]:
             yield end
         start = end
 
+
+# --- pairs -----------------------------------------------------------------------------------
 
 REMEMBERED = 1 << 22  # characters of words and tokens of them that are remembered
 A_WORD = 64  # what a word takes beside these

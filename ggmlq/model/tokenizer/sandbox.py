@@ -26,9 +26,9 @@ from jinja2.utils import Cycler, Joiner, pass_eval_context
 
 from .work import ESCAPED, ITEM, NODE, TooMuch, Work
 
-# The filters, tests, methods and operators that a chat template may use, each with the work that it takes.
-#
+# --- filters, tests, methods and operators that a template may use, each with its work -------
 # A cost is counted before the call. Where a filter goes through an iterator, it gets a list.
+
 Cost = Callable[[Work, list[Any], dict[str, Any]], None]
 SEPARATORS = 16  # in the name of an attribute, such as ``function.name``
 
@@ -268,6 +268,8 @@ def _of_text(work: Work, text: str, name: str, args: list[Any], operands: list[A
         return False
     return True
 
+
+# --- the sandbox -----------------------------------------------------------------------------
 
 LONGEST = 1 << 16  # characters of a template: it takes two seconds to compile; real ones have up to 40,000
 PARTS = {

@@ -20,7 +20,8 @@ import numpy as np
 from ...errors import GGUFError
 from .vocabulary import NORMAL, UNUSED, USER_DEFINED, Prefixes, Vocabulary, flag, listed
 
-# SentencePiece: characters, joined to their neighbours by the score of the token that both make.
+# --- SentencePiece: neighbours joined by the score of the token that both make ---------------
+
 SPACE = "▁"  # stands for a space in tokens
 
 
@@ -60,6 +61,8 @@ def _numbers(v: Vocabulary, part: str) -> list[int]:
         return [v.numbers[part]]
     return [v.numbers.get(f"<0x{byte:02X}>", v.numbers.get(chr(byte), v.unknown)) for byte in part.encode()]
 
+
+# --- Unigram: the path of the highest sum of scores ------------------------------------------
 
 UNKNOWN_PENALTY = 10.0  # below the lowest score
 LONGEST = 64  # characters that a replacement is for

@@ -17,11 +17,12 @@ import numpy as np
 from ...base.text import short
 from ...errors import GGUFError
 
-# ``Prefixes``: the tokens that a text goes on with at a place, found in sorted order.
-#
+# --- the tokens that a text goes on with at a place, found in sorted order -------------------
 # All tokens that a text begins with begin each other, so they are a chain: the longest of them is found by
 # bisection, and each token knows the next shorter one that it begins with. A step takes no longer than the
-# longest token, and a vocabulary takes two numbers a token, where a tree of letters takes hundreds of bytes.
+# longest token, and a vocabulary takes two numbers a token, where a tree of letters takes hundreds of
+# bytes.
+
 LONGEST = 1024  # characters of a token that is looked for in a text; real ones have up to some 256
 
 
@@ -56,6 +57,8 @@ class Prefixes:
             yield self._tokens[i]
             i = self._shorter[i]
 
+
+# --- the vocabulary --------------------------------------------------------------------------
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # as GGUF numbers them
 SPECIAL = ("bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "fim_pad", "fim_rep", "fim_sep")
@@ -166,7 +169,8 @@ def _for_each(metadata: Mapping[str, Any], key: str, length: int, default: Any) 
     return [type(default)(value) for value in values]
 
 
-# Tokens that end a text, by their names, and special tokens that stand in a text.
+# --- tokens that end a text, and special tokens that stand in a text -------------------------
+
 # Names of tokens that end a turn or a text: files do not say which these are.
 ENDS = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",

@@ -38,8 +38,9 @@ from ...tasks.rows import slices
 from ..values import CANDIDATES, OTHERS
 from .facts import FLOATS, Survey, Surveyed, Values
 
+# --- a task: sampled rows of a tensor encoded in each type, for its error --------------------
 
-# A task of a survey: encode sampled rows of a tensor in each type, and estimate the tensor's error.
+
 class Drawn(NamedTuple):
     """A sample of a tensor's rows, and the probability with which each was drawn."""
 
@@ -98,7 +99,8 @@ def _errors(task: Trial, some: Drawn, weights: NDArray[np.float32] | None) -> di
     return losses
 
 
-# A task of a survey: read all values of a part of a tensor, for their facts and the energy of each row.
+# --- a task: all values of a part of a tensor, for their facts and energies of rows ----------
+
 SLAB = 1 << 20  # elements decoded at a time
 
 Doubles = NDArray[np.float64]
@@ -187,6 +189,8 @@ def _elements(x: QuantArray | ScaledArray, first: int, count: int) -> NDArray[np
     release(part.blocks)
     return values
 
+
+# --- the survey ------------------------------------------------------------------------------
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Key = tuple[int, str]
