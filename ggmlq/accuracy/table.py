@@ -1,4 +1,4 @@
-"""``gq.error_table``: a table of numbers written in few bits, what is read back, and the error of each."""
+"""``gq.error_table``: numbers written in few bits, what is read back, the error of each, and a chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a GGUF file's tokenizer as Hugging Face keeps it: the way back of vocabulary.py and special.py.
+"""Writes a GGUF file's tokenizer as Hugging Face keeps it: the way back of vocabulary.py.
 
     "gpt2"    tokenizer.json: byte-level BPE with the file's merges, and the steps of its rule
     "llama"   tokenizer.model, which vocabulary.py reads; and for transformers tokenizer.json, with the merges

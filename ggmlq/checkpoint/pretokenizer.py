@@ -1,8 +1,8 @@
 """The name of the rule by which a byte-level BPE tokenizer cuts a text into words: ``tokenizer.ggml.pre``.
 
 llama.cpp knows these rules by name. To find the name, its converter tokenizes one text that is hard to cut
-and hashes the numbers, which recognises a vocabulary. This module does the same (encode.py), with the
-converter's own hashes. For a vocabulary without a hash, a fine-tuned or a small one, the rule in
+and hashes the numbers, which recognises a vocabulary. This module does the same, with the converter's
+own hashes. For a vocabulary without a hash, a fine-tuned or a small one, the rule in
 tokenizer.json gives the name, since the name stands for that rule. If neither helps, that is an error.
 """
 

@@ -1,4 +1,4 @@
-"""Makes the plan of a conversion: the type of each tensor and its reason, before a byte is written."""
+"""The plan of a conversion, made and checked before a byte is written: each tensor's type and its reason."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     size        bytes of the whole file, header and padding included
 
 A recipe minimizes the sum over the tensors of importance * (value - new value)^2, each times a factor from
-objective.py; without an importance matrix all columns count alike. measure.py measures, knapsack.py chooses.
+measure.py; without an importance matrix all columns count alike. measure.py measures, knapsack.py chooses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decisions of llama.cpp's quantizer about a tensor when it uses one type (``--pure``).
+"""The types that llama.cpp's quantizer gives to tensors: with one type (``--pure``), and in its mixes.
 
 These are its choices, not properties of the formats, so they stand together here. A test asks
 libllama about every one of them.

@@ -1,4 +1,4 @@
-"""The plan of a conversion as data: a step for each tensor, and the new metadata."""
+"""The plan of a conversion as data, a step for each tensor and the new metadata; and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Climbs the ladder of `ggmlq ladder`: judges each rung in float64, then times it beside the roofs."""
+"""The climb of `ggmlq ladder`: each rung judged in float64, timed beside the roofs, and told in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiplies one layer of `ggmlq demo`: judges the product in float64, and times it, NumPy and llama.cpp."""
+"""The layers of `ggmlq demo`, judged in float64 and timed beside NumPy and llama.cpp."""
 
 from __future__ import annotations
 

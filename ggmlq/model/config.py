@@ -1,4 +1,4 @@
-"""``Config``: the sizes and settings of a model, from the metadata of its file."""
+"""``Config``: the sizes and settings of a model, from the metadata of its file; each within its range."""
 
 from __future__ import annotations
 

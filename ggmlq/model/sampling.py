@@ -1,4 +1,4 @@
-"""Choice of the next token from logits: the largest one, or a random one among the best."""
+"""Choice of the next token from logits, the largest or one drawn among the best, and the end of a text."""
 
 from __future__ import annotations
 

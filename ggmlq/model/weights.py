@@ -1,4 +1,4 @@
-"""``Weights``: a model's tensors by their names, each looked up once; frame.py has checked them."""
+"""A model's tensors by their names: held against those that it needs, and each looked up once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Charts as data, for pages, pictures and terminals: a histogram (``Bars``), or lines (``Lines``).
 
-svg.py, terminal.py and picture.py draw the same data.
+svg.py draws the same data for pages and files, and ``text`` a histogram for a terminal.
 """
 
 from __future__ import annotations

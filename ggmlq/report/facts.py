@@ -1,4 +1,4 @@
-"""The data classes of `ggmlq report`: facts about a tensor, about a part of a model, about the whole."""
+"""The data classes of `ggmlq report`: facts about a tensor, a part of a model, the whole; the findings."""
 
 from __future__ import annotations
 

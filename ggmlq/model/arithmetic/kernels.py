@@ -1,4 +1,4 @@
-"""``Kernels``: products and attention by the library's kernels, everything else in float32."""
+"""``Kernels``: products and attention by the library's kernels, everything else in float32, rope too."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Jinja2 keeps templates from Python's inner parts, but not from loops without an end or texts of gigabytes.
 Here only parts of the language, filters, tests and methods that are listed can be used, each with the work
-that it takes (costs.py). Statements are counted where their bodies begin; comparisons, loops and slices by
+that it takes. Statements are counted where their bodies begin; comparisons, loops and slices by
 calls that are put around their operands; operators, filters, tests, methods and macros where they are called.
 """
 

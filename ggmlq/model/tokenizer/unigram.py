@@ -1,4 +1,4 @@
-"""Unigram: the path through a text whose tokens have the highest sum of scores (Viterbi's algorithm).
+"""SentencePiece's tokens: neighbours joined by score; or unigram, the path with the highest sum of scores.
 
 The text is normalized first, by a table in the file: ``precompiled_charsmap`` is a double array over bytes,
 whose leaves are places in a list of replacements. An entry of it has 32 bits:
