@@ -60,29 +60,41 @@ def packed(file: GGUFFile) -> Iterator[Place]:
 
 def _packed(file: GGUFFile, family: Family, name: str) -> Iterator[Place]:
     q = file[name]
-    stem, _, kind = name.rpartition(".")
     array: Any = q
     if family.norm_shift and name.endswith("norm.weight"):
         array = np.asarray(q) - np.float32(1)
+    way = "pass names, a mapping of this file's names to those of the model"
+    for new, expert, inner in _names(file, family, name, q.shape, way):
+        heads = _heads(file, family, inner)
+        if expert is not None:
+            yield name, new, q[expert]
+        else:
+            yield name, new, array if heads is None else _separated(file, name, array, heads)
+
+
+def _names(
+    file: GGUFFile, family: Family, name: str, shape: tuple[int, ...], way: str
+) -> Iterator[tuple[str, int | None, str]]:
+    """A tensor's names in the checkpoint, each with its expert (None: no stack) and its name in a layer."""
+    stem, _, kind = name.rpartition(".")
     outer = {new: old for old, new in OUTER.items()}.get(stem)
     if outer:
-        yield name, f"{outer}.{kind}", array
+        yield f"{outer}.{kind}", None, ""
         return
     block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
     layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
     experts = {new: old for old, new in family.experts.items()}.get(inner)
-    if experts and q.ndim == 3:
-        for e in range(len(q)):
-            yield name, f"{layer}{experts.format(e=e)}.{kind}", q[e]
+    if experts and len(shape) == 3:
+        for expert in range(shape[0]):
+            yield f"{layer}{experts.format(e=expert)}.{kind}", expert, inner
         return
     old = {new: old for old, new in family.layer.items()}.get(inner)
     if not block or old is None:
         raise ConvertError(
             f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
-            "Hugging Face; pass names, a mapping of this file's names to those of the model"
+            f"Hugging Face; {way}"
         )
-    heads = _heads(file, family, inner)
-    yield name, f"{layer}{old}.{kind}", array if heads is None else _separated(file, name, array, heads)
+    yield f"{layer}{old}.{kind}", None, inner
 
 
 def _heads(file: GGUFFile, family: Family, inner: str) -> Any:
@@ -221,35 +233,22 @@ def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, V
     weights = values.array_values(file[name])
     if family.norm_shift and name.endswith("norm.weight"):
         weights = values.shifted(weights, -1.0)
-    stem, _, kind = name.rpartition(".")
-    outer = {new: old for old, new in OUTER.items()}.get(stem)
-    if outer:
-        yield f"{outer}.{kind}", weights
-        return
-    block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
-    layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
-    experts = {new: old for old, new in family.experts.items()}.get(inner)
-    if experts and len(weights.shape) == 3:
-        for expert in range(weights.shape[0]):
-            yield f"{layer}{experts.format(e=expert)}.{kind}", values.matrix_of(weights, expert)
-        return
-    old = {new: old for old, new in family.layer.items()}.get(inner)
-    if not block or old is None:
-        raise ConvertError(
-            f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
-            "Hugging Face; `ggmlq dequantize` keeps the names of GGUF"
-        )
-    yield f"{layer}{old}.{kind}", _ordered(file, family, inner, weights)
+    way = "`ggmlq dequantize` keeps the names of GGUF"
+    for new, expert, inner in _names(file, family, name, weights.shape, way):
+        if expert is not None:
+            yield new, values.matrix_of(weights, expert)
+        else:
+            yield new, _ordered(file, family, inner, weights)
 
 
 def _ordered(file: GGUFFile, family: Family, inner: str, weights: Values) -> Values:
     if not family.permuted or inner not in ("attn_q", "attn_k"):
         return weights
-    keys = [f"{family.arch}.attention.head_count", f"{family.arch}.attention.head_count_kv"]
-    heads = file.metadata.get(keys[inner == "attn_k"], file.metadata.get(keys[0]))
+    heads = _heads(file, family, inner)
     if type(heads) is not int or heads < 1 or weights.shape[0] % (2 * heads):
+        key = f"{family.arch}.attention.head_count" + "_kv" * (inner == "attn_k")
         raise ConvertError(
-            f"{file.path}: {keys[inner == 'attn_k']} is {heads!r}, and {inner} has {weights.shape[0]} rows; "
+            f"{file.path}: {key} is {heads!r}, and {inner} has {weights.shape[0]} rows; "
             "rows are heads of pairs; the metadata is of another model"
         )
     return values.separated(weights, heads)

@@ -2,7 +2,7 @@
 
 blocks.py     what stands on a page: sections, tables, coloured grids; figures by layer
 charts.py     what is drawn: bars, lines; a histogram in block characters
-render.py     a page as one HTML text, through Jinja2 (extra ``report``), and written whole; a chart as a file,
+render.py     a page as one HTML text, through Jinja2 (extra ``report``), and written whole; a chart as file,
               SVG as on a page or PNG through matplotlib (extra ``plot``)
 page.html     its template; page.css its styles, page.js what sorts its tables
 svg.py        a chart as SVG, with chart.css; it needs nothing that is not in Python

@@ -12,7 +12,7 @@ from served import check
 import ggmlq as gq
 from ggmlq import remote
 from ggmlq.base import notices
-from ggmlq.remote import opening
+from ggmlq.remote import held, opening
 from ggmlq.store.private import Folder
 from ggmlq.tasks.rows import rows_of
 

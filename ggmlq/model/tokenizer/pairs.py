@@ -263,7 +263,7 @@ class Pairs:
         if whole is not None and (self.rule.whole_words or (self.rule.lines and not letters.strip("\n"))):
             return [whole]
         numbers: list[int] = []
-        for part in joined(list(letters), self._ranks):
+        for part in joined(list(letters), lambda left, right: self._ranks.get((left, right))):
             numbers += [self._v.numbers[part]] if part in self._v.numbers else self._bytes(part)
         return numbers
 
@@ -273,22 +273,22 @@ class Pairs:
         return [self._v.numbers[name] for name in names if name in self._v.numbers and name.isascii()]
 
 
-def joined(parts: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Neighbours joined: the pair of the lowest rank first, of two equal ones the left."""
+def joined(parts: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
+    """Neighbours joined: the pair of the lowest rank first, of equal ones the left; None joins none."""
     after = [*range(1, len(parts)), -1]
     before = list(range(-1, len(parts) - 1))
-    queue: list[tuple[int, int, int, str]] = []
+    queue: list[tuple[float, int, int, str]] = []
 
     def offer(left: int, right: int) -> None:
-        if left >= 0 and right >= 0 and (rank := ranks.get((parts[left], parts[right]))) is not None:
-            heapq.heappush(queue, (rank, left, right, parts[left] + parts[right]))
+        if left >= 0 and right >= 0 and (order := rank(parts[left], parts[right])) is not None:
+            heapq.heappush(queue, (order, left, right, parts[left] + parts[right]))
 
     for right in range(1, len(parts)):
         offer(right - 1, right)
     while queue:
         _, left, right, text = heapq.heappop(queue)
         if not parts[left] or not parts[right] or parts[left] + parts[right] != text:
-            continue
+            continue  # one of both was joined to another meanwhile
         parts[left], parts[right] = text, ""
         after[left] = after[right]
         if after[right] >= 0:

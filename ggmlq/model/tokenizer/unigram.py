@@ -9,7 +9,6 @@ whose leaves are places in a list of replacements. An entry of it has 32 bits:
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Mapping
 from numbers import Integral
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import GGUFError
+from .pairs import joined
 from .vocabulary import NORMAL, UNUSED, USER_DEFINED, Prefixes, Vocabulary, flag, listed
 
 # --- SentencePiece: neighbours joined by the score of the token that both make ---------------
@@ -27,32 +27,13 @@ SPACE = "▁"  # stands for a space in tokens
 
 def pieces_of(v: Vocabulary, text: str) -> list[int]:
     """The tokens of a text: the pair of the best score is joined, then the next, while there is one."""
-    parts = list(text.replace(" ", SPACE))
-    after = [*range(1, len(parts)), -1]
-    before = list(range(-1, len(parts) - 1))
-    queue: list[tuple[float, int, int, int]] = []
 
-    def offer(left: int, right: int) -> None:
-        if left < 0 or right < 0:
-            return
-        joined = parts[left] + parts[right]
-        if (number := v.numbers.get(joined)) is not None:
-            heapq.heappush(queue, (-v.scores[number], left, right, len(joined)))
+    def rank(left: str, right: str) -> float | None:
+        number = v.numbers.get(left + right)
+        return None if number is None else -v.scores[number]
 
-    for right in range(1, len(parts)):
-        offer(right - 1, right)
-    while queue:
-        _, left, right, length = heapq.heappop(queue)
-        if not parts[left] or not parts[right] or len(parts[left]) + len(parts[right]) != length:
-            continue  # one of both was joined to another meanwhile
-        parts[left] += parts[right]
-        parts[right] = ""
-        after[left] = after[right]
-        if after[right] >= 0:
-            before[after[right]] = left
-        offer(before[left], left)
-        offer(left, after[left])
-    return [number for part in parts if part for number in _numbers(v, part)]
+    parts = joined(list(text.replace(" ", SPACE)), rank)
+    return [number for part in parts for number in _numbers(v, part)]
 
 
 def _numbers(v: Vocabulary, part: str) -> list[int]:
