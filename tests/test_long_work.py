@@ -11,7 +11,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.base import progress
-from ggmlq.report.blocks import statistics
+from ggmlq.gguf.statistics import statistics
 
 
 class Terminal(io.StringIO):

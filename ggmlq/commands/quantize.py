@@ -188,7 +188,7 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target
 def _importance(args: argparse.Namespace) -> Mapping[str, Any] | None:
     """The importance matrix, of all tensors or of those that are meant."""
     from .. import gguf
-    from ..convert.weights import only
+    from ..convert.plan import only
 
     if args.include_weights and args.exclude_weights:
         raise ConvertError(

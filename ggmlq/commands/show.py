@@ -59,7 +59,7 @@ def _rows(text: str) -> slice:
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq show``; the result is the exit status."""
     from ..gguf.metadata import missing
-    from ..report.blocks import statistics
+    from ..gguf.statistics import statistics
     from ..safetensors import either as files
     from . import _safetensors
 

@@ -4,9 +4,8 @@ rules.py      which tensors llama.cpp quantizes, and to what where rows do not f
               the table in ggmlq/base/mixes.py
 typefile.py   exceptions that a user states: names by pattern and a type for each, in files too
 model.py      the model to convert: a file, or one without some of its layers
-weights.py    the importance matrix as each tensor needs it
 step.py       the plan of a conversion as data, and the report of a finished one, tensor by tensor
-plan.py       the plan made and checked, before a byte is written, and notes for the user
+plan.py       the plan made and checked, before a byte is written; importance by tensor; notes
 measure.py    errors of types on sampled rows, and their weights in a recipe's sum
 recipe.py     types with the least error within a size; knapsack.py chooses
 stream.py     a tensor converted a few rows at a time, its error measured on the way

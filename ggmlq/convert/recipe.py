@@ -4,7 +4,7 @@
     size        bytes of the whole file, header and padding included
 
 A recipe minimizes the sum over the tensors of importance * (value - new value)^2, each times a factor from
-measure.py; without an importance matrix all columns count alike. measure.py measures, knapsack.py chooses.
+measure.py, which also measures; without an importance matrix all columns count alike. knapsack.py chooses.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..formats import FORMATS, Format
 from ..gguf import Streamed, read_imatrix
 from ..gguf.header import DEFAULT_ALIGNMENT, aligned
 from ..gguf.writer import file_bytes
-from . import rules, typefile, weights
+from . import rules, typefile
 from .knapsack import Solution, solve
 from .measure import ELEMENTS, OBJECTIVES, Measured, TensorTrial, factors, measure
 from .model import Model
-from .plan import FLOATS, Importance, Source, check_target, opened, plan_quantize, read
+from .plan import FLOATS, Importance, Source, check_target, opened, plan_quantize, read, tensor_weights
 from .step import Plan, Step, nbytes_in
 from .typefile import Keep
 
@@ -141,9 +141,7 @@ def recipe(
     first = plan_quantize(model, "f16", **settings)
     settings["objective"] = objective
     open_ = [step for step in first.steps if not (step.left or step.why)]
-    rows = {
-        step.name: weights.tensor_weights(matrix, step.name, step.shape) if matrix else None for step in open_
-    }
+    rows = {step.name: tensor_weights(matrix, step.name, step.shape) if matrix else None for step in open_}
     trials = [
         TensorTrial(step.name, _fitting(step, formats, rows[step.name]), rows[step.name]) for step in open_
     ]

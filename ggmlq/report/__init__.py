@@ -3,7 +3,7 @@
 examine.py    the walk over all tensors
 facts.py      what is known of a tensor, of parts, of the whole, and what of it somebody should know
 values.py     how values are spread, dead and outlying rows and columns; errors, measured or estimated
-blocks.py     damaged blocks, scales, codes; statistics of a tensor
+blocks.py     damaged blocks, scales, codes
 page.py       the facts as a page, with charts and grids
 survey/       gq.survey: values of many models, and the error of each type on them
 """

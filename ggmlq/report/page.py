@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..base.text import size
 from ..formats import FORMATS, BlockFormat
 from ..gguf import Array
+from ..gguf.statistics import code_range
 from ..pages import (
     Bars,
     Cell,
@@ -33,7 +34,7 @@ from ..pages import (
     power,
 )
 from ..pages.blocks import Block
-from .blocks import CODES, code_range
+from .blocks import CODES
 from .facts import Model, Tensor
 from .values import BINS, EDGES, REACH
 

@@ -21,7 +21,7 @@ from ...arrays.array import QuantArray
 from ...arrays.scaled import ScaledArray
 from ...base.progress import Progress
 from ...base.text import short
-from ...convert import weights
+from ...convert import plan
 from ...convert.measure import ELEMENTS, Sample, choose, error_of
 from ...convert.plan import Importance
 from ...convert.rules import why_left
@@ -375,7 +375,7 @@ class _Survey:
     def _weights(self, one: Surveyed) -> Any:
         if self._imatrix is None:
             return None
-        return weights.tensor_weights(self._imatrix, one.name, one.shape)
+        return plan.tensor_weights(self._imatrix, one.name, one.shape)
 
 
 def _chosen(model: Any, filter: Filter) -> list[str]:
