@@ -15,43 +15,6 @@ from ..base.text import short
 from ..errors import DTypeError, NonFiniteError, ShapeError
 from .tokenizer import Tokenizer
 
-# --- tokens and texts after which a sequence ends --------------------------------------------
-
-Stops = Collection[int] | Collection[str] | str
-
-
-class Stop:
-    """The end of sequences, which are told apart by their numbers.
-
-    ``tokenizer``: asked for when there is a text to look for. Texts are looked for among bytes, in which
-    control tokens have their names.
-    """
-
-    def __init__(self, stop: Stops, tokenizer: Callable[[], Tokenizer]) -> None:
-        items: list[Any] = (
-            [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [None]
-        )
-        if not all(isinstance(item, Integral) or (isinstance(item, str) and item) for item in items):
-            raise DTypeError(
-                f"generate: stop={short(stop)}; it is a text, or a collection of texts or of tokens, and no "
-                'text is empty; pass stop=m.tokenizer.ends or stop="User:"'
-            )
-        self._tokens = frozenset(int(item) for item in items if not isinstance(item, str))
-        self._texts = [item.encode() for item in items if isinstance(item, str)]
-        self._piece = tokenizer().piece if self._texts else None
-        self._longest = max(map(len, self._texts), default=0)
-        self._said: dict[int, bytes] = {}  # by sequence: as much as a text may begin in
-
-    def __call__(self, sequence: int, token: int) -> bool:
-        """True for the token with which a sequence ends; each token of it comes here once, in order."""
-        if self._piece is not None:
-            said = self._said.get(sequence, b"") + self._piece(token, True)
-            self._said[sequence] = said[len(said) - min(len(said), self._longest - 1) :]
-            if any(text in said for text in self._texts):
-                return True
-        return token in self._tokens
-
-
 # --- numbers that are not finite -------------------------------------------------------------
 # With NaN a model would say one token for ever.
 
@@ -122,3 +85,40 @@ class Sampling:
         count = int(np.searchsorted(sums, self.top_p)) + 1 if self.top_p < 1 else len(order)
         count = min(count, len(order))
         return int(order[min(np.searchsorted(sums, rng.random() * sums[count - 1], side="right"), count - 1)])
+
+
+# --- tokens and texts after which a sequence ends --------------------------------------------
+
+Stops = Collection[int] | Collection[str] | str
+
+
+class Stop:
+    """The end of sequences, which are told apart by their numbers.
+
+    ``tokenizer``: asked for when there is a text to look for. Texts are looked for among bytes, in which
+    control tokens have their names.
+    """
+
+    def __init__(self, stop: Stops, tokenizer: Callable[[], Tokenizer]) -> None:
+        items: list[Any] = (
+            [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [None]
+        )
+        if not all(isinstance(item, Integral) or (isinstance(item, str) and item) for item in items):
+            raise DTypeError(
+                f"generate: stop={short(stop)}; it is a text, or a collection of texts or of tokens, and no "
+                'text is empty; pass stop=m.tokenizer.ends or stop="User:"'
+            )
+        self._tokens = frozenset(int(item) for item in items if not isinstance(item, str))
+        self._texts = [item.encode() for item in items if isinstance(item, str)]
+        self._piece = tokenizer().piece if self._texts else None
+        self._longest = max(map(len, self._texts), default=0)
+        self._said: dict[int, bytes] = {}  # by sequence: as much as a text may begin in
+
+    def __call__(self, sequence: int, token: int) -> bool:
+        """True for the token with which a sequence ends; each token of it comes here once, in order."""
+        if self._piece is not None:
+            said = self._said.get(sequence, b"") + self._piece(token, True)
+            self._said[sequence] = said[len(said) - min(len(said), self._longest - 1) :]
+            if any(text in said for text in self._texts):
+                return True
+        return token in self._tokens

@@ -19,8 +19,6 @@ from ..config import Rope
 
 # --- attention in steps: scores, weights and results, by llama.cpp's names of their nodes ----
 
-# --- the arithmetic --------------------------------------------------------------------------
-
 Array = Any  # an array of the arithmetic's type
 Tell = Callable[[str, Array], None]
 
@@ -160,6 +158,9 @@ def turned(x: NDArray[Any], rope: Rope, cos: NDArray[Any], sin: NDArray[Any]) ->
     y[..., first] = a * cos - b * sin
     y[..., second] = a * sin + b * cos
     return y
+
+
+# --- the arithmetic --------------------------------------------------------------------------
 
 
 class Seen(NamedTuple):
