@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import ggmlq as gq
 
 def sabotage(folder: str, times: int, name: str = "") -> None:
     """From now on this process dies in the middle of writing a tensor, so many times in all processes."""
-    from ggmlq.convert import run
     from ggmlq.gguf.writer import Place
+
+    run = import_module("ggmlq.convert.run")  # gq.convert.run is a function
 
     write, fill = Place.write, run.fill
     busy = []
