@@ -29,7 +29,7 @@ from ggmlq.base.writing import write_whole
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.upload import Link
 from ggmlq.gguf import load
-from ggmlq.gguf.extents import Files
+from ggmlq.gguf.source import Files
 from ggmlq.testing.machine import commit, machine
 
 THREADS = (1, 4, 8, 12, 16)

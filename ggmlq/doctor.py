@@ -153,7 +153,7 @@ def _kernels(capability: str) -> dict[str, Any]:
 
 def _gpu_packs() -> list[dict[str, Any]]:
     served = importlib.import_module("ggmlq.cuda.machine.served")
-    packs = importlib.import_module("ggmlq.store.packs")
+    packs = importlib.import_module("ggmlq.store.store")
     machines = sorted(path.name for path in served.STORE.prebuilt.iterdir() if path.is_dir())
     return [packs.examine(served.STORE.prebuilt, machine) for machine in machines]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ import ggmlq as gq
 
 def sabotage(folder: str, times: int, name: str = "") -> None:
     """From now on this process dies in the middle of writing a tensor, so many times in all processes."""
-    from ggmlq.convert import tasks
-    from ggmlq.gguf.prepared import Place
+    from ggmlq.gguf.writer import Place
 
-    write, fill = Place.write, tasks.fill
+    run = import_module("ggmlq.convert.run")  # gq.convert.run is a function
+
+    write, fill = Place.write, run.fill
     busy = []
 
     def half(self, at, chunks):
@@ -37,7 +39,7 @@ def sabotage(folder: str, times: int, name: str = "") -> None:
 
     Place.write = half
     noted.__module__, noted.__qualname__ = fill.__module__, fill.__qualname__
-    tasks.fill = noted
+    run.fill = noted
 
 
 def model(path: Path, rng: np.random.Generator, byteorder: str = "little") -> dict[str, np.ndarray]:

@@ -12,8 +12,8 @@ import vocabularies
 
 import ggmlq as gq
 from ggmlq import cli
-from ggmlq.checkpoint import backtokens, card, general, pretokenizer, sentencepiece, to_gguf, to_safetensors
-from ggmlq.model.tokenizer import rules
+from ggmlq.checkpoint import backtokens, general, pretokenizer, sentencepiece, to_gguf, to_safetensors
+from ggmlq.model.tokenizer import pairs
 
 
 @pytest.fixture
@@ -128,9 +128,9 @@ def test_a_model_card_larger_than_any(folder, tags, says):
     (source / "README.md").write_text(f"---\ntags:{' ' * (tags[0] != '-') or chr(10)}{tags}\n---\n")
     if says:
         with pytest.raises(gq.GGMLQError, match=says):
-            card.read(source)
+            general.read_card(source)
     else:  # nested deeper than texts: left out
-        assert card.read(source) == {}
+        assert general.read_card(source) == {}
 
 
 def test_tensors_that_are_not_known(folder):
@@ -183,7 +183,7 @@ def test_the_converters_text_in_tokens():
     tokenizer = checkpoints.bpe("qwen2")["tokenizer.json"]
     vocab = tokenizer["model"]["vocab"]
     text = {number: token for token, number in vocab.items()}
-    found = pretokenizer.encode.encode(tokenizer, " the there 33 3e")
+    found = pretokenizer.encode(tokenizer, " the there 33 3e")
     assert [text[number] for number in found] == [
         "\u0120the",
         "\u0120the",
@@ -335,9 +335,9 @@ def test_what_the_files_of_a_tokenizer_cannot_say(folder, tmp_path):
 def test_rules_with_several_names_are_the_same_rule():
     for rule, names in pretokenizer.LIKE.items():
         for name in names.split():
-            assert rules.RULES[name].steps == rules.RULES[rule].steps
-            assert rules.RULES[name].begins == (name in pretokenizer.BEGINNING)
-            assert rules.RULES[name].whole_words == (name in pretokenizer.WHOLE)
+            assert pairs.RULES[name].steps == pairs.RULES[rule].steps
+            assert pairs.RULES[name].begins == (name in pretokenizer.BEGINNING)
+            assert pairs.RULES[name].whole_words == (name in pretokenizer.WHOLE)
 
 
 @pytest.mark.parametrize("case", ["llama", "mixtral", "gemma2"])
@@ -453,8 +453,8 @@ def test_a_slip_on_the_way_to_a_mix_names_the_way(folder, tmp_path, capsys, monk
 
 
 def test_a_mix_that_needs_importance_names_the_two_steps():
-    from ggmlq.checkpoint.mixed import Planned, planned
-    from ggmlq.gguf.tensors import TensorInfo
+    from ggmlq.checkpoint.togguf import Planned, planned
+    from ggmlq.gguf.header import TensorInfo
 
     metadata = {"general.architecture": "llama", "llama.block_count": 1}
     info = TensorInfo("blk.0.ffn_up.weight", gq.formats.bf16, (256, 256), 0, 0, 0)

@@ -20,7 +20,7 @@ from ggmlq.check.cases import KINDS
 from ggmlq.cli import command_line, main
 from ggmlq.commands import completion, info, survey
 from ggmlq.commands._parser import GROUPS
-from ggmlq.convert.sample import ELEMENTS
+from ggmlq.convert.measure import ELEMENTS
 
 
 def run(capsys, *args):

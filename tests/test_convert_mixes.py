@@ -72,7 +72,7 @@ SAID = re.compile(r"\] +(\S+) +- \[.*type = +(\w+), .*? MiB(?: -> .*\((\w+)\))?"
 def test_every_tensor_gets_libllamas_type(llama, tmp_path, monkeypatch, case, weighted):
     """Types alone are compared, so that nothing is encoded; the bytes of each have their own test."""
     for check in ("check_target", "check_weighted"):  # of all types, with or without a matrix
-        monkeypatch.setattr(f"ggmlq.convert.checks.{check}", lambda *args: None)
+        monkeypatch.setattr(f"ggmlq.convert.plan.{check}", lambda *args: None)
     matrix = model(tmp_path / "in.gguf", **CASES[case])
     imatrix = matrix if weighted else None
     keep = [("blk.1.attn_v", "q8_0"), ("ffn_down.*weight", "q5_0")] if case == "many layers" else []

@@ -17,8 +17,8 @@ from ggmlq.cuda.epilogue import gates
 from ggmlq.cuda.quantize import heads
 from ggmlq.errors import ShapeError
 from ggmlq.model.arithmetic import Exact
+from ggmlq.model.arithmetic.kernels import turned, turns
 from ggmlq.model.config import Rope
-from ggmlq.model.rope import turned, turns
 from ggmlq.ops.rotation import hadamard
 
 ULP = 2.0**-24  # half a unit in the last place of float32

@@ -13,7 +13,7 @@ from scripts import ROOT, load
 
 import ggmlq as gq
 from ggmlq import cli
-from ggmlq.demo import chart, layers, measure, table
+from ggmlq.demo import measure, table
 from ggmlq.dispatch.listing import Taken
 from ggmlq.errors import MissingDependencyError
 
@@ -47,14 +47,14 @@ def test_right_products_are_called_right(tmp_path, capsys, shape):
     said = capsys.readouterr().out
     assert status == 0, said
     assert said.endswith("all products are right\n")
-    assert said.count("  right  ") == len(layers.FORMATS)
+    assert said.count("  right  ") == len(measure.FORMATS)
 
 
 def test_long_rows_are_called_right():
     """Roundings of sums in float32 grow with their length."""
     rng = np.random.default_rng(1)
     w, x = (rng.standard_normal((n, 1 << 18), np.float32) for n in (8, 1))
-    layer = layers.Layer("q4_0", gq.quantize(w, "q4_0"), w)
+    layer = measure.Layer("q4_0", gq.quantize(w, "q4_0"), w)
     assert measure.measured(layer, x, "cpu", None, str).judgement.right
 
 
@@ -83,8 +83,8 @@ def test_a_wrong_product_is_called_wrong(tmp_path, capsys, monkeypatch, tokens):
     monkeypatch.setattr(measure, "judged", judged)
     assert run(tmp_path, "--tokens", tokens, "--rows", "8", "--columns", "256") == 1
     said = capsys.readouterr().out
-    assert said.count("WRONG  ") == len(layers.FORMATS)
-    assert f"WRONG PRODUCTS: {', '.join(layers.FORMATS)}" in said
+    assert said.count("WRONG  ") == len(measure.FORMATS)
+    assert f"WRONG PRODUCTS: {', '.join(measure.FORMATS)}" in said
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path, capsys, monkeypatch
     def full(*args):
         raise gq.GGUFError("save('x'): the disk is full; name another")
 
-    monkeypatch.setattr(layers.gguf, "save", full)
+    monkeypatch.setattr(measure.gguf, "save", full)
     assert run(tmp_path, "--rows", "1", "--columns", "256") == 2
     assert capsys.readouterr().err == "ggmlq demo: save('x'): the disk is full; name another\n"
 
@@ -214,7 +214,7 @@ def test_a_model_of_ones_own(model, capsys):
 
 
 def test_rows_of_a_large_tensor_are_cut(model, monkeypatch, capsys):
-    monkeypatch.setattr(layers, "MOST", 5 * 256)
+    monkeypatch.setattr(measure, "MOST", 5 * 256)
     assert cli.main(["demo", str(model), "--tensor", "blk.0.attn_q.weight", "--tokens", "2"]) == 0
     assert "the first 5 of 8 rows of blk.0.attn_q.weight" in capsys.readouterr().out
     assert cli.main(["demo", str(model), "--tokens", "9"]) == 2
@@ -281,7 +281,9 @@ def rows():
     for name, (ours, theirs) in rates.items():
         q = gq.quantize(w, name)
         judgement, kernel = measure.judged(w @ q.T, w, q), Taken(None, "cpu:panels", "usual")
-        made.append(measure.Row(layers.Layer(name, q, w), 2, kernel, 1e-3, judgement, 1.0, ours, 0.1, theirs))
+        made.append(
+            measure.Row(measure.Layer(name, q, w), 2, kernel, 1e-3, judgement, 1.0, ours, 0.1, theirs)
+        )
     return made
 
 
@@ -292,12 +294,12 @@ def test_bars_fit_the_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = table.text(found).splitlines()
     bars = [line for line in lines if "█" in line or "▏" in line]
-    plain = max(len(line.partition(chart.MARK)[0].rstrip(" █▏▎▍▌▋▊▉")) for line in lines)
-    assert bool(bars) == (columns > plain + 2 + chart.LEAST)
+    plain = max(len(line.partition(table.MARK)[0].rstrip(" █▏▎▍▌▋▊▉")) for line in lines)
+    assert bool(bars) == (columns > plain + 2 + table.LEAST)
     if bars:
         assert max(map(len, lines)) < columns
         assert lines[2].count("█") > lines[1].count("█")
-        assert lines[2].rstrip()[-1] == chart.MARK  # llama.cpp's is the fastest
+        assert lines[2].rstrip()[-1] == table.MARK  # llama.cpp's is the fastest
 
 
 def test_a_pipe_gets_no_bars(monkeypatch):
@@ -312,9 +314,9 @@ def test_a_pipe_gets_no_bars(monkeypatch):
 
 
 def test_a_bar():
-    assert chart.bar(1, 1, 4) == "████"
-    assert chart.bar(1, 2, 4) == "██"
-    assert chart.bar(0.3, 1, 4) == "█▎"
-    assert chart.bar(0.5, 1, 4, mark=1) == "██ │"
-    assert chart.bar(1, 1, 4, mark=0.25) == "█│██"
-    assert chart.bar(0, 1, 4, mark=0) == "│"
+    assert table.bar(1, 1, 4) == "████"
+    assert table.bar(1, 2, 4) == "██"
+    assert table.bar(0.3, 1, 4) == "█▎"
+    assert table.bar(0.5, 1, 4, mark=1) == "██ │"
+    assert table.bar(1, 1, 4, mark=0.25) == "█│██"
+    assert table.bar(0, 1, 4, mark=0) == "│"

@@ -24,7 +24,7 @@ from ggmlq.base import threads
 from ggmlq.cli import main
 from ggmlq.errors import ConvertError, DTypeError, GGUFError, WorkerError
 from ggmlq.tasks import pools, rows
-from ggmlq.tasks.executor import kill
+from ggmlq.tasks.engine import kill
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -10,7 +10,6 @@ import pytest
 
 from ggmlq import cli
 from ggmlq.demo import exercises
-from ggmlq.demo.exercises import judge
 
 
 def decode(blocks):
@@ -81,7 +80,7 @@ def filled(number, name, hole):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(judge, "TIMED", (1, 16, 64))
+    monkeypatch.setattr(exercises, "TIMED", (1, 16, 64))
 
 
 @pytest.mark.slow

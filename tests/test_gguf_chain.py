@@ -8,7 +8,7 @@ from struct import pack, unpack_from
 import pytest
 
 from ggmlq.errors import GGUFError
-from ggmlq.gguf import chain
+from ggmlq.gguf import node
 from ggmlq.gguf.source import Source
 
 LENGTHS = [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 31, 254, 255, 256, 257, 300, 511, 512]
@@ -17,11 +17,11 @@ LENGTHS = [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 31, 254, 255, 256, 257, 300,
 @pytest.fixture(params=[(1 << 17, 64), (64, 1), (256, 3)], ids=str)
 def sizes(request, monkeypatch):
     """The real window and small ones, so that every kind of border is met often."""
-    monkeypatch.setattr(chain, "SHORT", request.param[1])
-    monkeypatch.setattr(chain, "STRETCH", 16 * request.param[1])
-    monkeypatch.setattr(chain, "WINDOW", request.param[0])
-    monkeypatch.setattr(chain, "BURST", request.param[1])
-    monkeypatch.setattr(chain, "MAX_BURST", 2 * request.param[1])
+    monkeypatch.setattr(node, "SHORT", request.param[1])
+    monkeypatch.setattr(node, "STRETCH", 16 * request.param[1])
+    monkeypatch.setattr(node, "WINDOW", request.param[0])
+    monkeypatch.setattr(node, "BURST", request.param[1])
+    monkeypatch.setattr(node, "MAX_BURST", 2 * request.param[1])
 
 
 def walk(raw, at, count):
@@ -44,15 +44,15 @@ def found(path, raw, at, count, byteorder="little"):
     source.set_byteorder(byteorder)
     starts, end = [], at
     try:
-        for run in chain.runs(source, at, count):
+        for run in node.runs(source, at, count):
             assert len(run.starts)
             starts += run.starts.tolist()
             end = run.end
     except GGUFError:
         with pytest.raises(GGUFError):
-            chain.end(source, at, count)
+            node.end(source, at, count)
         return None
-    assert chain.end(source, at, count) == end
+    assert node.end(source, at, count) == end
     return starts, end
 
 

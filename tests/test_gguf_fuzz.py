@@ -13,7 +13,7 @@ import gguf_oracle
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import chain
+from ggmlq.gguf import node
 
 MUTANTS, LONG = 2_000, 60_000
 GROUPS = 8
@@ -102,7 +102,7 @@ def compare(path, raw):
 def test_mutants(tmp_path, group, monkeypatch, fresh, request):
     rng = random.Random(int(fresh.integers(2**63)))
     if group % 2:  # so that the few strings here are searched and not only walked
-        monkeypatch.setattr(chain, "SHORT", 2)
+        monkeypatch.setattr(node, "SHORT", 2)
     bases, refused = seeds(), 0
     path = tmp_path / "m.gguf"
     count = (LONG if request.config.option.long else MUTANTS) // GROUPS

@@ -16,7 +16,7 @@ import ggmlq as gq
 from ggmlq.errors import DeviceError, DeviceMemoryError
 from ggmlq.formats import FORMATS
 from ggmlq.gguf import file, load
-from ggmlq.gguf.portions import ALIGN, portions
+from ggmlq.gguf.load import ALIGN, portions
 from ggmlq.testing.blocks import random_blocks
 
 SEED = int(np.random.default_rng().integers(1 << 31))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import split
+from ggmlq.gguf import file
 from ggmlq.gguf.check import check
 
 B = gb.Builder()
@@ -26,8 +26,8 @@ def model(tmp_path):
                 B.kv("split.tensors.count", gb.INT32, len(extras)), *extra,
             ]  # fmt: skip
             raw = B.file(keys, [B.info(f"t{i}", [4], gb.F32, 0)], bytes(16))
-            (tmp_path / split.part_name("m", i + 1, len(extras))).write_bytes(raw)
-        return tmp_path / split.part_name("m", 1, len(extras))
+            (tmp_path / file.part_name("m", i + 1, len(extras))).write_bytes(raw)
+        return tmp_path / file.part_name("m", 1, len(extras))
 
     return model
 
@@ -127,8 +127,8 @@ def test_digits_of_other_scripts_count_no_parts(tmp_path):
 def test_few_of_many_missing_parts_are_looked_for(tmp_path, monkeypatch):
     (tmp_path / "m-00001-of-99999.gguf").write_bytes(gb.small())
     named = []
-    real = split.part_name
-    monkeypatch.setattr(split, "part_name", lambda *args: named.append(args) or real(*args))
+    real = file.part_name
+    monkeypatch.setattr(file, "part_name", lambda *args: named.append(args) or real(*args))
     with pytest.raises(gq.GGUFError, match="missing beside it: m-00002-of-99999"):
         gq.open(tmp_path / "m-00001-of-99999.gguf")
     assert len(named) < 20

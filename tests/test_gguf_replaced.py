@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import atomic, file, lock, target
+from ggmlq.gguf import atomic, file, plan
 
 
 def saved(folder, value):
@@ -56,8 +56,8 @@ def test_a_set_that_is_replaced_again_and_again(tmp_path, monkeypatch):
 
 def test_a_part_that_goes_while_the_others_are_opened(tmp_path, monkeypatch):
     paths = saved(tmp_path, 1)
-    real = file.split.check_set
-    monkeypatch.setattr(file.split, "check_set", lambda *args: (real(*args), os.unlink(paths[2])))
+    real = file.check_set
+    monkeypatch.setattr(file, "check_set", lambda *args: (real(*args), os.unlink(paths[2])))
     with pytest.raises(gq.GGUFError, match="missing beside it: m-00003"):
         gq.open(paths[0])
 
@@ -68,7 +68,7 @@ def test_names_of_a_set_change_under_a_lock(tmp_path, monkeypatch):
     held = []
     real = atomic._replace_set
     monkeypatch.setattr(
-        atomic, "_replace_set", lambda *args: held.append((tmp_path / lock.NAME).exists()) or real(*args)
+        atomic, "_replace_set", lambda *args: held.append((tmp_path / atomic.LOCK).exists()) or real(*args)
     )
     saved(tmp_path, 2)
     assert held == [True]
@@ -81,7 +81,7 @@ def test_the_lock_lets_one_in_at_a_time(tmp_path):
 
     def work():
         for _ in range(50):
-            with lock.locked(str(tmp_path)):
+            with atomic.locked(str(tmp_path)):
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -104,8 +104,8 @@ def test_a_folder_without_locks(tmp_path, monkeypatch, function):
     if function == "flock":
         monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refused)
     else:
-        monkeypatch.setattr(lock.os, "open", refused)
-    with lock.locked(str(tmp_path)):
+        monkeypatch.setattr(atomic.os, "open", refused)
+    with atomic.locked(str(tmp_path)):
         pass
 
 
@@ -120,8 +120,8 @@ def test_a_part_that_another_save_puts_aside_is_not_read_only(tmp_path, monkeypa
             os.unlink(path)
         return facts
 
-    monkeypatch.setattr(target.os, "stat", stat)
-    target.check(str(tmp_path / "m-00002-of-00003.gguf"))
+    monkeypatch.setattr(plan.os, "stat", stat)
+    plan.check_target(str(tmp_path / "m-00002-of-00003.gguf"))
     monkeypatch.undo()
     assert values(gq.open(saved(tmp_path, 2)[1])) == {2}
 

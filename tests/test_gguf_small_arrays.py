@@ -8,7 +8,7 @@ import gguf_bytes as gb
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import chain, node
+from ggmlq.gguf import node
 
 B = gb.Builder()
 
@@ -26,9 +26,9 @@ def searches(monkeypatch):
         counted["walks"] += 1
         return real_walk(*args)
 
-    real_window, real_walk = chain._window, chain._walk
-    monkeypatch.setattr(chain, "_window", window)
-    monkeypatch.setattr(chain, "_walk", walk)
+    real_window, real_walk = node._window, node._walk
+    monkeypatch.setattr(node, "_window", window)
+    monkeypatch.setattr(node, "_walk", walk)
     return counted
 
 
@@ -52,10 +52,10 @@ def test_small_arrays_are_not_searched(opened, searches):
 
 
 def test_windows_follow_the_bytes_and_not_the_arrays(opened, searches):
-    arrays = [B.array(gb.STRING, ["x"] * (chain.SHORT + 1))] * 50
+    arrays = [B.array(gb.STRING, ["x"] * (node.SHORT + 1))] * 50
     f = opened(B.kv("nested", gb.ARRAY, B.array(gb.ARRAY, arrays)))
     assert searches["windows"] <= 50
-    assert len(f.metadata["nested"][49]) == chain.SHORT + 1
+    assert len(f.metadata["nested"][49]) == node.SHORT + 1
 
 
 def test_small_nested_arrays_are_passed_without_a_call(opened, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import cli
-from ggmlq.demo import climb, lessons, measure
+from ggmlq.demo import climb, measure
 from ggmlq.testing import floors, roofs
 
 RATES = {"f32": 1e11, "q8": 5e11, "bf16": 2e12}
@@ -89,16 +89,16 @@ def steps_of(*seconds, memory=1e-5, arithmetic=1e-6):
 
 
 def test_where_a_rung_does_not_pay_the_words_say_why():
-    texts = lessons.lessons(steps_of(1e-3, 1e-4, 3e-4, 3e-4))
+    texts = climb.lessons(steps_of(1e-3, 1e-4, 3e-4, 3e-4))
     assert texts[1].endswith("Here it is 10 times as fast as cpu:naive with 1 row.")
     assert "With 1 row it does not pay: it is 3 times slower than cpu:blocked." in texts[2]
     assert "Reading the weights takes 10 µs at least, and the products only 1 µs" in texts[2]
     assert "it is no faster than cpu:dequant" in texts[3]
-    near = lessons.lessons(steps_of(1.2e-5, 2e-5))
+    near = climb.lessons(steps_of(1.2e-5, 2e-5))
     assert near[1].endswith("cpu:naive is near its roof: the memory alone takes 10 µs.")
-    many = lessons.lessons(steps_of(1e-3, 2e-3, memory=1e-6, arithmetic=5e-4))
+    many = climb.lessons(steps_of(1e-3, 2e-3, memory=1e-6, arithmetic=5e-4))
     assert "Its products take 500 µs at least, of 2000" in many[1]
-    assert not any("does not pay" in text for text in lessons.lessons(steps_of(3e-3, 2e-3, 1e-3)))
+    assert not any("does not pay" in text for text in climb.lessons(steps_of(3e-3, 2e-3, 1e-3)))
 
 
 def test_a_wrong_product_is_called_wrong(capsys, monkeypatch):
@@ -167,7 +167,7 @@ def test_pictures(capsys, tmp_path):
 
 
 def test_positions_over_decades():
-    chart = lessons.roofline(steps_of(1e-3, 1e-4), climb.Roofs(1e10, RATES), "title")
+    chart = climb.roofline(steps_of(1e-3, 1e-4), climb.Roofs(1e10, RATES), "title")
     assert chart.decades
     xs = [x for series in chart.shown() for x, _ in series.points]
     assert min(xs) > 0
@@ -215,20 +215,20 @@ def test_weights_that_are_wider_than_what_is_drawn():
 
 def test_figures_have_three_digits():
     (step,) = steps_of(1.23456e-2)
-    assert lessons.line(step, None).split()[:5] == ["cpu:naive", "12.3", "0.0081", "0.081", "GFLOP/s"]
+    assert climb.line(step, None).split()[:5] == ["cpu:naive", "12.3", "0.0081", "0.081", "GFLOP/s"]
     slow = replace(step, seconds=1234.56e-3, operations=4.56789e15, nbytes=5.6789e12)
-    words = lessons.line(slow, replace(step, seconds=2.0)).split()
+    words = climb.line(slow, replace(step, seconds=2.0)).split()
     assert words[:5] == ["cpu:naive", "1230", "4600", "3700", "TFLOP/s"]
     assert words[-1] == "1.62"
 
 
 def test_without_a_gpu_a_sentence_says_why(capsys, monkeypatch):
-    monkeypatch.setattr(lessons, "absent", lambda op, device: "CUDA: CuPy is not installed")
+    monkeypatch.setattr(climb, "absent", lambda op, device: "CUDA: CuPy is not installed")
     assert run("--rows", "1", "--kernel", "naive") == 0
     assert "\nno GPU's ladder here: CUDA: CuPy is not installed\n" in capsys.readouterr().out
-    monkeypatch.setattr(lessons, "absent", lambda op, device: None)
-    monkeypatch.setattr(lessons, "current_card", lambda device: None)
-    assert lessons.other_ladder("cpu") == "no GPU's ladder here: CuPy is not installed, or finds no GPU"
-    monkeypatch.setattr(lessons, "current_card", lambda device: "a card")
-    assert lessons.other_ladder("cpu") == "`--device cuda` climbs the GPU's ladder"
-    assert not lessons.other_ladder("cuda:1")
+    monkeypatch.setattr(climb, "absent", lambda op, device: None)
+    monkeypatch.setattr(climb, "current_card", lambda device: None)
+    assert climb.other_ladder("cpu") == "no GPU's ladder here: CuPy is not installed, or finds no GPU"
+    monkeypatch.setattr(climb, "current_card", lambda device: "a card")
+    assert climb.other_ladder("cpu") == "`--device cuda` climbs the GPU's ladder"
+    assert not climb.other_ladder("cuda:1")

@@ -11,8 +11,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.errors import DTypeError, GGMLQError, GGUFError, ShapeError, UnsupportedError
+from ggmlq.model.arithmetic.kernels import turned, turns
 from ggmlq.model.config import Rope
-from ggmlq.model.rope import turned, turns
 from ggmlq.model.sampling import Sampling
 from ggmlq.reference.nodes import node
 from ggmlq.testing.families import NAMES, Sizes, family_model

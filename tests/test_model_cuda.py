@@ -15,11 +15,10 @@ import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.commands import _talk
 from ggmlq.cuda.machine import device
-from ggmlq.model import caches, fixed, replay
+from ggmlq.model import caches, replay
 from ggmlq.model.arithmetic import Exact, cuda
-from ggmlq.model.arithmetic.kernels import Keys, Seen
+from ggmlq.model.arithmetic.kernels import Keys, Seen, turned
 from ggmlq.model.config import Rope
-from ggmlq.model.rope import turned
 from ggmlq.ops import lengths, rows
 from ggmlq.ops.rotation import hadamard
 from ggmlq.testing.families import NAMES, family_model
@@ -207,7 +206,7 @@ def card(monkeypatch):
     )  # fmt: skip
 
     layers = kernels_of_layers(put)
-    for module in (cuda, caches, fixed):
+    for module in (cuda, caches, replay):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)

@@ -204,7 +204,7 @@ def test_diff_writes_a_page(html, fresh, tmp_path, capsys):
 
 def test_long_tables_are_cut_and_say_so(html, fresh, tmp_path, monkeypatch):
     monkeypatch.setattr(report.page, "MOST_ROWS", 3)
-    monkeypatch.setattr(pages.layers, "MOST_LAYERS", 2)
+    monkeypatch.setattr(pages.blocks, "MOST_LAYERS", 2)
     x = fresh.standard_normal((2, 32), np.float32)
     gq.save(tmp_path / "m.gguf", {f"blk.{i}.w.weight": gq.quantize(x, "q8_0") for i in range(9)})
     text = Tags(html(report.page.page(report.examine(tmp_path / "m.gguf")))).text

@@ -39,14 +39,14 @@ REBUILD = "run python tools/prebuild.py"
 def fresh_code():
     """The code in packs of today's sources; a stale kernel is what tools/prebuild.py --check is for."""
     listed = []
-    for path in sorted(served.STORE.prebuilt.glob(f"*/*{packs.SUFFIX}")):
+    for path in sorted(served.STORE.prebuilt.glob(f"*/*{store.SUFFIX}")):
         listed += [_packs.Wanted(origin, path.parent.name) for origin in origins(path)]
     return _packs.fresh_code(served.STORE.prebuilt, listed)
 
 
 def origins(path):
     """The kernels of a pack, by the cases that their families list."""
-    names = packs.opened(path).kernels
+    names = store.opened(path).kernels
     for family in sorted({name.partition("(")[0] for name in names}):
         for case in _kernels.families()[family].cases:
             if str(origin := Origin(family, case)) in names:

@@ -17,7 +17,7 @@ from scripts import ROOT, load
 from ggmlq.cpu.machine import loading, served
 from ggmlq.cpu.machine.levels import LEVELS
 from ggmlq.cuda.machine import served as cuda
-from ggmlq.store import packs
+from ggmlq.store import store as packs
 
 _objects, _verify = load("tools", "_objects"), load("tools", "_verify")
 SMALL, DRAWN = 30, 3  # of so many small kernels so many: each is compiled in less than a second

@@ -22,7 +22,7 @@ from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.levels import LEVELS, best
 from ggmlq.cpu.machine.target import best as best_target
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.store import packs, reach
+from ggmlq.store import reach, store
 from ggmlq.store.origin import Origin
 from ggmlq.store.store import Store
 from ggmlq.testing.blocks import random_blocks
@@ -309,7 +309,7 @@ def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, da
     folder = tmp_path / served.level().folder
     folder.mkdir()
     origin = Origin("ggmlq.cpu.machine.board.doer", ())
-    name = f"machine{packs.SUFFIX}"
+    name = f"machine{store.SUFFIX}"
     content = (served.STORE.prebuilt / folder.name / name).read_bytes()
     middle = len(content) // 2
     other = next(level.folder for level in LEVELS if level.folder != folder.name)

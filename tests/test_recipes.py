@@ -10,8 +10,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.convert.knapsack import solve
+from ggmlq.convert.measure import draw
 from ggmlq.convert.recipe import SLACK
-from ggmlq.convert.sample import draw
 from ggmlq.errors import ConvertError, GGMLQError
 
 TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")  # NumPy encodes them: nothing is compiled

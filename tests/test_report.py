@@ -12,8 +12,8 @@ import pytest
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import PageError
-from ggmlq.gguf.places import Place, place_of
-from ggmlq.report import blocks, error, examine, page, values
+from ggmlq.pages.blocks import Place, place_of
+from ggmlq.report import blocks, examine, page, values
 from ggmlq.testing.blocks import random_blocks
 
 
@@ -123,7 +123,7 @@ def test_a_large_tensor_is_looked_at_in_runs(fresh, monkeypatch):
 def test_an_estimate_is_near_the_truth(fresh, name):
     x = fresh.standard_normal((64, 512), np.float32) * np.float32(10 ** fresh.uniform(-3, 1))
     q = gq.quantize(x, name)
-    guess = error.estimated(q.format, of(q), blocks.examine(q))
+    guess = values.estimated(q.format, of(q), blocks.examine(q))
     assert guess == pytest.approx(gq.nmse(np.asarray(q), x), rel=0.3)
 
 
@@ -138,7 +138,7 @@ def test_errors_against_an_original(fresh, model):
         truth = content[tensor.name]
         assert tensor.nmse == pytest.approx(gq.nmse(np.asarray(gq.quantize(truth, "q4_K")), truth), rel=1e-6)
         assert tensor.estimate is None
-        picked = truth[np.unique(np.linspace(0, 31, error.TRIED).astype(int))]
+        picked = truth[np.unique(np.linspace(0, 31, values.TRIED).astype(int))]
         for name, nmse in tensor.others.items():
             assert nmse == pytest.approx(gq.nmse(np.asarray(gq.quantize(picked, name)), picked), rel=1e-6)
         better, nmse = tensor.better

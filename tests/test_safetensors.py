@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.gguf import limits
+from ggmlq.gguf import source
 
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"}
 OTHERS = {"U8": "u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "BOOL": "?", "C64": "<c8"}
@@ -131,10 +131,10 @@ def test_keys_beyond_all_models(tmp_path, monkeypatch):
     path = tmp_path / "m.safetensors"
     path.write_bytes(file_of({}, __metadata__={str(i): "" for i in range(5)}))
     assert len(gq.open(path).metadata) == 5
-    monkeypatch.setitem(limits.LIMITS, limits.KEYS, 4)
+    monkeypatch.setitem(source.LIMITS, source.KEYS, 4)
     with pytest.raises(gq.GGMLQError, match=r"5 keys or more, 4 are read.*GGMLQ_HEADER_LIMITS=2"):
         gq.open(path)
-    monkeypatch.setitem(limits.LIMITS, limits.TENSORS, 0)
+    monkeypatch.setitem(source.LIMITS, source.TENSORS, 0)
     with pytest.raises(gq.GGMLQError, match="brackets"):  # counted before they are parsed
         gq.open(path)
 

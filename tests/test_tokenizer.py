@@ -11,9 +11,7 @@ from vocabularies import HARD, PIECES, hard_texts, pairs_vocabulary, sentence_vo
 
 import ggmlq as gq
 from ggmlq.errors import GGMLQError, GGUFError, UnsupportedError
-from ggmlq.model.tokenizer.pairs import joined
-from ggmlq.model.tokenizer.rules import RULES
-from ggmlq.model.tokenizer.words import splitter
+from ggmlq.model.tokenizer.pairs import RULES, joined, splitter
 
 
 def test_texts_come_back(fresh):
@@ -60,11 +58,15 @@ def test_classes_are_those_of_unicode():
 
 def test_pairs_are_joined_by_rank(fresh):
     ranks = {("a", "b"): 1, ("b", "a"): 0, ("a", "ba"): 2}
-    assert joined(list("aba"), ranks) == ["aba"]
-    assert joined(list("abab"), ranks) == ["aba", "b"]
-    assert joined([], ranks) == []
+
+    def rank(*pair):
+        return ranks.get(pair)
+
+    assert joined(list("aba"), rank) == ["aba"]
+    assert joined(list("abab"), rank) == ["aba", "b"]
+    assert joined([], rank) == []
     letters = [PIECES[i] for i in fresh.integers(10, size=50)]
-    assert joined(list(letters), {}) == letters
+    assert joined(list(letters), lambda *pair: None) == letters
 
 
 def test_special_tokens(fresh):

@@ -11,9 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import GGUFError, UnsupportedError
 from ggmlq.model.tokenizer import pairs
-from ggmlq.model.tokenizer.prefixes import LONGEST, Prefixes
-from ggmlq.model.tokenizer.special import Cutter
-from ggmlq.model.tokenizer.vocabulary import vocabulary
+from ggmlq.model.tokenizer.vocabulary import LONGEST, Cutter, Prefixes, vocabulary
 
 K, LETTERS = "tokenizer.ggml.", [chr(i) for i in range(33, 127)]
 HEAD = ["<pad>", "</s>", "<unk>", "▁"]

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS
-from ggmlq.store import packs, reach
+from ggmlq.store import reach, store
 from ggmlq.store.origin import Origin, described
-from ggmlq.store.packs import CHUNK, SUFFIX, Pack
-from ggmlq.store.store import key_by_name, key_of
+from ggmlq.store.store import CHUNK, SUFFIX, Pack, key_by_name, key_of
 
 LEVEL = 9 | lzma.PRESET_EXTREME
 # The best filters for text, for instructions of 16 bytes (3 % less), and for those of any length (1 %).
@@ -117,9 +116,9 @@ def packed(path: Path, kernels: Mapping[Origin, bytes], compilers: str) -> bytes
         content = _compressed(b"".join(kernels[origin] for origin in chunk))
         chunks.append([len(body), len(content)])
         body += content
-    facts = {"pack": packs.name_of(path), "compilers": compilers, "chunks": chunks, "kernels": entries}
+    facts = {"pack": store.name_of(path), "compilers": compilers, "chunks": chunks, "kernels": entries}
     content = json.dumps(facts, separators=(",", ":")).encode() + b"\n" + body
-    return content + packs.seal(content)
+    return content + store.seal(content)
 
 
 def _chunks(kernels: Mapping[Origin, bytes]) -> Iterator[list[Origin]]:
@@ -166,5 +165,5 @@ def replace(path: Path, content: bytes) -> None:
 @cache
 def opened(path: Path) -> Pack | None:
     """A pack as it is on the disk now."""
-    packs.opened.cache_clear()
-    return packs.opened(path) if path.exists() else None
+    store.opened.cache_clear()
+    return store.opened(path) if path.exists() else None

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.demo import climb, lessons
+from ggmlq.demo import climb
 
 rng = np.random.default_rng(7)
 w = rng.standard_normal((48, 256), np.float32)
@@ -75,7 +75,7 @@ print(f"in integers: the worst row of weights is off by {gq.nmse(y8, exact, axis
 # %%
 q = climb.weights("q4_0", 1024, 1024, "cpu")
 roof = climb.roofs_over(q, lambda what: None)
-print(lessons.head(roof, "q4_0"))
+print(climb.head(roof, "q4_0"))
 bend = roof.products["q8"] / roof.read * 4.5 / 16
 print(f"from {bend:.0f} rows of activations on the products limit, and not the memory")
 
@@ -87,9 +87,9 @@ print(f"from {bend:.0f} rows of activations on the products limit, and not the m
 steps = []
 for step in climb.climb(q, (1, 16), [], roof, lambda what: None):
     if not steps or steps[-1].rows != step.rows:
-        print("\n" + lessons.columns(step.rows, False))
+        print("\n" + climb.columns(step.rows, False))
     steps.append(step)
-    print(lessons.line(step, lessons.below(step, steps)))
+    print(climb.line(step, climb.below(step, steps)))
 print(f"\n{sum(step.right for step in steps)} products are right")
 
 # %% [markdown]

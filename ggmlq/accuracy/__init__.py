@@ -1,8 +1,6 @@
 """Errors of numbers in few bits: number by number, ``gq.error_table``; of attention, ``gq.cache_error``.
 
-table.py   the rows, and how they print
-ways.py    each way to write a number: a code under a scale, a ggml block, a simulation
-plot.py    error against value, drawn
+table.py   each way to write a number (a code under a scale, a ggml block, a simulation); rows and chart
 cache.py   attention with a cache of each type
 """
 

@@ -83,7 +83,7 @@ def other(at: At) -> bool:
 
 @dataclass(frozen=True)
 class Mix:
-    """One mix: a base type, and rules for parts of a model, which convert/mixing.py finds by their names."""
+    """One mix: a base type, and rules for parts of a model, which convert/rules.py finds by their names."""
 
     name: str
     number: int  # general.file_type

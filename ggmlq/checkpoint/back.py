@@ -23,11 +23,102 @@ from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Streamed
 from ..gguf.source import checked_path
 from ..ops import quantize
-from ..safetensors.place import ENDING
+from ..safetensors.file import ENDING
 from . import backtokens, values
 from .families import FAMILIES, LAYER, MODEL_TYPES, OF_ARCH, OUTER, Family
 from .togguf import STEP
 from .values import FLOATS, Values
+
+# --- blocks as they are, for modules that keep them packed -----------------------------------
+# Rows of q and k go back to the order of the checkpoint, which moves whole rows of blocks; experts come one
+# by one; norms are floats again without the 1 that conversion added. Nothing else is decoded.
+
+Place = tuple[str, str, Any]  # a name in the file, a name in the checkpoint, and the array
+
+
+def packed(file: GGUFFile) -> Iterator[Place]:
+    """Each tensor's name in the file, its name in the checkpoint, and its array, one after the other.
+
+    >>> import os, tempfile, numpy as np, ggmlq as gq
+    >>> path = os.path.join(tempfile.mkdtemp(), "tiny.gguf")
+    >>> tensors = {"token_embd.weight": gq.quantize(np.ones((4, 32), np.float32), "q8_0")}
+    >>> _ = gq.save(path, tensors, {"general.architecture": "qwen2"})
+    >>> [(name, array.format.name) for _, name, array in gq.checkpoint.packed(gq.open(path))]
+    [('model.embed_tokens.weight', 'q8_0')]
+    """
+    arch = file.metadata.get("general.architecture")
+    family = OF_ARCH.get(arch) if isinstance(arch, str) else None
+    if family is None:
+        raise ConvertError(
+            f"{file.path}: architecture {arch!r} has no names here; known are {', '.join(OF_ARCH)}; pass "
+            "names, a mapping of this file's names to those of the model"
+        )
+    for name in file:
+        if name not in MADE and not is_companion(file, name):
+            yield from _packed(file, family, name)
+
+
+def _packed(file: GGUFFile, family: Family, name: str) -> Iterator[Place]:
+    q = file[name]
+    array: Any = q
+    if family.norm_shift and name.endswith("norm.weight"):
+        array = np.asarray(q) - np.float32(1)
+    way = "pass names, a mapping of this file's names to those of the model"
+    for new, expert, inner in _names(file, family, name, q.shape, way):
+        heads = _heads(file, family, inner)
+        if expert is not None:
+            yield name, new, q[expert]
+        else:
+            yield name, new, array if heads is None else _separated(file, name, array, heads)
+
+
+def _names(
+    file: GGUFFile, family: Family, name: str, shape: tuple[int, ...], way: str
+) -> Iterator[tuple[str, int | None, str]]:
+    """A tensor's names in the checkpoint, each with its expert (None: no stack) and its name in a layer."""
+    stem, _, kind = name.rpartition(".")
+    outer = {new: old for old, new in OUTER.items()}.get(stem)
+    if outer:
+        yield f"{outer}.{kind}", None, ""
+        return
+    block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
+    layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
+    experts = {new: old for old, new in family.experts.items()}.get(inner)
+    if experts and len(shape) == 3:
+        for expert in range(shape[0]):
+            yield f"{layer}{experts.format(e=expert)}.{kind}", expert, inner
+        return
+    old = {new: old for old, new in family.layer.items()}.get(inner)
+    if not block or old is None:
+        raise ConvertError(
+            f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
+            f"Hugging Face; {way}"
+        )
+    yield f"{layer}{old}.{kind}", None, inner
+
+
+def _heads(file: GGUFFile, family: Family, inner: str) -> Any:
+    """The number of heads whose rows lie in pairs; None where rows are in their order."""
+    if not family.permuted or inner not in ("attn_q", "attn_k"):
+        return None
+    query = file.metadata.get(f"{family.arch}.attention.head_count")
+    return file.metadata.get(f"{family.arch}.attention.head_count_kv", query) if inner == "attn_k" else query
+
+
+def _separated(file: GGUFFile, name: str, q: QuantArray, heads: Any) -> QuantArray:
+    """The rows of heads, pair after pair in the file, as the halves that the checkpoint has."""
+    if type(heads) is not int or heads < 1 or q.shape[0] % (2 * heads):
+        raise ConvertError(
+            f"{file.path}: {name} has {q.shape[0]} rows, and the metadata {heads!r} heads; rows are heads of "
+            "pairs; the metadata is of another model"
+        )
+    order = np.arange(q.shape[0]).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+    if q.ndim > 1:
+        return q[order]
+    return QuantArray.from_bytes(q.raw.view(q.format.dtype)[order], q.format, q.shape)
+
+
+# --- whole files -----------------------------------------------------------------------------
 
 MADE = ("rope_freqs.weight",)  # by conversion, from config.json
 # The names in config.json for the keys of an architecture.
@@ -142,35 +233,22 @@ def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, V
     weights = values.array_values(file[name])
     if family.norm_shift and name.endswith("norm.weight"):
         weights = values.shifted(weights, -1.0)
-    stem, _, kind = name.rpartition(".")
-    outer = {new: old for old, new in OUTER.items()}.get(stem)
-    if outer:
-        yield f"{outer}.{kind}", weights
-        return
-    block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
-    layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
-    experts = {new: old for old, new in family.experts.items()}.get(inner)
-    if experts and len(weights.shape) == 3:
-        for expert in range(weights.shape[0]):
-            yield f"{layer}{experts.format(e=expert)}.{kind}", values.matrix_of(weights, expert)
-        return
-    old = {new: old for old, new in family.layer.items()}.get(inner)
-    if not block or old is None:
-        raise ConvertError(
-            f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
-            "Hugging Face; `ggmlq dequantize` keeps the names of GGUF"
-        )
-    yield f"{layer}{old}.{kind}", _ordered(file, family, inner, weights)
+    way = "`ggmlq dequantize` keeps the names of GGUF"
+    for new, expert, inner in _names(file, family, name, weights.shape, way):
+        if expert is not None:
+            yield new, values.matrix_of(weights, expert)
+        else:
+            yield new, _ordered(file, family, inner, weights)
 
 
 def _ordered(file: GGUFFile, family: Family, inner: str, weights: Values) -> Values:
     if not family.permuted or inner not in ("attn_q", "attn_k"):
         return weights
-    keys = [f"{family.arch}.attention.head_count", f"{family.arch}.attention.head_count_kv"]
-    heads = file.metadata.get(keys[inner == "attn_k"], file.metadata.get(keys[0]))
+    heads = _heads(file, family, inner)
     if type(heads) is not int or heads < 1 or weights.shape[0] % (2 * heads):
+        key = f"{family.arch}.attention.head_count" + "_kv" * (inner == "attn_k")
         raise ConvertError(
-            f"{file.path}: {keys[inner == 'attn_k']} is {heads!r}, and {inner} has {weights.shape[0]} rows; "
+            f"{file.path}: {key} is {heads!r}, and {inner} has {weights.shape[0]} rows; "
             "rows are heads of pairs; the metadata is of another model"
         )
     return values.separated(weights, heads)

@@ -1,4 +1,4 @@
-"""Writes a GGUF file's tokenizer as Hugging Face keeps it: the way back of vocabulary.py and special.py.
+"""Writes a GGUF file's tokenizer as Hugging Face keeps it: the way back of vocabulary.py.
 
     "gpt2"    tokenizer.json: byte-level BPE with the file's merges, and the steps of its rule
     "llama"   tokenizer.model, which vocabulary.py reads; and for transformers tokenizer.json, with the merges
@@ -18,9 +18,8 @@ import numpy as np
 from ..errors import ConvertError
 from . import pretokenizer, sentencepiece
 from .general import SAMPLING
-from .special import KEYS
-from .tokens import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, looks_special
-from .vocabulary import ADD_SPACE_PREFIX, MODEL, PRE, SCORES, TOKENS, TYPES
+from .sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, looks_special
+from .vocabulary import ADD_SPACE_PREFIX, KEYS, MODEL, PRE, SCORES, TOKENS, TYPES
 
 FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "generation_config.json")
 TEMPLATE = "tokenizer.chat_template"

@@ -12,10 +12,76 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
+from ..errors import ConvertError
 from ..gguf import Typed
-from . import card
+from ..safetensors import header
 from .config import Config, real
 from .values import Values
+
+# --- the model card: the YAML between two lines of --- at the top of README.md ---------------
+# It reads texts, lists of texts and lists of pairs, which model cards have, and leaves out deeper nesting.
+
+LINE = re.compile(r"([A-Za-z_][\w-]*):(?:\s+(.*))?$")
+MOST_BYTES = 1 << 22  # of the card; long tables of results take some hundred KB
+MOST_ITEMS = 1 << 16  # of its lists; the longest known have some ten thousand
+
+
+def read_card(folder: str) -> dict[str, Any]:
+    """The entries of the card; empty where there is none, ConvertError where it is larger than cards are."""
+    path = os.path.join(folder, "README.md")
+    if not os.path.isfile(path):
+        return {}
+    values: dict[str, Any] = {}
+    key, items = None, 0
+    for line in _lines(path):
+        items += line.count(",") + 1
+        if items > MOST_ITEMS:
+            raise _too_large(path, f"more than {MOST_ITEMS} entries")
+        entry = LINE.match(line)
+        if entry:
+            key, value = entry[1], (entry[2] or "").strip()
+            values[key] = _value(value) if value else []
+        elif key is not None and isinstance(values[key], list) and re.match(r"\s*- ", line):
+            values[key].append(_value(line.strip()[2:].strip()))
+    return {key: value for key, value in values.items() if value not in ([], None)}
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of the card."""
+    text = header.read(path)
+    lines = text[:MOST_BYTES].decode(errors="replace").replace("\t", "  ").splitlines()
+    if not lines or lines[0] != "---":
+        return []
+    if "---" in lines[1:]:
+        return lines[1 : lines.index("---", 1)]
+    if len(text) > MOST_BYTES:
+        raise _too_large(path, f"more than {MOST_BYTES} bytes")
+    return []
+
+
+def _too_large(path: str, size: str) -> ConvertError:
+    return ConvertError(
+        f"{path}: the model card at its top has {size}; none is as large; shorten it, or move the file away"
+    )
+
+
+def _value(text: str) -> Any:
+    if text[:1] == "[" and text[-1:] == "]":
+        parts = (part.strip() for part in text[1:-1].split(","))
+        return [_value(part) for part in parts if part and part[0] != "["]
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    text = text.partition(" #")[0].strip()
+    return None if text in ("null", "~", "") or text[:1] in "|>{&*" else text
+
+
+def as_texts(values: Any) -> list[str]:
+    """A value as a list of texts."""
+    listed = values if isinstance(values, list) else [values]
+    return [text for text in listed if isinstance(text, str)]
+
+
+# --- keys ------------------------------------------------------------------------------------
 
 SAMPLING = {
     "sequence": ("sequence", "string"), "top_k": ("top_k", "int32"), "top_p": ("top_p", "float32"),
@@ -58,10 +124,10 @@ class Parts(NamedTuple):
 def general(config: Config, tensors: Mapping[str, Values]) -> dict[str, Any]:
     """The keys, in the converter's order."""
     total = sum(prod(tensor.shape) for tensor in tensors.values())
-    model_card = card.read(config.folder)
+    model_card = read_card(config.folder)
     facts: dict[str, str] = {}
     for key, names in IN_CARD.items():
-        text = ",".join(next((card.texts(model_card[name]) for name in names if name in model_card), []))
+        text = ",".join(next((as_texts(model_card[name]) for name in names if name in model_card), []))
         if text:
             facts[key] = text
     named = config.raw.get("_name_or_path")
@@ -76,8 +142,8 @@ def general(config: Config, tensors: Mapping[str, Values]) -> dict[str, Any]:
     keys |= {f"general.{key}": facts[key] for key in ORDER if key in facts}
     keys |= _listed("base_model", model_card, ("base_model", "base_models", "base_model_sources"), total)
     keys |= _listed("dataset", model_card, ("datasets", "dataset", "dataset_sources"), total)
-    tags = card.texts(model_card.get("tags", [])) + card.texts(model_card.get("pipeline_tag", []))
-    languages = card.texts(model_card.get("languages", [])) + card.texts(model_card.get("language", []))
+    tags = as_texts(model_card.get("tags", [])) + as_texts(model_card.get("pipeline_tag", []))
+    languages = as_texts(model_card.get("languages", [])) + as_texts(model_card.get("language", []))
     for key, texts in (("tags", tags), ("languages", languages)):
         if texts:
             keys[f"general.{key}"] = Typed(texts, "string")
@@ -102,7 +168,7 @@ def _listed(kind: str, model_card: dict[str, Any], names: tuple[str, ...], total
     listed = next((model_card[name] for name in names if name in model_card), None)
     if listed is None:
         return {}
-    texts = card.texts(listed)
+    texts = as_texts(listed)
     keys: dict[str, Any] = {f"general.{kind}.count": Typed(len(texts), "uint32")}
     for i, text in enumerate(texts):
         linked = re.match(r"(http|https|ssh)://", text) is not None

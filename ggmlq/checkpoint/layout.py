@@ -20,9 +20,8 @@ from ..errors import ConvertError
 from ..safetensors import SafetensorsFile
 from ..safetensors.scales import BESIDE, SUFFIXES, ZERO_POINT, name_of_scale
 from . import values
-from .config import Config, real
+from .config import Config, check_heads, plain_name, real
 from .families import ALWAYS_F32, BLOCK, GATE_AND_UP, OTHER_SENSES, OUTER, STACKED_DOWN, UNUSED
-from .sizes import check_heads, plain_name
 from .values import Values
 from .vocabulary import TOKENS
 

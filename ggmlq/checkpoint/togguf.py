@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,20 +19,67 @@ from ..arrays.array import QuantArray
 from ..convert import rules
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
-from ..gguf import Streamed, Typed
+from ..gguf import Metadata, Streamed, Typed
+from ..gguf.header import TensorInfo
 from ..gguf.source import checked_path
-from ..gguf.tensors import TensorInfo
 from ..ops import quantize
 from ..ops.encoding import prepare
 from ..safetensors import SafetensorsFile
-from . import mixed
-from .config import Config
+from .config import Config, check_embedding, parameters
 from .general import general
 from .layout import always_f32, tensors
-from .parameters import parameters
-from .sizes import check_embedding
 from .values import Values
 from .vocabulary import vocabulary
+
+# --- types of a mix, for a file which is planned and not yet written -------------------------
+
+
+class Planned:
+    """A stand-in for a GGUF file that is not written yet, with the facts that a mix needs, without values."""
+
+    byteorder = "little"
+
+    def __init__(self, source: str, metadata: Mapping[str, Any], tensors: Iterable[TensorInfo]) -> None:
+        self.path, self.paths = source, (source,)
+        self.metadata = Metadata.of(metadata)
+        self._infos = {info.name: info for info in tensors}
+
+    def info(self, name: str) -> TensorInfo:
+        """The facts about a tensor of the planned file."""
+        return self._infos[name]
+
+    def __getitem__(self, name: str) -> QuantArray:
+        raise ConvertError(
+            f"tensor {name!r} of {self.path}: it is planned only; write the file and open that"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._infos
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+def is_mix(type: str) -> bool:
+    """True for the name of a mix; an error for a name that only resembles one."""
+    return rules.find(type, False) is not None
+
+
+def planned(file: Planned, type: str) -> convert.Plan:
+    """The plan with the types of a mix; an error if it needs an importance matrix, since none is there."""
+    try:
+        return convert.plan_quantize(file, type)
+    except ConvertError as error:
+        raise ConvertError(
+            f"convert {file.path!r} to {type}: {error}; or in two steps: `ggmlq convert` without --type, "
+            "then `ggmlq quantize`, which takes --imatrix and --keep"
+        ) from error
+
+
+# --- the conversion --------------------------------------------------------------------------
 
 STEP = 1 << 21  # numbers made at a time
 OWN = ("f32", "f16", "bf16", "q8_0")  # the converter's own types; others follow llama.cpp's quantizer
@@ -101,7 +148,7 @@ def to_gguf(
 
 def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> Plan:
     """The plan of the GGUF file that a checkpoint becomes."""
-    if str(type).lower() != "auto" and mixed.is_mix(type):
+    if str(type).lower() != "auto" and is_mix(type):
         return _mixed(plan(file, "auto", pre), type)
     if file.missing:
         raise ConvertError(
@@ -129,7 +176,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
 
 def _mixed(whole: Plan, type: str) -> Plan:
     infos = [TensorInfo(t.name, t.format, t.values.shape, 0, t.nbytes, 0) for t in whole.tensors]
-    chosen = mixed.planned(mixed.Planned(whole.source, whole.metadata, infos), type)
+    chosen = planned(Planned(whole.source, whole.metadata, infos), type)
     formats = {step.name: step.after for step in chosen.steps}
     tensors = [replace(tensor, format=formats[tensor.name]) for tensor in whole.tensors]
     return replace(whole, tensors=tensors, metadata={**whole.metadata, **chosen.metadata}, mix=(type, whole))

@@ -29,7 +29,7 @@ def expanded(names: list[str]) -> list[str]:
 
 
 def _once(paths: list[str]) -> Iterator[str]:
-    from ..gguf.split import paths_of_set
+    from ..gguf.file import paths_of_set
 
     earlier: set[str] = set()
     for path in paths:

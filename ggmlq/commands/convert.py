@@ -111,7 +111,7 @@ def _written(file: Any, output: str) -> list[str]:
     """The files that OUT stands for."""
     from ..checkpoint.backtokens import FILES
     from ..gguf import GGUFFile
-    from ..safetensors.place import ENDING
+    from ..safetensors.file import ENDING
 
     if not isinstance(file, GGUFFile) or output.endswith(ENDING):
         return [output]
@@ -126,7 +126,7 @@ def _check_apart(sources: tuple[str, ...], target: str) -> None:
 
 def _check_kinds(file: Any, args: argparse.Namespace) -> None:
     from ..gguf import GGUFFile
-    from ..safetensors.place import ENDING
+    from ..safetensors.file import ENDING
 
     request = f"convert {args.input!r} to {args.output!r}"
     if not isinstance(file, GGUFFile) and args.output.endswith(ENDING):

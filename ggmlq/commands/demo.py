@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         checked(args)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    steps = 6 * len(demo.layers.FORMATS) if args.file is None else 0
+    steps = 6 * len(demo.measure.FORMATS) if args.file is None else 0
     with demo.peer(args.lib) as ggml, telling(steps, args.json) as tell:
         if not args.json:
             print(_head(args), flush=True)

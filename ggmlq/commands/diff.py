@@ -139,7 +139,7 @@ def _worst(name: str, block: WorstBlock) -> str:
 
 
 def _key(change: KeyDifference) -> str:
-    from ..diff.metadata import CHANGED
+    from ..diff.compare import CHANGED
 
     sides = [
         None if kind is None else _plain.value(value)

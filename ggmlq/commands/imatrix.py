@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def _collector(args: argparse.Namespace) -> Collector:
     """The matrix of the model, where there is one, merged with all files."""
     from ..gguf import collected
-    from ..gguf.collector import TOKENS
+    from ..gguf.imatrix import TOKENS
     from ..trace import imatrix
 
     if (args.model is None) != (args.text is None) or not (args.model or args.files):

@@ -78,7 +78,7 @@ def _rows(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq ladder``; the result is the exit status."""
     from .. import __version__
-    from ..demo import climb, lessons
+    from ..demo import climb
     from .demo import telling
 
     if args.words[:1] == ["page"]:
@@ -94,16 +94,16 @@ def run(args: argparse.Namespace) -> int:
         show = _silent if args.json else _printed
         show(f"ggmlq {__version__}: {title}")
         roof = climb.roofs_over(q, tell)
-        show(lessons.head(roof, args.format))
-        if words := lessons.other_ladder(args.device):
+        show(climb.head(roof, args.format))
+        if words := climb.other_ladder(args.device):
             show(words)
         steps, interrupted = _climbed(climb.climb(q, rows, args.kernel, roof, tell), then, show)
     if args.json:
-        _plain.print_json(lessons.facts(steps, roof, machine))
+        _plain.print_json(climb.facts(steps, roof, machine))
     else:
         _close(steps, interrupted)
     if args.plot and any(step.seconds for step in steps):
-        _plot(args.plot, lessons.roofline(steps, roof, title[0].upper() + title[1:]), steps)
+        _plot(args.plot, climb.roofline(steps, roof, title[0].upper() + title[1:]), steps)
     return 130 if interrupted else 0 if all(s.right for s in steps if not s.reason) else 1
 
 
@@ -119,16 +119,16 @@ def _climbed(
     climbing: Iterator[climb.Step], then: dict[tuple[str, int], float], show: Callable[[str], None]
 ) -> tuple[list[climb.Step], bool]:
     """The steps, each shown in a line as it comes; and whether an interrupt came before the last."""
-    from ..demo import lessons
+    from ..demo import climb
 
     steps: list[climb.Step] = []
     try:
         for step in climbing:
             if not steps or step.rows != steps[-1].rows:
-                show("\n" + lessons.columns(step.rows, bool(then)))
+                show("\n" + climb.columns(step.rows, bool(then)))
             steps.append(step)
             earlier = then.get((step.rung.name, step.rows))
-            show(lessons.line(step, lessons.below(step, steps), earlier, bool(then)))
+            show(climb.line(step, climb.below(step, steps), earlier, bool(then)))
     except KeyboardInterrupt:
         return steps, True
     return steps, False
@@ -182,11 +182,11 @@ def _exercise(words: list[str], out: Path | None) -> int:
 
 
 def _close(steps: list[climb.Step], interrupted: bool) -> None:
-    from ..demo import lessons
+    from ..demo import climb
 
     if interrupted:
         print("\ninterrupted: what follows is of the rungs above")
-    for text in lessons.lessons(steps):
+    for text in climb.lessons(steps):
         print("\n" + textwrap.fill(text, 110, subsequent_indent="  "))
     wrong = sorted({step.rung.name for step in steps if not step.right and not step.reason})
     print(f"\nWRONG PRODUCTS: {', '.join(wrong)}" if wrong else "\nall products are right")
@@ -195,7 +195,7 @@ def _close(steps: list[climb.Step], interrupted: bool) -> None:
 def _plot(path: str, chart: pages.Lines, steps: list[climb.Step]) -> None:
     """Write the picture, or a page with it, the figures and the words."""
     from .. import pages
-    from ..demo import lessons
+    from ..demo import climb
 
     if not path.lower().endswith(".html"):
         pages.draw([chart], path)
@@ -207,7 +207,7 @@ def _plot(path: str, chart: pages.Lines, steps: list[climb.Step]) -> None:
     ]  # fmt: skip
     columns = [pages.Column(name, number=name not in WORDS) for name in COLUMNS]
     table = pages.Table("Measured here", columns, lines)
-    words = [pages.Text(text) for text in lessons.lessons(steps)]
+    words = [pages.Text(text) for text in climb.lessons(steps)]
     page = pages.Page(chart.title, chart.note, [
         pages.Section("Under the roofs", [pages.Figure(chart)]),
         pages.Section("Every rung", [table]),

@@ -129,7 +129,7 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     from .. import gguf
     from ..base.threads import set_num_threads
     from ..convert import Pruned
-    from ..safetensors.place import ENDING
+    from ..safetensors.file import ENDING
 
     has_target = args.target is not None or args.size is not None or args.kl is not None
     positional = _llama_quantize.positional(args.rest, has_target or args.type is not None)
@@ -188,7 +188,7 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target
 def _importance(args: argparse.Namespace) -> Mapping[str, Any] | None:
     """The importance matrix, of all tensors or of those that are meant."""
     from .. import gguf
-    from ..convert.weights import only
+    from ..convert.plan import only
 
     if args.include_weights and args.exclude_weights:
         raise ConvertError(
@@ -203,8 +203,8 @@ def _used(
     pairs: list[tuple[str, str]], model: gguf.GGUFFile | Pruned, args: argparse.Namespace, notes: list[str]
 ) -> list[tuple[str, str]]:
     """Entries of a file that fit a tensor; the others are named, for a file may be of a larger model."""
-    from ..convert.keep import rules
     from ..convert.rules import why_left
+    from ..convert.typefile import rules
 
     infos = {name: model.info(name) for name in model}
     able = [n for n, info in infos.items() if why_left(n, info.format, info.shape, args.any_name) is None]

@@ -113,7 +113,7 @@ def _check_plot(args: argparse.Namespace) -> None:
 
 def _selected(q: QuantArray, rows: slice) -> QuantArray:
     """Rows of a tensor of any number of axes, counted through."""
-    from ..gguf.tensors import piece
+    from ..gguf.header import piece
 
     if q.ndim < 2:
         raise BlockIndexError(f"--rows on {q!r}: it is a single row; leave the option out")
@@ -253,7 +253,7 @@ def _charts(q: QuantArray, name: str) -> list[Bars]:
     """Charts of the values, and for blocks of scales and codes."""
     from ..base.progress import Progress
     from ..pages.charts import LEAST, MOST
-    from ..report import blocks, figures, values
+    from ..report import blocks, page, values
 
     progress = Progress(q.nbytes, "counting")
     try:
@@ -262,10 +262,10 @@ def _charts(q: QuantArray, name: str) -> list[Bars]:
         progress.close()
     parts = blocks.examine(q)
     unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
-    bars = [figures.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
-    bars += figures.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)
+    bars = [page.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
+    bars += page.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)
     if parts.codes is not None and parts.seen:
-        bars.append(figures.codes_of(f"{name}: codes", q.format.name, parts.codes))
+        bars.append(page.codes_of(f"{name}: codes", q.format.name, parts.codes))
     return bars
 
 

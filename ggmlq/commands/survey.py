@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     from ..base.threads import set_num_threads
-    from ..convert.sample import ELEMENTS
+    from ..convert.measure import ELEMENTS
     from ..report.survey import survey
 
     if args.threads is not None:

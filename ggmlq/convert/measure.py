@@ -5,6 +5,7 @@ Measurements stay with the open file, so a recipe for another target or size doe
 
 from __future__ import annotations
 
+import re
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,116 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..arrays.array import QuantArray
 from ..base.progress import Progress
+from ..base.threads import share
 from ..formats import Format
+from ..gguf.header import piece
+from ..gguf.source import release
 from ..ops import dequantize, quantize
 from ..ops.encoding import prepare
 from .model import Model
-from .sample import Floats, Sample, Wide, draw
-from .stream import LISTENING
+from .stream import LISTENING, check_finite, slabs
+
+# --- sampled rows ----------------------------------------------------------------------------
+# From them a recipe estimates the error of the whole tensor and its deviation. The error of a quantized row
+# is near a constant share of its energy, the sum of squares weighted by importance. So rows are drawn with
+# a probability in proportion to their energy, and an error is divided by that probability: rows of outliers
+# are in for certain, and only the share is estimated, which hardly varies. All rows are read for their
+# energy; a few are encoded, once for every type.
+
+Floats = NDArray[np.float32]
+Wide = NDArray[np.float64]
+
+ELEMENTS = 1 << 17  # of a tensor are measured, if it is not told otherwise
+LEAST_ROWS = 16
+FLOOR = 0.05  # of the mean energy is added to every row's: some error may lie where importance is 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sampled rows of a tensor. ``chance``: the probability with which each row is drawn."""
+
+    values: Floats  # [n, K]
+    matrix: NDArray[np.int64]  # which matrix each is of
+    chance: Wide
+    energy: float  # of the whole tensor
+    share: float  # of the rows that are here
+
+    def total(self, errors: Wide) -> tuple[float, float]:
+        """The estimate of the tensor's error from those of its sampled rows, and its standard deviation."""
+        if (self.chance == 1).all():
+            return float(errors.sum()), 0.0
+        parts = errors / self.chance
+        energies = float(parts.sum())
+        n = len(parts)
+        spread = (1 - self.chance) * (parts - energies / n) ** 2
+        return energies, float(np.sqrt(n / (n - 1) * spread.sum()))
+
+
+def draw(name: str, q: QuantArray, weights: Wide | None, elements: int) -> Sample:
+    """A sample of a tensor's rows, the same in each call. ``weights``: importance [matrices, K]."""
+    columns, rows = q.shape[-1], prod(q.shape[:-1])
+    energies = _energies(name, q, weights)
+    ids, chance = choose(name, energies, columns, elements)
+    flat = piece(q, 0, (rows, columns))
+    values = np.concatenate([dequantize(flat[int(i) : int(i) + 1]) for i in ids])
+    release(q.blocks)
+    matrix = ids // q.shape[-2] if len(q.shape) > 1 else ids * 0
+    return Sample(values, matrix, chance, float(energies.sum()), len(ids) / rows)
+
+
+def choose(name: str, energies: Wide, columns: int, elements: int) -> tuple[NDArray[np.int64], Wide]:
+    """A sample of rows that stands for a tensor with these energies, and the probability of each row."""
+    rows, count = len(energies), max(LEAST_ROWS, elements // columns)
+    if rows <= 2 * count:
+        return np.arange(rows), np.ones(rows)
+    sizes = energies + FLOOR * energies.mean() if energies.any() else np.ones(rows)
+    return _drawn(sizes, count, zlib.crc32(name.encode()))
+
+
+def _drawn(sizes: Wide, count: int, seed: int) -> tuple[NDArray[np.int64], Wide]:
+    """Row numbers drawn in proportion to sizes: at even steps along the sorted sizes, from a random start."""
+    certain = np.zeros(len(sizes), bool)
+    while True:  # what would be drawn more than once is in, and the others share what is left
+        rest = sizes * ~certain
+        chance = np.where(certain, 1.0, rest * (count - certain.sum()) / rest.sum())
+        if not (chance > 1).any():
+            break
+        certain |= chance > 1
+    order = np.argsort(sizes, kind="stable")
+    ends = np.cumsum(chance[order])
+    start = np.random.default_rng(seed).random()
+    marks = np.floor(ends - start + 1e-9)
+    ids = np.sort(order[np.diff(marks, prepend=np.floor(-start + 1e-9)) > 0])
+    return ids, chance[ids]
+
+
+def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
+    """The energy of every row, a slab at a time."""
+    columns, rows = q.shape[-1], prod(q.shape[:-1])
+    energies = np.zeros(rows)
+    for first, part in slabs(q, None if weights is None else len(weights)):
+        values = dequantize(part)
+        release(part.blocks)
+        check_finite(name, q.shape, values, first)
+        row = np.ones(columns) if weights is None else weights[_of(q, first) % len(weights)]
+
+        def work(start: int, stop: int, values: Floats = values, row: Wide = row, first: int = first) -> None:
+            wide = values[start:stop].astype(np.float64)
+            energies[first + start : first + stop] = np.einsum("ij,ij,j->i", wide, wide, row)
+
+        share(work, len(values))
+    return energies
+
+
+def _of(q: QuantArray, row: int) -> int:
+    return row // q.shape[-2] if len(q.shape) > 1 else 0
+
+
+# --- errors of types -------------------------------------------------------------------------
 
 
 class TensorTrial(NamedTuple):
@@ -114,3 +217,55 @@ def error_of(sample: Sample, fmt: Format, weights: Floats | None) -> Error:
         scale: Wide = np.ones(values.shape[1]) if row is None else row.astype(np.float64)
         errors[rows] = np.einsum("ij,ij,j->i", lost, lost, scale)
     return Error(*sample.total(errors))
+
+
+# --- the weight of a tensor's error in the sum that a recipe minimizes -----------------------
+# **error**: 1, the plain sum of importance * (value - new value)^2. A tensor that the matrix lacks counts
+# as if each of its columns had the importance that is usual in the model: the median of the means of the
+# others.
+#
+# **relative**: 1 over the tensor's own energy. Norms take scales out again, so what a layer puts out is off
+# by as much as its tensors are, relative to themselves. The layers' outputs are added up, so a tensor of
+# one of L layers counts 1 / L beside the embedding and the output matrix, which all tokens pass.
+#
+# **both**: *relative* and a quarter of *error*, each divided by its value for a model of zeros. Logits
+# follow *relative*; where that differs little *error* decides.
+
+OBJECTIVES = ("both", "relative", "error")
+QUARTER = 0.25
+LAYER = re.compile(r"(?:^|\.)blk\.(\d+)\.")
+
+
+def factors(trials: Sequence[TensorTrial], measured: Mapping[str, Measured], objective: str) -> list[float]:
+    """The factor for the error of each tensor, under an objective."""
+    energies = np.array([measured[trial.name].energy for trial in trials])
+    factors_by_objective = {
+        "error": lambda: _plain(trials),
+        "relative": lambda: _relative(trials, energies),
+        "both": lambda: (
+            _shares(_relative(trials, energies), energies) + QUARTER * _shares(_plain(trials), energies)
+        ),
+    }[objective]()
+    return [float(factor) for factor in factors_by_objective]
+
+
+def _shares(counts: Wide, energies: Wide) -> Wide:
+    """The counts, scaled so that the energies weighted by them sum to 1."""
+    return counts / (float(counts @ energies) or 1.0)
+
+
+def _plain(trials: Sequence[TensorTrial]) -> Wide:
+    means = [float(trial.weights.mean()) for trial in trials if trial.weights is not None]
+    usual = float(np.median(means)) if means else 1.0
+    return np.array([usual if trial.weights is None else 1.0 for trial in trials])
+
+
+def _relative(trials: Sequence[TensorTrial], energies: Wide) -> Wide:
+    layer_names = [LAYER.search(trial.name) for trial in trials]
+    layers = len({layer[1] for layer in layer_names if layer})
+    return np.array(
+        [
+            (1 / energy if energy else 0.0) / (layers if layer else 1)
+            for energy, layer in zip(energies, layer_names, strict=True)
+        ]
+    )

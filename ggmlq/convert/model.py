@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..arrays.array import QuantArray
 from ..errors import ConvertError
 from ..gguf import GGUFFile, Imatrix, Metadata, Typed
-from ..gguf.tensors import TensorInfo
+from ..gguf.header import TensorInfo
 
 LAYER = re.compile(r"blk\.(\d+)\.")
 

@@ -1,23 +1,200 @@
-"""Makes the plan of a conversion: the type of each tensor and its reason, before a byte is written."""
+"""The plan of a conversion, made and checked before a byte is written: each tensor's type and its reason."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .. import gguf
 from ..base.mixes import Mix
-from ..errors import ConvertError
+from ..base.text import count, short
+from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Imatrix, Typed, read_imatrix
-from . import checks, mixing, rules, weights
-from . import keep as keeping
-from .keep import Keep
+from . import rules
+from . import typefile as keeping
 from .model import Model, Pruned
+from .rules import EMBEDDINGS
 from .step import Plan, Step
+from .typefile import Keep
+
+# --- the importance of a tensor's columns, from the importance matrix: one row an expert -----
+
+Floats = NDArray[np.float32]
+
+
+def for_tensor(imatrix: Mapping[str, Any], name: str, fmt: Format, shape: tuple[int, ...]) -> Floats | None:
+    """Importance [experts, K] for a tensor that becomes ``fmt``; None if missing or ignored by ``fmt``."""
+    values = _values(imatrix, name, shape)
+    if values is None or getattr(fmt, "imatrix", "ignored") == "ignored":
+        return None
+    return _checked(name, values)
+
+
+def tensor_weights(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
+    """Importance [experts, K] of a tensor, whatever its new type; None if the matrix lacks the tensor."""
+    values = _values(imatrix, name, shape)
+    return None if values is None else _checked(name, values)
+
+
+def only(
+    imatrix: Mapping[str, Any], include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> Mapping[str, Any] | None:
+    """The rows of tensors with one of ``include`` and none of ``exclude`` in their names; None if no row."""
+    names = [
+        name
+        for name in imatrix
+        if not any(text in name for text in exclude)
+        and (not include or any(text in name for text in include))
+    ]
+    rows = {name: imatrix[name] for name in names}
+    return (imatrix.of(rows) if isinstance(imatrix, Imatrix) else rows) if rows else None
+
+
+def _values(imatrix: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Floats | None:
+    if name not in imatrix or 0 in shape:
+        return None
+    request = f"importance of {name!r}"
+    try:
+        values = np.asarray(imatrix[name], np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConvertError(
+            f"{request}: {short(imatrix[name])} is no array of numbers ({error}); it is one value a column, "
+            "such as gq.gguf.read_imatrix gives"
+        ) from None
+    experts = shape[-3] if len(shape) > 2 else 1
+    if values.size != experts * shape[-1]:
+        if name in EMBEDDINGS:  # looked up, not multiplied: what a file has for them is of other columns
+            return None
+        raise ConvertError(
+            f"{request}: the matrix has {values.size} values, the tensor {_needs(experts, shape[-1])}; "
+            "it was computed for another model; pass that of this one"
+        )
+    return values.reshape(experts, shape[-1])
+
+
+def _checked(name: str, rows: Floats) -> Floats:
+    request = f"importance of {name!r}"
+    if not (np.isfinite(rows) & (rows >= 0)).all():
+        raise ConvertError(
+            f"{request}: NaN, infinite or negative values; sums of squares have none; compute it again"
+        )
+    empty = ~rows.any(axis=1)
+    if empty.any():
+        where = f" of expert {int(empty.argmax())}" if len(rows) > 1 else ""
+        raise ConvertError(
+            f"{request}: all {rows.shape[1]} values{where} are zero, which would weigh nothing and leave "
+            "nothing; compute it on more text, or read it with gq.gguf.read_imatrix and drop this entry"
+        )
+    return rows
+
+
+def _needs(experts: int, columns: int) -> str:
+    return f"needs {columns}" + (f" for each of {experts} experts" if experts > 1 else "")
+
+
+# --- checks before a byte is written, and notes for the user ---------------------------------
+
+NAMED = 3  # tensors that an error lists
+
+
+def check_target(fmt: Format) -> None:
+    if fmt.name not in rules.FILE_TYPES:
+        raise ConvertError(
+            f"type {fmt.name}: llama.cpp has no files of it; weights are stored as one of "
+            f"{', '.join(rules.FILE_TYPES)}"
+        )
+    if not fmt.can_quantize:
+        able = [name for name in rules.FILE_TYPES if FORMATS[name].can_quantize]
+        raise UnsupportedError(
+            f"type {fmt.name}: this version decodes it but cannot encode it; it encodes {', '.join(able)}"
+        )
+
+
+def check_requantized(steps: Sequence[Step], allowed: bool) -> None:
+    again = [step for step in steps if step.changes and step.before.block_size > 1]
+    if again and not allowed:
+        raise ConvertError(
+            f"{_listed(again)} {'consist' if len(again) > 1 else 'consists'} of blocks already "
+            f"({_types(again)}), and quantizing again adds to their error; start from the f16, bf16 or f32 "
+            "file, or say that you mean it: --allow-requantize, in Python allow_requantize=True"
+        )
+
+
+def check_named(steps: Sequence[Step], imatrix: Mapping[str, Any]) -> None:
+    if not any(step.name in imatrix for step in steps):
+        raise ConvertError(
+            f"importance matrix: it has entries for {_shown(list(imatrix))}, and none of the {len(steps)} "
+            "tensors has such a name; it was computed for another model; pass that of this one, or none"
+        )
+
+
+def check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, besides: Sequence[str]) -> None:
+    bare = [
+        step
+        for step in steps
+        if step.changes and step.weights is None and rules.wants_imatrix(step.name, step.after, besides)
+    ]
+    if bare:
+        free = [n for n in rules.FILE_TYPES if FORMATS[n].can_quantize and n not in rules.WANT_IMATRIX]
+        lack = "there is none for them in the matrix" if imatrix is not None else "there is no matrix"
+        raise ConvertError(
+            f"{_listed(bare)} would become {bare[0].after.name}, which needs the importance of each column, "
+            f"and {lack}; pass one that llama-imatrix computed, or choose another type for them; "
+            f"{', '.join(free)} do without"
+        )
+
+
+def _listed(steps: Sequence[Step]) -> str:
+    return f"{count(len(steps), 'tensor')} ({_shown([s.name for s in steps])})"
+
+
+def _types(steps: Sequence[Step]) -> str:
+    """The types of the tensors, with their numbers if there are several types: ``144 q4_K, 25 q6_K``."""
+    types = Counter(step.before.name for step in steps)
+    return ", ".join(f"{n} {name}" if len(types) > 1 else name for name, n in types.most_common())
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(repr, names[:NAMED])) + more
+
+
+def notes(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> list[str]:
+    sentences = []
+    again = [step for step in steps if step.changes and step.before.block_size > 1]
+    if again:
+        sentences.append(f"{_listed(again)} quantized a second time: their NMSE adds to the error they have")
+    if imatrix is None:
+        return sentences
+    names = {step.name for step in steps}
+    strange = [name for name in imatrix if name not in names]
+    if strange:
+        sentences.append(f"importance of tensors that are not here: {_shown(strange)}")
+    if isinstance(imatrix, Imatrix) and imatrix.unseen:
+        count = sum(map(len, imatrix.unseen.values()))
+        sentences.append(
+            f"the calibration never reached {count} matri{'x' if count == 1 else 'ces'} of "
+            f"{_shown(list(imatrix.unseen))}: there all columns count alike"
+        )
+    bare = [
+        step
+        for step in steps
+        if step.changes and getattr(step.after, "imatrix", "ignored") != "ignored" and step.weights is None
+    ]
+    if bare:
+        sentences.append(f"{_listed(bare)} without importance in the matrix: quantized as without one")
+    return sentences
+
+
+# --- the plan --------------------------------------------------------------------------------
 
 FLOATS = ("f32", "f16", "bf16")
 NO_TYPES: Mapping[str, Any] = MappingProxyType({})
@@ -45,11 +222,11 @@ def plan_quantize(
     """
     file = opened(source)
     imatrix = read(file, imatrix)
-    mix = mixing.find(type, mixed)
+    mix = rules.find(type, mixed)
     fmt = FORMATS[mix.base if mix else type]
     exceptions = keeping.rules(keep)
     for target in (fmt, *(rule.format for rule in exceptions if rule.format)):
-        checks.check_target(target)
+        check_target(target)
     left = {
         name: why for name in file if (why := rules.why_left(*_described(file, name), any_name)) is not None
     }
@@ -64,25 +241,25 @@ def plan_quantize(
         else:
             step = _chosen(file, name, chosen.get(name, fmt), exceptions)
             steps.append(_weighted(_fitting(step, allow_fallback), imatrix))
-    checks.check_requantized(steps, allow_requantize)
+    check_requantized(steps, allow_requantize)
     if imatrix:
-        checks.check_named(steps, imatrix)
-    checks.check_weighted(steps, imatrix, mix.wants_imatrix if mix else ())
+        check_named(steps, imatrix)
+    check_weighted(steps, imatrix, mix.wants_imatrix if mix else ())
     number = mix.number if mix else rules.FILE_TYPES[fmt.name]
     metadata = _file_type(number) | (_origin(imatrix) if imatrix is not None else {})
     if isinstance(file, Pruned):
         metadata |= file.changes()
-    return Plan(file, steps, metadata, checks.notes(steps, imatrix))
+    return Plan(file, steps, metadata, notes(steps, imatrix))
 
 
 def _mixed(
     file: Model, mix: Mix, imatrix: object, names: Sequence[str], exceptions: Sequence[keeping.Rule]
 ) -> dict[str, Format]:
     """The types of a mix; tensors that match an exception do not count among those of their part."""
-    mixer = mixing.Mixer(mix, file, imatrix is not None)
+    mixer = rules.Mixer(mix, file, imatrix is not None)
     return {
         name: mixer.choose(name, file.info(name).shape)
-        for name in mixing.in_order(names)
+        for name in rules.in_order(names)
         if keeping.first(exceptions, name) is None
     }
 
@@ -102,7 +279,7 @@ def plan_dequantize(source: Source, type: str | int | Format = "f32", *, keep: K
     exceptions = keeping.rules(keep)
     for rule in exceptions:
         if rule.format:
-            checks.check_target(rule.format)
+            check_target(rule.format)
     left = {
         name: why
         for name in file
@@ -158,7 +335,7 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
     request = f"tensor {step.name!r} to {step.after.name}"
     other = rules.fallback(request, step.after, columns)
     if step.changes:
-        checks.check_target(other)
+        check_target(other)
     if other is step.after:
         return step
     rule = f"rows of {columns} do not fit {step.after.name} ({step.after.block_size})"
@@ -174,7 +351,7 @@ def _fitting(step: Step, allow_fallback: bool) -> Step:
 def _weighted(step: Step, imatrix: Mapping[str, Any] | None) -> Step:
     if imatrix is None or not step.changes:
         return step
-    importance = weights.for_tensor(imatrix, step.name, step.after, step.shape)
+    importance = for_tensor(imatrix, step.name, step.after, step.shape)
     return replace(step, weights=importance)
 
 

@@ -4,7 +4,7 @@
     size        bytes of the whole file, header and padding included
 
 A recipe minimizes the sum over the tensors of importance * (value - new value)^2, each times a factor from
-objective.py; without an importance matrix all columns count alike. measure.py measures, knapsack.py chooses.
+measure.py, which also measures; without an importance matrix all columns count alike. knapsack.py chooses.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from ..formats import FORMATS, Format
 from ..gguf import Streamed, read_imatrix
 from ..gguf.header import DEFAULT_ALIGNMENT, aligned
 from ..gguf.writer import file_bytes
-from . import checks, rules, typefile, weights
-from .keep import Keep
+from . import rules, typefile
 from .knapsack import Solution, solve
-from .measure import Measured, TensorTrial, measure
+from .measure import ELEMENTS, OBJECTIVES, Measured, TensorTrial, factors, measure
 from .model import Model
-from .objective import OBJECTIVES, factors
-from .plan import FLOATS, Importance, Source, opened, plan_quantize, read
-from .sample import ELEMENTS
+from .plan import FLOATS, Importance, Source, check_target, opened, plan_quantize, read, tensor_weights
 from .step import Plan, Step, nbytes_in
+from .typefile import Keep
 
 SLACK = 0.3  # bits a weight that a recipe may stay below its target
 
@@ -143,9 +141,7 @@ def recipe(
     first = plan_quantize(model, "f16", **settings)
     settings["objective"] = objective
     open_ = [step for step in first.steps if not (step.left or step.why)]
-    rows = {
-        step.name: weights.tensor_weights(matrix, step.name, step.shape) if matrix else None for step in open_
-    }
+    rows = {step.name: tensor_weights(matrix, step.name, step.shape) if matrix else None for step in open_}
     trials = [
         TensorTrial(step.name, _fitting(step, formats, rows[step.name]), rows[step.name]) for step in open_
     ]
@@ -219,7 +215,7 @@ def _request(target: float | None, size: int | None) -> str:
 def _formats(types: Sequence[str | int | Format]) -> list[Format]:
     formats = list(dict.fromkeys(FORMATS[kind] for kind in types))
     for fmt in formats:
-        checks.check_target(fmt)
+        check_target(fmt)
     if not formats:
         raise ConvertError("recipe(types=[]): there is nothing to choose among; name some types")
     return formats

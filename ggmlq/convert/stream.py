@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..base.threads import num_threads, share
 from ..errors import ConvertError
+from ..gguf.header import piece
 from ..gguf.source import release
-from ..gguf.tensors import piece
 from ..ops import dequantize, quantize
 from .step import Step
 

@@ -7,7 +7,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..base.cores import available
-from ..store import disk, packs
+from ..store import disk, store
 from .amx.permission import refused
 from .machine import served
 from .machine.features import compiled_for, cpu_name, model_name
@@ -31,6 +31,6 @@ def examine() -> dict[str, Any]:
         "features": {name: bool(features.get(name) or name in compiled_for()) for name in MATTERING[family]},
         "dot": target().dot,
         "matrix_unit": (refused() or "amx") if features.get("amx-bf16") else None,
-        "prebuilt": packs.examine(served.STORE.prebuilt, level.folder) if (level := served.level()) else None,
+        "prebuilt": store.examine(served.STORE.prebuilt, level.folder) if (level := served.level()) else None,
         "compiled": disk.here().examine()._asdict(),
     }

@@ -20,7 +20,7 @@ from ..dispatch.cards import card_named
 from ..dispatch.ladder import DEVICES, PACKAGE, Rung, rungs
 from ..errors import UnsupportedError
 from ..formats import FORMATS
-from .lessons import rate
+from .climb import rate
 
 LINES = 40  # of a difference
 SCHEDULERS, LANES = 4, 32  # of a multiprocessor: instructions that it begins in a clock; threads of each

@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..base.terminal import is_terminal
 from ..base.text import count, table
 from ..base.threads import num_threads
-from . import chart
 from .measure import Row
+
+# --- bars of block characters ----------------------------------------------------------------
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+MARK = "│"  # where something else stands on the same scale
+LEAST, MOST = 8, 48  # columns: fewer tell nothing, more are no easier to read
+
+
+def room(beside: int) -> int:
+    """The columns left for bars beside a table of ``beside`` columns; 0 in a pipe, or if bars cannot show."""
+    if not is_terminal(sys.stdout) or not _can_print(EIGHTHS + MARK):
+        return 0
+    left = shutil.get_terminal_size().columns - beside - 1  # the last column would wrap in some terminals
+    return min(left, MOST) if left >= LEAST else 0
+
+
+def bar(value: float, most: float, columns: int, mark: float | None = None) -> str:
+    """A bar of value on a scale from 0 to most, with a mark on the same scale."""
+    eighths = round(8 * columns * value / most)
+    cells = list(EIGHTHS[-1] * (eighths // 8) + EIGHTHS[eighths % 8] * (eighths % 8 > 0))
+    if mark is not None:
+        at = min(columns - 1, math.floor(columns * mark / most))
+        cells += [" "] * (at + 1 - len(cells))
+        cells[at] = MARK
+    return "".join(cells)
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- the table -------------------------------------------------------------------------------
 
 COLUMNS = {
     "loss": "lost by the type: Σ(q − w)² / Σw² over its weights",
@@ -31,13 +70,13 @@ def text(rows: Sequence[Row]) -> str:
     cells = [_cells(row) for row in rows]
     header = [name for name in cells[0] if any(line[name] for line in cells) or name == ""]
     lines = [[line[name] or "-" for name in header] for line in cells]
-    columns = chart.room(max(map(len, table(header, lines).splitlines())) + 2)
+    columns = room(max(map(len, table(header, lines).splitlines())) + 2)
     if columns:
         rates = [(1 / row.seconds, 1 / row.theirs if row.theirs else None) for row in rows]
         most = max(rate for pair in rates for rate in pair if rate is not None)
-        header.append((f"({chart.MARK} llama.cpp)" if "llama.cpp" in header else "")[:columns])
+        header.append((f"({MARK} llama.cpp)" if "llama.cpp" in header else "")[:columns])
         for line, (ours, theirs) in zip(lines, rates, strict=True):
-            line.append(chart.bar(ours, most, columns, theirs))
+            line.append(bar(ours, most, columns, theirs))
     return table(header, lines)
 
 

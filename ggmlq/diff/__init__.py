@@ -1,14 +1,11 @@
 """``gq.diff`` and ``ggmlq diff``: compares two GGUF models, tensor by tensor and key by key.
 
 tensors.py    two tensors: the same bytes, the same values, or how far apart and where most
-tasks.py      tensors given to workers in parts
-metadata.py   two sets of metadata
-compare.py    two files
+compare.py    two files: their metadata and their tensors, here or by workers
 page.py       what came of it as a page
 """
 
-from .compare import Difference, compare
-from .metadata import KeyDifference
+from .compare import Difference, KeyDifference, compare
 from .tensors import Place, TensorDifference, WorstBlock
 
 __all__ = ["Difference", "KeyDifference", "Place", "TensorDifference", "WorstBlock", "compare"]

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 
 from ..gguf import Array
-from ..gguf.places import place_of
 from ..pages import (
     Code,
     Column,
@@ -23,7 +22,7 @@ from ..pages import (
     depth_lines,
     layer_grids,
 )
-from ..pages.blocks import Block, Cell
+from ..pages.blocks import Block, Cell, place_of
 from .compare import Difference
 from .tensors import TensorDifference, WorstBlock
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.companion import by_row, multiply, same_scales
+from ..gguf.header import piece
 from ..gguf.source import release
-from ..gguf.tensors import piece
 from ..ops import dequantize
 
 SLAB = 1 << 18  # elements compared at a time

@@ -16,11 +16,10 @@ from ..base.progress import Progress
 from ..errors import GGUFError, GGUFOSError
 from .file import GGUFFile, Part, open
 from .header import aligned
-from .inputs import MAX_NAME
 from .metadata import Stored
-from .plan import ALIGNMENTS
+from .plan import ALIGNMENTS, MAX_NAME
 from .source import release
-from .valuetype import ValueType
+from .values import ValueType
 
 ARCHITECTURE = "general.architecture"
 SLAB = 1 << 16  # blocks looked at together

@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import GGUFError, GGUFOSError
-from .file import GGUFFile
+from .file import KEYS, GGUFFile
 from .header import ALIGNMENT_KEY, FIXED_BYTES, MAGIC, Header, aligned
-from .metadata import Entry, Metadata
+from .metadata import Entry, Metadata, Typed
 from .plan import check_keys
 from .source import Source
-from .split import KEYS
-from .typed import Typed
-from .valuetype import order_sign
+from .values import order_sign
 
 ROOM = "ggmlq.room"
 ROOM_BYTES = 8 + len(ROOM) + 4 + 4 + 8  # of the key with no zero in it

@@ -2,7 +2,7 @@
 
     file -- threads read --> buffers of locked memory -- the GPU fetches --> tensors on the GPU
 
-A portion is what fits one buffer (portions.py). A thread takes a portion and a buffer, fills it, asks the
+A portion is what fits one buffer. A thread takes a portion and a buffer, fills it, asks the
 GPU to fetch it and puts the buffer back; the next thread with this buffer waits until the GPU has fetched it.
 So file, memory and link are busy at the same time, and no thread waits for the others. The GPU's half is
 ggmlq/cuda/machine/upload.py.
@@ -14,9 +14,10 @@ import itertools
 import queue
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import lcm
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,51 @@ from ..base.progress import Progress
 from ..base.text import short, size
 from ..base.threads import num_threads
 from ..errors import DeviceMemoryError
-from .extents import Files
-from .portions import Portion, portions
-from .source import place
+from .header import aligned
+from .source import Files, place
+
+# --- portions: tensors of all sizes divided into what fills one buffer -----------------------
+
+ALIGN = 256  # bytes: a GPU's copy engine works in runs of that size
+
+
+class Piece(NamedTuple):
+    """A run of bytes of one tensor."""
+
+    tensor: int  # which one, counted from 0
+    start: int  # in the tensor
+    nbytes: int
+    at: int  # in the buffer
+
+
+Portion = list[Piece]  # what goes through a buffer at a time
+
+
+def portions(sizes: Iterable[tuple[int, int]], room: int) -> list[Portion]:
+    """Portions of at most ``room`` bytes that hold all bytes of the tensors, in order.
+
+    ``sizes`` are pairs of the bytes of a tensor and of its block. Small tensors share a buffer; a large
+    one is cut between blocks, at multiples of ``ALIGN``.
+    """
+    portions: list[Portion] = [[]]
+    at = 0
+    for tensor, (nbytes, block) in enumerate(sizes):
+        step = lcm(block, ALIGN)
+        assert step <= room
+        start = 0
+        while start < nbytes:
+            at = aligned(at, ALIGN)
+            n = nbytes - start if nbytes - start <= room - at else (room - at) // step * step
+            if n > 0:
+                portions[-1].append(Piece(tensor, start, n, at))
+                start, at = start + n, at + n
+            else:
+                portions.append([])
+                at = 0
+    return [portion for portion in portions if portion]
+
+
+# --- threads and buffers ---------------------------------------------------------------------
 
 # Measured on an H200 with 16 cores (bench/bench_load.py): of the link's 53.6 GB/s, portions of 4 MiB
 # reach 37 %, of 8 MiB 58, of 16 MiB 69 and of 32 MiB 66: a portion holds Python's lock, and with 16

@@ -4,16 +4,50 @@ from __future__ import annotations
 
 import importlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 from ..arrays.members import Listed, public
 from ..base.folding import folded
 from ..base.text import count, html_table, meant, short, size
-from ..errors import ArrayAttributeError
+from ..errors import ArrayAttributeError, DTypeError, GGUFKeyError
 from .metadata import missing
-from .select import Filter, fitting, select
+
+# --- selections: all tensors, those that fit a pattern, those that a function accepts --------
+
+NAMED = 5  # names that an error shows
+
+Filter = str | Callable[[str], object] | None
+
+
+def fitting(names: Iterable[str], pattern: str) -> list[str]:
+    """The names that fit a pattern as a whole."""
+    return [name for name in names if fnmatchcase(name, pattern)]
+
+
+def select(request: str, names: Iterable[str], filter: Filter) -> list[str]:
+    """The names that a filter takes, in their order; an error if it takes none of some names."""
+    listed = list(names)
+    if filter is None:
+        return listed
+    if not (isinstance(filter, str) or callable(filter)):
+        raise DTypeError(
+            f'{request}: filter={short(filter)}; a filter is a pattern like "blk.0.*", a function of a name, '
+            "or None for all; for the names in a list pass filter=names.__contains__"
+        )
+    chosen = fitting(listed, filter) if isinstance(filter, str) else [name for name in listed if filter(name)]
+    if listed and not chosen:
+        shown = ", ".join(map(repr, listed[:NAMED])) + (", …" if len(listed) > NAMED else "")
+        raise GGUFKeyError(
+            f"{request}: filter={short(filter)} takes none of {len(listed)} tensors, {shown}; it must fit "
+            "whole names, and list(f) gives them all"
+        )
+    return chosen
+
+
+# --- the mapping -----------------------------------------------------------------------------
 
 Held_co = TypeVar("Held_co", covariant=True)
 SHOWN = 5  # names in the repr of a selection
@@ -87,8 +121,8 @@ class Opened(Listed, Mapping[str, Held_co]):
                 f"{request}: a name is that of one tensor; f.select({short(name)}) gives the {len(fits)} "
                 "whose names fit"
             )
-        equivalents = importlib.import_module(f"{__package__.partition('.')[0]}.checkpoint.equivalents")
-        if here := [other for other in equivalents.equivalent_names(name) if other in names]:
+        families = importlib.import_module(f"{__package__.partition('.')[0]}.checkpoint.families")
+        if here := [other for other in families.equivalent_names(name) if other in names]:
             raise kind(f"{request}: this file has that tensor under another name; take f[{here[0]!r}]")
         missing(request, name, names, kind=kind)
 

@@ -3,20 +3,261 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import prod
 from struct import pack
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from ..base.text import short
-from ..errors import GGUFError
-from . import split, target
-from .header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, aligned
-from .inputs import Described
-from .metadata import Entry, Metadata, Settable, Stored
-from .typed import Typed, resolve
-from .valuetype import MAX_NAME_BYTES, order_sign
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.array import QuantArray
+from ..arrays.tensors import host_array, is_tensor
+from ..arrays.weights import Divided
+from ..base.devices import is_host
+from ..base.text import short, size
+from ..errors import GGUFError, GGUFOSError
+from ..formats import FORMATS, Format
+from ..formats.scalars import SCALARS
+from . import file
+from .header import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS, MOST_BYTES, aligned
+from .metadata import Entry, Metadata, Settable, Stored, Typed, resolve
+from .source import Extent, place, release
+from .values import MAX_NAME_BYTES, order_sign
+
+# --- tensors: arrays checked, and their bytes for the file, a slab at a time -----------------
+
+MAX_NAME = 63  # bytes: ggml's GGML_MAX_NAME is 64 with the NUL
+SLAB_BYTES = 16 << 20  # converted or handed to the system at a time
+
+_BY_DTYPE = {fmt.dtype: fmt for fmt in SCALARS if not fmt.bfloat}
+_BY_NAME = {dtype.name: fmt for dtype, fmt in _BY_DTYPE.items()} | {"bfloat16": FORMATS["bf16"]}
+
+
+class Described(NamedTuple):
+    """A tensor as the header will list it."""
+
+    name: str
+    format: Format
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) // self.format.block_size * self.format.dtype.itemsize
+
+
+class Streamed(NamedTuple):
+    """A tensor that is made while it is written, so that it never exists in full.
+
+    ``parts`` is called when the tensor's turn comes, and gives its rows in order as QuantArrays of
+    its format.
+    """
+
+    format: Format
+    shape: tuple[int, ...]
+    parts: Callable[[], Iterable[QuantArray]]
+
+
+def describe(name: object, x: Any) -> Described:
+    """Check a name and an array; GGUFError with the reason and the way out."""
+    _check_name(name)
+    assert isinstance(name, str)
+    fmt = x.format if isinstance(x, QuantArray | Streamed) else _format(x)
+    shape = tuple(int(n) for n in x.shape)
+    if len(shape) > MAX_DIMS:
+        _refuse(f"it has {len(shape)} axes; ggml's tensors have {MAX_DIMS} at most; reshape it")
+    if prod(max(n, 1) for n in shape) * fmt.dtype.itemsize > MOST_BYTES:
+        _refuse(f"its shape {shape} counts more than 64 bits hold; cut it down")
+    return Described(name, fmt, shape)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        _refuse(f"its name is of type {type(name).__name__}; names are str; rename it")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        _refuse("its name has a lone surrogate, which UTF-8 cannot hold; rename it")
+    if size > MAX_NAME:
+        _refuse(f"its name has {size} bytes; ggml's names hold {MAX_NAME}; give it a shorter one")
+    if not name:
+        _refuse("its name is empty, and ggml does not load such a tensor; give it a name")
+    if "\0" in name:
+        _refuse("its name has a NUL, where C ends a name; rename it")
+
+
+def _format(x: Any) -> Format:
+    """The scalar format of a NumPy or CuPy array."""
+    if is_tensor(x):
+        return _format_of_tensor(x)
+    if isinstance(x, Divided):
+        _refuse(f'it is {x!r}, and a file holds whole arrays; pass x.to("cpu")')
+    dtype = getattr(x, "dtype", None)
+    if not isinstance(dtype, np.dtype) or not hasattr(x, "shape"):
+        _refuse(
+            f"it is a {type(x).__name__}; tensors are QuantArrays, NumPy or CuPy arrays, or torch's; "
+            "convert it with np.asarray(x, np.float32)"
+        )
+    if isinstance(x, np.ma.MaskedArray):
+        _refuse("it is a masked array, and a file has no masks; pass x.filled(0)")
+    if dtype.name == "bfloat16":
+        return FORMATS["bf16"]
+    scalar = _BY_DTYPE.get(dtype.newbyteorder("<"))
+    if scalar is None:
+        _refuse(
+            f"its dtype is {dtype}; GGUF holds {', '.join(str(d) for d in _BY_DTYPE)} and bfloat16; "
+            "convert it with x.astype(np.float32), or wrap the bytes of blocks with QuantArray.from_bytes"
+        )
+    return scalar
+
+
+def _format_of_tensor(x: Any) -> Format:
+    scalar = _BY_NAME.get(str(x.dtype).removeprefix("torch."))
+    if scalar is None or str(x.layout) != "torch.strided":
+        _refuse(
+            f"it is a tensor of {x.dtype}, {x.layout}; GGUF holds dense ones of {', '.join(_BY_NAME)}; "
+            "convert it with x.float() or x.to_dense()"
+        )
+    return scalar
+
+
+def slabs(x: Any, tensor: Described, byteorder: str) -> Iterator[memoryview | Extent]:
+    """The bytes of a tensor in the order of the file. At most one copy of it exists at a time."""
+    if isinstance(x, Streamed):
+        yield from _streamed(x, tensor, byteorder)
+        return
+    blocks = _blocks(x, tensor).reshape(-1)
+    dtype = tensor.format.dtype.newbyteorder(order_sign(byteorder))
+    step = max(1, SLAB_BYTES // dtype.itemsize)
+    for start in range(0, len(blocks), step):
+        part = blocks[start : start + step]
+        data = part.astype(dtype, copy=False).view(np.uint8)
+        location = place(data)
+        yield data.data if location is None else Extent(*location, data.data)
+        release(part)
+
+
+def _streamed(x: Streamed, tensor: Described, byteorder: str) -> Iterator[memoryview | Extent]:
+    left = tensor.nbytes
+    for part in x.parts():
+        left -= part.nbytes
+        if part.format is not tensor.format or left < 0:
+            break
+        yield from slabs(part, tensor, byteorder)
+    if left:
+        _refuse(
+            f"tensor {tensor.name!r}: its parts are not {tensor.format.name} of shape {tensor.shape}; "
+            "they must be its rows, all of them and in order; check what makes them"
+        )
+
+
+def _blocks(x: Any, tensor: Described) -> NDArray[Any]:
+    if isinstance(x, QuantArray):
+        return np.ascontiguousarray(x.to("cpu").blocks)
+    if is_tensor(x):
+        x = host_array(x)
+    host = x if is_host(x) else x.get()
+    host = np.ascontiguousarray(host)
+    return host.view(np.uint16) if host.dtype.name == "bfloat16" else host
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise GGUFError(reason)
+
+
+# --- the place of the new file: its path and the space on the disk ---------------------------
+
+MOST_LINKS = 40  # that lead to each other: as many as Linux follows
+DEVICES = ("/dev", "/proc")  # links here are devices in disguise: /dev/stdout is whatever a shell made it
+
+
+def check_target(path: str) -> None:
+    """Refuse a path unless nothing is there, a regular file that may be written to, or an ordinary link.
+
+    A save replaces the link itself; the file that it leads to stays as it is.
+    """
+    if not os.path.basename(path):
+        raise GGUFOSError(f"{path!r} names no file; add a file name such as model.gguf")
+    if _is_device(path):
+        raise GGUFOSError(f"{path} stands for a device, and a save would replace it; name a file")
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # nothing there, or a link to nothing; what hinders the writing shows then
+        return
+    if stat.S_ISDIR(mode):
+        raise GGUFOSError(f"{path} is a folder; name a file in it")
+    if not stat.S_ISREG(mode):
+        raise GGUFOSError(f"{path} is not a regular file, and a save would replace it; name another file")
+    # An administrator may write to any file; still refuse, since somebody took the permission away.
+    if not mode & 0o222 or not _is_writable(path):
+        raise GGUFOSError(
+            f"{path} is there and read-only (mode {stat.S_IMODE(mode):04o}); a save would replace it; allow "
+            f"writing (chmod u+w), or name another file"
+        )
+
+
+def _is_writable(path: str) -> bool:
+    """True if the system opens the file for writing, or if another save has just put it aside.
+
+    ``os.access`` has the same answer for a file that is gone as for one that is read-only.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _is_device(path: str) -> bool:
+    """True where links lead through the folders in which the system lists devices and open files."""
+    for _ in range(MOST_LINKS):
+        if not os.path.islink(path):
+            return False
+        folder = os.path.realpath(os.path.dirname(path) or ".")
+        if folder in DEVICES or folder.startswith(("/dev/fd", "/proc/")):
+            return True
+        path = os.path.join(folder, os.readlink(path))
+    return False
+
+
+def check_room(files: Iterable[tuple[str, int]]) -> None:
+    """Refuse files that do not fit beside the old ones, which stay until the new ones are whole.
+
+    The system states its free space. Nothing is reserved, because ``posix_fallocate`` writes all bytes on
+    some file systems.
+    """
+    if not hasattr(os, "statvfs"):  # Windows
+        return
+    needed: Counter[str] = Counter()
+    for path, nbytes in files:
+        needed[os.path.dirname(path) or "."] += nbytes
+    for folder, nbytes in needed.items():
+        free = _free(folder)
+        if nbytes > free:
+            raise GGUFOSError(
+                f"{folder}: the disk has {size(free)} free, the new file needs {size(nbytes)}, beside what "
+                "it may replace; make room, or save to another disk"
+            )
+
+
+def _free(folder: str) -> int:
+    """Bytes that this user may still write."""
+    try:
+        space = os.statvfs(folder)
+    except OSError:  # what is wrong with the folder shows when the file is made
+        return sys.maxsize
+    free = space.f_bavail if os.geteuid() else space.f_bfree
+    return free * space.f_frsize if space.f_blocks else sys.maxsize  # some systems do not say
+
+
+# --- headers and parts -----------------------------------------------------------------------
 
 VERSION = 3
 ALIGNMENTS = (8, 1 << 20)  # GGUF wants a multiple of 8, ggml a power of two and at most a MiB
@@ -95,14 +336,14 @@ def groups(tensors: Sequence[Described], limits: Limits) -> list[list[Described]
             filled = 0
         parts[-1].append(tensor)
         filled += tensor.nbytes
-    if len(parts) > split.MAX_PARTS:
+    if len(parts) > file.MAX_PARTS:
         limit = f"split_max_bytes={limits.nbytes}" if limits.nbytes else f"split_max_tensors={limits.tensors}"
-        raise GGUFError(f"{limit} makes {len(parts)} parts; {split.MAX_PARTS} are possible; raise it")
+        raise GGUFError(f"{limit} makes {len(parts)} parts; {file.MAX_PARTS} are possible; raise it")
     return parts
 
 
 def _of_counts(tensors: Sequence[Described], counts: Sequence[int]) -> list[list[Described]]:
-    if sum(counts) != len(tensors) or min(counts, default=1) < 1 or len(counts) > split.MAX_PARTS:
+    if sum(counts) != len(tensors) or min(counts, default=1) < 1 or len(counts) > file.MAX_PARTS:
         raise GGUFError(
             f"split_max_tensors={short(counts)}: the parts take {sum(counts)} tensors, there are "
             f"{len(tensors)}; give how many each part has, 1 or more, for all of them; or one number, the "
@@ -116,12 +357,12 @@ def names(path: str, count: int) -> list[str]:
     """The paths of the parts; a single part keeps the plain name."""
     paths = _names(path, count)
     for part_path in paths:
-        target.check(part_path)
+        check_target(part_path)
     return paths
 
 
 def _names(path: str, count: int) -> list[str]:
-    part = split.parse_name(path)
+    part = file.parse_name(path)
     if count == 1:
         if part is not None and part.total > 1:
             raise GGUFError(
@@ -131,7 +372,7 @@ def _names(path: str, count: int) -> list[str]:
         return [path]
     folder, base = os.path.split(path)
     stem = part.stem if part else base.removesuffix(".gguf")
-    return [os.path.join(folder, split.part_name(stem, i + 1, count)) for i in range(count)]
+    return [os.path.join(folder, file.part_name(stem, i + 1, count)) for i in range(count)]
 
 
 def plan(
@@ -157,14 +398,14 @@ def part(
 
 def _entries(metadata: Metadata, alignment: int) -> dict[str, Entry]:
     """The metadata without keys that describe the files it came from."""
-    entries = {key: entry for key, entry in metadata.entries.items() if key not in split.KEYS}
+    entries = {key: entry for key, entry in metadata.entries.items() if key not in file.KEYS}
     if ALIGNMENT_KEY in entries or alignment != DEFAULT_ALIGNMENT:
         entries[ALIGNMENT_KEY] = Settable(resolve(Typed(alignment, "uint32")))
     return entries
 
 
 def _split_entries(index: int, parts: int, tensors: int) -> dict[str, Entry]:
-    values = {split.NO: (index, "uint16"), split.COUNT: (parts, "uint16"), split.TENSORS: (tensors, "int32")}
+    values = {file.NO: (index, "uint16"), file.COUNT: (parts, "uint16"), file.TENSORS: (tensors, "int32")}
     return {key: Settable(resolve(Typed(*value))) for key, value in values.items()}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import stat
 from itertools import islice
 from struct import Struct
+from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
@@ -15,8 +17,57 @@ from numpy.typing import NDArray
 
 from ..base.text import COMPARED, meant, short
 from ..errors import DTypeError, GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
-from .limits import Allowance
-from .valuetype import MAX_NAME_BYTES, order_sign
+from .values import MAX_NAME_BYTES, order_sign
+
+# --- limits on the size of a header ----------------------------------------------------------
+# A hostile file costs its reader at most seconds and a gigabyte. The limits exceed the needs of any model.
+# A file with repetitions or holes costs its writer next to nothing, and its reader an object for each
+# entry. The largest vocabularies have a million texts and 40 MiB; ggml reads no arrays of arrays.
+
+FACTOR = "GGMLQ_HEADER_LIMITS"
+
+BYTES = "bytes of metadata"
+KEYS = "keys"
+TENSORS = "tensors"
+TEXTS = "texts in arrays"
+ARRAYS = "arrays in arrays"
+
+LIMITS = {BYTES: 1 << 28, KEYS: 1 << 16, TENSORS: 1 << 18, TEXTS: 1 << 22, ARRAYS: 1 << 18}
+
+
+class Allowance:
+    """The counts of one file against their limits."""
+
+    def __init__(self) -> None:
+        self._most = {what: limit_of(what) for what in LIMITS}
+        self._counts = dict.fromkeys(LIMITS, 0)
+
+    def excess(self, what: str, n: int) -> str | None:
+        """Count n more entries; the reason, if these are too many."""
+        self._counts[what] += n
+        count, most = self._counts[what], self._most[what]
+        if count <= most:
+            return None
+        return (
+            f"the header has {count} {what} or more, {most} are read; no model has as many, so the file is "
+            f"damaged or made to fill the memory; {FACTOR}={-(-count // LIMITS[what])} in the environment "
+            "multiplies all limits"
+        )
+
+
+def limit_of(what: str) -> int:
+    """The most entries of a kind that are read."""
+    return _factor() * LIMITS[what]
+
+
+def _factor() -> int:
+    factor = os.environ.get(FACTOR, "1")
+    if not factor.isdecimal() or not int(factor):
+        raise GGUFError(f"{FACTOR}={factor!r} in the environment: it is a whole number, 1 or more; unset it")
+    return int(factor)
+
+
+# --- the file --------------------------------------------------------------------------------
 
 LONGEST_PATH = 32767  # characters: of Windows; others take 4096 bytes
 
@@ -221,3 +272,74 @@ def _mapped(path: str, kind: Kind) -> Map:
         if cause.errno in (errno.EMFILE, errno.ENFILE):
             way = "every open part of a model keeps a file open; close others or raise the limit (ulimit -n)"
         raise refused(f"{word}: {path}: cannot be opened: {cause.strerror or cause}; {way}", cause) from cause
+
+
+# --- ranges of files that the system moves ---------------------------------------------------
+# A save or a load of memory-mapped arrays lets the system copy from file to file or into memory. Through
+# the memory map, each page would first have to be mapped, and that may cost as much as the copy itself.
+# Bytes that the system cannot copy (another file system, no Linux, a file that was replaced) are left, and
+# the caller takes them from the map.
+
+
+class Extent(NamedTuple):
+    """Bytes of a mapped file, and the same bytes in memory."""
+
+    map: Map
+    offset: int
+    data: memoryview
+
+
+class Files:
+    """The files behind maps, opened once more for as long as something is copied from them."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._fds: dict[str, int | None] = {}
+
+    def copy(self, extent: Extent, target: int) -> int:
+        """Append an extent to a file as far as the system can copy it; the number of bytes copied."""
+        fd = self._fd(extent.map) if hasattr(os, "copy_file_range") else None
+        done = 0
+        with contextlib.suppress(OSError):  # what is refused here, a full disk too, the write tries again
+            while fd is not None and done < len(extent.data):
+                n = os.copy_file_range(fd, target, len(extent.data) - done, extent.offset + done)
+                if not n:
+                    break
+                done += n
+        return done
+
+    def read(self, source: Map, offset: int, target: NDArray[np.uint8]) -> int:
+        """Fill memory from a file as far as the system can read it; the number of bytes. For any thread."""
+        fd = self._fd(source) if hasattr(os, "preadv") else None
+        done = 0
+        with contextlib.suppress(OSError):
+            while fd is not None and done < len(target):
+                n = os.preadv(fd, [target[done:].data], offset + done)
+                if not n:
+                    break
+                done += n
+        return done
+
+    def _fd(self, source: Map) -> int | None:
+        key = f"{source.identity} {source.path}"
+        if key not in self._fds:
+            self._fds[key] = self._reopened(source)
+        return self._fds[key]
+
+    def _reopened(self, source: Map) -> int | None:
+        """The file, if it still has its name."""
+        try:
+            fd = os.open(source.path, os.O_RDONLY)
+        except OSError:
+            return None
+        self._stack.callback(os.close, fd)
+        status = os.fstat(fd)
+        return fd if (status.st_dev, status.st_ino) == source.identity else None
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()

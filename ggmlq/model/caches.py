@@ -24,9 +24,8 @@ from ..base.devices import cuda_driver, cuda_module, is_host, namespace
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache
 from ..ops.rotation import hadamard
-from .arithmetic.kernels import Keys
+from .arithmetic.kernels import Keys, Turns
 from .config import Config
-from .rope import Turns
 
 Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values

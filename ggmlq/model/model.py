@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,14 @@ from .. import gguf
 from ..base.devices import namespace
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Kernels, arithmetic_of
+from .arithmetic.kernels import Array, Keys, Seen
 from .batch import Best, Piece, beside, checked, continued, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
-from .finite import finite, walking
 from .replay import replayed
-from .sampling import Sampling
-from .step import Array, Step
-from .stopping import Stop, Stops
+from .sampling import Sampling, Stop, Stops, finite, walking
+from .step import Step
 from .tokenizer import Tokenizer
 from .weights import Weights
 
@@ -318,3 +317,55 @@ class Model:
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:
         several = several_of(call, tokens) if is_batch(tokens) else [tokens]
         return [checked(call, one, self.vocabulary, self.config.context) for one in several]
+
+
+# --- operands of attention in the layers, as they are before they are stored -----------------
+
+
+class Attended(NamedTuple):
+    """The operands of a layer's attention."""
+
+    q: Array  # [1, H, T, D], turned by their positions
+    k: Array  # [1, HK, S, D], the same
+    v: Array  # [1, HK, S, DV]
+    options: dict[str, Any]  # of gq.attention
+
+
+class Listener(Kernels):
+    """The fastest arithmetic of the CPU, which hands out what attention is called with."""
+
+    def __init__(self) -> None:
+        self._calls: list[Attended] = []
+
+    def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
+        """Attention, noted before it is computed."""
+        options = {
+            "causal": True, "scale": seen.scale, "window": seen.window or None, "softcap": seen.cap,
+            "sinks": seen.sinks,
+        }  # fmt: skip
+        keys = (rows.dequantize() for rows in (cache.k, cache.v))
+        k, v = (rows.reshape(1, *rows.shape[-3:]) for rows in keys)
+        self._calls.append(Attended(q[None], k, v, options))
+        return super().attend(q, cache, seen)
+
+    def taken(self) -> list[Attended]:
+        """The calls since the last time."""
+        calls, self._calls = self._calls, []
+        return calls
+
+
+def attention_operands(model: Model, tokens: Sequence[int]) -> Iterator[Attended]:
+    """Yield the operands of each layer's attention with its options, in float32, computed on the CPU.
+
+    They are what :func:`ggmlq.attention` and :func:`ggmlq.cache_error` take.
+
+    >>> import ggmlq as gq, tempfile, pathlib
+    >>> from ggmlq.testing.models import tiny_model
+    >>> m = gq.model.load(tiny_model(pathlib.Path(tempfile.mkdtemp()) / "tiny.gguf"))
+    >>> [(a.q.shape, a.k.shape) for a in gq.model.attention_operands(m, [1, 5])]
+    [((1, 4, 2, 64), (1, 2, 2, 64)), ((1, 4, 2, 64), (1, 2, 2, 64))]
+    """
+    listening, listener = Model(model.file, None, ("f32", "f32"), model.config.context), Listener()
+    listening._arithmetic = listener
+    for _ in listening.nodes(tokens, flash=True):
+        yield from listener.taken()

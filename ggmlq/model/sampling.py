@@ -1,16 +1,48 @@
-"""Choice of the next token from logits: the largest one, or a random one among the best."""
+"""Choice of the next token from logits, the largest or one drawn among the best, and the end of a text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from ..base.devices import is_host, to_host
-from ..errors import ShapeError
-from .finite import finite
+from ..base.devices import is_host, namespace, to_host
+from ..base.text import short
+from ..errors import DTypeError, NonFiniteError, ShapeError
+from .tokenizer import Tokenizer
+
+# --- numbers that are not finite -------------------------------------------------------------
+# With NaN a model would say one token for ever.
+
+CAUSE = (
+    "a model's numbers are finite; either tensors of the file are not, which `ggmlq validate FILE` names, or "
+    "they outgrow their types, where cache='f32' may help: m.nodes(tokens) shows the first; take another file"
+)
+
+
+@contextmanager
+def walking(part: str) -> Iterator[None]:
+    """The time in which a part is computed; what a cache refuses is an error about the file."""
+    try:
+        with np.errstate(all="ignore"):  # what comes of it shows in the logits, which are looked at once
+            yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"model: {part} has numbers that are NaN or infinite; {CAUSE}") from error
+
+
+def finite(logits: Any) -> Any:
+    """Logits, if all are finite."""
+    with np.errstate(all="ignore"):  # a sum is finite only if all of them are, and it is quick
+        if not np.isfinite(float(logits.sum())) and not bool(namespace(logits).isfinite(logits).all()):
+            raise NonFiniteError(f"model: there are logits that are NaN or infinite; {CAUSE}")
+    return logits
+
+
+# --- the next token --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,3 +85,40 @@ class Sampling:
         count = int(np.searchsorted(sums, self.top_p)) + 1 if self.top_p < 1 else len(order)
         count = min(count, len(order))
         return int(order[min(np.searchsorted(sums, rng.random() * sums[count - 1], side="right"), count - 1)])
+
+
+# --- tokens and texts after which a sequence ends --------------------------------------------
+
+Stops = Collection[int] | Collection[str] | str
+
+
+class Stop:
+    """The end of sequences, which are told apart by their numbers.
+
+    ``tokenizer``: asked for when there is a text to look for. Texts are looked for among bytes, in which
+    control tokens have their names.
+    """
+
+    def __init__(self, stop: Stops, tokenizer: Callable[[], Tokenizer]) -> None:
+        items: list[Any] = (
+            [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [None]
+        )
+        if not all(isinstance(item, Integral) or (isinstance(item, str) and item) for item in items):
+            raise DTypeError(
+                f"generate: stop={short(stop)}; it is a text, or a collection of texts or of tokens, and no "
+                'text is empty; pass stop=m.tokenizer.ends or stop="User:"'
+            )
+        self._tokens = frozenset(int(item) for item in items if not isinstance(item, str))
+        self._texts = [item.encode() for item in items if isinstance(item, str)]
+        self._piece = tokenizer().piece if self._texts else None
+        self._longest = max(map(len, self._texts), default=0)
+        self._said: dict[int, bytes] = {}  # by sequence: as much as a text may begin in
+
+    def __call__(self, sequence: int, token: int) -> bool:
+        """True for the token with which a sequence ends; each token of it comes here once, in order."""
+        if self._piece is not None:
+            said = self._said.get(sequence, b"") + self._piece(token, True)
+            self._said[sequence] = said[len(said) - min(len(said), self._longest - 1) :]
+            if any(text in said for text in self._texts):
+                return True
+        return token in self._tokens

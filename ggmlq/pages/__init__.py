@@ -1,13 +1,11 @@
 """HTML pages and charts, for reports, diffs, traces and plots; charts go to pages, files and terminals.
 
-blocks.py     what stands on a page: sections, tables, grids coloured by magnitude, key figures
-charts.py     what is drawn: bars, lines
-layers.py     figures by layer: grids of layers × roles, lines over the depth
-render.py     a page as one HTML text, through Jinja2 (extra ``report``), and written whole
+blocks.py     what stands on a page: sections, tables, coloured grids; figures by layer
+charts.py     what is drawn: bars, lines; a histogram in block characters
+render.py     a page as one HTML text, through Jinja2 (extra ``report``), and written whole; a chart as file,
+              SVG as on a page or PNG through matplotlib (extra ``plot``)
 page.html     its template; page.css its styles, page.js what sorts its tables
 svg.py        a chart as SVG, with chart.css; it needs nothing that is not in Python
-terminal.py   a chart in block characters
-picture.py    a chart as a file: SVG as above, PNG through matplotlib (extra ``plot``)
 
 A page is a ``Page`` of ``Section``s of blocks, all of them plain text and numbers:
 
@@ -28,20 +26,20 @@ from .blocks import (
     Fold,
     Gallery,
     Grid,
+    Item,
     Page,
     Section,
     Shade,
     Table,
     Text,
     Value,
+    depth_lines,
+    layer_grids,
     shades,
 )
-from .charts import Bars, Lines, Series, amount, power
-from .layers import Item, depth_lines, layer_grids
-from .picture import check_picture, draw
-from .render import check_target, html, write
+from .charts import Bars, Lines, Series, amount, power, text
+from .render import check_picture, check_target, draw, html, write
 from .svg import document, svg
-from .terminal import text
 
 __all__ = [
     "Bars",

@@ -5,13 +5,10 @@ at its first use, and readers map it as they map any file. Every byte is fetched
 holes are never taken for zeros.
 
 address.py      what an address means; hf:// becomes https://
-connections.py  HTTP connections that end at a deadline
-ranges.py       ranges of a file over HTTP, every answer checked against what was asked
-others.py       the same through fsspec, for s3:// and its like
-held.py         the file with holes: which pieces are there, and that they are what was fetched
+ranges.py       ranges of a file over HTTP, every answer checked; connections that end at a deadline
+held.py         the file with holes: which pieces are there; a header read while only the beginning is
 shelf.py        where such files are kept, how much of them, and how they go
-prefix.py       a header read while only the beginning is there
-opening.py      open
+opening.py      open; ranges through fsspec, for s3:// and its like
 """
 
 from .address import is_address

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
@@ -12,24 +13,86 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..base import missing
 from ..base.addressed import opener
 from ..base.progress import Progress
-from ..errors import GGMLQError, RemoteError, RemoteNotFoundError, SafetensorsError
+from ..errors import GGMLQError, MissingDependencyError, RemoteError, RemoteNotFoundError, SafetensorsError
+from ..gguf import file
 from ..gguf import header as gguf_header
-from ..gguf import split
 from ..gguf.file import GGUFFile
 from ..gguf.file import Part as GGUFPart
 from ..gguf.source import Source
 from ..safetensors import header as safetensors_header
-from ..safetensors import jsons
-from ..safetensors.file import Part, SafetensorsFile
-from ..safetensors.place import ENDING, INDEX, Place, names_in
-from . import prefix, shelf
+from ..safetensors.file import ENDING, INDEX, Part, Place, SafetensorsFile, names_in
+from . import shelf
 from .address import Address, is_address, parse
-from .held import Held
-from .others import Others
-from .prefix import FIRST
+from .held import FIRST, Held, first_bytes, read_header
 from .ranges import Ranges
+
+# --- files that fsspec reaches: s3://, gs://, az://, sftp:// and many more -------------------
+# HTTP is not among them: what a server answers there is checked more closely in ranges.py.
+
+PIECE = 8 << 20  # bytes of one request
+
+
+class Others:
+    """A remote file that fsspec reads: its size, its version and ranges of its bytes."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        scheme = address.url.partition("://")[0]
+        try:
+            fsspec: Any = importlib.import_module("fsspec")
+            self._system, self._path = fsspec.core.url_to_fs(address.url)
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{address.shown}: {scheme}:// is read through fsspec and what it needs for it, and that "
+                f"cannot be imported: {error}; {missing.install('remote')}, and for s3 s3fs, for gs gcsfs"
+            ) from error
+        except ValueError as error:
+            raise RemoteError(
+                f"{address.shown}: fsspec knows no {scheme}://: {error}; https:// and hf:// need nothing more"
+            ) from error
+        self.size: int | None = None
+        self.size, self.version = self._facts()
+
+    def _facts(self) -> tuple[int, str]:
+        try:
+            self._system.invalidate_cache()
+            facts = self._system.info(self._path)
+            return int(facts["size"]), str(self._system.ukey(self._path))
+        except FileNotFoundError as error:
+            raise RemoteNotFoundError(
+                f"{self.address.shown}: there is no such file; check the address"
+            ) from error
+        except Exception as error:  # of any of the packages behind fsspec
+            raise RemoteError(
+                f"{self.address.shown}: {type(self._system).__name__} says: {error}; check the address, "
+                "and that you may read it"
+            ) from error
+
+    def read(self, start: int, stop: int) -> Iterator[bytes]:
+        """The bytes from ``start`` to ``stop``, in parts; RemoteError if the file has changed meanwhile."""
+        while start < stop:
+            end = min(start + PIECE, stop)
+            try:
+                data = self._system.cat_file(self._path, start=start, end=end)
+            except Exception as error:
+                raise RemoteError(
+                    f"{self.address.shown}: bytes {start} to {end - 1} cannot be read: {error}; open it again"
+                ) from error
+            now = self._facts()
+            if now != (self.size, self.version) or len(data) != end - start:
+                raise RemoteError(
+                    f"{self.address.shown}: it had {self.size} bytes and version {self.version}, and now "
+                    f"has {now[0]} and {now[1]}; of bytes {start} to {end - 1} there came {len(data)}; "
+                    "the file changed; open it again"
+                )
+            yield data
+            start = end
+
+
+# --- models ----------------------------------------------------------------------------------
 
 Helds = dict[str, Held]  # by the paths of their sources
 
@@ -41,7 +104,7 @@ def open(text: str) -> GGUFFile | SafetensorsFile:
     """
     address = parse(text)
     held = _held(address)
-    head = prefix.first(held)
+    head = first_bytes(held)
     name = os.path.basename(address.path)
     if head[:4] != b"GGUF":
         if name.endswith(INDEX):
@@ -111,7 +174,7 @@ class RemoteGGUF(Fetched, GGUFFile):
 
 
 def _gguf(address: Address, held: Held) -> RemoteGGUF:
-    part_name = split.parse_name(os.path.basename(address.path))
+    part_name = file.parse_name(os.path.basename(address.path))
     total = part_name.total if part_name is not None else 1
     parts: list[GGUFPart] = []
     helds: Helds = {}
@@ -120,18 +183,18 @@ def _gguf(address: Address, held: Held) -> RemoteGGUF:
         at = (
             address
             if here or part_name is None
-            else address.beside(split.part_name(part_name.stem, number, total))
+            else address.beside(file.part_name(part_name.stem, number, total))
         )
         held_part = held if here else _held(at)
         first = parts[0].header.alignment if parts else None
-        prefix.header(held_part, Source, at.shown, partial(gguf_header.parse, first=first))
+        read_header(held_part, Source, at.shown, partial(gguf_header.parse, first=first))
         source = _source(Source, held_part, at.shown)
         parts.append(GGUFPart(source, gguf_header.parse(source, first)))
         helds[at.shown] = held_part
     if total == 1:
-        split.check_whole(*parts[0])
+        file.check_whole(*parts[0])
     else:
-        split.check_set([part.source for part in parts], [part.header for part in parts])
+        file.check_set([part.source for part in parts], [part.header for part in parts])
     return RemoteGGUF(parts, address, helds)
 
 
@@ -170,7 +233,7 @@ class RemoteSafetensors(Fetched, SafetensorsFile):
 
 def _safetensors(address: Address, held: Held) -> tuple[Part, Helds]:
     kind = safetensors_header.Source
-    prefix.header(held, kind, address.shown, safetensors_header.parse)
+    read_header(held, kind, address.shown, safetensors_header.parse)
     source = _source(kind, held, address.shown)
     return Part(source, safetensors_header.parse(source)), {address.shown: held}
 
@@ -204,13 +267,13 @@ def _indexed(address: Address, held: Held) -> RemoteSafetensors:
 
 def _json(address: Address, held: Held) -> dict[str, Any]:
     """A whole file that is a JSON object."""
-    if held.size > jsons.MOST_BYTES:
+    if held.size > safetensors_header.MOST_JSON:
         raise SafetensorsError(
-            f"{address.shown}: it has {held.size} bytes, {jsons.MOST_BYTES} are read of a JSON text; it is "
-            "damaged"
+            f"{address.shown}: it has {held.size} bytes, {safetensors_header.MOST_JSON} are read of a "
+            "JSON text; it is damaged"
         )
     try:
-        table = jsons.parsed(held.whole())
+        table = safetensors_header.parsed(held.whole())
     except ValueError as error:
         if isinstance(error, GGMLQError):
             raise

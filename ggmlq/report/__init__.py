@@ -1,12 +1,10 @@
 """``ggmlq report``: examines all tensors of a GGUF model, and shows the facts and findings on a page.
 
 examine.py    the walk over all tensors
-facts.py      what is known of a tensor, of parts, of the whole
-values.py     how values are spread; dead and outlying rows and columns
+facts.py      what is known of a tensor, of parts, of the whole, and what of it somebody should know
+values.py     how values are spread, dead and outlying rows and columns; errors, measured or estimated
 blocks.py     damaged blocks, scales, codes
-error.py      errors measured against an original or estimated without one; what other types would give
-findings.py   what of it somebody should know
-page.py       the facts as a page; figures.py its charts and grids
+page.py       the facts as a page, with charts and grids
 survey/       gq.survey: values of many models, and the error of each type on them
 """
 

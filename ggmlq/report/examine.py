@@ -14,9 +14,9 @@ from ..diff import TensorDifference, compare
 from ..errors import GGUFError
 from ..gguf import GGUFFile
 from ..gguf.check import structure
-from ..gguf.places import place_of
 from ..pages import write
-from . import blocks, error, findings, values
+from ..pages.blocks import place_of
+from . import blocks, facts, values
 from .facts import Model, Tensor
 from .page import page
 from .values import Values
@@ -60,7 +60,7 @@ def examine(
             compared = compare(original, file, ignore_metadata=True)
             differences = {tensor.name: tensor for tensor in compared.tensors}
         tensors = list(_tensors(file, original, differences))
-        findings_of_file = structure(file) + findings.of(tensors, list(differences.values()))
+        findings_of_file = structure(file) + facts.of(tensors, list(differences.values()))
         return Report(
             file.paths,
             sum(part.source.size for part in file.parts),
@@ -107,8 +107,8 @@ def _tensor(
     difference: TensorDifference | None,
 ) -> Tensor:
     parts = blocks.examine(q)
-    estimate = None if difference is not None else error.estimated(q.format, tensor_values, parts)
-    others = {} if source is None else error.measured(source)
+    estimate = None if difference is not None else values.estimated(q.format, tensor_values, parts)
+    others = {} if source is None else values.measured(source)
     return Tensor(
         name, q.format, q.shape, q.nbytes, place_of(name), tensor_values, parts, difference, estimate, others
     )

@@ -1,19 +1,21 @@
-"""The data classes of `ggmlq report`: facts about a tensor, about a part of a model, about the whole."""
+"""The data classes of `ggmlq report`: facts about a tensor, a part of a model, the whole; the findings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from math import prod
+from math import isfinite, prod
+from statistics import median
 from typing import Any
 
 from ..diff import TensorDifference
+from ..diff.tensors import ONLY_A, ONLY_B, OTHER_SHAPE
 from ..formats import BlockFormat, Format
 from ..gguf.check import Finding
-from ..gguf.places import Place
-from . import error
+from ..pages.blocks import Place
 from .blocks import Blocks
-from .values import Values
+from .values import Values, next_better, trial
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,14 @@ class Tensor:
         """The next type with more bits, and its NMSE, measured or estimated; None where there is none."""
         if not isinstance(self.format, BlockFormat) or not self.shape:
             return None
-        fmt = error.next_better(self.format, self.shape[-1])
+        fmt = next_better(self.format, self.shape[-1])
         if fmt is None:
             return None
         if fmt.name in self.others:
             return fmt, self.others[fmt.name]
         if self.nmse is None:
             return None
-        return fmt, self.nmse * error.trial(fmt)[0] / error.trial(self.format)[0]
+        return fmt, self.nmse * trial(fmt)[0] / trial(self.format)[0]
 
     def facts(self) -> dict[str, Any]:
         """The facts as JSON has them."""
@@ -162,3 +164,89 @@ class Model:
             part = parts.setdefault(name, Part(name, {}))
             part.add(tensor)
         return sorted(parts.values(), key=lambda part: -part.bytes) if by == "type" else list(parts.values())
+
+
+# --- findings: errors make a model bad, notes do not -----------------------------------------
+
+FAR = 8.0  # times the median error of tensors of its type
+FEW = 4  # tensors of a type, below which there is no median to speak of
+
+
+def of(tensors: Sequence[Tensor], differences: Sequence[TensorDifference]) -> list[Finding]:
+    """The findings about tensors, the worst first."""
+    findings = [finding for tensor in tensors for finding in _damage(tensor)]
+    findings += [finding for difference in differences for finding in _unlike(difference)]
+    findings += _far(tensors)
+    findings += [finding for tensor in tensors for finding in _dead(tensor)]
+    return sorted(findings, key=lambda finding: finding.severity != "error")
+
+
+def _damage(tensor: Tensor) -> Iterator[Finding]:
+    blocks, where = tensor.blocks, f"tensor {tensor.name!r}"
+    if not blocks.damaged:
+        return
+    row, block = blocks.first_damaged[0]
+    if isinstance(tensor.format, BlockFormat):
+        text = (
+            f"{blocks.damaged} of {blocks.blocks} {tensor.format.name} blocks "
+            f"{'has' if blocks.damaged == 1 else 'have'} a NaN, infinite or forbidden "
+            f"scale; the first is block {block} of row {row}; every product with such a row is lost"
+        )
+    else:
+        text = (
+            f"{blocks.damaged} of {blocks.blocks} values are NaN or infinite; the first is [{row}, {block}]"
+        )
+    yield Finding("error", where, text)
+
+
+def _unlike(difference: TensorDifference) -> Iterator[Finding]:
+    where = f"tensor {difference.name!r}"
+    if difference.status == OTHER_SHAPE:
+        shapes = " and ".join(map(str, difference.shapes))
+        yield Finding("error", where, f"has another shape than in the original: {shapes}")
+    elif difference.status == ONLY_A:
+        yield Finding("note", where, "is in the original only")
+    elif difference.status == ONLY_B:
+        yield Finding("note", where, "is not in the original")
+
+
+def _far(tensors: Sequence[Tensor]) -> Iterator[Finding]:
+    """Errors far beyond those of other tensors of the same type."""
+    by_type: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        if tensor.nmse is not None and isfinite(tensor.nmse) and isinstance(tensor.format, BlockFormat):
+            by_type.setdefault(tensor.format.name, []).append(tensor)
+    for name, group in by_type.items():
+        if len(group) < FEW:
+            continue
+        middle = median(tensor.nmse or 0.0 for tensor in group)
+        for tensor in group:
+            if tensor.nmse is not None and tensor.nmse > FAR * middle > 0:
+                times = f"{tensor.nmse / middle:.1f} times"
+                yield Finding(
+                    "note",
+                    f"tensor {tensor.name!r}",
+                    f"has NMSE {tensor.nmse:.2e}, {times} the median of the {len(group)} {name} tensors",
+                )
+
+
+def _dead(tensor: Tensor) -> Iterator[Finding]:
+    values, where = tensor.values, f"tensor {tensor.name!r}"
+    if values.elements and values.zeros == values.elements:
+        yield Finding("note", where, "is zero everywhere")
+        return
+    sentence = (
+        ("dead_rows", "zero throughout"),
+        ("dead_columns", "zero throughout"),
+        ("outlier_rows", "far larger than the others (8 times the median)"),
+        ("outlier_columns", "far larger than the others (8 times the median)"),
+    )
+    for what, how in sentence:
+        count = getattr(values, what)
+        if count:
+            kind = what.partition("_")[2]
+            kind, verb = (kind, "are") if count > 1 else (kind[:-1], "is")
+            named = ", ".join(map(str, values.named[what])) + (
+                ", …" if count > len(values.named[what]) else ""
+            )
+            yield Finding("note", where, f"{count} {kind} {verb} {how}: {named}")

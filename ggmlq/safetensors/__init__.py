@@ -1,10 +1,7 @@
 """safetensors files, and folders and indexes of them: read without copies, written atomically.
 
-    file.py      open, SafetensorsFile: a mapping of names to arrays
-    place.py     the files of a model
-    header.py    the header of a file
-    dtypes.py    the types of elements
-    jsons.py     JSON without trust
+    file.py      open, SafetensorsFile: the files of a model, a mapping of names to arrays
+    header.py    the header of a file: JSON without trust, types of elements
     scales.py    the scales of 8-bit weights
     writer.py    save: one file, whole or not at all
     check.py     every rule, as a list of findings

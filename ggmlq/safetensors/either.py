@@ -15,7 +15,7 @@ from ..gguf.source import checked_path
 from ..gguf.writer import NO_METADATA
 from . import file as safetensors
 from . import writer
-from .place import ENDING, INDEX, in_folder
+from .file import ENDING, INDEX, in_folder
 
 PATH = "a model is memory-mapped; pass a str or an os.PathLike, write bytes in memory to a file first"
 

@@ -23,14 +23,12 @@ from ..base.devices import is_host
 from ..base.progress import Progress
 from ..base.text import short
 from ..errors import GGUFError, SafetensorsError, SafetensorsNotFoundError, SafetensorsOSError
-from ..gguf import target
+from ..gguf import plan
 from ..gguf.atomic import Chunk, Staging
-from ..gguf.extents import Extent
-from ..gguf.inputs import SLAB_BYTES, Described, Streamed, slabs
-from ..gguf.source import checked_path, place, release
-from .dtypes import BY_CODE, BY_DTYPE, BY_FORMAT, TYPES
+from ..gguf.plan import SLAB_BYTES, Described, Streamed, slabs
+from ..gguf.source import Extent, checked_path, place, release
 from .file import SafetensorsFile
-from .header import METADATA
+from .header import BY_CODE, BY_DTYPE, BY_FORMAT, METADATA, TYPES
 from .scales import SUFFIXES, ZERO_POINT
 
 ALIGNMENT = 8  # of the data, by spaces after the JSON
@@ -88,8 +86,8 @@ def save(
         else:
             items = _items(tensors.items() if isinstance(tensors, Mapping) else tensors)
         header = _header(items, _texts({} if metadata is None else metadata))
-        target.check(final)
-        target.check_room([(final, len(header) + sum(item.nbytes for item in items))])
+        plan.check_target(final)
+        plan.check_room([(final, len(header) + sum(item.nbytes for item in items))])
         _write(final, header, items)
     except SafetensorsError as error:
         raise type(error)(f"{request}: {error}") from error.__cause__

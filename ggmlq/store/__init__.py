@@ -3,8 +3,7 @@
     origin.py    the origin of a kernel: the function that makes it, and the arguments of that call
     reach.py     the definitions that a kernel is compiled from, and their digest
     reach.json   the digests of the day when packs were written
-    store.py     a kernel's code by its key: from a pack of the package, else from the disk
-    packs.py     packs of code that come with the package
+    store.py     a kernel's code by its key: from a pack of the package (read here), else from the disk
     disk.py      code that was compiled on this machine, on the user's disk
     private.py   folders that nobody but this user can write to
 

@@ -11,17 +11,104 @@ each time, and write the same bytes to its ranges of files.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
+from ..base.cores import available
 from ..base.progress import quiet
-from ..base.text import count
-from ..base.threads import at_most
-from ..errors import GGMLQError, HostMemoryError, WorkerError
-from . import executor as executors
+from ..base.text import count, short
+from ..base.threads import at_most, requested_threads
+from ..errors import DTypeError, GGMLQError, HostMemoryError, WorkerError
+
+# --- facts about an executor: its workers, whether it broke, another one like it -------------
+
+WINDOW = 1024  # tasks handed out before their results are back: hundreds of workers stay busy
+
+
+def check(executor: object) -> None:
+    """Raise an error if this is no executor, that is if it has no ``submit``."""
+    if not callable(getattr(executor, "submit", None)):
+        raise DTypeError(
+            f"executor={short(executor)}: it is no concurrent.futures.Executor, which has submit(); pass "
+            "ProcessPoolExecutor(8), client.get_executor() of dask, MPIPoolExecutor(), or None"
+        )
+
+
+def threads_of(executor: Executor) -> int | None:
+    """The threads of each task, so that all tasks together use the cores once; None: no limit.
+
+    A number that ``set_num_threads`` has set holds for each worker. Workers of dask and MPI get one thread
+    each, as these are usually set up.
+    """
+    if _of(executor, "thread", "ThreadPoolExecutor"):
+        return None  # they share the one pool of this process
+    threads = requested_threads()
+    if threads is not None:
+        return threads
+    workers = at_once(executor)
+    return max(1, available() // workers) if is_pool(executor) and workers else 1
+
+
+def is_pool(executor: object) -> bool:
+    """True for a pool of processes of this machine."""
+    return _of(executor, "process", "ProcessPoolExecutor")
+
+
+def _of(executor: object, module: str, name: str) -> bool:
+    """True for an instance of a class of ``concurrent.futures``, which is not imported for that."""
+    home = sys.modules.get(f"concurrent.futures.{module}")
+    return home is not None and isinstance(executor, getattr(home, name))
+
+
+def at_once(executor: Executor) -> int | None:
+    """The number of tasks that a pool of this machine runs at a time, or None."""
+    workers = getattr(executor, "_max_workers", None)
+    return workers if isinstance(workers, int) and workers > 0 else None
+
+
+def is_lost(error: BaseException) -> bool:
+    """True for the error of a task whose worker ended."""
+    is_dask = type(error).__module__.split(".")[0] == "distributed"  # KilledWorker, closed connections
+    return is_dask or isinstance(error, BrokenExecutor | CancelledError)
+
+
+def renewed(executor: Executor) -> Executor | None:
+    """A pool like one that broke; None for a kind that cannot be made again from here."""
+    if not is_pool(executor):
+        return None
+    from concurrent.futures import ProcessPoolExecutor  # is there by now
+
+    facts: dict[str, Any] = vars(executor)
+    kind: Any = type(executor) if is_ours(executor) else ProcessPoolExecutor
+    return kind(  # type: ignore[no-any-return]
+        facts.get("_max_workers"), facts.get("_mp_context"), facts.get("_initializer"),
+        facts.get("_initargs", ()), max_tasks_per_child=facts.get("_max_tasks_per_child"),
+    )  # fmt: skip
+
+
+def is_ours(executor: Executor) -> bool:
+    """True for a pool that belongs to one command, which ends it."""
+    return getattr(executor, "is_commands", False)
+
+
+def kill(executor: Executor) -> None:
+    """End a pool of our own at once, and its processes in the middle of their tasks."""
+    processes = list((getattr(executor, "_processes", None) or {}).values())
+    results = getattr(executor, "_result_queue", None)
+    executor.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.kill()
+    # A thread of the pool may have read half a message. It waits for the rest, and the end of this process
+    # for the thread, until nobody can write: a pipe that this process holds open has no end.
+    if (writer := getattr(results, "_writer", None)) is not None:
+        writer.close()
+
+
+# --- tasks run until all are done ------------------------------------------------------------
 
 TRIES = 3  # of a task whose worker dies
 
@@ -53,7 +140,7 @@ def run(
         for task in tasks:
             take(task, work(task))
         return
-    executors.check(executor)
+    check(executor)
     _Run(executor, work, take).through(iter(tasks))
 
 
@@ -69,7 +156,7 @@ class _Run(Generic[Job, Result]):
     ) -> None:
         self._executor, self._work, self._take = executor, work, take
         self._replacement: Executor | None = None  # made in place of one that broke
-        self._threads = executors.threads_of(executor)
+        self._threads = threads_of(executor)
         self._out: dict[Future[Result], Job] = {}  # in the order in which they went
         self._finished: SimpleQueue[Future[Result]] = SimpleQueue()
         self._again: deque[Job] = deque()
@@ -84,8 +171,8 @@ class _Run(Generic[Job, Result]):
                     self._settle(future)
         finally:
             if self._replacement is not None:
-                executors.kill(self._replacement)
-            elif not executors.is_ours(self._executor):  # killed next, and a cancelled future upsets that
+                kill(self._replacement)
+            elif not is_ours(self._executor):  # killed next, and a cancelled future upsets that
                 for future in self._out:
                     future.cancel()
 
@@ -95,7 +182,7 @@ class _Run(Generic[Job, Result]):
             if not self._out:
                 self._submit(self._alone.popleft())
             return True
-        while len(self._out) < executors.WINDOW and not self._alone:
+        while len(self._out) < WINDOW and not self._alone:
             task = self._again.popleft() if self._again else next(tasks, None)
             if task is None:
                 return bool(self._out)
@@ -125,7 +212,7 @@ class _Run(Generic[Job, Result]):
             self._take(task, future.result())
         elif isinstance(error, BrokenExecutor):
             self._broke(error)
-        elif executors.is_lost(error):  # of dask's, which has tried it on several workers: alone, then
+        elif is_lost(error):  # of dask's, which has tried it on several workers: alone, then
             task = self._out.pop(future)
             self._lost.setdefault(id(task), TRIES - 2)
             self._count(task, error)
@@ -146,15 +233,15 @@ class _Run(Generic[Job, Result]):
             out = [self._again.popleft()]
         broken, self._executor = self._executor, self._another(error, out)
         if broken is self._replacement:
-            executors.kill(broken)
+            kill(broken)
         self._replacement = self._executor
-        suspects = (executors.at_once(self._executor) or len(out)) + 1  # one more may have been on its way
+        suspects = (at_once(self._executor) or len(out)) + 1  # one more may have been on its way
         self._again.extendleft(reversed(out[suspects:]))
         for task in reversed(out[:suspects]):
             self._count(task, error)
 
     def _another(self, error: BaseException, out: list[Job]) -> Executor:
-        executor = executors.renewed(self._executor)
+        executor = renewed(self._executor)
         if executor is None:
             first = out[0].what if out else "the next task"
             raise WorkerError(

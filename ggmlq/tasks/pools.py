@@ -14,7 +14,7 @@ from typing import Any
 
 from ..base import missing
 from ..errors import MissingDependencyError, WorkerError
-from .executor import kill
+from .engine import kill
 
 PATIENCE = 30  # seconds that dask's scheduler may take to answer
 

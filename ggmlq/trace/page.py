@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, prod
 from pathlib import Path
 
-from ..gguf.places import place_of
 from ..pages import (
     Code,
     Column,
@@ -27,7 +26,7 @@ from ..pages import (
     depth_lines,
     layer_grids,
 )
-from ..pages.blocks import Block, Cell
+from ..pages.blocks import Block, Cell, place_of
 from .product import Product
 from .report import reasons, unjudged
 from .report import share_of as share

@@ -17,7 +17,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import cli
-from ggmlq.gguf import limits, lock, target
+from ggmlq.gguf import atomic, plan, source
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
@@ -60,13 +60,13 @@ def sparse(path, kind, count, nbytes, depth=0):
 @pytest.mark.parametrize(
     ("kind", "count", "each", "depth", "what"),
     [
-        (gb.UINT8, 30 << 30, 1, 0, limits.BYTES),
-        (gb.STRING, 1 << 37, 8, 0, limits.TEXTS),
-        (gb.STRING, 1 << 37, 8, 3, limits.TEXTS),
-        (gb.ARRAY, 1 << 36, 12, 0, limits.ARRAYS),
-        (gb.ARRAY, 8_000_000, 12, 0, limits.ARRAYS),
-        (gb.ARRAY, 1 << 36, 12, 2, limits.ARRAYS),
-        (gb.FLOAT64, 1 << 36, 8, 1, limits.BYTES),
+        (gb.UINT8, 30 << 30, 1, 0, source.BYTES),
+        (gb.STRING, 1 << 37, 8, 0, source.TEXTS),
+        (gb.STRING, 1 << 37, 8, 3, source.TEXTS),
+        (gb.ARRAY, 1 << 36, 12, 0, source.ARRAYS),
+        (gb.ARRAY, 8_000_000, 12, 0, source.ARRAYS),
+        (gb.ARRAY, 1 << 36, 12, 2, source.ARRAYS),
+        (gb.FLOAT64, 1 << 36, 8, 1, source.BYTES),
     ],
 )
 def test_holes(tmp_path, kind, count, each, depth, what):
@@ -75,34 +75,34 @@ def test_holes(tmp_path, kind, count, each, depth, what):
         done = limited(command, path)
         assert done.returncode == (2 if command == "info" else 1), done.stderr
         said = done.stdout + done.stderr
-        assert re.search(rf"the header has \d+ {what} or more, \d+ are read; .*{limits.FACTOR}=\d+ in", said)
+        assert re.search(rf"the header has \d+ {what} or more, \d+ are read; .*{source.FACTOR}=\d+ in", said)
 
 
 def test_what_the_limits_allow_is_read(tmp_path, monkeypatch):
     """Right up to the limit, and beyond it as the error says."""
-    monkeypatch.setitem(limits.LIMITS, limits.ARRAYS, 100)
+    monkeypatch.setitem(source.LIMITS, source.ARRAYS, 100)
     path = tmp_path / "m.gguf"
     sparse(path, gb.ARRAY, 100, 1200)
     assert gq.open(path).metadata["k"] == [[]] * 100
     sparse(path, gb.ARRAY, 301, 3612)
-    with pytest.raises(gq.GGUFError, match=f"{limits.FACTOR}=4 in the environment"):
+    with pytest.raises(gq.GGUFError, match=f"{source.FACTOR}=4 in the environment"):
         gq.open(path)
-    monkeypatch.setenv(limits.FACTOR, "4")
+    monkeypatch.setenv(source.FACTOR, "4")
     assert gq.open(path).metadata["k"] == [[]] * 301
-    monkeypatch.setenv(limits.FACTOR, "many")
+    monkeypatch.setenv(source.FACTOR, "many")
     with pytest.raises(gq.GGUFError, match="'many' in the environment: it is a whole number"):
         gq.open(path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [limits.KEYS, limits.TENSORS])
+@pytest.mark.parametrize("what", [source.KEYS, source.TENSORS])
 def test_many_keys_and_tensors(tmp_path, monkeypatch, what):
-    monkeypatch.setitem(limits.LIMITS, what, 3)
+    monkeypatch.setitem(source.LIMITS, what, 3)
     b = gb.Builder()
     for n in (3, 4):
         keys = [b.kv(f"k{i}", gb.UINT8, 1) for i in range(n)]
         infos = [b.info(f"t{i}", [0], gb.F32, 0) for i in range(n)]
-        (tmp_path / "m.gguf").write_bytes(b.file(keys if what == limits.KEYS else [], infos if keys else []))
+        (tmp_path / "m.gguf").write_bytes(b.file(keys if what == source.KEYS else [], infos if keys else []))
         if n == 3:
             gq.open(tmp_path / "m.gguf")
     with pytest.raises(gq.GGUFError, match=f"the header has 4 {what} or more, 3 are read"):
@@ -113,7 +113,7 @@ def test_many_keys_and_tensors(tmp_path, monkeypatch, what):
 @LINUX
 def test_the_dearest_header_that_is_read(tmp_path):
     """As many arrays in an array as are allowed, in little memory."""
-    path = sparse(tmp_path / "m.gguf", gb.ARRAY, limits.LIMITS[limits.ARRAYS], 12 << 18)
+    path = sparse(tmp_path / "m.gguf", gb.ARRAY, source.LIMITS[source.ARRAYS], 12 << 18)
     assert limited("info", path).returncode == 0
 
 
@@ -212,7 +212,7 @@ def test_a_link_becomes_a_device_only_by_what_it_leads_to(tmp_path, monkeypatch)
     """The same, where nobody may touch the real ones."""
     devices = tmp_path / "dev"
     devices.mkdir()
-    monkeypatch.setattr(target, "DEVICES", (str(devices),))
+    monkeypatch.setattr(plan, "DEVICES", (str(devices),))
     (tmp_path / "file").write_text("kept")
     (devices / "stdout").symlink_to(tmp_path / "file")
     (tmp_path / "a").symlink_to("b")
@@ -222,7 +222,7 @@ def test_a_link_becomes_a_device_only_by_what_it_leads_to(tmp_path, monkeypatch)
             gq.save(tmp_path / name, W)
         assert (tmp_path / name).is_symlink()
     (tmp_path / "loop").symlink_to("loop")
-    target.check(str(tmp_path / "loop"))
+    plan.check_target(str(tmp_path / "loop"))
 
 
 def test_a_file_that_is_read_only(tmp_path):
@@ -240,11 +240,11 @@ def test_a_file_that_is_read_only(tmp_path):
 def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
     path = tmp_path / "m.gguf"
     gq.save(path, W)
-    assert target._free(str(tmp_path)) < target._free(str(tmp_path / "none")) == sys.maxsize
+    assert plan._free(str(tmp_path)) < plan._free(str(tmp_path / "none")) == sys.maxsize
     need = path.stat().st_size
-    monkeypatch.setattr(target, "_free", lambda folder: need)
+    monkeypatch.setattr(plan, "_free", lambda folder: need)
     gq.save(path, W)
-    monkeypatch.setattr(target, "_free", lambda folder: need - 1)
+    monkeypatch.setattr(plan, "_free", lambda folder: need - 1)
     with pytest.raises(gq.GGUFError, match=f"has {need - 1} bytes free, .* needs {need} bytes, beside"):
         gq.save(path, W)
     assert [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
@@ -259,7 +259,7 @@ SET = {f"t{i}": np.zeros(64, np.float32) for i in range(3)}
 def held(tmp_path):
     """A process that holds the lock of the folder until its input ends."""
     program = (
-        "import sys; from ggmlq.gguf.lock import locked\n"
+        "import sys; from ggmlq.gguf.atomic import locked\n"
         "with locked(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
     )
     if sys.platform == "win32":
@@ -272,8 +272,8 @@ def held(tmp_path):
 
 
 def test_waiting_for_a_lock_is_said_and_ends(tmp_path, held, monkeypatch, capsys):
-    monkeypatch.setattr(lock, "AFTER", 0.1)
-    monkeypatch.setattr(lock, "PATIENCE", 0.5)
+    monkeypatch.setattr(atomic, "AFTER", 0.1)
+    monkeypatch.setattr(atomic, "PATIENCE", 0.5)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with pytest.raises(gq.GGUFError, match=rf"\.lock has been held for . s by process {held.pid} on"):
         gq.save(tmp_path / "m.gguf", SET, split_max_bytes=256)
@@ -307,5 +307,5 @@ def test_file_systems_without_locks_do_without(tmp_path, monkeypatch):
     def flock(fd, how):
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    monkeypatch.setattr(atomic.fcntl, "flock", flock)
     assert len(gq.save(tmp_path / "m.gguf", SET, split_max_bytes=256)) == 3

@@ -51,21 +51,3 @@ def test_layers_beside_their_own(kind, dtype, fresh):
     assert np.array_equal(values.numpy(), np.asarray(arrays[0]))
     assert torch.equal(compiled, y)
     assert torch.equal(model(x), own)
-
-
-def test_a_file_is_read_through_our_face(fresh, tmp_path, monkeypatch):
-    """Its loader with one import changed: gguf is ggmlq.compat.gguf."""
-    import sys
-
-    from diffusers.models import model_loading_utils
-
-    import ggmlq.compat.gguf as face
-
-    q = gq.quantize(fresh.standard_normal((4, 256), np.float32), "q4_K")
-    gq.save(
-        tmp_path / "m.gguf", {"a.weight": q, "b": np.ones(3, np.float32)}, {"general.architecture": "flux"}
-    )
-    monkeypatch.setitem(sys.modules, "gguf", face)
-    state = model_loading_utils.load_gguf_checkpoint(tmp_path / "m.gguf")
-    assert state["a.weight"].as_tensor().numpy().tobytes() == q.raw.tobytes()
-    assert torch.equal(state["b"], torch.ones(3))

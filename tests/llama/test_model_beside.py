@@ -13,7 +13,7 @@ from vocabularies import hard_texts, pairs_vocabulary, sentence_vocabulary
 
 import ggmlq as gq
 from ggmlq.errors import GGMLQError
-from ggmlq.model.tokenizer.rules import RULES
+from ggmlq.model.tokenizer.pairs import RULES
 from ggmlq.testing.families import EXPERTS, NAMES, family_model
 from ggmlq.trace.libllama import locate_llama
 from ggmlq.trace.session import Run

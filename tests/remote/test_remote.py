@@ -59,11 +59,11 @@ def test_a_long_header_takes_few_requests(tmp_path, fresh):
 @pytest.mark.parametrize("step", [64, 1000, 4096])
 def test_a_header_is_read_right_wherever_its_beginning_ends(tmp_path, fresh, monkeypatch, order, step):
     """The reader begins again and again with a little more, and what it finds is what is there."""
-    from ggmlq.remote import prefix
+    from ggmlq.remote import held
 
     monkeypatch.setattr(held, "PIECE", 64)
-    monkeypatch.setattr(prefix, "FIRST", step)
-    monkeypatch.setattr(prefix, "FACTOR", 2)
+    monkeypatch.setattr(held, "FIRST", step)
+    monkeypatch.setattr(held, "FACTOR", 2)
     keys = {"a": [""] * 1500, "b": ["x" * int(n) for n in fresh.integers(0, 300, 40)], "c": [1, 2, 3]}
     keys |= {"d": [["p", "q"], [1.5] * 9], "general.alignment": 64}
     x = fresh.standard_normal((5, 7), np.float32)

@@ -12,7 +12,7 @@ from served import check
 import ggmlq as gq
 from ggmlq import remote
 from ggmlq.base import notices
-from ggmlq.remote import held, prefix
+from ggmlq.remote import held, opening
 from ggmlq.store.private import Folder
 from ggmlq.tasks.rows import rows_of
 
@@ -186,16 +186,16 @@ def test_pipes_hold_nobody_up(server, tensors, cache, name):
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_cache_that_is_emptied_while_a_file_is_opened(server, tensors, monkeypatch, others):
     """The opened file is read, also where others have made new files of the same name."""
-    header, opened = prefix.header, []
+    header, opened = opening.read_header, []
 
     def emptied(*args):
-        monkeypatch.setattr(prefix, "header", header)
+        monkeypatch.setattr(opening, "read_header", header)
         found = header(*args)
         assert len(remote.empty()) == 1
         opened.extend(gq.open(f"{server.url}/a/m.gguf") for _ in range(others))
         return found
 
-    monkeypatch.setattr(prefix, "header", emptied)
+    monkeypatch.setattr(opening, "read_header", emptied)
     with gq.open(f"{server.url}/a/m.gguf") as f:
         check(f, tensors)
     for each in opened:

@@ -1,11 +1,8 @@
 """Arithmetics: how a model multiplies, rounds and sums. The parts of a layer are written once on them.
 
-kernels.py    the kernels of gq.linear, gq.expert_linear and gq.attention, in float32
-exact.py      everything in float64, on decoded weights; keys and values in the types of the cache
-cuda.py       everything on a GPU: kernels, and CuPy for the rest
-ggml_cpu.py   as llama.cpp multiplies on x86: activations as 8-bit codes, GELU from a table of halves
-flash.py      llama.cpp's attention in one node: its sums in halves
-parts.py      attention in steps, so that scores and weights are arrays
+kernels.py   the kernels of gq.linear, gq.expert_linear and gq.attention, in float32; rope; attention in steps
+cuda.py      everything on a GPU: kernels, and CuPy for the rest
+oracles.py   everything in float64 on decoded weights; or as llama.cpp multiplies on x86
 """
 
 from __future__ import annotations
@@ -13,9 +10,8 @@ from __future__ import annotations
 from ...base.devices import cuda_device
 from ...errors import UnsupportedError
 from .cuda import Cuda
-from .exact import Exact
-from .ggml_cpu import GgmlCpu
 from .kernels import Kernels
+from .oracles import Exact, GgmlCpu
 
 ARITHMETICS = {None: Kernels, "exact": Exact, "ggml-cpu": GgmlCpu}
 

@@ -21,9 +21,7 @@ from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
 from ..config import Rope
-from ..rope import turns
-from . import parts
-from .kernels import Array, Kernels, Keys, Seen
+from .kernels import Array, Kernels, Keys, Seen, turns, visible
 
 SCORES = 1 << 26  # numbers of scores that are in memory together
 LEAST = 256  # positions that are decoded together, and of a table of turns
@@ -207,7 +205,7 @@ def composed(q: Array, cache: Keys, seen: Seen) -> Array:
         scores = xp.matmul(q, k.dequantize().transpose(0, 2, 1))
         if seen.cap:
             scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
-        mask = parts.visible(queries, positions, seen.window, xp, start, stop)
+        mask = visible(queries, positions, seen.window, xp, start, stop)
         grid = scores.reshape(kv_heads, -1, queries, stop - start)
         scores = xp.where(mask, grid, np.float32(-np.inf)).reshape(scores.shape)
         most = scores.max(axis=-1, keepdims=True)

@@ -1,8 +1,10 @@
-"""``Kernels``: products and attention by the library's kernels, everything else in float32."""
+"""``Kernels``: products and attention by the library's kernels, everything else in float32, rope too."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +16,151 @@ from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
 from ..config import Rope
-from ..rope import turned, turns
-from . import parts
+
+# --- attention in steps: scores, weights and results, by llama.cpp's names of their nodes ----
 
 Array = Any  # an array of the arithmetic's type
+Tell = Callable[[str, Array], None]
+
+
+class Products(Protocol):
+    """The two products of attention in an arithmetic, for one head."""
+
+    dtype: Any
+
+    def scores(self, q: Array, k: Any) -> Array: ...
+    def mixed(self, weights: Array, v: Any) -> Array: ...
+
+
+def attend(a: Products, q: Array, cache: Any, seen: Any, tell: Tell) -> Array:
+    """Attention of queries [H, T, D], [H, T, DV]; ``tell`` gets kq, kq_soft_max and kqv."""
+    heads, (k, v) = len(q), cache.of_heads()
+    kv_heads = len(k)
+    of = [h * kv_heads // heads for h in range(heads)]
+    xp = namespace(q)
+    scores = xp.stack([a.scores(q[h], k[of[h]]) for h in range(heads)]).astype(a.dtype, copy=False)
+    tell("kq", scores)
+    if seen.cap:
+        cap = a.dtype(seen.cap)
+        scores = scores * (1 / cap)
+        tell("kq_scaled_1", scores)
+        scores = np.tanh(scores)
+        tell("kq_tanh", scores)
+        scores = scores * cap
+        tell("kq_scaled_2", scores)
+    weights = weighed(scores * a.dtype(seen.scale), seen)
+    tell("kq_soft_max", weights)
+    result = xp.stack([a.mixed(weights[h], v[of[h]]) for h in range(heads)])
+    result = result.astype(a.dtype, copy=False)
+    tell("kqv", result)
+    return result
+
+
+def visible(
+    queries: int, positions: int, window: int, xp: Any = np, start: int = 0, stop: int | None = None
+) -> NDArray[np.bool_]:
+    """The positions [T, S] that each query sees, the last query at the last position.
+
+    ``start`` and ``stop``: of these positions alone.
+    """
+    at = xp.arange(start, positions if stop is None else stop)
+    place = xp.arange(queries)[:, None] + positions - queries
+    mask: NDArray[np.bool_] = at <= place
+    return mask & (at > place - window) if window else mask
+
+
+def weighed(scores: Array, seen: Any) -> Array:
+    """Scores [H, T, S] as weights: the softmax over the positions that are seen, and the sinks."""
+    xp = namespace(scores)
+    mask = visible(scores.shape[1], scores.shape[2], seen.window, xp)
+    scores = xp.where(mask, scores, scores.dtype.type(-np.inf))
+    top = scores.max(axis=-1, keepdims=True)
+    if seen.sinks is not None:
+        sinks = xp.asarray(seen.sinks, scores.dtype)[:, None, None]
+        top = np.maximum(top, sinks)
+    weights = np.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True, dtype=np.float64)
+    if seen.sinks is not None:
+        total = total + np.exp(sinks - top)
+    return (weights / total).astype(scores.dtype)
+
+
+# --- rope: queries and keys turned by their positions ----------------------------------------
+# Pairs of columns are turned, each by an angle of its own. The angle of pair i at position p is ``p ·
+# base^(-2i / dims)``, divided by the pair's factor where the file has some. A stretched context multiplies
+# it by a scale; YaRN leaves fast pairs as they were trained.
+
+
+class Turns(NamedTuple):
+    """The turns of some positions: cosine and sine [T, dims / 2].
+
+    ``neox``: pairs are half of them apart; otherwise neighbours.
+    """
+
+    neox: bool
+    cos: Any
+    sin: Any
+
+
+def turns(
+    rope: Rope, positions: NDArray[np.int64], factors: Any = None, steps: bool = False
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Cosine and sine [T, dims / 2], in float64.
+
+    ``steps``: as ggml computes them, in float32, each angle from the one before it.
+    """
+    real: Any = np.float32 if steps else np.float64
+    pairs = rope.dims // 2
+    ratio = real(rope.base) ** real(-2.0 / rope.dims)
+    if steps:
+        away: Any = np.empty((pairs, len(positions)), real)
+        angle: Any = positions.astype(real)
+        for i in range(pairs):
+            away[i] = angle
+            angle = angle * ratio
+        away = away.T
+    else:
+        away = positions[:, None] * ratio ** np.arange(pairs)
+    if factors is not None:
+        away = away / np.asarray(factors, real)
+    angle, length = away * real(rope.scale), rope.length
+    if rope.mix:
+        share = (_slow_pairs(rope, pairs) * rope.mix).astype(real)
+        angle = angle * (1 - share) + away * share
+        length *= 1 + 0.1 * math.log(1 / rope.scale)
+    angle = angle.astype(np.float64)
+    return np.cos(angle) * real(length), np.sin(angle) * real(length)
+
+
+def _slow_pairs(rope: Rope, pairs: int) -> NDArray[np.float64]:
+    """The share of the trained angle for each pair: 1 for fast ones, 0 for slow ones, a ramp between."""
+
+    def pair_of(turns_within: float) -> float:
+        return rope.dims * math.log(rope.context / (turns_within * 2 * math.pi)) / (2 * math.log(rope.base))
+
+    low = max(0.0, math.floor(pair_of(rope.fast)))
+    high = min(rope.dims - 1.0, math.ceil(pair_of(rope.slow)))
+    ramp = (np.arange(pairs) - low) / max(0.001, high - low)
+    share: NDArray[np.float64] = 1 - np.clip(ramp, 0, 1)
+    return share
+
+
+def turned(x: NDArray[Any], rope: Rope, cos: NDArray[Any], sin: NDArray[Any]) -> NDArray[Any]:
+    """Heads [T, H, D] turned; columns beyond ``rope.dims`` stay."""
+    pairs = rope.dims // 2
+    if rope.neox:
+        first, second = slice(0, pairs), slice(pairs, rope.dims)
+    else:
+        first, second = slice(0, rope.dims, 2), slice(1, rope.dims, 2)
+    cos, sin = (part[:, None, :].astype(x.dtype) for part in (cos, sin))
+    a, b = x[..., first], x[..., second]
+    y = x.copy()
+    y[..., first] = a * cos - b * sin
+    y[..., second] = a * sin + b * cos
+    return y
+
+
+# --- the arithmetic --------------------------------------------------------------------------
 
 
 class Seen(NamedTuple):
@@ -126,9 +269,9 @@ class Kernels:
         """Values of one head, summed by their weights, [T, DV]."""
         return weights @ self.real(v.dequantize())
 
-    def attend_in_steps(self, q: Array, cache: Keys, seen: Seen, tell: parts.Tell) -> Array:
+    def attend_in_steps(self, q: Array, cache: Keys, seen: Seen, tell: Tell) -> Array:
         """Attention with ``tell`` called for scores, weights and results."""
-        return parts.attend(self, q, cache, seen, tell)
+        return attend(self, q, cache, seen, tell)
 
     def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
         """The sum of rows, and its norm times the weights."""

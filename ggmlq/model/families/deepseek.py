@@ -14,12 +14,10 @@ import math
 from dataclasses import replace
 
 from ...base.devices import namespace
-from ..config import Config
-from ..experts import experts
-from ..facts import Facts
-from ..frame import Frame
-from ..step import Array, Step
-from ..weights import columns
+from ..arithmetic.kernels import Array
+from ..config import Config, Facts
+from ..step import Step, experts
+from ..weights import Frame, columns
 from .family import Family
 
 SIGMOID = 2  # expert_gating_func; a softmax otherwise

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ...arrays.array import QuantArray
 from ...gguf.metadata import Metadata
-from ..config import Config, config_of
-from ..facts import Facts
-from ..frame import Frame
-from ..step import Array, Step
+from ..arithmetic.kernels import Array
+from ..config import Config, Facts, config_of
+from ..step import Step
+from ..weights import Frame
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..config import Config
-from ..facts import Facts
-from ..frame import Frame
-from ..step import Array, Step
+from ..arithmetic.kernels import Array
+from ..config import Config, Facts
+from ..step import Step
+from ..weights import Frame
 from .family import Family
 
 LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose scores have another scale

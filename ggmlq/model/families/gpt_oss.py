@@ -6,9 +6,9 @@ x = x + experts(norm(x))
 
 from __future__ import annotations
 
-from ..experts import experts
-from ..frame import Frame
-from ..step import Array, Step
+from ..arithmetic.kernels import Array
+from ..step import Step, experts
+from ..weights import Frame
 from .family import Family
 
 

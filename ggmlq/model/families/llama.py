@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..experts import experts
-from ..frame import Frame
-from ..step import Array, Step, longest
+from ..arithmetic.kernels import Array
+from ..step import Step, experts, longest
+from ..weights import Frame
 from .family import Family
 
 

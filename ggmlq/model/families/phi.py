@@ -10,8 +10,9 @@ neither do we: the layers that it holds for are not said.
 
 from __future__ import annotations
 
-from ..frame import Frame
-from ..step import Array, Step, longest
+from ..arithmetic.kernels import Array
+from ..step import Step, longest
+from ..weights import Frame
 from .family import Family
 
 

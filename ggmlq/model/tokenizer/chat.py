@@ -11,7 +11,7 @@ from typing import Any
 from ...base import missing
 from ...base.text import printable
 from ...errors import MissingDependencyError, UnsupportedError
-from .special import Cutter
+from .vocabulary import Cutter
 from .work import TooMuch, Work
 
 BASE = 1 << 24  # work of a template: so many characters, and of each character of the messages so many

@@ -8,10 +8,21 @@ from typing import Any
 
 from ...base.text import short
 from ...errors import UnsupportedError
-from . import chat, sentence, special
+from . import chat
 from .pairs import BYTES, Pairs
-from .unigram import Unigram
-from .vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, flag, vocabulary
+from .unigram import SPACE, Unigram, pieces_of
+from .vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    Cutter,
+    Vocabulary,
+    ending,
+    flag,
+    vocabulary,
+)
 
 MODELS = {"llama": "SentencePiece", "gpt2": "byte pairs", "t5": "unigram"}
 
@@ -52,14 +63,14 @@ class Tokenizer:
         else:
             self._characters = True
             unigram = Unigram(v, metadata) if v.model == "t5" else None
-            self._encode = unigram.encode if unigram else lambda text: sentence.encode(v, text)
+            self._encode = unigram.encode if unigram else lambda text: pieces_of(v, text)
         self._prefix = flag(metadata, "add_space_prefix", prefix)
         self.adds_bos = flag(metadata, "add_bos_token", begins)
         self.adds_eos = flag(metadata, "add_eos_token", ends)
         self.bos, self.eos = v.special.get("bos"), v.special.get("eos")
-        self.ends = special.ends(v)
+        self.ends = ending(v)
         name = str(metadata.get("general.name", "")).lower()
-        self._cutter = special.Cutter(v, strips="phi-3" in name or "phi3" in name)
+        self._cutter = Cutter(v, strips="phi-3" in name or "phi3" in name)
         self._template = metadata.get("tokenizer.chat_template")
 
     def __len__(self) -> int:
@@ -114,7 +125,7 @@ class Tokenizer:
         if kind != NORMAL:
             return b""
         if self._characters:
-            return text.replace(sentence.SPACE, " ").encode()
+            return text.replace(SPACE, " ").encode()
         return b"".join(bytes([BYTES[c]]) if c in BYTES else c.encode() for c in text)
 
     def decode(self, tokens: Iterable[int], special: bool = False) -> str:

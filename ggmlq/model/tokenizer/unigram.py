@@ -1,4 +1,4 @@
-"""Unigram: the path through a text whose tokens have the highest sum of scores (Viterbi's algorithm).
+"""SentencePiece's tokens: neighbours joined by score; or unigram, the path with the highest sum of scores.
 
 The text is normalized first, by a table in the file: ``precompiled_charsmap`` is a double array over bytes,
 whose leaves are places in a list of replacements. An entry of it has 32 bits:
@@ -17,9 +17,33 @@ from typing import Any
 import numpy as np
 
 from ...errors import GGUFError
-from .prefixes import Prefixes
-from .sentence import SPACE
-from .vocabulary import NORMAL, UNUSED, USER_DEFINED, Vocabulary, flag, listed
+from .pairs import joined
+from .vocabulary import NORMAL, UNUSED, USER_DEFINED, Prefixes, Vocabulary, flag, listed
+
+# --- SentencePiece: neighbours joined by the score of the token that both make ---------------
+
+SPACE = "▁"  # stands for a space in tokens
+
+
+def pieces_of(v: Vocabulary, text: str) -> list[int]:
+    """The tokens of a text: the pair of the best score is joined, then the next, while there is one."""
+
+    def rank(left: str, right: str) -> float | None:
+        number = v.numbers.get(left + right)
+        return None if number is None else -v.scores[number]
+
+    parts = joined(list(text.replace(" ", SPACE)), rank)
+    return [number for part in parts for number in _numbers(v, part)]
+
+
+def _numbers(v: Vocabulary, part: str) -> list[int]:
+    """The token of a part, or those of its bytes."""
+    if part in v.numbers:
+        return [v.numbers[part]]
+    return [v.numbers.get(f"<0x{byte:02X}>", v.numbers.get(chr(byte), v.unknown)) for byte in part.encode()]
+
+
+# --- Unigram: the path of the highest sum of scores ------------------------------------------
 
 UNKNOWN_PENALTY = 10.0  # below the lowest score
 LONGEST = 64  # characters that a replacement is for

@@ -1,7 +1,7 @@
 """``gq.survey``: examines all tensors of models, and tries types on them, here or by workers of any executor.
 
 There are two rounds. The first reads all values and notes the energy of each row; by these energies a sample
-of rows is drawn (``convert/sample.py`` says why). The second encodes only the sample, in each type.
+of rows is drawn (``convert/measure.py`` says why). The second encodes only the sample, in each type.
 """
 
 from __future__ import annotations
@@ -11,29 +11,186 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ... import tasks
 from ...arrays.array import QuantArray
 from ...arrays.scaled import ScaledArray
 from ...base.progress import Progress
 from ...base.text import short
-from ...convert import weights
+from ...convert import plan
+from ...convert.measure import ELEMENTS, Sample, choose, error_of
 from ...convert.plan import Importance
 from ...convert.rules import why_left
-from ...convert.sample import ELEMENTS
+from ...convert.run import prepare_once
 from ...errors import ConvertError, GGUFKeyError, SafetensorsError, UnsupportedError
 from ...formats import FORMATS, Format
 from ...gguf import read_imatrix
-from ...gguf.select import Filter, select
+from ...gguf.header import piece
+from ...gguf.opened import Filter, select
+from ...gguf.source import release
+from ...ops import dequantize
 from ...safetensors import either as files
 from ...tasks.rows import slices
-from ..error import CANDIDATES, OTHERS
-from .facts import Survey, Surveyed, Values
-from .trial import Trial, Tried, drawn, trial
-from .walk import Walk, Walked, unit_of, walk
+from ..values import CANDIDATES, OTHERS
+from .facts import FLOATS, Survey, Surveyed, Values
+
+# --- a task: all values of a part of a tensor, for their facts and energies of rows ----------
+
+SLAB = 1 << 20  # elements decoded at a time
+
+Doubles = NDArray[np.float64]
+
+
+class Walk(NamedTuple):
+    """A task: a part of a tensor, in rows through all leading axes, or in elements if not ``by_row``."""
+
+    model: int
+    name: str
+    rows: tasks.Rows
+    part: tuple[int, int]
+    number: int  # of the part in its tensor
+    by_row: bool
+    weights: NDArray[np.float64] | None  # importance of the columns of the matrices of these rows
+    origin: int  # the matrix that the weights begin with
+
+    @property
+    def what(self) -> str:
+        kind = "rows" if self.by_row else "elements"
+        return f"tensor {self.name!r}, {kind} {self.part[0]} to {self.part[1] - 1}"
+
+
+class Walked(NamedTuple):
+    """The facts of a part, and the energy of each row, plain and by importance."""
+
+    values: Values
+    energies: Doubles | None
+    weighted: Doubles | None
+
+
+def walk(task: Walk) -> Walked:
+    """The facts about the part of one task; a worker calls it."""
+    x = task.rows.array()
+    values = Values()
+    if not task.by_row:
+        for first in range(*task.part, SLAB):
+            values.add(_elements(x, first, min(SLAB, task.part[1] - first)))
+        return Walked(values, None, None)
+    start, stop = task.part
+    columns, energies = x.shape[-1], np.zeros(stop - start)
+    weighted = None if task.weights is None else np.zeros(stop - start)
+    unit = unit_of(x)
+    few = max(1, SLAB // (columns * unit)) * unit
+    for first in range(start, stop, few):
+        last = min(first + few, stop)
+        rows = rows_between(x, first, last)
+        values.add(rows)
+        here = slice(first - start, last - start)
+        with np.errstate(invalid="ignore", over="ignore"):
+            energies[here] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+        if weighted is not None and task.weights is not None:
+            squares = np.square(rows, dtype=np.float64)
+            matrices = (np.arange(first, last) // x.shape[-2] - task.origin) % len(task.weights)
+            for matrix in np.unique(matrices):
+                of = matrices == matrix
+                weighted[here][of] = np.einsum("ij,j->i", squares[of], task.weights[matrix])
+    return Walked(values, energies, weighted)
+
+
+def unit_of(x: QuantArray | ScaledArray) -> int:
+    """The number of rows to read together: those of a scale tile, or 1."""
+    return 1 if isinstance(x, QuantArray) or x.tile[0] is None else x.tile[0]
+
+
+def rows_between(x: QuantArray | ScaledArray, first: int, last: int) -> NDArray[np.float32]:
+    """Rows as floats, counted through all leading axes."""
+    rows, columns = prod(x.shape[:-1]), x.shape[-1]
+    if isinstance(x, ScaledArray):
+        return np.asarray(x.reshape(rows, columns)[first:last].dequantize(np.float32))
+    part = piece(x, first * columns, (last - first, columns))
+    floats = dequantize(part, np.float32)
+    release(part.blocks)
+    return floats
+
+
+def _elements(x: QuantArray | ScaledArray, first: int, count: int) -> NDArray[np.floating]:
+    """Elements, counted through; float32 holds all of blocks and floats, integers need more."""
+    if isinstance(x, ScaledArray):
+        columns = x.shape[-1]
+        flat = np.asarray(rows_between(x, first // columns, -(-(first + count) // columns))).reshape(-1)
+        return flat[first % columns :][:count]
+    part = piece(x, first, (count,))
+    plain = x.format.block_size > 1 or x.format.name in FLOATS
+    values: NDArray[np.floating] = dequantize(part, np.float32 if plain else np.float64)
+    release(part.blocks)
+    return values
+
+
+# --- a task: sampled rows of a tensor encoded in each type, for its error --------------------
+
+
+class Drawn(NamedTuple):
+    """A sample of a tensor's rows, and the probability with which each was drawn."""
+
+    ids: NDArray[np.int64]
+    chance: NDArray[np.float64]
+    energy: float  # of the whole tensor
+
+
+class Trial(NamedTuple):
+    """A task: types to try on sampled rows, plainly and, where there is importance, by it."""
+
+    model: int
+    name: str
+    rows: tasks.Rows
+    types: Sequence[tuple[str, int]]  # and how many elements of all tensors are tried in it
+    plain: Drawn
+    weighted: Drawn | None
+    weights: NDArray[np.float32] | None  # importance [matrices, K]
+
+    @property
+    def what(self) -> str:
+        return f"tensor {self.name!r} in {', '.join(kind for kind, _ in self.types)}"
+
+
+class Tried(NamedTuple):
+    """The error of each type relative to the tensor's energy, without types that cannot hold the values."""
+
+    errors: dict[str, float]
+    sensitivity: dict[str, float] | None
+
+
+def drawn(name: str, energies: NDArray[np.float64], columns: int, elements: int) -> Drawn:
+    """A sample of a tensor's rows, drawn by their energies."""
+    return Drawn(*choose(name, energies, columns, elements), float(energies.sum()))
+
+
+def trial(task: Trial) -> Tried:
+    """The errors of all types on the sample of one task; a worker calls it."""
+    plain = _errors(task, task.plain, None)
+    return Tried(plain, None if task.weighted is None else _errors(task, task.weighted, task.weights))
+
+
+def _errors(task: Trial, some: Drawn, weights: NDArray[np.float32] | None) -> dict[str, float]:
+    x = task.rows.array()
+    values = np.concatenate([rows_between(x, i, i + 1) for i in some.ids.tolist()])
+    sample = Sample(values, some.ids // x.shape[-2], some.chance, some.energy, 0.0)
+    losses = {}
+    for kind, count in task.types:
+        fmt = FORMATS[kind]
+        if fmt.needs_imatrix and weights is None:
+            continue
+        prepare_once(fmt, weights is not None, count)
+        error = error_of(sample, fmt, weights).value
+        if np.isfinite(error):
+            losses[kind] = error / some.energy if some.energy else 0.0
+    return losses
+
+
+# --- the survey ------------------------------------------------------------------------------
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Key = tuple[int, str]
@@ -218,7 +375,7 @@ class _Survey:
     def _weights(self, one: Surveyed) -> Any:
         if self._imatrix is None:
             return None
-        return weights.tensor_weights(self._imatrix, one.name, one.shape)
+        return plan.tensor_weights(self._imatrix, one.name, one.shape)
 
 
 def _chosen(model: Any, filter: Filter) -> list[str]:
