@@ -7,7 +7,7 @@ from types import FunctionType, ModuleType
 
 import ggmlq as gq
 from ggmlq.cuda.machine import served
-from ggmlq.store import packs
+from ggmlq.store import store
 
 PACKAGE = Path(gq.__file__).parent
 
@@ -37,5 +37,5 @@ def functions_of(value, seen):
 def in_packs(kernel, card):
     """Whether the package has a kernel for a card; one that is stale is compiled when it is first used."""
     machines = [served.machine_of(card.capability), *([] if kernel.exact else [served.PTX])]
-    paths = (served.STORE.prebuilt / each / f"{kernel.origin.pack}{packs.SUFFIX}" for each in machines)
-    return any(pack and str(kernel.origin) in pack.kernels for pack in map(packs.opened, paths))
+    paths = (served.STORE.prebuilt / each / f"{kernel.origin.pack}{store.SUFFIX}" for each in machines)
+    return any(pack and str(kernel.origin) in pack.kernels for pack in map(store.opened, paths))

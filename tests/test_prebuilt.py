@@ -22,7 +22,7 @@ from scripts import ROOT, load
 import ggmlq as gq
 from ggmlq.cuda.machine import compile_process, compile_worker, served
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.store import packs, reach
+from ggmlq.store import reach, store
 from ggmlq.store.origin import Origin
 from ggmlq.testing import dry_run
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..reference.nodes.activations import GATES, UNARY
+from ..reference.nodes.elementwise import GATES, UNARY
 
 TILES = (16, 32, 64, 128, 256)  # positions of a cache that kernels take at a time
 NEIGHBOURS = ((-1, 1), (-1, -1), (-2, 1), (-2, -1))  # an axis, and a step along it

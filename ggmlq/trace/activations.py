@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..base.progress import Progress
 from ..errors import GGUFError, NodeNameError, ShapeError
-from ..gguf.collector import TOKENS, Collector
+from ..gguf.imatrix import TOKENS, Collector
 from ..llama.program import DTYPES, Node
 from .runs import Run
 from .settings import TIMEOUT, names_of, settings
