@@ -24,7 +24,7 @@ from ggmlq.base.threads import available, set_num_threads
 from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
-from ggmlq.ops import decoding, encoding
+from ggmlq.ops import dequantize, quantize
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.rows import rows
@@ -66,7 +66,7 @@ def surroundings() -> dict[str, Any]:
 
 def measure(fmt: Format, count: int, height: int = DECODED) -> dict[str, float]:
     """All figures of a format."""
-    decoding.PATIENCE = encoding.PATIENCE = 0
+    dequantize.PATIENCE = quantize.PATIENCE = 0
     figures = decode_rates(fmt, count, height)
     if fmt.can_quantize:
         figures |= encode_rates(fmt, count, height)
@@ -80,11 +80,11 @@ def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     large = gq.QuantArray.from_bytes(np.tile(blocks, (LARGER, 1)), fmt, (LARGER * height, COLUMNS))
     out, more = np.zeros(q.shape, np.float32), np.zeros(large.shape, np.float32)
     works: dict[str, tuple[int, Work]] = {
-        "decode": (1, lambda: decoding.decode_into(q, out)),
+        "decode": (1, lambda: dequantize.decode_into(q, out)),
         "decode, fresh": (1, q.dequantize),
     }
     shared: dict[str, tuple[int, Work]] = {
-        "decode, all threads": (available(), lambda: decoding.decode_into(large, more)),
+        "decode, all threads": (available(), lambda: dequantize.decode_into(large, more)),
     }
     if fmt.name not in NO_DECODER:
         ggml, theirs = Library(), np.zeros(q.shape, np.float32)

@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from .ops.attention import attention
     from .ops.cache import KVCache
     from .ops.dequantize import dequantize
-    from .ops.equal import equal
     from .ops.expert_linear import expert_linear
     from .ops.gated_linear import gated_linear
-    from .ops.joining import concatenate, stack
+    from .ops.joining import concatenate, equal, stack
     from .ops.linear import linear
     from .ops.quantize import quantize
     from .ops.quantize_scaled import quantize_scaled

@@ -21,9 +21,8 @@ import ggmlq as gq
 from ggmlq.cuda.cost import choice, roof
 from ggmlq.cuda.machine import coverage, served
 from ggmlq.cuda.scaled_linear import r2_dequant
-from ggmlq.dispatch import ladder, views
-from ggmlq.dispatch.card import Card
-from ggmlq.dispatch.cards import CARDS, card_named, target
+from ggmlq.dispatch import ladder, listing
+from ggmlq.dispatch.card import CARDS, Card, card_named, target
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear, Linear, ScaledLinear
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
@@ -49,7 +48,9 @@ TEACHING = {
 @pytest.mark.drawn(4)
 def test_no_default_path_of_blocks_compiles_or_calls_a_library_or_teaches(name, fresh):
     card = card_named("test", name)
-    rows = views.grid() if EVERY else fresh.integers(1, 4097, 3).tolist() + fresh.integers(1, 65, 3).tolist()
+    rows = (
+        listing.grid() if EVERY else fresh.integers(1, 4097, 3).tolist() + fresh.integers(1, 65, 3).tolist()
+    )
     names = STORED if EVERY else fresh.choice(STORED, 4, replace=False).tolist()
     n, k = ((4096, 4096), (896, 4864), (14336, 4096), (1024, 12288))[fresh.integers(4)]
     for fmt in names:
@@ -145,7 +146,7 @@ def test_records_say_what_is_taken_and_what_it_costs(name, fresh):
     records = gq.kernels(format=fmt, card=name.upper(), shape=shape, rows=rows)
     spans = sorted((span.start, span.stop, r.name) for r in records for span in r.taken)
     assert [start for start, *_ in spans] == [1, *(stop for _, stop, _ in spans[:-1])]
-    assert spans[-1][1] == views.MOST_ROWS + 1
+    assert spans[-1][1] == listing.MOST_ROWS + 1
     card = card_named("test", name)
     for m in fresh.integers(1, 4097, 9).tolist():
         kernel = explain(Linear(FORMATS[fmt], m, *shape, device="cuda", card=card)).rung.name
@@ -221,9 +222,9 @@ def test_another_process_answers_where_cupy_is_loaded(monkeypatch):
 
 
 def test_ranges_of_rows_in_words():
-    assert views.in_words((range(1, 2), range(3, 9), range(64, 4097))) == "1, 3-8, 64-"
+    assert listing.in_words((range(1, 2), range(3, 9), range(64, 4097))) == "1, 3-8, 64-"
     parts = [range(5, 9), range(1, 3), range(3, 5), range(20, 21)]
-    assert views.joined(parts) == (range(1, 9), range(20, 21))
+    assert listing.joined(parts) == (range(1, 9), range(20, 21))
 
 
 # --- the table ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
-from ggmlq.ops.encoding import any_invalid
+from ggmlq.ops.quantize import any_invalid
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, MODEST, rows
 
@@ -166,11 +166,11 @@ def test_decoded_values_encode_to_themselves(fmt):
 def test_rows_are_independent_of_the_slab(monkeypatch):
     """Long arrays are encoded and decoded slab by slab."""
     x = rows("normal", 50, 256)
-    monkeypatch.setattr("ggmlq.ops.decoding.PATIENCE", 1 << 60)  # compiled code has no slabs
+    monkeypatch.setattr("ggmlq.ops.dequantize.PATIENCE", 1 << 60)  # compiled code has no slabs
     whole = gq.quantize(x, "q4_0")
     values = whole.dequantize()
-    monkeypatch.setattr("ggmlq.ops.encoding.SLAB", 700)
-    monkeypatch.setattr("ggmlq.ops.decoding.SLAB", 700)
+    monkeypatch.setattr("ggmlq.ops.quantize.SLAB", 700)
+    monkeypatch.setattr("ggmlq.ops.dequantize.SLAB", 700)
     assert np.array_equal(gq.quantize(x, "q4_0").raw, whole.raw)
     assert np.array_equal(whole.dequantize(), values)
 

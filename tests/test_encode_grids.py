@@ -12,7 +12,7 @@ import ggmlq as gq
 from ggmlq.base import threads
 from ggmlq.formats import FORMATS
 from ggmlq.formats._grids import grid
-from ggmlq.ops import encoding
+from ggmlq.ops import quantize
 from ggmlq.testing.compare import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 
@@ -120,7 +120,7 @@ def test_encodings_are_as_near_as_ever(name, percent):
 
 @pytest.mark.parametrize("name", ["iq2_s", "iq1_m"])
 def test_the_number_of_threads_changes_nothing(name, monkeypatch, rng):
-    monkeypatch.setattr(encoding, "SLAB", 3000)
+    monkeypatch.setattr(quantize, "SLAB", 3000)
     x = rng.standard_normal((23, 512)).astype(np.float32)
     before = threads.num_threads()
     found = []

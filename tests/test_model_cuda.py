@@ -20,8 +20,9 @@ from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen
 from ggmlq.model.config import Rope
 from ggmlq.model.rope import turned
-from ggmlq.ops import lengths, rows
-from ggmlq.ops.rotation import hadamard
+from ggmlq.ops import cache as lengths
+from ggmlq.ops import rows
+from ggmlq.ops.cache import hadamard
 from ggmlq.testing.families import NAMES, family_model
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]

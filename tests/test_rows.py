@@ -10,7 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import errors
-from ggmlq.ops import decoding
+from ggmlq.ops import dequantize
 
 N, K = 23, 512
 ABLE = [f.name for f in gq.formats.values() if f.can_quantize and not f.needs_imatrix and f.dtype.kind != "i"]
@@ -57,9 +57,9 @@ def test_kinds_of_floats(kind, fresh):
 @pytest.mark.parametrize("name", ["q4_K", "bf16", "iq4_nl"])
 def test_compiled_decoders_and_parts(name, compiled, fresh, monkeypatch):
     """Rows in parts by threads, decoded by NumPy or by compiled code, some of them missing."""
-    monkeypatch.setattr(decoding, "PATIENCE", 0 if compiled else 1 << 60)
-    monkeypatch.setattr(decoding, "SHARED", 2 * K)
-    monkeypatch.setattr(decoding, "SLAB", 3 * K)
+    monkeypatch.setattr(dequantize, "PATIENCE", 0 if compiled else 1 << 60)
+    monkeypatch.setattr(dequantize, "SHARED", 2 * K)
+    monkeypatch.setattr(dequantize, "SLAB", 3 * K)
     q, ids = gq.quantize(values(fresh, N, K), name), fresh.integers(0, N, 50)
     assert np.array_equal(gq.take(q, ids), q.dequantize()[ids])
     ids[[7, 48]] = N, -1

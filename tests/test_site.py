@@ -16,7 +16,7 @@ import pytest
 from scripts import load
 
 import ggmlq
-from ggmlq.arrays.members import public
+from ggmlq.arrays.protocols import public
 from ggmlq.cli import command_line
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from ggmlq.cli import main
 from ggmlq.cpu import choice
 from ggmlq.cuda.cost import choice as card_choice
 from ggmlq.dispatch import ladder, tuned
-from ggmlq.dispatch.cards import card_named
+from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.measured import NOTHING
 from ggmlq.dispatch.problems import Linear

@@ -113,7 +113,7 @@ pretend()
 
 import ggmlq as gq  # noqa: E402
 import ggmlq.torch as gt  # noqa: E402
-from ggmlq.torch import blocks, decoding, products  # noqa: E402
+from ggmlq.torch import blocks, products  # noqa: E402
 
 
 def far(y, want):
@@ -153,9 +153,9 @@ def operators(fresh, name, dtype):
     errors = [far(y, x.float() @ values.T + bias)]
     for operand, number in ((w, type), (strips, prepared)):
         errors.append(far(products.linear_grad(dy, operand, number, K), dy.float() @ values))
-    decoding.MOST_DECODED, most = 16 * K * dy.element_size(), decoding.MOST_DECODED
+    products.MOST_DECODED, most = 16 * K * dy.element_size(), products.MOST_DECODED
     errors.append(far(products.linear_grad(dy, w, type, K), dy.float() @ values))
-    decoding.MOST_DECODED = most
+    products.MOST_DECODED = most
     return max(errors), all(equal)
 
 
@@ -203,21 +203,21 @@ def many_rows(fresh):
         decoded.append((first, last))
         return values[first:last].bfloat16()
 
-    before = decoding.FEWEST_DECODED, decoding._has_decoder, decoding._decoded_rows, decoding.MOST_DECODED
-    decoding.FEWEST_DECODED, decoding._has_decoder, decoding._decoded_rows = 3, lambda *facts: True, rows
+    before = products.FEWEST_DECODED, products._has_decoder, products._decoded_rows, products.MOST_DECODED
+    products.FEWEST_DECODED, products._has_decoder, products._decoded_rows = 3, lambda *facts: True, rows
     products.FEWEST_DECODED = 3
-    decoding.fewest_decoded.cache_clear()
+    products.fewest_decoded.cache_clear()
     layer, bias = gt.Linear(q), floats(fresh, N, dtype=torch.bfloat16)
     x = floats(fresh, 2, 3, K, dtype=torch.bfloat16)
     right = []
     with torch.no_grad():
         array = blocks.array_over(w, type, (N, K))
-        right += [decoding.is_decoded(x, array, None), decoding.is_decoded(x, array, bias)]
+        right += [products.is_decoded(x, array, None), products.is_decoded(x, array, bias)]
         others = (x[0, :2], None), (x.float(), None), (x, bias.float())
-        right += [not decoding.is_decoded(some, array, added) for some, added in others]
+        right += [not products.is_decoded(some, array, added) for some, added in others]
         layer(x)
-        for most in (MOST := decoding.MOST_DECODED, 2 * 16 * K):
-            decoding.MOST_DECODED = most
+        for most in (MOST := products.MOST_DECODED, 2 * 16 * K):
+            products.MOST_DECODED = most
             for added in (None, bias):
                 decoded.clear()
                 y = products.linear(x, w, type, N, added)
@@ -225,9 +225,9 @@ def many_rows(fresh):
                 want = x.float() @ values.T + (0 if added is None else added)
                 right += [far(y, want) < 2**-7, y.shape == want.shape, y.dtype == x.dtype]
             right.append(torch.equal(layer(x), products.linear(x, w, type, N)))
-    decoding.FEWEST_DECODED, decoding._has_decoder, decoding._decoded_rows, decoding.MOST_DECODED = before
-    products.FEWEST_DECODED = decoding.FEWEST_DECODED
-    decoding.fewest_decoded.cache_clear()
+    products.FEWEST_DECODED, products._has_decoder, products._decoded_rows, products.MOST_DECODED = before
+    products.FEWEST_DECODED = products.FEWEST_DECODED
+    products.fewest_decoded.cache_clear()
     return right
 
 

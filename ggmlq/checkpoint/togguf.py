@@ -23,7 +23,7 @@ from ..gguf import Streamed, Typed
 from ..gguf.source import checked_path
 from ..gguf.tensors import TensorInfo
 from ..ops import quantize
-from ..ops.encoding import prepare
+from ..ops.quantize import prepare
 from ..safetensors import SafetensorsFile
 from . import mixed
 from .config import Config

@@ -140,4 +140,4 @@ def _card(name: str | None) -> Any:
         if card is None:
             raise DeviceError("cache fill: this machine has no GPU; name a card, such as --card sm_89")
         return card
-    return importlib.import_module("ggmlq.dispatch.cards").card_named(f"cache fill --card {name}", name)
+    return importlib.import_module("ggmlq.dispatch.card").card_named(f"cache fill --card {name}", name)

@@ -18,7 +18,7 @@ import numpy as np
 from ..base.progress import Progress
 from ..formats import Format
 from ..ops import dequantize, quantize
-from ..ops.encoding import prepare
+from ..ops.quantize import prepare
 from .model import Model
 from .sample import Floats, Sample, Wide, draw
 from .stream import LISTENING

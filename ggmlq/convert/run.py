@@ -16,7 +16,7 @@ from ..formats import Format
 from ..gguf import Streamed
 from ..gguf.prepared import prepared
 from ..gguf.source import checked_path
-from ..ops.encoding import prepare
+from ..ops.quantize import prepare
 from . import mixing, rules, tasks
 from .keep import Keep
 from .model import parts_of

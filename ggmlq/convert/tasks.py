@@ -23,7 +23,7 @@ from ..formats import FORMATS, Format
 from ..gguf.inputs import Described, slabs
 from ..gguf.prepared import Place
 from ..gguf.tensors import piece
-from ..ops.encoding import prepare
+from ..ops.quantize import prepare
 from ..tasks import rows
 from ..tasks.rows import slices
 from .step import Plan, Step

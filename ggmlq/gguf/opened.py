@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
-from ..arrays.members import Listed, public
+from ..arrays.protocols import Listed, public
 from ..base.folding import folded
 from ..base.text import count, html_table, meant, short, size
 from ..errors import ArrayAttributeError

@@ -20,9 +20,8 @@ from ..errors import ShapeError
 from ..gguf import load
 from . import cuts
 from .cuts import Spans
-from .places import canonical
 from .sharded import Sharded, checked_axis
-from .team import team_of
+from .team import canonical, team_of
 
 # Embeddings, whose rows are looked up, and scales that lie beside codes in tensors of their own.
 WHOLE = re.compile(

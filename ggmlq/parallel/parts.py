@@ -12,8 +12,7 @@ from ..base.devices import cuda_device, device_of, is_host, namespace
 from ..dispatch.checks import as_floats
 from ..errors import DeviceError, DTypeError, ShapeError
 from .cuts import Spans
-from .places import canonical
-from .team import Team, team_of
+from .team import Team, canonical, team_of
 
 
 class Parts:

@@ -17,9 +17,8 @@ from ..ops import concatenate
 from . import cuts as cutting
 from .cuts import Spans
 from .heads import over_parts
-from .places import canonical
 from .product import multiply
-from .team import Team, team_of
+from .team import Team, canonical, team_of
 
 AXES = {0: 0, 1: 1, -2: 0, -1: 1, "experts": "experts", "heads": "heads", None: None}
 NAMES = {0: "rows", 1: "columns", "experts": "experts", "heads": "heads", None: "copies"}

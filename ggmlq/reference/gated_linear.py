@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..arrays.scaled import ScaledArray
 from ..errors import UnsupportedError
-from ..ops.activations import ACTIVATIONS, ALPHA, LIMIT
+from ..ops.gated_linear import ACTIVATIONS, ALPHA, LIMIT
 from .expert_linear import expert_linear
 from .linear import linear
 from .operands import Wide

@@ -6,9 +6,8 @@ import sys
 from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from typing import Any
 
-from ..base.cores import available
 from ..base.text import short
-from ..base.threads import requested_threads
+from ..base.threads import available, requested_threads
 from ..errors import DTypeError
 
 WINDOW = 1024  # tasks handed out before their results are back: hundreds of workers stay busy

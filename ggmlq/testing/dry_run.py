@@ -22,8 +22,7 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..base import devices
-from ..dispatch.card import Card
-from ..dispatch.cards import card_named
+from ..dispatch.card import Card, card_named
 from ..dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
 from ..formats import Format
 

@@ -28,8 +28,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ...dispatch import measured, tuned
-from ...dispatch.card import Card
-from ...dispatch.cards import target
+from ...dispatch.card import Card, target
 from ...dispatch.ladder import Problem, rungs
 from ...dispatch.measured import NOTHING, Entry, Preference
 from ...dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
