@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConvertError
-from . import _engines, _plain, _sizes
-from ._options import add_all_tensors, add_force, add_json, count
+from . import _engines, _files, _plain
+from ._options import add_all_tensors, add_force, add_json, count, flag
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -34,9 +34,7 @@ def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> Non
         metavar="N",
         help="number of threads, of each worker if there are workers (default: all cores)",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="write nothing, only show the new types and sizes"
-    )
+    flag(parser, "--dry-run", "write nothing, only show the new types and sizes")
     _engines.add_options(parser)
     add_force(parser)
     add_all_tensors(parser)
@@ -64,11 +62,11 @@ def carry_out(
     if args.output is None and not args.dry_run:
         raise ConvertError("OUT is missing; name the new file, or only look with --dry-run")
     if write_types is not None:
-        _sizes.check_free([write_types], args.force)
+        _files.check_free([write_types], args.force)
     if args.dry_run:
         report = Report([], [Done(step, None) for step in plan.steps], plan.notes)
     else:
-        _sizes.check_free([path for path, _ in files], args.force)
+        _files.check_free([path for path, _ in files], args.force)
         report = run(plan, args.output, keep_split=split, executor=executor)
     if write_types is not None:
         write_tensor_types(write_types, plan.types)
@@ -78,7 +76,7 @@ def carry_out(
     print(report.text(args.all_tensors))
     if write_types is not None:
         print(f"wrote {_plain.name(write_types)}")
-    _sizes.tell(files, args.dry_run)
+    _files.tell(files, args.dry_run)
     return 0
 
 

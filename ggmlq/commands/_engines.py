@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from ._options import count
+from ._options import count, flag
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -24,10 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--workers", type=count, metavar="N", help="use N processes, which divide the cores among them"
     )
     group.add_argument("--dask", metavar="ADDRESS", help="use the workers of a dask scheduler (extra dask)")
-    group.add_argument(
-        "--mpi", action="store_true",
-        help="use the other MPI ranks: mpiexec -n 9 ggmlq … --mpi (extra mpi)",
-    )  # fmt: skip
+    flag(group, "--mpi", "use the other MPI ranks: mpiexec -n 9 ggmlq … --mpi (extra mpi)")
 
 
 class _Served(Exception):

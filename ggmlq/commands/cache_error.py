@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GGMLQError, ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, add_text, count, declare
+from ._options import Commands, add_json, add_text, count, declare, flag
 
 if TYPE_CHECKING:
     from ..accuracy import CacheErrors
@@ -34,9 +34,7 @@ def add(commands: Commands) -> None:
     parser = declare(commands, "cache-error", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("path", metavar="FILE", help="a model as GGUF, or an .npz with q, k and v")
     what = add_text(parser, "the text that the model reads")
-    what.add_argument(
-        "--causal", action="store_true", help="of arrays: the last query is at the last position"
-    )
+    flag(what, "--causal", "of arrays: the last query is at the last position")
     parser.add_argument("--types", metavar="A,B", help="types of the cache, such as q8_0,q4_0")
     parser.add_argument("--context", type=count, metavar="N", default=512, help="the most tokens (512)")
     add_json(parser)

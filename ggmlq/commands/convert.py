@@ -11,8 +11,8 @@ from ..base.terminal import table
 from ..base.text import count as counted
 from ..base.text import size
 from ..errors import ConvertError
-from . import _plain, _sizes
-from ._options import Commands, add_all_tensors, add_force, add_json, count, declare
+from . import _files, _plain
+from ._options import Commands, add_all_tensors, add_force, add_json, count, declare, flag
 
 if TYPE_CHECKING:
     from ..gguf import GGUFFile
@@ -54,9 +54,7 @@ def add(commands: Commands) -> None:
         help="name of the pre-tokenizer, if it is not recognised: llama-bpe, qwen2 …",
     )
     parser.add_argument("--threads", type=count, metavar="N", help="number of threads (default: all cores)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="write nothing, only show the new types and sizes"
-    )
+    flag(parser, "--dry-run", "write nothing, only show the new types and sizes")
     add_force(parser)
     add_all_tensors(parser)
     add_json(parser)
@@ -75,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         _check_apart(file.paths, args.output)
         _check_kinds(file, args)
         if not args.dry_run:
-            _sizes.check_free(_written(file, args.output), args.force)
+            _files.check_free(_written(file, args.output), args.force)
         facts = _back(file, args) if isinstance(file, GGUFFile) else _forward(file, args)
     if args.json:
         _plain.print_json(facts)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import _metadata, _plain, _sizes
-from ._options import Commands, add_force, add_json, count, declare, size
+from . import _files, _plain
+from . import metadata as changes
+from ._options import Commands, add_force, add_json, count, declare, flag, size
 
 SUMMARY = "split or merge a model, change its byte order or metadata"
 ABOUT = """\
@@ -35,15 +36,13 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--alignment", type=int, help="alignment of the tensors, a power of two (default: that of IN)"
     )
-    _metadata.add_options(parser)
-    _metadata.add_option(parser, "drop", "KEY", "leave out a key")
+    changes.add_options(parser)
+    changes.add_option(parser, "drop", "KEY", "leave out a key")
     parser.add_argument(
         "--room", type=size, metavar="SIZE",
         help="spare bytes in the header, so that `ggmlq metadata` can change it in place later",
     )  # fmt: skip
-    parser.add_argument(
-        "--dry-run", action="store_true", help="write nothing, only show the new files and their sizes"
-    )
+    flag(parser, "--dry-run", "write nothing, only show the new files and their sizes")
     add_force(parser)
     add_json(parser)
 
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from ..gguf.header import ALIGNMENT_KEY
 
     with gguf.open(args.input) as file:
-        metadata = _metadata.edited(file, args.edits)
+        metadata = changes.edited(file, args.edits)
         if args.alignment is not None:
             metadata = metadata | {ALIGNMENT_KEY: args.alignment}
         if args.room is not None:
@@ -67,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
         }
         files = gguf.layout(args.output, file, metadata, **settings)
         if not args.dry_run:
-            _sizes.check_free([path for path, _ in files], args.force, file.paths)
+            _files.check_free([path for path, _ in files], args.force, file.paths)
             gguf.save(args.output, file, metadata, **settings)
     if args.json:
         facts = {"files": [path for path, _ in files], "file_bytes": [n for _, n in files]}
         _plain.print_json(facts | {"written": not args.dry_run})
         return 0
-    _sizes.tell(files, args.dry_run)
+    _files.tell(files, args.dry_run)
     return 0

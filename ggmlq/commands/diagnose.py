@@ -11,7 +11,7 @@ from ..base.terminal import paint, table, wrapped
 from ..base.text import printable
 from ..errors import DumpError, ShapeError
 from . import _plain
-from ._options import Commands, add_json, declare, shape
+from ._options import Commands, add_json, declare, flag, shape
 
 if TYPE_CHECKING:
     from ..arrays.array import QuantArray
@@ -58,7 +58,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--make-input", metavar="FILE", help="write activations on which the faults differ most (npz)"
     )
-    parser.add_argument("--list", action="store_true", help="list all faults")
+    flag(parser, "--list", "list all faults")
     add_json(parser)
 
 
@@ -70,14 +70,14 @@ def run(args: argparse.Namespace) -> int:
     from ..base.progress import long_work
     from ..faults import diagnose
     from ..trace.saved import is_node
-    from . import _dumps, _saved_nodes
+    from . import _check, _dumps
 
     if args.list:
         return _listed(args.json)
     if args.y is None:
         raise DumpError("there is no Y: pass Y, X and W, or an npz that holds all; --list names the faults")
     if is_node(args.y):
-        return _saved_nodes.diagnose(args.y, args.json)
+        return _check.diagnose_node(args.y, args.json)
     dump = Dump(args.y)
     if args.weights is None and not dump.is_archive:
         raise DumpError(f"{args.y} alone has no activations; pass Y, X and W, or an npz that holds all")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.terminal import table
 from ..base.text import count
 from . import _engines, _plain
-from ._options import Commands, add_all_tensors, add_json, declare
+from ._options import Commands, add_all_tensors, add_json, declare, flag
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
         "--tolerance", type=float, default=0.0, metavar="NMSE",
         help="tensors of any types with at most this NMSE are equal (default: only equal bytes are equal)",
     )  # fmt: skip
-    parser.add_argument("--tensors", action="store_true", help="compare only tensors; metadata may differ")
+    flag(parser, "--tensors", "compare only tensors; metadata may differ")
     _engines.add_options(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
     add_all_tensors(parser)

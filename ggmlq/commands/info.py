@@ -15,7 +15,7 @@ from ..base.text import count, number, short, size
 from ..errors import GGUFError
 from . import _plain
 from ._files import expanded
-from ._options import Commands, declare
+from ._options import Commands, declare, flag
 
 if TYPE_CHECKING:
     from ..gguf import GGUFFile
@@ -48,10 +48,8 @@ def add(commands: Commands) -> None:
         "file", nargs="+",
         help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
     )  # fmt: skip
-    parser.add_argument(
-        "--tensors", action="store_true", help="print only the table of tensors, one per line"
-    )
-    parser.add_argument("--metadata", action="store_true", help="print only the metadata")
+    flag(parser, "--tensors", "print only the table of tensors, one per line")
+    flag(parser, "--metadata", "print only the metadata")
     parser.add_argument(
         "--filter", action="append", default=[], metavar="GLOB",
         help="only tensors and keys whose whole name fits; may be repeated",
@@ -65,9 +63,7 @@ def add(commands: Commands) -> None:
         "--fold", action=argparse.BooleanOptionalAction, default=None,
         help="tensors of equal layers in one line (default: yes, but not with --tensors)",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: an object, or a list for several files"
-    )
+    flag(parser, "--json", "print JSON: an object, or a list for several files")
 
 
 def run(args: argparse.Namespace) -> int:

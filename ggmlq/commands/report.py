@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ..base.text import count
-from . import _plain, _sizes
-from ._options import Commands, add_force, declare
+from . import _files, _plain
+from ._options import Commands, add_force, declare, flag
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -37,9 +37,7 @@ def add(commands: Commands) -> None:
     )
     add_force(parser, "FILE")
     parser.add_argument("--against", metavar="ORIGINAL", help="the same model in floats, such as f16")
-    parser.add_argument(
-        "--json", action="store_true", help="print the facts as JSON; write a page only with -o"
-    )
+    flag(parser, "--json", "print the facts as JSON; write a page only with -o")
 
 
 def page_of(model: str) -> str:
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     output = args.output or (None if args.json else page_of(args.file))
     if output is not None:
         check_target(output)
-        _sizes.check_free([output], args.force)
+        _files.check_free([output], args.force)
     report = examine(args.file, args.against)
     if output is not None:
         report.write(output)

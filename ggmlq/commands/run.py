@@ -15,7 +15,7 @@ from ..base.terminal import is_terminal
 from ..base.text import size
 from ..errors import ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, add_text, count, declare
+from ._options import Commands, add_json, add_text, count, declare, flag
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
     parser = declare(commands, "run", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("model", metavar="MODEL", help="a GGUF file")
     what = add_text(parser, "the beginning of the text")
-    what.add_argument("--chat", action="store_true", help="a conversation, a line at a time (needs Jinja2)")
+    flag(what, "--chat", "a conversation, a line at a time (needs Jinja2)")
     parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
     parser.add_argument(
         "--temperature",
@@ -58,7 +58,7 @@ def add(commands: Commands) -> None:
         "--top-p", type=_share, default=1.0, metavar="P", help="of the best whose shares reach P"
     )
     parser.add_argument("--seed", type=_number, metavar="S", help="the seed of draws and of --tokens")
-    parser.add_argument("--no-stop", action="store_true", help="go on behind tokens that end a text")
+    flag(parser, "--no-stop", "go on behind tokens that end a text")
     parser.add_argument("--cache", metavar="TYPE", default="f16", help="type of K and V: q8_0, or q8_0,f16")
     parser.add_argument("--context", type=count, metavar="N", help="positions of the context")
     parser.add_argument(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import _engines, _plain
 from ._files import expanded
-from ._options import Commands, add_all_tensors, add_json, count, declare
+from ._options import Commands, add_all_tensors, add_json, count, declare, flag
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--types", metavar="LIST", help="types to try: q4_K,q6_K (default: q8_0 to q2_K)")
-    which.add_argument("--no-types", action="store_true", help="try no types, only read values")
+    flag(which, "--no-types", "try no types, only read values")
     parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
     parser.add_argument(
         "--sample", type=count, metavar="N",

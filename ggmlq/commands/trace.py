@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GGMLQError, LibraryFailedError
 from . import _plain
-from ._options import Commands, declare
+from ._options import Commands, declare, flag
 
 if TYPE_CHECKING:
     from ..trace import Product, Trace
@@ -61,10 +61,8 @@ def add(commands: Commands) -> None:
                         help="only nodes or weights whose names fit: 'blk.0.*', 'Qcur-*'")  # fmt: skip
     parser.add_argument("--nodes", choices=("all", "products"), default="all",
                         help="all operations, or products and attention alone (default: all)")  # fmt: skip
-    parser.add_argument("--fused", action="store_true",
-                        help="judge nodes that one kernel may compute as one, so that they fuse")  # fmt: skip
-    parser.add_argument("--bisect", action="store_true",
-                        help="name the first nodes by which logits differ without the trace")  # fmt: skip
+    flag(parser, "--fused", "judge nodes that one kernel may compute as one, so that they fuse")
+    flag(parser, "--bisect", "name the first nodes by which logits differ without the trace")
     parser.add_argument("--repeats", type=int, default=1, metavar="N",
                         help="trace N runs, and compare their nodes: races (default: 1)")  # fmt: skip
     parser.add_argument("--judge", choices=("all", "sample", "full"), default="all",
@@ -93,12 +91,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--test-file", type=Path, metavar="OUT", help="write wrong nodes for test-backend-ops --test-file"
     )
-    parser.add_argument("--no-verify", action="store_true", help="skip the second run without the trace")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print one line for each node, not only for wrong ones"
-    )
+    flag(parser, "--no-verify", "skip the second run without the trace")
+    flag(parser, "-v", "--verbose", "print one line for each node, not only for wrong ones")
     parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    flag(parser, "--json", "print JSON, one object per line")
     _take_words_behind(parser)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..base.terminal import table
 from ..errors import ConfigError, DeviceError, ShapeError
 from . import _plain
-from ._options import Commands, add_json, count, declare, shape
+from ._options import Commands, add_json, count, declare, flag, shape
 
 SUMMARY = "time kernels on this machine, so that the fastest is taken"
 ABOUT = """\
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
         help="rows of activations, up to a power of two each (1 2 4 8 16 32 64 512)",
     )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="write the times to a file for GGMLQ_TUNE")
-    parser.add_argument("--share", action="store_true", help="print all remembered times as such a file")
+    flag(parser, "--share", "print all remembered times as such a file")
     add_json(parser)
 
 

@@ -8,7 +8,7 @@ from ..base.terminal import paint, wrapped
 from ..base.text import count
 from . import _plain
 from ._files import expanded
-from ._options import Commands, declare
+from ._options import Commands, declare, flag
 
 SUMMARY = "check every rule of the format and the values of every block"
 ABOUT = """\
@@ -28,9 +28,7 @@ def add(commands: Commands) -> None:
         "file", nargs="+",
         help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: an object, or a list for several files"
-    )
+    flag(parser, "--json", "print JSON: an object, or a list for several files")
 
 
 def run(args: argparse.Namespace) -> int:
