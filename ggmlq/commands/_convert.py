@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConvertError
 from . import _engines, _files, _plain
-from ._options import add_all_tensors, add_force, add_json, count, flag
+from ._options import count, shared
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> None:
     """Declare the options of both commands. ``rest``: the words after IN, if they are more than OUT."""
-    parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
+    shared(parser, "input")
     if rest is None:
         parser.add_argument("output", metavar="OUT", help="the new file; not IN")
     else:
@@ -34,11 +34,9 @@ def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> Non
         metavar="N",
         help="number of threads, of each worker if there are workers (default: all cores)",
     )
-    flag(parser, "--dry-run", "write nothing, only show the new types and sizes")
+    shared(parser, "--dry-run")
     _engines.add_options(parser)
-    add_force(parser)
-    add_all_tensors(parser)
-    add_json(parser)
+    shared(parser, "--force", "--all-tensors", "--json")
 
 
 def _keep_rule(text: str) -> tuple[str, str]:

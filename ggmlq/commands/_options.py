@@ -15,6 +15,39 @@ UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNITS |= {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 MOST = 1 << 62
 
+FLASH = {"auto": None, "on": True, "off": False}
+JSON_LINES = "print JSON, one object per line"
+JSON_FILES = "print JSON: an object, or a list for several files"
+# Arguments that are the same in several commands.
+SHARED: dict[str, dict[str, Any]] = {
+    "--json": {"action": "store_true", "help": "print JSON"},
+    "--all-tensors": {"action": "store_true", "help": "print one line per tensor, also for equal layers"},
+    "--dry-run": {"action": "store_true", "help": "write nothing, only show the new types and sizes"},
+    "--force": {"action": "store_true", "help": "replace OUT if it exists"},
+    "--html": {"metavar": "FILE", "help": "also write the report as an HTML page"},
+    "--imatrix": {"metavar": "FILE", "help": "importance matrix, .gguf or .dat"},
+    "--device": {"default": "cpu", "help": "cpu (default), cuda or cuda:1"},
+    "input": {"metavar": "IN", "help": "a .gguf file, any part of a split model"},
+    "file": {
+        "nargs": "+",
+        "help": ".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
+    },
+    # of runs of a model in llama.cpp
+    "model": {"metavar": "MODEL", "help": "a GGUF file"},
+    "--prompt": {"metavar": "TEXT", "help": "the input text"},
+    "--tokens": {"type": int, "metavar": "N", "help": "use N random tokens instead"},
+    "--seed": {"type": int, "default": 0, "help": "seed of random tokens (default: 0)"},
+    "--cache": {"metavar": "TYPE", "help": "type of the K and V caches: q8_0, or q8_0,f16"},
+    "--flash": {"choices": tuple(FLASH), "default": "auto", "help": "attention as one node"},
+    "--without": {
+        "default": "", "metavar": "BUFFERS", "help": "weight layouts that may not be used: AMX,CPU_REPACK",
+    },
+    "--timeout": {
+        "type": float, "default": 600, "metavar": "S",
+        "help": "time limit for a node in seconds (default: 600)",
+    },
+}  # fmt: skip
+
 
 class Help(argparse.HelpFormatter):
     """Help texts: paragraphs are wrapped to the terminal, examples are not."""
@@ -39,9 +72,10 @@ def flag(parser: argparse._ActionsContainer, *words: str) -> None:
     parser.add_argument(*names, action="store_true", help=about)
 
 
-def add_json(parser: argparse.ArgumentParser, about: str = "print JSON") -> None:
-    """Declare ``--json`` for a command."""
-    flag(parser, "--json", about)
+def shared(parser: argparse._ActionsContainer, *names: str) -> None:
+    """Declare arguments that are the same in several commands, by their names."""
+    for name in names:
+        parser.add_argument(name, **SHARED[name])
 
 
 def add_text(parser: argparse.ArgumentParser, prompt: str) -> argparse._MutuallyExclusiveGroup:
@@ -51,20 +85,6 @@ def add_text(parser: argparse.ArgumentParser, prompt: str) -> argparse._Mutually
     text.add_argument("--file", type=Path, metavar="F", help="a file with it")
     text.add_argument("--tokens", type=count, metavar="N", help="N random tokens instead")
     return text
-
-
-def add_force(parser: argparse.ArgumentParser, target: str = "OUT") -> None:
-    """Declare ``--force``; ``target`` is the name of the replaced file in the help."""
-    parser.add_argument("--force", action="store_true", help=f"replace {target} if it exists")
-
-
-def add_all_tensors(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--all-tensors`` for a command."""
-    parser.add_argument(
-        "--all-tensors",
-        action="store_true",
-        help="print one line per tensor, also for equal layers",
-    )
 
 
 def size(text: str) -> int:

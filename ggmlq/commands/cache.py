@@ -11,7 +11,7 @@ from ..base.terminal import table
 from ..base.text import count, size
 from ..errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 SUMMARY = "list, fill or remove compiled kernels and local copies of files opened by address"
 ABOUT = """\
@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--empty", nargs="?", const="all", choices=kinds, help="remove what is stored; of a kind"
     )
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

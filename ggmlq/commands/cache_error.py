@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GGMLQError, ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, add_text, count, declare, flag
+from ._options import Commands, add_text, count, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..accuracy import CacheErrors
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
     flag(what, "--causal", "of arrays: the last query is at the last position")
     parser.add_argument("--types", metavar="A,B", help="types of the cache, such as q8_0,q4_0")
     parser.add_argument("--context", type=count, metavar="N", default=512, help="the most tokens (512)")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, declare, flag
+from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..check.outcome import Outcome
@@ -82,9 +82,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="run a case that --save wrote")  # fmt: skip
-    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
+    shared(parser, "--html")
     flag(parser, "--verbose", "print one line for each right case")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from ..base.text import count as counted
 from ..base.text import size
 from ..errors import ConvertError
 from . import _files, _plain
-from ._options import Commands, add_all_tensors, add_force, add_json, count, declare, flag
+from ._options import Commands, count, declare, shared
 
 if TYPE_CHECKING:
     from ..gguf import GGUFFile
@@ -54,10 +54,7 @@ def add(commands: Commands) -> None:
         help="name of the pre-tokenizer, if it is not recognised: llama-bpe, qwen2 …",
     )
     parser.add_argument("--threads", type=count, metavar="N", help="number of threads (default: all cores)")
-    flag(parser, "--dry-run", "write nothing, only show the new types and sizes")
-    add_force(parser)
-    add_all_tensors(parser)
-    add_json(parser)
+    shared(parser, "--dry-run", "--force", "--all-tensors", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _files, _plain
 from . import metadata as changes
-from ._options import Commands, add_force, add_json, count, declare, flag, size
+from ._options import Commands, count, declare, flag, shared, size
 
 SUMMARY = "split or merge a model, change its byte order or metadata"
 ABOUT = """\
@@ -23,7 +23,7 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq copy`` with its options and examples."""
     parser = declare(commands, "copy", "files", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
+    shared(parser, "input")
     parser.add_argument("output", metavar="OUT", help="the new file; parts are named after it")
     parser.add_argument(
         "--split", "--split-max-size", type=size, metavar="SIZE",
@@ -43,8 +43,7 @@ def add(commands: Commands) -> None:
         help="spare bytes in the header, so that `ggmlq metadata` can change it in place later",
     )  # fmt: skip
     flag(parser, "--dry-run", "write nothing, only show the new files and their sizes")
-    add_force(parser)
-    add_json(parser)
+    shared(parser, "--force", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

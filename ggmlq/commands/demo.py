@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.text import count, size
 from ..errors import ConfigError
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 if TYPE_CHECKING:
     from .. import demo
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tensor", action="append", default=[], metavar="GLOB",
         help="only tensors of MODEL whose whole name fits; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    shared(parser, "--device")
     parser.add_argument("--rows", type=_count, metavar="N", help="rows of the random layer (2048)")
     parser.add_argument(
         "--columns",
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", metavar="FILE", type=Path, help=f"the file of the random layer ({FILE})")
     parser.add_argument("--lib", type=Path, help="llama.cpp's library or build (default: as doctor finds it)")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def checked(args: argparse.Namespace) -> argparse.Namespace:

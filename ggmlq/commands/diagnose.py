@@ -11,7 +11,7 @@ from ..base.terminal import paint, table, wrapped
 from ..base.text import printable
 from ..errors import DumpError, ShapeError
 from . import _plain
-from ._options import Commands, add_json, declare, flag, shape
+from ._options import Commands, declare, flag, shape, shared
 
 if TYPE_CHECKING:
     from ..arrays.array import QuantArray
@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
         "--make-input", metavar="FILE", help="write activations on which the faults differ most (npz)"
     )
     flag(parser, "--list", "list all faults")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

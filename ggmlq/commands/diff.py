@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.terminal import table
 from ..base.text import count
 from . import _engines, _plain
-from ._options import Commands, add_all_tensors, add_json, declare, flag
+from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -40,9 +40,7 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     flag(parser, "--tensors", "compare only tensors; metadata may differ")
     _engines.add_options(parser)
-    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
-    add_all_tensors(parser)
-    add_json(parser)
+    shared(parser, "--html", "--all-tensors", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ..base.terminal import wrapped
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 SUMMARY = "show versions, CPU, GPU and libggml, and what is missing"
 ABOUT = """\
@@ -22,7 +22,7 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq doctor`` with its options and examples."""
     parser = declare(commands, "doctor", "setup", SUMMARY, ABOUT, EXAMPLES)
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

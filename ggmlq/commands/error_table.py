@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 if TYPE_CHECKING:
     from ..accuracy import ErrorTable
@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
         help="zh: a table for each format with Chinese headings and five decimals",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw error against value; needs matplotlib")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

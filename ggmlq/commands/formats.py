@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.mixes import ALIASES, BY_NAME, MIXES, Mix
 from ..base.terminal import table
 from ..base.text import table as plain_table
-from ._options import Commands, add_json, declare, flag
+from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..formats import Format
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
     parser = declare(commands, "formats", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", help="only these (name in any case, ggml id, or a mix)")
     flag(parser, "--mixes", "only the mixes")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

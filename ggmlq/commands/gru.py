@@ -10,7 +10,7 @@ from ..base.terminal import paint
 from ..base.text import count, size
 from ..errors import ConfigError
 from . import _files, _plain
-from ._options import Commands, add_force, add_json, declare, flag
+from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
     about = declare(actions, "info", "", "show its formats, and their use in calibration", INFO, _of("info"))
     about.add_argument("gru", metavar="GRU", help="the npz that calibrate wrote")
     for parser in (make, run, about):
-        add_json(parser)
+        shared(parser, "--json")
 
 
 def _of(action: str) -> str:
@@ -101,7 +101,7 @@ def _declare_calibrate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--node", metavar="NAME", help="name of the GRU node in an .onnx file")
     flag(parser, "--batch-first", "DATA are [N, T, C]")
-    add_force(parser)
+    shared(parser, "--force")
 
 
 def _declare_run(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +113,7 @@ def _declare_run(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--intermediates", "also write v: z, r, g, R_g h + b_rg")
     flag(parser, "--batch-first", "X is [N, T, C], and so are y and v")
     parser.add_argument("--kernel", default="auto", help="a name that gq.kernels('gru') lists (auto)")
-    add_force(parser)
+    shared(parser, "--force")
 
 
 def _layer(text: str) -> int:

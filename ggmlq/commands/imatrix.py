@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.terminal import table
 from ..errors import GGMLQError
 from . import _files, _plain
-from ._options import Commands, add_force, add_json, count, declare, flag
+from ._options import Commands, count, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..gguf import Collector
@@ -51,8 +51,7 @@ def add(commands: Commands) -> None:
         "--chunk-size", type=count, metavar="N", help="tokens per chunk (512, or that of the first file)"
     )
     flag(parser, "--show-statistics", "show statistics of each tensor, with --output, too")
-    add_force(parser)
-    add_json(parser)
+    shared(parser, "--force", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from ..base.text import count, number, short, size
 from ..errors import GGUFError
 from . import _plain
 from ._files import expanded
-from ._options import Commands, declare, flag
+from ._options import JSON_FILES, Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..gguf import GGUFFile
@@ -44,10 +44,7 @@ SORTS = {
 def add(commands: Commands) -> None:
     """Declare ``ggmlq info`` with its options and examples."""
     parser = declare(commands, "info", "files", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument(
-        "file", nargs="+",
-        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
-    )  # fmt: skip
+    shared(parser, "file")
     flag(parser, "--tensors", "print only the table of tensors, one per line")
     flag(parser, "--metadata", "print only the metadata")
     parser.add_argument(
@@ -63,7 +60,7 @@ def add(commands: Commands) -> None:
         "--fold", action=argparse.BooleanOptionalAction, default=None,
         help="tensors of equal layers in one line (default: yes, but not with --tensors)",
     )  # fmt: skip
-    flag(parser, "--json", "print JSON: an object, or a list for several files")
+    flag(parser, "--json", JSON_FILES)
 
 
 def run(args: argparse.Namespace) -> int:

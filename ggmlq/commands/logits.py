@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.text import table
 from ..errors import GGMLQError
 from . import _plain
-from ._options import Commands, declare, flag
+from ._options import FLASH, JSON_LINES, Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..trace import Beside, ModelComparison
@@ -40,7 +40,7 @@ SHOWN = 12  # nodes that parted, and names of nodes that one side has alone
 def add(commands: Commands) -> None:
     """Declare ``ggmlq logits`` with its options and examples."""
     parser = declare(commands, "logits", "kernels", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    shared(parser, "model")
     parser.add_argument(
         "--lib",
         type=Path,
@@ -51,29 +51,15 @@ def add(commands: Commands) -> None:
     other.add_argument("--against", type=Path, metavar="B", help="the other build")
     flag(other, "--against-model", "the model as this library computes it, in float64")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the input text")
-    what.add_argument("--tokens", type=int, metavar="N", help="use N random tokens instead")
+    shared(what, "--prompt", "--tokens")
     parser.add_argument(
         "--generate", type=int, default=0, metavar="N", help="tokens that A generates then (default: 0)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of random tokens (default: 0)")
-    parser.add_argument("--cache", metavar="TYPE", help="type of the K and V caches: q8_0, or q8_0,f16")
-    parser.add_argument(
-        "--flash", choices=("auto", "on", "off"), default="auto", help="attention as one node"
-    )
-    parser.add_argument(
-        "--without", default="", metavar="BUFFERS", help="weight layouts that may not be used: AMX,CPU_REPACK"
-    )
+    shared(parser, "--seed", "--cache", "--flash", "--without")
     parser.add_argument("--threads", type=int, default=0, help="threads of each library")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600,
-        metavar="S",
-        help="time limit for a node in seconds (default: 600)",
-    )
+    shared(parser, "--timeout")
     flag(parser, "-v", "--verbose", "print one line for each node")
-    flag(parser, "--json", "print JSON, one object per line")
+    flag(parser, "--json", JSON_LINES)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     comparison = compare_logits(
         args.model, lib=args.lib, against=args.against, prompt=args.prompt, tokens=args.tokens,
         generate=args.generate, threads=args.threads, timeout=args.timeout, cache=args.cache,
-        flash={"on": True, "off": False, "auto": None}[args.flash], without=args.without, seed=args.seed,
+        flash=FLASH[args.flash], without=args.without, seed=args.seed,
     )  # fmt: skip
     pairs = []
     for pair in comparison:
@@ -194,7 +180,7 @@ def _run_beside(args: argparse.Namespace) -> int:
     model = models.load(args.model, cache=_types(args.cache))
     comparison = compare_with_model(
         model, lib=args.lib, bar=False if args.json else None, prompt=args.prompt, tokens=args.tokens,
-        generate=args.generate, flash={"on": True, "off": False, "auto": None}[args.flash],
+        generate=args.generate, flash=FLASH[args.flash],
         without=args.without, threads=args.threads, timeout=args.timeout, seed=args.seed,
     )  # fmt: skip
     nodes = []

@@ -10,7 +10,7 @@ from ..base import filetype
 from ..base.text import short, table
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from . import _plain
-from ._options import Commands, add_json, declare, flag, size
+from ._options import Commands, declare, flag, shared, size
 
 if TYPE_CHECKING:
     from ..gguf import GGUFFile, Metadata
@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
     )
     flag(parser, "--anew", "always write the whole file anew")
     flag(parser, "--dry-run", "write nothing, only show what would be done")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:

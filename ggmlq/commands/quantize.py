@@ -15,7 +15,7 @@ from ..base.mixes import ALIASES, BY_NAME, MIXES
 from ..base.text import short
 from ..errors import ConvertError
 from . import _convert, _engines
-from ._options import Commands, bits, count, declare, flag, size
+from ._options import Commands, bits, count, declare, flag, shared, size
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     _recipe_options(parser)
     flag(parser, "--mixed", "TYPE means llama.cpp's mix, even if there is a type of that name")
-    parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
+    shared(parser, "--imatrix")
     flag(
         parser, "--any-name", "quantize every tensor of two axes or more (default: llama.cpp's rules by name)"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..base.text import count
 from . import _files, _plain
-from ._options import Commands, add_force, declare, flag
+from ._options import Commands, declare, flag
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the page (default: the name of MODEL, as MODEL.report.html)"
     )
-    add_force(parser, "FILE")
+    flag(parser, "--force", "replace FILE if it exists")
     parser.add_argument("--against", metavar="ORIGINAL", help="the same model in floats, such as f16")
     flag(parser, "--json", "print the facts as JSON; write a page only with -o")
 

@@ -15,7 +15,7 @@ from ..base.terminal import is_terminal
 from ..base.text import size
 from ..errors import ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, add_text, count, declare, flag
+from ._options import Commands, add_text, count, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -42,7 +42,7 @@ NOT_ALONE = "--perplexity and --kl-against measure a text and generate nothing; 
 def add(commands: Commands) -> None:
     """Declare ``ggmlq run`` with its options and examples."""
     parser = declare(commands, "run", "models", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    shared(parser, "model")
     what = add_text(parser, "the beginning of the text")
     flag(what, "--chat", "a conversation, a line at a time (needs Jinja2)")
     parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
@@ -64,13 +64,13 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--arithmetic", choices=("exact", "ggml-cpu"), help="multiply otherwise than by the fastest kernels"
     )
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    shared(parser, "--device")
     parser.add_argument("--threads", type=count, metavar="N", help="threads (default: as doctor says)")
     parser.add_argument("--perplexity", type=Path, metavar="FILE", help="the perplexity of a text")
     parser.add_argument(
         "--kl-against", metavar="MODEL", help="how far the shares of tokens are from those of another model"
     )
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def _number(text: str) -> int:

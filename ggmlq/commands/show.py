@@ -13,7 +13,7 @@ from ..base.terminal import table
 from ..base.text import short, size
 from ..errors import BlockIndexError, PageError
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
         "--plot", nargs="?", const="", metavar="FILE",
         help="draw histograms of values, scales and codes to FILE.svg or FILE.png; without FILE, print them",
     )  # fmt: skip
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def _rows(text: str) -> slice:

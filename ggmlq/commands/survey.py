@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import _engines, _plain
 from ._files import expanded
-from ._options import Commands, add_all_tensors, add_json, count, declare, flag
+from ._options import Commands, count, declare, flag, shared
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--types", metavar="LIST", help="types to try: q4_K,q6_K (default: q8_0 to q2_K)")
     flag(which, "--no-types", "try no types, only read values")
-    parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
+    shared(parser, "--imatrix")
     parser.add_argument(
         "--sample", type=count, metavar="N",
         help="weights of a large tensor that are encoded in each type (131072)",
@@ -63,8 +63,7 @@ def add(commands: Commands) -> None:
         help="number of threads, of each worker (default: all cores)",
     )  # fmt: skip
     _engines.add_options(parser)
-    add_all_tensors(parser)
-    add_json(parser)
+    shared(parser, "--all-tensors", "--json")
 
 
 def run(args: argparse.Namespace) -> int:

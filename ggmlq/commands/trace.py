@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GGMLQError, LibraryFailedError
 from . import _plain
-from ._options import Commands, declare, flag
+from ._options import FLASH, JSON_LINES, Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..trace import Product, Trace
@@ -42,14 +42,14 @@ def add(commands: Commands) -> None:
         EXAMPLES,
         usage="ggmlq trace MODEL [options] [-- COMMAND …]",
     )
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    shared(parser, "model")
     parser.add_argument(
         "--lib", type=Path, help="libllama, libggml or a build folder (default: as doctor finds it)"
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the input text")
+    shared(what, "--prompt")
     what.add_argument("--file", type=Path, metavar="F", help="a file with that text")
-    what.add_argument("--tokens", type=int, metavar="N", help="use N random tokens instead")
+    shared(what, "--tokens")
     parser.add_argument(
         "--generate",
         type=int,
@@ -67,24 +67,11 @@ def add(commands: Commands) -> None:
                         help="trace N runs, and compare their nodes: races (default: 1)")  # fmt: skip
     parser.add_argument("--judge", choices=("all", "sample", "full"), default="all",
                         help="all elements by random sums; a few; all one by one (default: all)")  # fmt: skip
-    parser.add_argument(
-        "--without", default="", metavar="BUFFERS", help="weight layouts that may not be used: AMX,CPU_REPACK"
-    )
-    parser.add_argument("--cache", metavar="TYPE", help="type of the K and V caches: q8_0, or q8_0,f16")
-    parser.add_argument(
-        "--flash", choices=("auto", "on", "off"), default="auto", help="attention as one node"
-    )
+    shared(parser, "--without", "--cache", "--flash")
     parser.add_argument(
         "--threads", type=int, default=0, help="threads of the library (default: all cores, up to 16)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of random tokens (default: 0)")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600,
-        metavar="S",
-        help="time limit for a node in seconds (default: 600)",
-    )
+    shared(parser, "--seed", "--timeout")
     parser.add_argument(
         "--save", type=Path, metavar="DIR", help="write wrong nodes to DIR as npz, for ggmlq check --replay"
     )
@@ -93,8 +80,8 @@ def add(commands: Commands) -> None:
     )
     flag(parser, "--no-verify", "skip the second run without the trace")
     flag(parser, "-v", "--verbose", "print one line for each node, not only for wrong ones")
-    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
-    flag(parser, "--json", "print JSON, one object per line")
+    shared(parser, "--html")
+    flag(parser, "--json", JSON_LINES)
     _take_words_behind(parser)
 
 
@@ -122,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     session = trace(
         args.model, lib=args.lib, prompt=_prompt(args), tokens=args.tokens, generate=args.generate,
         select=args.select, judge=args.judge, without=args.without, cache=args.cache,
-        flash={"on": True, "off": False, "auto": None}[args.flash], threads=args.threads, seed=args.seed,
+        flash=FLASH[args.flash], threads=args.threads, seed=args.seed,
         timeout=args.timeout, verify=not args.no_verify, nodes=args.nodes, tool=args.program,
         fused=args.fused, bisect=args.bisect, repeats=args.repeats, captures=bool(args.save),
         bar=False if args.json else None,

@@ -10,7 +10,7 @@ from typing import Any
 from ..base.terminal import table
 from ..errors import ConfigError, DeviceError, ShapeError
 from . import _plain
-from ._options import Commands, add_json, count, declare, flag, shape
+from ._options import Commands, count, declare, flag, shape, shared
 
 SUMMARY = "time kernels on this machine, so that the fastest is taken"
 ABOUT = """\
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
     """Declare ``ggmlq tune`` with its options and examples."""
     parser = declare(commands, "tune", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", nargs="?", metavar="MODEL", help="a .gguf file: its formats and shapes")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    shared(parser, "--device")
     parser.add_argument("--formats", nargs="+", metavar="FORMAT", help="formats (q4_0 q8_0 q4_K q6_K)")
     parser.add_argument("--shapes", nargs="+", type=_matrix, metavar="NxK", help="weights (4096x4096)")
     parser.add_argument(
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="write the times to a file for GGMLQ_TUNE")
     flag(parser, "--share", "print all remembered times as such a file")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def _matrix(text: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from ..base.terminal import paint, wrapped
 from ..base.text import count
 from . import _plain
 from ._files import expanded
-from ._options import Commands, declare, flag
+from ._options import JSON_FILES, Commands, declare, flag, shared
 
 SUMMARY = "check every rule of the format and the values of every block"
 ABOUT = """\
@@ -24,11 +24,8 @@ EXAMPLES = """\
 def add(commands: Commands) -> None:
     """Declare ``ggmlq validate`` with its options and examples."""
     parser = declare(commands, "validate", "files", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument(
-        "file", nargs="+",
-        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
-    )  # fmt: skip
-    flag(parser, "--json", "print JSON: an object, or a list for several files")
+    shared(parser, "file")
+    flag(parser, "--json", JSON_FILES)
 
 
 def run(args: argparse.Namespace) -> int:
