@@ -39,7 +39,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import BlockFormat
-from ggmlq.testing import results
+from ggmlq.testing import engine
 
 COLUMNS = (896, 2560, 3584, 4096, 5120, 8192, 11008, 18944, 28672, 151936)  # N
 LENGTHS, LARGEST = (2560, 4096, 5120, 13824, 14336), 30000  # K; N from which there is but one K
@@ -183,7 +183,7 @@ def main() -> int:
     print(*summary(rows), sep="\n")
     if args.json:
         new = {"what": WHAT, "runs": [run], "rows": rows}
-        results.save(args.json, results.merged(results.load(args.json), new))
+        engine.save(args.json, engine.merged(engine.load(args.json), new))
     return int(any("failed" in row for row in rows))
 
 

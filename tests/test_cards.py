@@ -26,7 +26,7 @@ from ggmlq.dispatch.card import CARDS, Card, card_named, target
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear, Linear, ScaledLinear
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
-from ggmlq.testing import dry_run
+from ggmlq.ops import dry_run
 
 table = load("tools", "table")
 ROOT = Path(__file__).parents[1]

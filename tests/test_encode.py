@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 import ggmlq as gq
 from ggmlq.formats import FORMATS
 from ggmlq.ops.quantize import any_invalid
-from ggmlq.testing.compare import assert_same_blocks
+from ggmlq.testing.blocks import assert_same_blocks
 from ggmlq.testing.rows import KINDS, MODEST, rows
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]

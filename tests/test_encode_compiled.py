@@ -18,7 +18,7 @@ import ggmlq as gq
 from ggmlq.base import progress, threads
 from ggmlq.formats import FORMATS, _levels, _program, _round
 from ggmlq.ops import quantize
-from ggmlq.testing.compare import assert_same_blocks
+from ggmlq.testing.blocks import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 
 TWICE = [fmt for fmt in BLOCKS if fmt.pack is not None]

@@ -13,7 +13,7 @@ from ggmlq.base import threads
 from ggmlq.formats import FORMATS
 from ggmlq.formats._grids import grid
 from ggmlq.ops import quantize
-from ggmlq.testing.compare import assert_same_blocks
+from ggmlq.testing.blocks import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 
 GRIDS = [fmt for fmt in FORMATS.values() if fmt.block_size > 1 and fmt.pack is None and fmt.can_quantize]

@@ -15,7 +15,7 @@ from scripts import ROOT, load
 import ggmlq as gq
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import FORMATS
-from ggmlq.testing import engine, results
+from ggmlq.testing import engine
 from ggmlq.testing.timing import Time
 
 bench = load("bench", "bench_engine")
@@ -53,7 +53,7 @@ def card(monkeypatch):
 
 
 def run(card, path, cells, seconds=60.0, commit="abc"):
-    old = results.load(path)
+    old = engine.load(path)
     facts = {"device": "NVIDIA H200", "commit": commit, "read_GBps": 4400}
     failed = bench.measure(bench.Bench(card, 64, 1), cells, time.monotonic() + seconds, path, old, facts)
     return failed, json.loads(path.read_text())
@@ -67,7 +67,7 @@ def test_a_run(card, tmp_path):
     failed, found = run(card, tmp_path / "x.json", cells())
     assert not failed
     assert found["runs"][0] | {"left_out": [], "read_GBps": 4400} == found["runs"][0]
-    rows = {results.key(row): row for row in found["rows"]}
+    rows = {engine.key(row): row for row in found["rows"]}
     assert len(rows) == len(found["rows"])
     auto = rows["q4_0", 48, 512, 4, "auto", "graph"]
     assert auto["kernel"] == choose(bench.Cell("q4_0", 48, 512, 4, "auto").problem).name
@@ -84,11 +84,11 @@ def test_a_run(card, tmp_path):
 def test_what_matters_comes_first(card):
     order = cells()
     assert order == list(dict.fromkeys(order))
-    kinds = [cell.kernel if cell.kernel in ("auto", results.ROOF) else "rung" for cell in order]
-    assert kinds == sorted(kinds, key=[results.ROOF, "auto", "rung"].index)
+    kinds = [cell.kernel if cell.kernel in ("auto", engine.ROOF) else "rung" for cell in order]
+    assert kinds == sorted(kinds, key=[engine.ROOF, "auto", "rung"].index)
     assert all(cell.k == 512 for cell in order[: kinds.index("auto") // 2])
-    assert {cell.kernel for cell in cells(wanted=["auto"])} == {"auto", results.ROOF}
-    assert {cell.kernel for cell in cells(wanted=["cuda:dp4a"])} == {"auto", results.ROOF, "cuda:dp4a"}
+    assert {cell.kernel for cell in cells(wanted=["auto"])} == {"auto", engine.ROOF}
+    assert {cell.kernel for cell in cells(wanted=["cuda:dp4a"])} == {"auto", engine.ROOF, "cuda:dp4a"}
     taken = {choose(cell.problem).name for cell in order if cell.kernel == "auto"}
     asked = {cell.kernel for cell in cells(wanted=["all"])}
     assert asked | taken >= {
@@ -131,7 +131,7 @@ def test_what_was_not_computed_is_poisoned(card, tmp_path, monkeypatch):
     monkeypatch.setattr(gq, "linear", lambda x, q, kernel, out: None)
     failed, found = run(card, tmp_path / "x.json", cells(("q8_0",), ["auto"], [256]))
     assert failed == 5
-    assert {row["asked"] for row in found["rows"] if "us" in row} == {results.ROOF}
+    assert {row["asked"] for row in found["rows"] if "us" in row} == {engine.ROOF}
 
 
 def test_an_oracle_that_decodes_wrongly_is_no_oracle(card, tmp_path, monkeypatch):
@@ -139,7 +139,7 @@ def test_an_oracle_that_decodes_wrongly_is_no_oracle(card, tmp_path, monkeypatch
     monkeypatch.setattr(gq.QuantArray, "dequantize", lambda self: right(self) * np.float32(1.01))
     failed, found = run(card, tmp_path / "x.json", cells(("q8_0",), ["auto"], [256]))
     assert failed == 5
-    assert all("no good" in row["failed"] for row in found["rows"] if row["asked"] != results.ROOF)
+    assert all("no good" in row["failed"] for row in found["rows"] if row["asked"] != engine.ROOF)
 
 
 def test_what_fails_leaves_the_rest(card, tmp_path, monkeypatch):
@@ -172,11 +172,11 @@ def test_a_later_run_leaves_what_it_did_not_measure(card, tmp_path):
     run(card, path, cells(("q4_0", "q6_K"), ["auto"]))
     _, found = run(card, path, cells(("q6_K",), ["auto"], [256]), commit="def")
     assert [r["commit"] for r in found["runs"]] == ["abc", "def"]
-    assert len({(*results.key(row), row["run"]) for row in found["rows"]}) == len(found["rows"])
+    assert len({(*engine.key(row), row["run"]) for row in found["rows"]}) == len(found["rows"])
     of = {(row["format"], row["K"]): found["runs"][row["run"]]["commit"] for row in found["rows"]}
     assert of["q4_0", 512] == of["q6_K", 512] == "abc"
     assert of["q6_K", 256] == "def"
-    roofs = [row for row in found["rows"] if row["asked"] == results.ROOF]
+    roofs = [row for row in found["rows"] if row["asked"] == engine.ROOF]
     assert {row["run"] for row in roofs} == {0, 1}, "each run has roofs of its own"
     _, found = run(card, path, cells(("q4_0", "q6_K"), ["auto"]), commit="ghi")
     assert [r["commit"] for r in found["runs"]] == ["ghi"]

@@ -8,7 +8,7 @@ import pytest
 from scripts import load
 
 from ggmlq.formats import FORMATS
-from ggmlq.testing import results
+from ggmlq.testing import engine as results
 
 table, keeping = load("tools", "table"), load("tools", "keep")
 engine, cuda_choice = load("tools", "tables.engine"), load("tools", "tables.cuda_choice")

@@ -13,7 +13,7 @@ from ggmlq import errors
 from ggmlq.cli import main
 from ggmlq.ops import quantize
 from ggmlq.ops.cache import Rotation, hadamard
-from ggmlq.testing.families import family_model
+from ggmlq.testing.models import family_model
 
 
 def rows(fresh, *shape):

@@ -23,7 +23,7 @@ from ggmlq.model.rope import turned
 from ggmlq.ops import cache as lengths
 from ggmlq.ops import rows
 from ggmlq.ops.cache import hadamard
-from ggmlq.testing.families import NAMES, family_model
+from ggmlq.testing.models import NAMES, family_model
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]
 SPEAKS = Path(__file__).parent / "golden" / "speaks.gguf"

@@ -16,8 +16,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.parallel.streams import Streams
 from ggmlq.errors import DeviceError, GGMLQError, MissingDependencyError
 from ggmlq.parallel import heads, loading, team
-from ggmlq.parallel.cuts import piece
-from ggmlq.parallel.parts import Parts
+from ggmlq.parallel.parts import Parts, piece
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,10 +29,10 @@ from ggmlq.cuda.machine import compile_process, compile_worker, served
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.formats import FORMATS
+from ggmlq.ops import dry_run
 from ggmlq.store import packs, reach
 from ggmlq.store.origin import Origin
 from ggmlq.store.store import Store
-from ggmlq.testing import dry_run
 
 _packs, assemble = load("tools", "_packs"), load("tools", "assemble")
 _kernels = load("tools", "_kernels_cuda")

@@ -16,7 +16,7 @@ from vocabularies import HARD, pairs_vocabulary
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.commands import _talk, run
-from ggmlq.testing.families import Sizes, family_model
+from ggmlq.testing.models import Sizes, family_model
 
 TEMPLATE = (
     "{% for m in messages %}<|begin|>{{ m.role }}:{{ m.content }}{% endfor %}"

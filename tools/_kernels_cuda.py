@@ -2,7 +2,7 @@
 kinds.
 
 The chooser is asked: products of many shapes run without a GPU, on cards of a table, and their launches are
-noted (ggmlq/testing/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
+noted (ggmlq/ops/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
 cases all come, if one does. GRUs and rungs that are there to be read are compiled when they are needed, and
 products of codes with scales on cards before 8.0, and of e5m2 on Hopper. Attention is asked likewise, by
 caches of the usual types that take rows of each kind of floats.
@@ -23,8 +23,8 @@ from ggmlq.cuda.cost.choice import HALF_TYPES
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.served import PTX, machine_of
 from ggmlq.formats import BLOCK_FORMATS, Format
+from ggmlq.ops import dry_run
 from ggmlq.store.origin import Origin
-from ggmlq.testing import dry_run
 
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together

@@ -37,7 +37,7 @@ from ggmlq.dispatch.card import card_named  # noqa: E402
 from ggmlq.dispatch.ladder import Rung, rungs  # noqa: E402
 from ggmlq.dispatch.problems import Linear  # noqa: E402
 from ggmlq.formats import FORMATS  # noqa: E402
-from ggmlq.testing import dry_run  # noqa: E402
+from ggmlq.ops import dry_run  # noqa: E402
 from ggmlq.testing.blocks import random_weights  # noqa: E402
 
 BOOK = ROOT / "ggmlq" / "demo" / "book.json"

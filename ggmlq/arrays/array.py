@@ -19,7 +19,7 @@ from .buffers import check_row, checked_shape, flat_bytes, frozen
 from .companion import Scale, checked_scale, reshaped, scale_at
 from .prepared import LOCKS, PreparedCopies, wait
 from .protocols import OPERATIONS, inner
-from .weights import Picking, Weights, index_of, shape_of
+from .weights import Weights, index_of, picking, shape_of
 
 
 class Kin:
@@ -349,7 +349,7 @@ class QuantArray(Storage, Weights):
             part = self._strided()[place.steps]
         except (IndexError, TypeError) as error:
             raise BlockIndexError(
-                f"{Picking(index, self)}: {error}; its shape is {self.shape}; stay within it"
+                f"{picking(index, self)}: {error}; its shape is {self.shape}; stay within it"
             ) from None
         lengths = (place.end - place.first,) if self.shape else ()
         if lengths != self.shape[-1:]:

@@ -19,7 +19,7 @@ from .buffers import refuse_mask
 from .prepared import PreparedCopies
 from .protocols import OPERATIONS, Operators, inner
 from .tensors import bits_of, is_tensor
-from .weights import Divided, Picking, Transposed, Weights, index_of, shape_of
+from .weights import Divided, Transposed, Weights, index_of, picking, shape_of
 
 
 def as_stored(request: str, array: Any, name: str = "codes") -> Any:
@@ -286,7 +286,7 @@ class ScaledArray(PreparedCopies, Weights):
         if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
         place = index_of(self, index, self.unit, True, "index s.codes")
-        request: Any = Picking(index, self)
+        request: Any = picking(index, self)
         try:
             codes = self.codes[place.steps]
             numbers = np.arange(self._over.rows).reshape(self.shape[:-1])

@@ -15,7 +15,6 @@ from ..errors import BlockIndexError, DTypeError, ShapeError
 from .protocols import OPERATIONS, NumPyProtocol, Operators, inner
 from .tensors import Function, untraced
 
-
 # --- indices and shapes -------------------------------------------------------------------------
 
 
@@ -34,14 +33,9 @@ def _written_step(step: Any) -> str:
     return ":".join("" if end is None else text.short(end) for end in ends)
 
 
-class Picking:
-    """The words ``q[3:7] of <QuantArray …>`` of an error, made once it needs them."""
-
-    def __init__(self, index: Any, q: Any) -> None:
-        self._index, self._q = index, q
-
-    def __str__(self) -> str:
-        return f"{written(self._index)} of {self._q!r}"
+def picking(index: Any, q: Any) -> text.Request:
+    """The words ``q[3:7] of <QuantArray …>`` of an error."""
+    return text.Request(lambda: f"{written(index)} of", q)
 
 
 class Index(NamedTuple):
@@ -58,7 +52,7 @@ def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
     The slice of columns begins and ends at multiples of ``unit``; with ``short_end`` only its start must.
     ``way`` is advice for the error.
     """
-    request: Any = Picking(index, q)
+    request: Any = picking(index, q)
     steps = index if isinstance(index, tuple) else (index,)
     dots = [at for at, step in enumerate(steps) if step is Ellipsis]
     if len(dots) == 1 and len(steps) - 1 <= q.ndim:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 from .terminal import is_terminal
 
@@ -77,6 +77,12 @@ class Progress:
         from tqdm import tqdm
 
         return tqdm(total=self._total, initial=self._done, unit=self._unit, unit_scale=True, desc=self._does)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Leave the bar as it stands."""

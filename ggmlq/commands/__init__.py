@@ -6,11 +6,9 @@ import the rest. Tables go through base/terminal.py, which knows the terminal's 
 sizes, numbers and plurals through base/text.py. A summary comes last, above the prompt.
 
     [a-z]*.py            a command each; help.py has no `run`: the parser itself prints it
-    _options.py          light: the parser, heads, and options and kinds of values that many commands share
+    _options.py          light: the parser, heads, options and kinds of values that many commands share; workers
     _plain.py            light: text from files made harmless for a terminal, and JSON
     _files.py            light: files as a command line names them, and those that it writes
-    _engines.py          light: options about workers, and the workers
-    _convert.py          light: the common part of quantize and dequantize
     _quality.py          a model's quality on a text, of run; the search for a size by it, of quantize
     _talk.py             a conversation, of run
     _check.py            parts of check: cases that are named, operations, invariance, nodes of trace

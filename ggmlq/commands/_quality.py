@@ -49,8 +49,7 @@ def measured(
     losses: list[float] = []
     distances: list[float] = []
     same: list[bool] = []
-    progress = Progress(len(pieces), "measuring", " stretches", bar)
-    try:
+    with Progress(len(pieces), "measuring", " stretches", bar) as progress:
         for piece in pieces:
             here = _rows(model, piece)
             losses += (-row[token] for row, token in zip(here, piece[len(piece) - len(here) :], strict=True))
@@ -59,8 +58,6 @@ def measured(
                 distances += (np.exp(there) * (there - here)).sum(axis=-1).tolist()
                 same += (here.argmax(axis=-1) == there.argmax(axis=-1)).tolist()
             progress.advance(1)
-    finally:
-        progress.close()
     loss = np.array(losses)
     facts: dict[str, Any] = {
         "stretches": len(pieces), "stretch": len(pieces[0]), "measured": len(losses),

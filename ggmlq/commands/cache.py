@@ -92,7 +92,7 @@ def _fill(args: argparse.Namespace) -> int:
         )
     formats = [FORMATS[name] for name in names]
     served: Any = importlib.import_module("ggmlq.cuda.machine.served")
-    dry_run: Any = importlib.import_module("ggmlq.testing.dry_run")
+    dry_run: Any = importlib.import_module("ggmlq.ops.dry_run")
     card = _card(args.card)
     kernels: dict[Any, None] = {}
     for fmt in formats:
@@ -122,14 +122,13 @@ def _uncompiled(kernels: list[Any], capability: tuple[int, int]) -> dict[Any, Mi
     from ..base.progress import Progress
 
     lacking = {}
-    bar = Progress(len(kernels), "compiling", "kernel")
-    for kernel in kernels:
-        try:
-            kernel.cubin(capability)
-        except MissingDependencyError as error:
-            lacking[kernel] = error
-        bar.advance(1)
-    bar.close()
+    with Progress(len(kernels), "compiling", "kernel") as bar:
+        for kernel in kernels:
+            try:
+                kernel.cubin(capability)
+            except MissingDependencyError as error:
+                lacking[kernel] = error
+            bar.advance(1)
     return lacking
 
 

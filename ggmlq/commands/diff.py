@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.terminal import table
 from ..base.text import count
-from . import _engines, _plain
-from ._options import Commands, declare, flag, shared
+from . import _plain
+from ._options import Commands, add_workers, declare, flag, shared, with_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -39,16 +39,13 @@ def add(commands: Commands) -> None:
         help="tensors of any types with at most this NMSE are equal (default: only equal bytes are equal)",
     )  # fmt: skip
     flag(parser, "--tensors", "compare only tensors; metadata may differ")
-    _engines.add_options(parser)
+    add_workers(parser)
     shared(parser, "--html", "--all-tensors", "--json")
 
 
-def run(args: argparse.Namespace) -> int:
+@with_workers
+def run(args: argparse.Namespace, executor: Executor | None) -> int:
     """Run ``ggmlq diff``; the result is the exit status."""
-    return _engines.run(_run, args)
-
-
-def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     from ..diff import compare
     from ..diff.page import page
     from ..pages import check_target, write

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..base import filetype
+from ..base.mixes import FILE_TYPE_KEY, file_type_name
 from ..base.terminal import paint, table
 from ..base.text import count, number, short, size
 from ..errors import GGUFError
@@ -189,7 +189,7 @@ def _value(file: GGUFFile, key: str) -> dict[str, Any]:
         return fact | {"error": str(error)}
     if isinstance(fact["value"], Array):
         fact["length"] = len(fact["value"])
-    if key == filetype.KEY and (name := filetype.name(fact["value"])):
+    if key == FILE_TYPE_KEY and (name := file_type_name(fact["value"])):
         fact["name"] = name
     return fact
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..base import filetype
+from ..base.mixes import FILE_TYPE_KEY, file_type_name, file_type_number
 from ..base.text import short, table
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from . import _plain
@@ -86,7 +86,7 @@ def _fact(metadata: Metadata, key: str) -> dict[str, Any]:
     except GGUFError as error:  # text that is not UTF-8
         fact["error"] = str(error)
     else:
-        if key == filetype.KEY and (name := filetype.name(metadata[key])):
+        if key == FILE_TYPE_KEY and (name := file_type_name(metadata[key])):
             fact["name"] = name
     return fact
 
@@ -94,7 +94,7 @@ def _fact(metadata: Metadata, key: str) -> dict[str, Any]:
 def _row(metadata: Metadata, key: str) -> list[str]:
     try:
         shown = _plain.value(metadata[key])
-        name = filetype.name(metadata[key]) if key == filetype.KEY else None
+        name = file_type_name(metadata[key]) if key == FILE_TYPE_KEY else None
     except GGUFError as error:
         shown, name = str(error), None
     return [_plain.name(key), metadata.type(key), f"{shown} ({name})" if name else shown]
@@ -224,8 +224,8 @@ def _parsed(option: str, assignment: str, metadata: Metadata) -> dict[str, Any]:
     if option == "set-file":
         text = _read(f"--set-file {left}", text)
     _check_own(f"--{option} {short(assignment)}", left)
-    if left == filetype.KEY:
-        return {left: Typed(filetype.number(f"--{option} {left}", text), "uint32")}
+    if left == FILE_TYPE_KEY:
+        return {left: Typed(file_type_number(f"--{option} {left}", text), "uint32")}
     key, _, word = left.rpartition(":")
     kind = ValueType.parse(word) if key else None
     if kind is None and left in metadata:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..base.filetype import FILE_TYPES
-from ..base.mixes import ALIASES, BY_NAME, MIXES
+from ..base.mixes import ALIASES, BY_NAME, FILE_TYPES, MIXES
 from ..base.text import short
 from ..errors import ConvertError
-from . import _convert, _engines
-from ._options import Commands, bits, count, declare, flag, shared, size
+from . import _files, _plain
+from ._options import Commands, add_workers, bits, count, declare, flag, shared, size, with_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from .. import gguf
-    from ..convert import Plan, Pruned
+    from ..convert import Plan, Pruned, Report
 
 SUMMARY = "quantize a model to a type or mix, with llama.cpp's bytes"
 ABOUT = """\
@@ -52,7 +51,7 @@ within some 15 % of it where recipes are that fine. --write-types writes the cho
 def add(commands: Commands) -> None:
     """Declare ``ggmlq quantize`` with its options and examples."""
     parser = declare(commands, "quantize", "models", SUMMARY, ABOUT, EXAMPLES)
-    _convert.add_options(parser, "[OUT] [TYPE] [NTHREADS]")
+    add_options(parser, "[OUT] [TYPE] [NTHREADS]")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--type", help="q4_K, q8_0, f16, … or a mix such as q4_K_M")
     which.add_argument(
@@ -76,7 +75,7 @@ def add(commands: Commands) -> None:
     flag(
         parser, "--no-fallback", "if rows are not whole blocks, stop with an error; do not take another type"
     )
-    add_options(parser)
+    _llama_options(parser)
 
 
 def _recipe_options(parser: argparse.ArgumentParser) -> None:
@@ -114,12 +113,9 @@ def _limit(text: str) -> float:
     return value
 
 
-def run(args: argparse.Namespace) -> int:
+@with_workers
+def run(args: argparse.Namespace, executor: Executor | None) -> int:
     """Run ``ggmlq quantize``; the result is the exit status."""
-    return _engines.run(_run, args)
-
-
-def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     from .. import gguf
     from ..base.threads import set_num_threads
     from ..convert import Pruned
@@ -144,9 +140,7 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
         model = Pruned(file, args.prune_layers) if args.prune_layers else file
         plan = _planned(model, args, has_target)
         plan = replace(plan, metadata=overridden(plan.metadata, args.override_kv))
-        return _convert.carry_out(
-            plan, args, split=args.keep_split, write_types=args.write_types, executor=executor
-        )
+        return carry_out(plan, args, split=args.keep_split, write_types=args.write_types, executor=executor)
 
 
 def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target: bool) -> Plan:
@@ -218,7 +212,7 @@ KEEP = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def _llama_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of llama-quantize that ggmlq does not have under another name."""
     group = parser.add_argument_group("as in llama-quantize")
     flag(group, "--pure", "the positional TYPE means a type, not a mix")
@@ -346,3 +340,96 @@ def _override(text: str) -> tuple[str, object]:
         f"--override-kv {short(text)}: it is KEY=TYPE:VALUE with TYPE int, float, bool (true, false) or str; "
         "write general.name=str:mine"
     )
+
+
+# --- common to quantize and dequantize: options, and the text of a result -----------------------
+
+
+def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> None:
+    """Declare the options of both commands. ``rest``: the words after IN, if they are more than OUT."""
+    shared(parser, "input")
+    if rest is None:
+        parser.add_argument("output", metavar="OUT", help="the new file; not IN")
+    else:
+        parser.add_argument("rest", nargs="*", metavar=rest, help="OUT: the new file, not IN")
+    parser.add_argument(
+        "--keep", "--tensor-type", type=_keep_rule, action="append", default=[], metavar="REGEX=TYPE",
+        help="TYPE for tensors whose name contains REGEX; `same` does not change them; "
+        "may be repeated, the first that fits counts",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="number of threads, of each worker if there are workers (default: all cores)",
+    )
+    shared(parser, "--dry-run")
+    add_workers(parser)
+    shared(parser, "--force", "--all-tensors", "--json")
+
+
+def _keep_rule(text: str) -> tuple[str, str]:
+    pattern, equals, kind = text.rpartition("=")
+    if not equals or not pattern or not kind:
+        raise argparse.ArgumentTypeError(f"{text!r} is not REGEX=TYPE; write attn_v=q6_K or ^output=same")
+    return pattern, kind
+
+
+def carry_out(
+    plan: Plan, args: argparse.Namespace, split: bool = False, write_types: str | None = None,
+    executor: Executor | None = None,
+) -> int:  # fmt: skip
+    """Run the plan, or with --dry-run only print it; print the result."""
+    from ..base.threads import set_num_threads
+    from ..convert import Done, Report, layout, run, write_tensor_types
+
+    if args.threads is not None:
+        set_num_threads(args.threads)
+    files = [] if args.output is None else layout(plan, args.output, keep_split=split)
+    if args.output is None and not args.dry_run:
+        raise ConvertError("OUT is missing; name the new file, or only look with --dry-run")
+    if write_types is not None:
+        _files.check_free([write_types], args.force)
+    if args.dry_run:
+        report = Report([], [Done(step, None) for step in plan.steps], plan.notes)
+    else:
+        _files.check_free([path for path, _ in files], args.force)
+        report = run(plan, args.output, keep_split=split, executor=executor)
+    if write_types is not None:
+        write_tensor_types(write_types, plan.types)
+    if args.json:
+        _plain.print_json(_facts(report, files, write_types))
+        return 0
+    print(report.text(args.all_tensors))
+    if write_types is not None:
+        print(f"wrote {_plain.name(write_types)}")
+    _files.tell(files, args.dry_run)
+    return 0
+
+
+def _facts(report: Report, files: Sequence[tuple[str, int]], types: str | None) -> dict[str, Any]:
+    elements = max(1, report.elements)
+    return {
+        "files": report.paths,
+        "file_bytes": [nbytes for _, nbytes in files],
+        "types_file": types,
+        "tensors": [
+            {
+                "name": done.step.name,
+                "shape": list(done.step.shape),
+                "from": done.step.before.name,
+                "to": done.step.after.name,
+                "bytes_before": done.step.bytes_before,
+                "bytes_after": done.step.bytes_after,
+                "nmse": done.nmse,
+                "imatrix": done.step.weights is not None,
+                "why": done.step.why,
+            }
+            for done in report.tensors
+        ],
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "bits_per_weight_before": 8 * report.bytes_before / elements,
+        "bits_per_weight_after": 8 * report.bytes_after / elements,
+        "notes": report.notes,
+    }

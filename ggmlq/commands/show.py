@@ -255,11 +255,8 @@ def _charts(q: QuantArray, name: str) -> list[Bars]:
     from ..pages.charts import LEAST, MOST
     from ..report import blocks, figures, values
 
-    progress = Progress(q.nbytes, "counting")
-    try:
+    with Progress(q.nbytes, "counting") as progress:
         spread = values.examine(q, progress.advance)
-    finally:
-        progress.close()
     parts = blocks.examine(q)
     unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
     bars = [figures.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []

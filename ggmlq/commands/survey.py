@@ -6,9 +6,9 @@ import argparse
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from . import _engines, _plain
+from . import _plain
 from ._files import expanded
-from ._options import Commands, count, declare, flag, shared
+from ._options import Commands, add_workers, count, declare, flag, shared, with_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -62,16 +62,13 @@ def add(commands: Commands) -> None:
         "--threads", type=count, metavar="N",
         help="number of threads, of each worker (default: all cores)",
     )  # fmt: skip
-    _engines.add_options(parser)
+    add_workers(parser)
     shared(parser, "--all-tensors", "--json")
 
 
-def run(args: argparse.Namespace) -> int:
+@with_workers
+def run(args: argparse.Namespace, executor: Executor | None) -> int:
     """Run ``ggmlq survey``; the result is the exit status."""
-    return _engines.run(_run, args)
-
-
-def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     from ..base.threads import set_num_threads
     from ..convert.sample import ELEMENTS
     from ..report.survey import survey

@@ -131,15 +131,13 @@ def _timed(cases: list[Any], device: str, done: dict[Any, dict[str, float]]) -> 
     from ..base.progress import Progress
 
     tuning: Any = importlib.import_module("ggmlq.ops.tuning")
-    bar = Progress(len(cases), "timing", "case")
     try:
-        for case, times in tuning.ahead(cases, device):
-            done[case] = times
-            bar.advance(1)
+        with Progress(len(cases), "timing", "case") as bar:
+            for case, times in tuning.ahead(cases, device):
+                done[case] = times
+                bar.advance(1)
     except KeyboardInterrupt:
         return False
-    finally:
-        bar.close()
     return True
 
 

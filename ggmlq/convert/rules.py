@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..base import filetype
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 
-FILE_TYPES = filetype.FILE_TYPES  # types that most of a file may have
 QUANTIZATION_VERSION = 2  # general.quantization_version: of the block formats
 
 LAST_RESORT = "f16"  # where the fallback of a format does not fit either

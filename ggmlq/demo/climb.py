@@ -11,13 +11,13 @@ import numpy as np
 
 from .. import reference
 from ..arrays.array import QuantArray
+from ..arrays.blocks import random_weights
 from ..base.devices import namespace, on_device_of, to_host
 from ..dispatch.ladder import Rung, rungs
 from ..dispatch.problems import Linear
 from ..errors import GGMLQError
 from ..formats import FORMATS
 from ..ops import linear
-from ..testing.blocks import random_weights
 from ..testing.floors import Roofs, roofs_of
 from .layers import Tell
 from .measure import bound, on_clock

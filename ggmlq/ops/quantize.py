@@ -76,8 +76,7 @@ def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | No
             if any_invalid(fmt, blocks[slab]):  # checked while they are in the cache
                 damaged.append(at)
 
-    progress = Progress(rows.size, f"encoding {fmt.name}", unit="w")
-    try:
+    with Progress(rows.size, f"encoding {fmt.name}", unit="w") as progress:
         first, step = 0, few * encoder.threads * PARTS
         while first < len(rows) and not refused:
             started, count = time.monotonic(), min(step, len(rows) - first)
@@ -86,8 +85,6 @@ def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | No
             first += count
             if time.monotonic() - started < BLINK:
                 step *= 2  # waking threads costs as much as encoding a little
-    finally:
-        progress.close()
     if refused:
         raise refused[min(refused)]  # the first by place, whichever thread was first in time
     return not damaged

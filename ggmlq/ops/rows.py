@@ -121,7 +121,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
 @operation
 def put_at(q: QuantArray, index: Any, x: Any) -> None:
     """``q[index] = x``: :func:`put` into the rows that an index along the first axis picks, as in NumPy."""
-    request: Any = Request(f"{written(index)} = x of", q)
+    request: Any = Request(lambda: f"{written(index)} = x of", q)
     _check_rows(request, q)
     if is_host(index):
         if not is_step(index):

@@ -8,9 +8,8 @@
 >>> gq.parallel.linear(np.ones(64, np.float32), s)  # left where it is
 <Parts (128,) in 64 + 64, float32, cpu, cpu>
 
-cuts.py      where arrays are cut
 team.py      devices as callers name them, that work together; cuda/machine/parallel has those on GPUs
-parts.py     Parts: floats on several devices, and their way back to one
+parts.py     where arrays are cut; Parts: floats on several devices, and their way back to one
 sharded.py   Sharded: weights on several devices; shard
 product.py   products with them, their arguments checked
 heads.py     heads of attention on several devices; KVCache

@@ -12,7 +12,7 @@ import numpy as np
 from ..base.devices import cuda_device, device_of, is_host, namespace, on_device_of
 from ..base.text import printable, short
 from ..errors import DeviceError, GroupError, ShapeError
-from . import cuts as cutting
+from . import parts as cutting
 from .sharded import checked_axis
 
 # --- engines, as a Group asks them --------------------------------------------------------------

@@ -19,8 +19,7 @@ from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops import KVCache as Cache
 from ..ops import attention
 from ..ops.attention import by_head, slopes_of
-from .cuts import Spans
-from .parts import Parts
+from .parts import Parts, Spans
 from .team import Team, canonical, team_of
 
 

@@ -18,8 +18,8 @@ from ..base.progress import Progress
 from ..base.text import short
 from ..errors import ShapeError
 from ..gguf import load
-from . import cuts
-from .cuts import Spans
+from . import parts as cuts
+from .parts import Spans
 from .sharded import Sharded, checked_axis
 from .team import canonical, team_of
 
@@ -113,12 +113,11 @@ def _on_device(
     tensors: dict[str, Any] = {}
     if straight:
         tensors |= load.load(request, straight, cuda_module("machine.upload").Link(device), progress)
-    bar = Progress(sum(plans[name].part(position).nbytes for name in others), f"to {device}", show=progress)
-    try:
+    with Progress(
+        sum(plans[name].part(position).nbytes for name in others), f"to {device}", show=progress
+    ) as bar:
         for name in others:
             part = plans[name].part(position)
             tensors[name] = part.to(device)
             bar.advance(part.nbytes)
-    finally:
-        bar.close()
     return tensors

@@ -14,9 +14,9 @@ from ..arrays.weights import Divided
 from ..base import text
 from ..errors import BlockIndexError, DTypeError, ShapeError
 from ..ops import concatenate
-from . import cuts as cutting
-from .cuts import Spans
+from . import parts as cutting
 from .heads import over_parts
+from .parts import Spans
 from .product import multiply
 from .team import Team, canonical, team_of
 

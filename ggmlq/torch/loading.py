@@ -18,7 +18,6 @@ from ..base.progress import Progress
 from .modules import Embedding, Experts, Linear, Packed, ScaledEmbedding, is_scaled
 from .replacing import Names, Replaced, check_model, check_names, packed_layer, put_module, ties_of
 
-
 # --- buffers that no file has, for a model made on the device meta ------------------------------
 # The frequencies of rotary embeddings are such: their modules compute them from the model's config.
 

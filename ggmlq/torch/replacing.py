@@ -104,8 +104,7 @@ def quantize_(
     ties = {
         name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in ties_of(model).items()
     }
-    bar = Progress(sum(layers.values()), f"quantizing to {fmt.name}", show=progress)
-    try:
+    with Progress(sum(layers.values()), f"quantizing to {fmt.name}", show=progress) as bar:
         for name, size in layers.items():
             part = model.get_submodule(name)
             if reason := _reason(name, part, fmt, include, exclude):
@@ -118,8 +117,6 @@ def quantize_(
                 result.taken[name] = fmt.name
             del part  # its floats go before the next layer's blocks come
             bar.advance(size)
-    finally:
-        bar.close()
     for name, part in model.named_modules():
         if isinstance(part, Packed) and name not in result.taken:
             result.left[name] = f"it is packed already, in {part.format.name}"
