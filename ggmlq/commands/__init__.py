@@ -6,7 +6,7 @@ import the rest. Tables go through base/terminal.py, which knows the terminal's 
 sizes, numbers and plurals through base/text.py. A summary comes last, above the prompt.
 
     [a-z]*.py            a command each; help.py has no `run`: the parser itself prints it
-    _options.py          light: the parser, heads, options and kinds of values that many commands share; workers
+    _options.py          light: the parser; options and kinds of values of many commands; workers
     _plain.py            light: text from files made harmless for a terminal, and JSON
     _files.py            light: files as a command line names them, and those that it writes
     _quality.py          a model's quality on a text, of run; the search for a size by it, of quantize

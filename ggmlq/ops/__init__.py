@@ -11,6 +11,7 @@
     operands         operands of a product, checked
     call             a product of checked operands: choose, launch, finish; rows that depend on no others
     tuning           in it, kernels timed where no table says which is fastest
+    dry_run          the kernels that products launch on a card, which need not be there
     quantize         floats to blocks
     dequantize       blocks to floats
     attention        softmax(scale·q·kᵀ + mask)·v over keys and values in blocks

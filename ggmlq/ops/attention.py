@@ -64,7 +64,8 @@ def checked(
     check_flag(request, "causal", causal)
     scale = 1 / math.sqrt(width) if scale is None else _number(request, "scale", scale)
     return Attention(
-        q, k, v, scale, bool(causal), _checked_mask(request, mask, (batch, heads, queries, positions), places["q"]),
+        q, k, v, scale, bool(causal),
+        _checked_mask(request, mask, (batch, heads, queries, positions), places["q"]),
         _lengths(request, lengths, batch, positions, places["q"]), _window(request, window, positions),
         _number(request, "softcap", softcap, 0),
         by_head(request, sinks, heads, "sinks", "logit", places["q"]),

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.blocks import random_blocks as random_blocks
-from ..arrays.blocks import random_weights as random_weights
+from ..arrays.blocks import random_blocks, random_weights
 from ..formats import Format
 from ..formats.format import Blocks
+
+__all__ = ["assert_same_blocks", "assert_same_values", "random_blocks", "random_weights"]
 
 
 def assert_same_values(got: NDArray[Any], want: NDArray[Any], fmt: Format, blocks: Blocks) -> None:
