@@ -111,12 +111,12 @@ def compiled(names: set[str], formats: set[str]) -> None:
     """Compile the kernels whose code does not come with the package."""
     from ggmlq.cuda.machine import served
     from ggmlq.cuda.machine.launch import FAMILIES
-    from ggmlq.testing import ahead
+    from ggmlq.testing import engine
 
     modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}
     have = device.capability() or (9, 0)
     tasks = []
-    for name, i in ahead.kernels_of(modules, formats):
+    for name, i in engine.kernels_of(modules, formats):
         module, case = name.rpartition(".")[0], FAMILIES[name].cases[i]
         if module not in modules or (module in GEMV and not _has_room(*case)):
             continue
@@ -125,7 +125,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
             continue
         if not served.code_of(kernel.origin, have, kernel.exact):
             tasks.append((name, i))
-    ahead.compile_all(tasks, have)
+    engine.compile_all(tasks, have)
 
 
 def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> bool:

@@ -183,10 +183,10 @@ def test_a_later_run_leaves_what_it_did_not_measure(card, tmp_path):
 
 
 def test_kernels_are_compiled_ahead():
-    from ggmlq.testing import ahead
+    from ggmlq.testing import engine
 
     rungs("linear", "cuda")
-    tasks = list(ahead.kernels_of({"ggmlq.cuda.linear.r10_streamk"}, {"q4_0"}))
+    tasks = list(engine.kernels_of({"ggmlq.cuda.linear.r10_streamk"}, {"q4_0"}))
     names = {name.removeprefix("ggmlq.cuda.") for name, _ in tasks}
     assert {
         "linear.r10_streamk.kernel",

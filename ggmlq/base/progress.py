@@ -1,4 +1,4 @@
-"""Progress bars for long work. tqdm is imported when the first bar is shown."""
+"""Progress bars for long work, and warnings. tqdm is imported when the first bar is shown."""
 
 from __future__ import annotations
 
@@ -88,3 +88,17 @@ class Progress:
         """Leave the bar as it stands."""
         if self._bar is not None:
             self._bar.close()
+
+
+# --- warnings in the log named ggmlq, each printed once in a process ----------------------------
+
+_logged: set[str] = set()
+
+
+def say_once(message: str) -> None:
+    """Log a warning, unless this process did before."""
+    if message not in _logged:
+        import logging
+
+        _logged.add(message)
+        logging.getLogger("ggmlq").warning("ggmlq: %s", message)
