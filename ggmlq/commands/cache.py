@@ -7,6 +7,7 @@ import importlib
 import time
 from typing import Any
 
+from ..base.progress import Progress
 from ..base.terminal import table
 from ..base.text import count, size
 from ..errors import DeviceError, MissingDependencyError, UnsupportedError
@@ -119,8 +120,6 @@ def _fill(args: argparse.Namespace) -> int:
 
 def _uncompiled(kernels: list[Any], capability: tuple[int, int]) -> dict[Any, MissingDependencyError]:
     """The kernels that nothing here can compile, with the reason; the others lie on the disk then."""
-    from ..base.progress import Progress
-
     lacking = {}
     with Progress(len(kernels), "compiling", "kernel") as bar:
         for kernel in kernels:

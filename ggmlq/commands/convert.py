@@ -7,7 +7,7 @@ import os
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..base.terminal import table
+from ..base.folding import folded
 from ..base.text import count as counted
 from ..base.text import size
 from ..errors import ConvertError
@@ -59,7 +59,6 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq convert``; the result is the exit status."""
-    from ..base.folding import folded
     from ..base.threads import set_num_threads
     from ..gguf import GGUFFile
     from ..safetensors import either as files
@@ -76,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         _plain.print_json(facts)
         return 0
     tensors = facts["tensors"]
-    print(_table(tensors if args.all_tensors else folded(tensors)))
+    shown = tensors if args.all_tensors else folded(tensors)
+    print(_plain.tensor_table(shown, any(fact.get("tensors", 1) > 1 for fact in shown)))
     total = sum(t["bytes"] for t in tensors)
     print(
         f"{facts['architecture'] or 'unknown architecture'}: {counted(len(tensors), 'tensor')}, {size(total)}"
@@ -85,21 +85,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {_plain.name(note)}")
     print("\n".join(f"wrote {_plain.name(p)}" for p in facts["files"]) or "nothing was written (--dry-run)")
     return 0
-
-
-def _table(tensors: list[dict[str, Any]]) -> str:
-    many = any(fact.get("tensors", 1) > 1 for fact in tensors)
-    rows = [
-        [
-            _plain.name(fact["name"]),
-            fact["type"],
-            " x ".join(map(str, fact["shape"])) or "scalar",
-            *([fact["tensors"]] if many else []),
-            size(fact["bytes"]),
-        ]
-        for fact in tensors
-    ]
-    return table(["tensor", "type", "shape", *["tensors"] * many, "size"], rows)
 
 
 def _written(file: Any, output: str) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from ..base.text import count, size
 from ..errors import ConfigError
 from . import _plain
@@ -123,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq demo``; the result is the exit status."""
     import numpy as np
 
-    from .. import __version__, demo
+    from .. import demo
 
     try:
         checked(args)
@@ -159,7 +160,6 @@ def _layers(args: argparse.Namespace, tell: Callable[[str], None]) -> tuple[list
 
 
 def _head(args: argparse.Namespace) -> str:
-    from .. import __version__
     from ..store import disk
 
     what = f"a layer [{args.rows}, {args.columns}]" if args.file is None else _plain.name(args.file)

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.progress import long_work
 from ..base.terminal import paint, table, wrapped
 from ..base.text import printable
 from ..errors import DumpError, ShapeError
@@ -67,7 +68,6 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from ..arrays.dumps import Dump
-    from ..base.progress import long_work
     from ..faults import diagnose
     from ..trace.saved import is_node
     from . import _check, _dumps
@@ -141,7 +141,6 @@ def _ids(path: str | None, dump: Dump) -> Any:
 def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
     """Diagnose a product of arrays with scales, all of it from one npz."""
     from ..arrays.dumps import Dump
-    from ..base.progress import long_work
     from ..faults import diagnose
     from . import _dumps
 

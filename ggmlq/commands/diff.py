@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..base.folding import counted, groups, span
 from ..base.terminal import table
 from ..base.text import count
 from . import _plain
@@ -82,8 +83,6 @@ def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
 
 
 def _tensors(differing: list[TensorDifference], all_tensors: bool) -> str:
-    from ..base.folding import counted, groups
-
     if not differing:
         return ""
     shown = groups(differing, lambda tensor: tensor.name, _kind, not all_tensors)
@@ -99,8 +98,6 @@ def _kind(tensor: TensorDifference) -> Hashable:
 
 def _row(name: str, members: list[TensorDifference], many: list[str]) -> list[str]:
     """A row for tensors of one kind: their least and largest NMSE, and the largest error of all."""
-    from ..base.folding import span
-
     tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
     shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]

@@ -6,6 +6,7 @@ import argparse
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ..base.progress import Progress
 from ..base.terminal import paint
 from ..base.text import count, size
 from ..errors import ConfigError
@@ -227,8 +228,6 @@ def _run(args: argparse.Namespace) -> int:
 def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[Any]:
     """The result of one call, computed in parts with a bar where no part needs later steps."""
     import numpy as np
-
-    from ..base.progress import Progress
 
     how: dict[str, Any] = {
         "batch_first": args.batch_first, "return_codes": args.codes,

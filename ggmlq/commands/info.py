@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..base.folding import folded
 from ..base.mixes import FILE_TYPE_KEY, file_type_name
 from ..base.terminal import paint, table
 from ..base.text import count, number, short, size
@@ -229,22 +230,10 @@ def _shown(fact: dict[str, Any]) -> str:
 
 
 def _table_of_tensors(facts: list[dict[str, Any]], fold: bool, sort: str | None) -> str:
-    from ..base.folding import folded
-
     shown: Iterable[dict[str, Any]] = facts
     if fold:
         shown = sorted(folded(facts), key=SORTS[sort]) if sort else folded(facts)
-    rows = [
-        [
-            _plain.name(fact["name"]),
-            fact["type"],
-            " x ".join(map(str, fact["shape"])) or "scalar",
-            *([fact["tensors"]] if fold else []),
-            size(fact["bytes"]),
-        ]
-        for fact in shown
-    ]
-    return table(["tensor", "type", "shape", *(["tensors"] if fold else []), "size"], rows)
+    return _plain.tensor_table(shown, fold)
 
 
 def _head(facts: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from ..base.text import three_digits
 from ..errors import ConfigError, GGMLQError, MissingDependencyError
 from . import _plain
@@ -77,7 +78,6 @@ def _rows(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq ladder``; the result is the exit status."""
-    from .. import __version__
     from ..demo import climb, lessons
     from .demo import telling
 

@@ -68,11 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.against_model:
         return _run_beside(args)
-    comparison = compare_logits(
-        args.model, lib=args.lib, against=args.against, prompt=args.prompt, tokens=args.tokens,
-        generate=args.generate, threads=args.threads, timeout=args.timeout, cache=args.cache,
-        flash=FLASH[args.flash], without=args.without, seed=args.seed,
-    )  # fmt: skip
+    comparison = compare_logits(args.model, against=args.against, cache=args.cache, **_settings(args))
     pairs = []
     for pair in comparison:
         pairs.append(pair)
@@ -85,6 +81,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         _say(comparison, pairs, verbose=args.verbose)
     return 1 if comparison.first else 0
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a run, whatever it is compared with."""
+    names = ("lib", "prompt", "tokens", "generate", "without", "threads", "timeout", "seed")
+    return {"flash": FLASH[args.flash], **{name: getattr(args, name) for name in names}}
 
 
 def _end(comparison: Comparison) -> dict[str, Any]:
@@ -178,11 +180,7 @@ def _run_beside(args: argparse.Namespace) -> int:
     from ..trace import compare_with_model
 
     model = models.load(args.model, cache=_types(args.cache))
-    comparison = compare_with_model(
-        model, lib=args.lib, bar=False if args.json else None, prompt=args.prompt, tokens=args.tokens,
-        generate=args.generate, flash=FLASH[args.flash],
-        without=args.without, threads=args.threads, timeout=args.timeout, seed=args.seed,
-    )  # fmt: skip
+    comparison = compare_with_model(model, bar=False if args.json else None, **_settings(args))
     nodes = []
     for node in comparison:
         nodes.append(node)

@@ -9,6 +9,7 @@ import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..base.progress import Progress
 from ..base.terminal import table
 from ..base.text import short, size
 from ..errors import BlockIndexError, PageError
@@ -251,7 +252,6 @@ def _histogram(scales: dict[str, Any]) -> list[str]:
 
 def _charts(q: QuantArray, name: str) -> list[Bars]:
     """Charts of the values, and for blocks of scales and codes."""
-    from ..base.progress import Progress
     from ..pages.charts import LEAST, MOST
     from ..report import blocks, figures, values
 

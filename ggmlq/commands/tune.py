@@ -7,6 +7,8 @@ import importlib
 import time
 from typing import Any
 
+from .. import __version__
+from ..base.progress import Progress
 from ..base.terminal import table
 from ..errors import ConfigError, DeviceError, ShapeError
 from . import _plain
@@ -59,8 +61,6 @@ def _matrix(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Run ``ggmlq tune``; the result is the exit status."""
-    from .. import __version__
-
     kind = args.device.partition(":")[0]
     if kind not in DEVICES:
         raise DeviceError(f"tune --device {args.device}: no such device; devices are cpu, cuda and cuda:1")
@@ -128,8 +128,6 @@ def _processor(kind: str, device: str) -> Any:
 
 def _timed(cases: list[Any], device: str, done: dict[Any, dict[str, float]]) -> bool:
     """Time all cases; False if Ctrl-C came before the last one. ``done`` has what was timed."""
-    from ..base.progress import Progress
-
     tuning: Any = importlib.import_module("ggmlq.ops.tuning")
     try:
         with Progress(len(cases), "timing", "case") as bar:
@@ -142,8 +140,6 @@ def _timed(cases: list[Any], device: str, done: dict[Any, dict[str, float]]) -> 
 
 
 def _text(tuned: Any, processor: Any, times: dict[Any, dict[str, float]]) -> str:
-    from .. import __version__
-
     text: str = tuned.text_of({processor: times}, __version__, time.strftime("%Y-%m-%d"))
     return text
 
