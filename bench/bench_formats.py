@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from ggmlq.base.threads import available, set_num_threads
 from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
-from ggmlq.ops import dequantize, quantize
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.rows import rows
+
+decoding = import_module("ggmlq.ops.dequantize")  # ggmlq.ops has the function of that name
+encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 
 COLUMNS = 4096
 DECODED = 128  # rows: what is decoded fits the cache, for memory would be the same for both
@@ -66,7 +69,7 @@ def surroundings() -> dict[str, Any]:
 
 def measure(fmt: Format, count: int, height: int = DECODED) -> dict[str, float]:
     """All figures of a format."""
-    dequantize.PATIENCE = quantize.PATIENCE = 0
+    decoding.PATIENCE = encoding.PATIENCE = 0
     figures = decode_rates(fmt, count, height)
     if fmt.can_quantize:
         figures |= encode_rates(fmt, count, height)
@@ -80,11 +83,11 @@ def decode_rates(fmt: Format, count: int, height: int) -> dict[str, float]:
     large = gq.QuantArray.from_bytes(np.tile(blocks, (LARGER, 1)), fmt, (LARGER * height, COLUMNS))
     out, more = np.zeros(q.shape, np.float32), np.zeros(large.shape, np.float32)
     works: dict[str, tuple[int, Work]] = {
-        "decode": (1, lambda: dequantize.decode_into(q, out)),
+        "decode": (1, lambda: decoding.decode_into(q, out)),
         "decode, fresh": (1, q.dequantize),
     }
     shared: dict[str, tuple[int, Work]] = {
-        "decode, all threads": (available(), lambda: dequantize.decode_into(large, more)),
+        "decode, all threads": (available(), lambda: decoding.decode_into(large, more)),
     }
     if fmt.name not in NO_DECODER:
         ggml, theirs = Library(), np.zeros(q.shape, np.float32)

@@ -311,7 +311,7 @@ def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, m
     monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=96))
     monkeypatch.setattr(call.tuning, "chosen", lambda *facts: rung)
     monkeypatch.setattr(call, "cuda_module", lambda name: SimpleNamespace(gated=gated))
-    monkeypatch.setattr(linear.warm_device, "on_device", lambda *facts: None)
+    monkeypatch.setattr(linear.warm, "on_device", lambda *facts: None)
     monkeypatch.setattr(
         call.warm, "launch", lambda rung, operands, y, key, remake, end: launch(*operands, y, end)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ import ggmlq as gq
 from ggmlq.base import threads
 from ggmlq.cpu.unpack import walker
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.ops import dequantize
+
+decoding = import_module("ggmlq.ops.dequantize")  # ggmlq.ops has the function of that name
 
 DTYPES = [np.float32, np.float64, np.float16]
 HAVE_FILES = [fmt for fmt in FORMATS.values() if walker(fmt) is not None]
@@ -42,8 +44,8 @@ def assert_bits(got, want):
 @pytest.fixture
 def compiled(monkeypatch):
     """Every array goes through compiled code, on several threads if it is not tiny."""
-    monkeypatch.setattr(dequantize, "PATIENCE", 0)
-    monkeypatch.setattr(dequantize, "SHARED", 256)
+    monkeypatch.setattr(decoding, "PATIENCE", 0)
+    monkeypatch.setattr(decoding, "SHARED", 256)
 
 
 @pytest.fixture
@@ -130,9 +132,9 @@ def test_small_arrays_load_no_numba():
 
 def test_a_format_is_compiled_when_enough_was_asked_of_it(monkeypatch):
     used = []
-    monkeypatch.setattr(dequantize, "PATIENCE", 1000)
-    monkeypatch.setattr(dequantize, "_calls", dequantize.Counter())
-    monkeypatch.setattr(dequantize, "decoder", lambda fmt: used.append(fmt.name))
+    monkeypatch.setattr(decoding, "PATIENCE", 1000)
+    monkeypatch.setattr(decoding, "_calls", decoding.Counter())
+    monkeypatch.setattr(decoding, "decoder", lambda fmt: used.append(fmt.name))
     for _ in range(4):
         any_array(FORMATS["q8_0"], 4, 3).dequantize()
         any_array(FORMATS["i16"], 4, 3).dequantize()

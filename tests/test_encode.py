@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import gguf
 import numpy as np
 import pytest
@@ -166,11 +168,13 @@ def test_decoded_values_encode_to_themselves(fmt):
 def test_rows_are_independent_of_the_slab(monkeypatch):
     """Long arrays are encoded and decoded slab by slab."""
     x = rows("normal", 50, 256)
-    monkeypatch.setattr("ggmlq.ops.dequantize.PATIENCE", 1 << 60)  # compiled code has no slabs
+    monkeypatch.setattr(
+        import_module("ggmlq.ops.dequantize"), "PATIENCE", 1 << 60
+    )  # compiled code has no slabs
     whole = gq.quantize(x, "q4_0")
     values = whole.dequantize()
-    monkeypatch.setattr("ggmlq.ops.quantize.SLAB", 700)
-    monkeypatch.setattr("ggmlq.ops.dequantize.SLAB", 700)
+    monkeypatch.setattr(import_module("ggmlq.ops.quantize"), "SLAB", 700)
+    monkeypatch.setattr(import_module("ggmlq.ops.dequantize"), "SLAB", 700)
     assert np.array_equal(gq.quantize(x, "q4_0").raw, whole.raw)
     assert np.array_equal(whole.dequantize(), values)
 

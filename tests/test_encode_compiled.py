@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import threading
+from importlib import import_module
 
 import made_up
 import numpy as np
@@ -17,9 +18,10 @@ from test_encode import BLOCKS, by_name
 import ggmlq as gq
 from ggmlq.base import progress, threads
 from ggmlq.formats import FORMATS, _levels, _program, _round
-from ggmlq.ops import quantize
 from ggmlq.testing.blocks import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
+
+encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 
 TWICE = [fmt for fmt in BLOCKS if fmt.pack is not None]
 SIMPLE = [FORMATS["f16"], FORMATS["bf16"], *(fmt for fmt in TWICE if fmt.search != "always")]
@@ -27,7 +29,7 @@ SIMPLE = [FORMATS["f16"], FORMATS["bf16"], *(fmt for fmt in TWICE if fmt.search 
 
 def compiled(fmt, x, weights):
     raw = np.empty((len(x), fmt.row_bytes(x.shape[1])), np.uint8)
-    quantize.compiled_encoder(fmt)(x, weights, raw)
+    encoding.compiled_encoder(fmt)(x, weights, raw)
     return raw.view(fmt.dtype)
 
 
@@ -83,10 +85,10 @@ def test_every_encoder_is_found_and_no_other():
     for fmt in BLOCKS:
         assert fmt.can_quantize
         assert fmt.compiled_only == (fmt.pack is None)
-        assert quantize.compiled_encoder(fmt) is not None, fmt.name
+        assert encoding.compiled_encoder(fmt) is not None, fmt.name
     for fmt in made_up.FORMATS.values():
         assert not fmt.can_quantize
-        assert quantize.compiled_encoder(fmt) is None
+        assert encoding.compiled_encoder(fmt) is None
         with pytest.raises(gq.GGMLQError, match="only decodes"):
             fmt.encode(np.ones((1, 256), np.float32))
     with pytest.raises(gq.GGMLQError, match="has a compiled one"):
@@ -174,7 +176,7 @@ def test_words_mean_the_same_compiled():
 
 @pytest.fixture
 def compiled_at_once(monkeypatch):
-    monkeypatch.setattr(quantize, "PATIENCE", -1)
+    monkeypatch.setattr(encoding, "PATIENCE", -1)
 
 
 @pytest.fixture
@@ -187,7 +189,7 @@ def one_to_three_threads():
 def test_the_number_of_threads_changes_nothing(monkeypatch, compiled_at_once, one_to_three_threads):
     x = rows("heavy_tails", 37, 512)
     weights = np.abs(rows("normal", 1, 512)[0])
-    monkeypatch.setattr(quantize, "SLAB", 3000)
+    monkeypatch.setattr(encoding, "SLAB", 3000)
     for name, w in (("q6_K", None), ("q6_K", weights), ("q4_0", weights)):
         want = FORMATS[name].encode(x, w).tobytes()
         for n in one_to_three_threads:
@@ -196,7 +198,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch, compiled_at_once, on
 
 
 def test_the_first_bad_value_is_named_whatever_thread_meets_it(monkeypatch, one_to_three_threads):
-    monkeypatch.setattr(quantize, "SLAB", 64)
+    monkeypatch.setattr(encoding, "SLAB", 64)
     x = np.ones((12, 64), np.float32)
     x[3, 7] = x[5, 1] = x[11, 0] = np.nan
     for n in one_to_three_threads:
@@ -206,18 +208,18 @@ def test_the_first_bad_value_is_named_whatever_thread_meets_it(monkeypatch, one_
 
 
 def test_numpy_serves_until_it_has_cost_as_much_as_loading(monkeypatch):
-    monkeypatch.setattr(quantize, "_spent", type(quantize._spent)(float))
-    monkeypatch.setattr(quantize, "PATIENCE", 2)
+    monkeypatch.setattr(encoding, "_spent", type(encoding._spent)(float))
+    monkeypatch.setattr(encoding, "PATIENCE", 2)
     chosen = []
-    monkeypatch.setattr(quantize, "compiled_encoder", lambda fmt: chosen.append(fmt.name) or fmt.encode)
-    quantize._encoder(FORMATS["q6_K"], 1 << 20, weighted=False)
-    quantize._encoder(FORMATS["q4_0"], 1 << 26, weighted=False)
+    monkeypatch.setattr(encoding, "compiled_encoder", lambda fmt: chosen.append(fmt.name) or fmt.encode)
+    encoding._encoder(FORMATS["q6_K"], 1 << 20, weighted=False)
+    encoding._encoder(FORMATS["q4_0"], 1 << 26, weighted=False)
     assert chosen == []
-    quantize._encoder(FORMATS["q6_K"], 1 << 24, weighted=False)
-    quantize._encoder(FORMATS["q6_K"], 256, weighted=False)
-    quantize._encoder(FORMATS["q6_K"], 256, weighted=True)
+    encoding._encoder(FORMATS["q6_K"], 1 << 24, weighted=False)
+    encoding._encoder(FORMATS["q6_K"], 256, weighted=False)
+    encoding._encoder(FORMATS["q6_K"], 256, weighted=True)
     for _ in range(20):
-        quantize._encoder(FORMATS["q4_0"], 1 << 20, weighted=True)
+        encoding._encoder(FORMATS["q4_0"], 1 << 20, weighted=True)
     assert chosen[:3] == ["q6_K", "q6_K", "q4_0"]
     assert 5 < chosen.count("q4_0") < 15
 
@@ -287,7 +289,7 @@ def test_an_interrupt_ends_it_between_two_slabs(monkeypatch):
         if len(done) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(quantize, "SLAB", 64)
+    monkeypatch.setattr(encoding, "SLAB", 64)
     monkeypatch.setattr(progress.Progress, "advance", lambda self, n: interrupted(n))
     with pytest.raises(KeyboardInterrupt):
         gq.quantize(rows("normal", 50, 64), "q4_0")

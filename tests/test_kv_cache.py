@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.cli import main
-from ggmlq.ops import quantize
 from ggmlq.ops.cache import Rotation, hadamard
 from ggmlq.testing.models import family_model
+
+encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 
 
 def rows(fresh, *shape):
@@ -86,7 +88,7 @@ def test_a_full_cache_is_an_error_and_stays_as_it_was(fresh):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_put_refuses_what_does_not_fit(compiled, fresh, monkeypatch):
     """Wider rows would be written beyond the memory, narrower ones repeated; both stay as they were."""
-    monkeypatch.setattr(quantize, "PATIENCE", -1 if compiled else 1 << 60)
+    monkeypatch.setattr(encoding, "PATIENCE", -1 if compiled else 1 << 60)
     for name in ("q8_0", "q4_0", "f16", "iq4_nl"):
         c = gq.KVCache(2, 64, 100, name, name)
         x, ids = rows(fresh, 1, 2, 30, 64), fresh.permutation(200)[:60].reshape(1, 2, 30)
@@ -102,7 +104,7 @@ def test_put_refuses_what_does_not_fit(compiled, fresh, monkeypatch):
             with pytest.raises(errors.ShapeError, match="has a row of q for each id"):
                 c.put(places, k, v)
         with pytest.raises(errors.ShapeError, match="one for each of x; make room"):
-            quantize.encode_rows("x", c.k.format, wrong[1], None, np.empty((60, c.k.raw.shape[-1]), np.uint8))
+            encoding.encode_rows("x", c.k.format, wrong[1], None, np.empty((60, c.k.raw.shape[-1]), np.uint8))
         assert all(np.array_equal(*pair) for pair in zip(before, (c.k.raw, c.v.raw), strict=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib import import_module
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import errors
-from ggmlq.ops import dequantize
+
+decoding = import_module("ggmlq.ops.dequantize")  # ggmlq.ops has the function of that name
 
 N, K = 23, 512
 ABLE = [f.name for f in gq.formats.values() if f.can_quantize and not f.needs_imatrix and f.dtype.kind != "i"]
@@ -57,9 +59,9 @@ def test_kinds_of_floats(kind, fresh):
 @pytest.mark.parametrize("name", ["q4_K", "bf16", "iq4_nl"])
 def test_compiled_decoders_and_parts(name, compiled, fresh, monkeypatch):
     """Rows in parts by threads, decoded by NumPy or by compiled code, some of them missing."""
-    monkeypatch.setattr(dequantize, "PATIENCE", 0 if compiled else 1 << 60)
-    monkeypatch.setattr(dequantize, "SHARED", 2 * K)
-    monkeypatch.setattr(dequantize, "SLAB", 3 * K)
+    monkeypatch.setattr(decoding, "PATIENCE", 0 if compiled else 1 << 60)
+    monkeypatch.setattr(decoding, "SHARED", 2 * K)
+    monkeypatch.setattr(decoding, "SLAB", 3 * K)
     q, ids = gq.quantize(values(fresh, N, K), name), fresh.integers(0, N, 50)
     assert np.array_equal(gq.take(q, ids), q.dequantize()[ids])
     ids[[7, 48]] = N, -1
