@@ -93,9 +93,8 @@ def load_(
     check_model("load_(model, file)", model)
     check_names(names)
     opened = file if hasattr(file, "metadata") else gq.open(file)
-    result, bar = Replaced(), Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress)
-    ties = ties_of(model)
-    try:
+    result, ties = Replaced(), ties_of(model)
+    with Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress) as bar:
         for source, target, array in _places(opened, names):
             bar.advance(getattr(array, "nbytes", 0))
             if target is None:
@@ -104,8 +103,6 @@ def load_(
                 result.taken[target] = kind
             else:
                 result.left[source] = f"the model has no {target}"
-    finally:
-        bar.close()
     _tie(model, ties, result)
     result.left |= refill(model)
     for name, value in model.state_dict().items():
