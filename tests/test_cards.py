@@ -26,9 +26,8 @@ from ggmlq.dispatch.card import CARDS, Card, card_named, target
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear, Linear, ScaledLinear
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
-from ggmlq.ops import dry_run
 
-table = load("tools", "table")
+table, dry_runs = load("tools", "table"), load("tools", "_dry_runs")
 ROOT = Path(__file__).parents[1]
 RUNGS = [ladder.rungs(op, "cuda") for op in ("linear", "scaled_linear", "expert_linear")]  # all are imported
 EVERY = bool(os.environ.get("GGMLQ_EVERY_KERNEL"))
@@ -77,7 +76,7 @@ def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
                 groups = replace(problem, x=problem.x._replace(c=128), w=problem.w._replace(c=128))
                 assert not list(coverage.unpacked([problem, groups])), problem
                 tile = (1, None) if code == "int8" else (128, 128)
-                floats = dry_run.float_kernels(code, tile, card, [(1024, 2048)], [m])
+                floats = dry_runs.float_kernels(code, tile, card, [(1024, 2048)], [m])
                 capability = card.capability
                 assert all(served.is_served(k.origin, capability, k.exact) for k in floats), problem
         problem = ExpertLinear.shown(fresh.choice(STORED), "cuda", card, (256, 1024))[0].with_rows(m % 64 + 1)
@@ -274,4 +273,4 @@ def test_bad_arguments(arguments, words):
 
 
 def test_the_dry_run_uses_cards_of_the_table():
-    assert set(dry_run.CARDS) < set(CARDS)
+    assert set(dry_runs.CARDS) < set(CARDS)
