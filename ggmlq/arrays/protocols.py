@@ -59,6 +59,9 @@ class Listed:
         return [name for name in super().__dir__() if name.startswith("_") or name in shown]
 
 
+# --- operations, and NumPy's functions ----------------------------------------------------------
+
+
 class _Operations(dict[str, Callable[..., Any]]):
     """The operations that methods of arrays call, by name; the first look-up imports ``ops`` to add them."""
 

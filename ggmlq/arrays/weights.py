@@ -122,6 +122,8 @@ def shape_of(request: str, q: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(dims)
 
 
+# --- arrays of weights --------------------------------------------------------------------------
+
 Host = NDArray[np.floating[Any]] | Sequence[float] | Sequence[Sequence[float]]  # NumPy in, NumPy out
 Float = TypeVar("Float", bound=np.floating[Any])
 Out = TypeVar("Out", bound=NDArray[Any])
@@ -343,6 +345,3 @@ class Divided(Weights):
     def run(self, operation: str, x: Any, *rest: Any, **options: Any) -> Any:
         """The result of the operation of that name, with the same arguments as for a single array."""
         raise NotImplementedError
-
-
-# --- indices --------------------------------------------------------------------------------

@@ -98,6 +98,8 @@ def _old_quota(folder: Path) -> tuple[int, int]:
     return int(allowed), int(period)
 
 
+# --- the pool -----------------------------------------------------------------------------------
+
 PARTS = 4  # for each thread: the last part to finish leaves the others idle for a quarter at most
 PAUSE = 1.0  # seconds until the system is asked for threads again that it refused
 ROOM = 16 << 20  # bytes that a thread's stack and its first steps take at most; of addresses, not of memory

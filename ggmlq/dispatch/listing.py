@@ -195,6 +195,8 @@ def in_words(taken: Ranges) -> str:
     )
 
 
+# --- lists --------------------------------------------------------------------------------------
+
 LESSON = (
     "auto: the rows of activations at which it is taken. A kernel without any is a lesson, or for other "
     "machines: it runs where a call names it."

@@ -233,6 +233,9 @@ class DeviceLengths(Lengths):
         return cuda_device().cupy().asarray(numbers, np.int64)
 
 
+# --- the cache ----------------------------------------------------------------------------------
+
+
 class KVCache(Listed):
     """Keys and values of a batch of sequences, each of its own length, in blocks.
 

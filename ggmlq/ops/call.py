@@ -76,6 +76,9 @@ def by_uses(x: Any, ids: Any, n: int, dtype: Any, product: Callable[[Any, Any], 
     return y
 
 
+# --- the path of a product ----------------------------------------------------------------------
+
+
 class Coding(NamedTuple):
     """The code, tile and scales of a result that is requantized."""
 

@@ -117,6 +117,8 @@ ACTIVATIONS: dict[str, Gate] = {
 }  # fmt: skip
 
 
+# --- the operation ------------------------------------------------------------------------------
+
 REQUEST = "gated_linear(x, gate, up)"
 ONE_ROW, INT16 = "cuda:gemv_int16", "int16x"  # the kernel that does all for one row, and its arithmetic
 GROUPED = "cuda:grouped"  # the kernel of many tokens with experts

@@ -145,6 +145,9 @@ def engine_of(engine: Any) -> Engine:
     )
 
 
+# --- the group ----------------------------------------------------------------------------------
+
+
 def group(engine: Any) -> Group:
     """The group of the processes that an engine connects; every process of it makes this call.
 

@@ -114,6 +114,9 @@ def _tiles(q: ScaledArray, first: int, end: int) -> ScaledArray:
         return ScaledArray(q.codes[:, first:end], scales, q.code, q.tile, *zeros)
 
 
+# --- floats on several devices ------------------------------------------------------------------
+
+
 class Parts:
     """Parts of a result on several devices, which the next product takes as they are.
 

@@ -58,6 +58,9 @@ def _twin(part: Any) -> torch.nn.Module | None:
     return twin
 
 
+# --- a model from a file ------------------------------------------------------------------------
+
+
 def load_(
     model: torch.nn.Module,
     file: Any,

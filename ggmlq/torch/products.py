@@ -169,6 +169,8 @@ def tensor_of(make: Any, dtype: torch.dtype, device: torch.device, q: gq.QuantAr
     return values.to(dtype)
 
 
+# --- operators ----------------------------------------------------------------------------------
+
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

@@ -60,6 +60,9 @@ def check_names(names: Names) -> None:
         )
 
 
+# --- layers -------------------------------------------------------------------------------------
+
+
 @dataclass
 class Replaced:
     """The outcome: names of layers that are packed now, with their types, and of others, with reasons."""
