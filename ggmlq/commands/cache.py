@@ -34,7 +34,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq cache`` with its options and examples."""
     parser = declare(commands, "cache", "setup", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("fill", nargs="*", metavar="fill FORMAT", help="compile the kernels of these formats")
     card = "with fill: the card's name, or sm_NN; default: the card of this machine"
@@ -47,7 +46,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq cache``; the result is the exit status."""
     from ..store import disk
 
     if args.fill:

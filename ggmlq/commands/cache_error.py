@@ -30,7 +30,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq cache-error`` with its options and examples."""
     parser = declare(commands, "cache-error", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("path", metavar="FILE", help="a model as GGUF, or an .npz with q, k and v")
     what = add_text(parser, "the text that the model reads")
@@ -41,7 +40,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq cache-error``; the result is the exit status."""
     from ..accuracy import cache_error
     from ..accuracy.cache import averaged
     from ..model import attention_operands, load

@@ -39,7 +39,6 @@ TIMEOUT, QUICK = 60.0, 20.0  # seconds for one case, of products and of other op
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq check`` with its options and examples."""
     parser = declare(commands, "check", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
@@ -88,7 +87,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq check``; the result is the exit status."""
     from ..check import report
     from ..check.contrast import contrasts
     from ..check.outcome import IDLE

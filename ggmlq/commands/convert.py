@@ -34,7 +34,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq convert`` with its options and examples."""
     parser = declare(commands, "convert", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "input", metavar="IN", help="the folder of a checkpoint, a file of it, or a .gguf file"
@@ -58,7 +57,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq convert``; the result is the exit status."""
     from ..base.threads import set_num_threads
     from ..gguf import GGUFFile
     from ..safetensors import either as files

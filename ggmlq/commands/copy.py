@@ -21,7 +21,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq copy`` with its options and examples."""
     parser = declare(commands, "copy", "files", SUMMARY, ABOUT, EXAMPLES)
     shared(parser, "input")
     parser.add_argument("output", metavar="OUT", help="the new file; parts are named after it")
@@ -47,7 +46,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq copy``; the result is the exit status."""
     from .. import gguf
     from ..gguf import edit
     from ..gguf.header import ALIGNMENT_KEY

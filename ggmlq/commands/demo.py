@@ -38,7 +38,6 @@ FILE = "demo.gguf"
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq demo`` with its options and examples."""
     add_options(declare(commands, "demo", "kernels", SUMMARY, ABOUT, EXAMPLES))
 
 
@@ -121,7 +120,6 @@ def _integer(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq demo``; the result is the exit status."""
     import numpy as np
 
     from .. import demo

@@ -23,7 +23,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq dequantize`` with its options and examples."""
     parser = declare(commands, "dequantize", "models", SUMMARY, ABOUT, EXAMPLES)
     quantize.add_options(parser)
     parser.add_argument("--type", default="f32", help="f32 (default), f16 or bf16")
@@ -31,7 +30,6 @@ def add(commands: Commands) -> None:
 
 @with_workers
 def run(args: argparse.Namespace, executor: Executor | None) -> int:
-    """Run ``ggmlq dequantize``; the result is the exit status."""
     from .. import gguf
     from ..convert import plan_dequantize
 

@@ -36,7 +36,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq diagnose`` with its options and examples."""
     parser = declare(commands, "diagnose", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
     parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
@@ -64,7 +63,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq diagnose``; the result is the exit status."""
     import numpy as np
 
     from ..arrays.dumps import Dump

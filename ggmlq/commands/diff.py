@@ -31,7 +31,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq diff`` with its options and examples."""
     parser = declare(commands, "diff", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("a", metavar="A", help="a .gguf file, any part of a split model")
     parser.add_argument("b", metavar="B", help="another model; its errors are relative to the values of A")
@@ -46,7 +45,6 @@ def add(commands: Commands) -> None:
 
 @with_workers
 def run(args: argparse.Namespace, executor: Executor | None) -> int:
-    """Run ``ggmlq diff``; the result is the exit status."""
     from ..diff import compare
     from ..diff.page import page
     from ..pages import check_target, write

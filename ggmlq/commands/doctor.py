@@ -20,13 +20,11 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq doctor`` with its options and examples."""
     parser = declare(commands, "doctor", "setup", SUMMARY, ABOUT, EXAMPLES)
     shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq doctor``; the result is the exit status."""
     from .. import doctor
 
     report = doctor.examine()

@@ -27,7 +27,6 @@ show how far a format reaches at its scale, the other rows how fine its steps ar
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq error-table`` with its options and examples."""
     parser = declare(commands, "error-table", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "values", nargs="*", type=float, metavar="VALUE", help="numbers; negative ones after --"
@@ -53,7 +52,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq error-table``; the result is the exit status."""
     from ..accuracy import error_table
     from ..accuracy.table import DOCUMENT
 

@@ -33,7 +33,6 @@ PARTS |= {"gate": "ffn_gate", "up": "ffn_up"}
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq formats`` with its options and examples."""
     parser = declare(commands, "formats", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", help="only these (name in any case, ggml id, or a mix)")
     flag(parser, "--mixes", "only the mixes")
@@ -41,7 +40,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq formats``; the result is the exit status."""
     from ..formats import FORMATS
 
     types = {name.lower() for name in FORMATS}

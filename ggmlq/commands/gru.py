@@ -45,7 +45,6 @@ AT_ONCE = 1 << 22  # numbers of x that are run before the bar moves
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq gru`` with its options and examples."""
     parser = declare(commands, "gru", "models", SUMMARY, ABOUT, EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     make = declare(
@@ -124,7 +123,6 @@ def _layer(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq gru``; the result is the exit status."""
     return {"calibrate": _calibrate, "run": _run, "info": _info}[args.action](args)
 
 

@@ -33,7 +33,6 @@ SILENT = 1e-5  # a mean square of no more than that is an inactive column
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq imatrix`` with its options and examples."""
     parser = declare(commands, "imatrix", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("files", nargs="*", metavar="FILE", help="importance matrices, .gguf or .dat")
     group = parser.add_argument_group("making a matrix")
@@ -55,7 +54,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq imatrix``; the result is the exit status."""
     if args.output is not None:
         _files.check_free([args.output], args.force)
     collector = _collector(args)

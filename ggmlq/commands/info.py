@@ -43,7 +43,6 @@ SORTS = {
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq info`` with its options and examples."""
     parser = declare(commands, "info", "files", SUMMARY, ABOUT, EXAMPLES)
     shared(parser, "file")
     flag(parser, "--tensors", "print only the table of tensors, one per line")
@@ -65,7 +64,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq info``; the result is the exit status."""
     everything = args.tensors == args.metadata
     fold = everything if args.fold is None else args.fold
     models = [_facts(path, args, everything) for path in expanded(args.file)]

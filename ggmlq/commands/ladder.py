@@ -42,7 +42,6 @@ COLUMNS, WORDS = ("kernel", "rows", "ms", "GFLOP/s", "of the roof", "roof"), ("k
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq ladder`` with its options and examples."""
     parser = declare(commands, "ladder", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "words",
@@ -77,7 +76,6 @@ def _rows(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq ladder``; the result is the exit status."""
     from ..demo import climb, lessons
     from .demo import telling
 

@@ -38,7 +38,6 @@ SHOWN = 12  # nodes that parted, and names of nodes that one side has alone
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq logits`` with its options and examples."""
     parser = declare(commands, "logits", "kernels", SUMMARY, ABOUT, EXAMPLES)
     shared(parser, "model")
     parser.add_argument(
@@ -63,7 +62,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq logits``; the result is the exit status."""
     from ..trace import compare_logits
 
     if args.against_model:

@@ -34,7 +34,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq metadata`` with its options and examples."""
     parser = declare(commands, "metadata", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", metavar="FILE", help="a .gguf file, any part of a split model")
     parser.add_argument(
@@ -54,7 +53,6 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq metadata``; the result is the exit status."""
     from .. import gguf
 
     changes = bool(args.edits) or args.room is not None

@@ -49,7 +49,6 @@ within some 15 % of it where recipes are that fine. --write-types writes the cho
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq quantize`` with its options and examples."""
     parser = declare(commands, "quantize", "models", SUMMARY, ABOUT, EXAMPLES)
     add_options(parser, "[OUT] [TYPE] [NTHREADS]")
     which = parser.add_mutually_exclusive_group()
@@ -115,7 +114,6 @@ def _limit(text: str) -> float:
 
 @with_workers
 def run(args: argparse.Namespace, executor: Executor | None) -> int:
-    """Run ``ggmlq quantize``; the result is the exit status."""
     from .. import gguf
     from ..base.threads import set_num_threads
     from ..convert import Pruned

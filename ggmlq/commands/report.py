@@ -29,7 +29,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq report`` with its options and examples."""
     parser = declare(commands, "report", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", metavar="MODEL", help="a .gguf file, any part of a split model")
     parser.add_argument(
@@ -46,7 +45,6 @@ def page_of(model: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq report``; the result is the exit status."""
     from ..pages import check_target
     from ..report import examine
 

@@ -40,7 +40,6 @@ NOT_ALONE = "--perplexity and --kl-against measure a text and generate nothing; 
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq run`` with its options and examples."""
     parser = declare(commands, "run", "models", SUMMARY, ABOUT, EXAMPLES)
     shared(parser, "model")
     what = add_text(parser, "the beginning of the text")
@@ -101,7 +100,6 @@ def _share(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq run``; the result is the exit status."""
     import numpy as np
 
     from ..base.threads import set_num_threads

@@ -37,7 +37,6 @@ PER_LINE = 8  # bytes in bits a line
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq show`` with its options and examples."""
     parser = declare(commands, "show", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", help="a .gguf file, or safetensors")
     parser.add_argument("tensor", help="name of the tensor, see `ggmlq info --tensors`")
@@ -58,7 +57,6 @@ def _rows(text: str) -> slice:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq show``; the result is the exit status."""
     from ..gguf.metadata import missing
     from ..gguf.statistics import statistics
     from ..safetensors import either as files

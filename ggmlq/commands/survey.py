@@ -36,7 +36,6 @@ SORTS = {
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq survey`` with its options and examples."""
     parser = declare(commands, "survey", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "file", nargs="+", help=".gguf files, safetensors (a file, an index, a folder), or patterns"
@@ -68,7 +67,6 @@ def add(commands: Commands) -> None:
 
 @with_workers
 def run(args: argparse.Namespace, executor: Executor | None) -> int:
-    """Run ``ggmlq survey``; the result is the exit status."""
     from ..base.threads import set_num_threads
     from ..convert.sample import ELEMENTS
     from ..report.survey import survey

@@ -32,7 +32,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq trace`` with its options and examples."""
     parser = declare(
         commands,
         "trace",
@@ -100,7 +99,6 @@ def _take_words_behind(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq trace``; the result is the exit status."""
     from ..pages import check_target
     from ..trace import trace
 

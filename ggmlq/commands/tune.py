@@ -37,7 +37,6 @@ DEVICES = ("cpu", "cuda")
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq tune`` with its options and examples."""
     parser = declare(commands, "tune", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", nargs="?", metavar="MODEL", help="a .gguf file: its formats and shapes")
     shared(parser, "--device")
@@ -60,7 +59,6 @@ def _matrix(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq tune``; the result is the exit status."""
     kind = args.device.partition(":")[0]
     if kind not in DEVICES:
         raise DeviceError(f"tune --device {args.device}: no such device; devices are cpu, cuda and cuda:1")

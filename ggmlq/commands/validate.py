@@ -22,14 +22,12 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq validate`` with its options and examples."""
     parser = declare(commands, "validate", "files", SUMMARY, ABOUT, EXAMPLES)
     shared(parser, "file")
     flag(parser, "--json", JSON_FILES)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq validate``; the result is the exit status."""
     from ..gguf import check as gguf
     from ..safetensors import check as safetensors
     from ..safetensors.either import is_safetensors
