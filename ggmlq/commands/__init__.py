@@ -1,4 +1,4 @@
-"""The subcommands of ``ggmlq``, one a file: ``add`` declares it with its options and examples, ``run`` gives its status.
+"""The subcommands of ``ggmlq``, one a file: ``add`` declares it, ``run`` carries it out and gives the status.
 
 ``ggmlq --help`` and every Tab of a shell build all parsers. So a command imports at its top only what is
 light: the standard library, errors, words and tables of base/, and the light files below; its functions
