@@ -113,7 +113,7 @@ class Opened(Listed, Mapping[str, Held_co]):
         self, chosen: Mapping[str, Any], devices: Any, axis: Any, progress: bool | None
     ) -> Mapping[str, Any]:
         """Tensors in parts on several devices: by name, since that room stands on this one."""
-        loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.loading")
+        loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.sharded")
         arrays = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
         return MappingProxyType(arrays)
 
