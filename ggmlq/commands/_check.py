@@ -140,12 +140,8 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
                 f"wrote {count} cases to {name}: MALLOC_PERTURB_=255 test-backend-ops test --test-file {name}"
             )
     if args.json:
-        facts: dict[str, Any] = {
-            "library": _plain.library(bridge),
-            "device": device.facts(), "cases": [outcome.facts() for outcome in outcomes],
-            "contrasts": opreport.shared(outcomes),
-        }  # fmt: skip
-        _plain.print_json(facts)
+        facts = [outcome.facts() for outcome in outcomes]
+        _plain.print_run(bridge, device, cases=facts, contrasts=opreport.shared(outcomes))
     else:
         print(f"\n{opreport.summary(outcomes)}\n")
         print("".join(f"{text}\n" for text in opreport.arithmetics(outcomes)), end="")
@@ -191,11 +187,7 @@ def run_invariance(args: argparse.Namespace, bridge: Bridge, device: Device) -> 
         subjects += invariance.of_ours(names, args.seed)
     outcomes = [invariance.examine(subject, args.seed) for subject in _shown(subjects, quiet=args.json)]
     if args.json:
-        facts: dict[str, Any] = {
-            "library": _plain.library(bridge), "device": device.facts(),
-            "outcomes": [outcome.facts() for outcome in outcomes],
-        }  # fmt: skip
-        _plain.print_json(facts)
+        _plain.print_run(bridge, device, outcomes=[outcome.facts() for outcome in outcomes])
     else:
         print(_table(outcomes))
         for text in dict.fromkeys(f"not tried: {o.op}, {o.type}: {o.text}" for o in outcomes if o.text):
@@ -296,11 +288,7 @@ def run_nodes(args: argparse.Namespace, bridge: Bridge, device: Device, paths: l
     wrong = sum(record.verdict == "wrong" for record in records)
     idle = [record for record in records if record.verdict == "not judged"]
     if args.json:
-        facts: dict[str, Any] = {
-            "library": _plain.library(bridge), "device": device.facts(),
-            "nodes": [record.facts() for record in records],
-        }  # fmt: skip
-        _plain.print_json(facts)
+        _plain.print_run(bridge, device, nodes=[record.facts() for record in records])
     else:
         rest = f"; {len(idle)} not judged" if idle else ""
         print(f"\n{wrong} of {len(records)} results are wrong{rest}")

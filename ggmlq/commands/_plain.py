@@ -82,6 +82,16 @@ def print_json(data: Any) -> None:
     print(json.dumps(jsonable(data), indent=2, allow_nan=False))
 
 
+def print_line(data: Any) -> None:
+    """An object in a line of JSON on stdout, at once."""
+    print(json.dumps(jsonable(data), allow_nan=False), flush=True)
+
+
+def print_run(bridge: Any, device: Any, **facts: Any) -> None:
+    """Facts about a library's run on a device, as JSON on stdout."""
+    print_json({"library": library(bridge), "device": device.facts(), **facts})
+
+
 def library(bridge: Any) -> dict[str, str]:
     """The library of a bridge as JSON has it."""
     return {"path": str(bridge.path), "version": bridge.version}

@@ -138,12 +138,9 @@ def searched(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: d
         )
     folder = os.path.dirname(os.path.abspath(args.output or args.input))
     bar = Progress(0, "trying", " recipes", False if args.json else None)
-    with tempfile.TemporaryDirectory(prefix=".kl-", dir=folder) as place:
+    with tempfile.TemporaryDirectory(prefix=".kl-", dir=folder) as place, bar:
         search = _Search(file, model, settings, os.path.join(place, "try.gguf"))
-        try:
-            trial, held_back = _smallest(search, args.kl, pieces[::2], pieces[1::2], bar.advance)
-        finally:
-            bar.close()
+        trial, held_back = _smallest(search, args.kl, pieces[::2], pieces[1::2], bar.advance)
     note = (
         f"KL {held_back['kl']:.5f} ± {held_back['kl_error']:.5f} on text held back "
         f"({held_back['measured']:,} tokens), {trial.kl:.5f} on that of the search, limit {args.kl}; the "

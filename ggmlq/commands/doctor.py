@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from ..base.terminal import wrapped
+from . import _plain
 from ._options import Commands, declare, shared
 
 SUMMARY = "show versions, CPU, GPU and libggml, and what is missing"
@@ -28,5 +28,8 @@ def run(args: argparse.Namespace) -> int:
     from .. import doctor
 
     report = doctor.examine()
-    print(json.dumps(report, indent=2) if args.json else wrapped(doctor.describe(report), "    "))
+    if args.json:
+        _plain.print_json(report)
+    else:
+        print(wrapped(doctor.describe(report), "    "))
     return 1 if report["problems"] else 0

@@ -236,15 +236,13 @@ def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[An
     length = max(1, AT_ONCE // max(1, x.size // max(1, steps)))
     if len(f.cells) > 1 or f.dynamic_x or steps <= length:
         return list(f(x, h0, **how))
-    progress, parts = Progress(steps, "running", "step"), []
-    try:
+    parts = []
+    with Progress(steps, "running", "step") as progress:
         for start in range(0, steps, length):
             part = x[:, start : start + length] if axis else x[start : start + length]
             parts.append(f(part, h0, **how))
             h0 = f.parameters["h"].decode(parts[-1][1]) if args.codes else parts[-1][1]
             progress.advance(part.shape[axis])
-    finally:
-        progress.close()
     y, _, *v = (
         np.concatenate(arrays, axis) if i != 1 else None for i, arrays in enumerate(zip(*parts, strict=True))
     )

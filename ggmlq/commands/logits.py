@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
     for pair in comparison:
         pairs.append(pair)
         if args.json:
-            print(json.dumps(_plain.jsonable(pair.facts()), allow_nan=False), flush=True)
+            _plain.print_line(pair.facts())
     if not pairs:
         raise GGMLQError("not compared: the builds share no node of this model; are they of the same year?")
     if args.json:
-        print(json.dumps(_plain.jsonable(_end(comparison)), allow_nan=False))
+        _plain.print_line(_end(comparison))
     else:
         _say(comparison, pairs, verbose=args.verbose)
     return 1 if comparison.first else 0
@@ -183,9 +182,9 @@ def _run_beside(args: argparse.Namespace) -> int:
     for node in comparison:
         nodes.append(node)
         if args.json:
-            print(json.dumps(_plain.jsonable(node.facts()), allow_nan=False), flush=True)
+            _plain.print_line(node.facts())
     if args.json:
-        print(json.dumps(_plain.jsonable(_model_end(comparison, len(nodes))), allow_nan=False))
+        _plain.print_line(_model_end(comparison, len(nodes)))
     else:
         print(_model_text(comparison, nodes, verbose=args.verbose))
     return 0 if comparison.ok else 1

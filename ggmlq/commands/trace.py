@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -136,13 +135,13 @@ def follow(
                 p = save_node(save, p) if p.captured is not None else report.save(save, p)
             p = p.without_arrays()
             if as_json:
-                print(json.dumps(_plain.jsonable(p.facts()), allow_nan=False), flush=True)
+                _plain.print_line(p.facts())
             elif verbose or p.verdict == "wrong":
                 _say(report.line(p))
             products.append(p)
     except LibraryFailedError as error:
         if as_json and session.died:
-            print(json.dumps(_plain.jsonable(_death(session, str(error))), allow_nan=False), flush=True)
+            _plain.print_line(_death(session, str(error)))
         if products and not as_json:
             print(f"\n{report.summary(products)}\n")
         _write(session, products, html, str(error))
@@ -154,7 +153,7 @@ def follow(
     if not as_json:
         _say_all(session, products)
     else:
-        print(json.dumps(_plain.jsonable(_end(session, products)), allow_nan=False), flush=True)
+        _plain.print_line(_end(session, products))
         for note in session.notes:
             print(_plain.name(note), file=sys.stderr)
     if not products:
