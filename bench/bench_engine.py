@@ -32,10 +32,9 @@ import ggmlq as gq
 from ggmlq.cuda.machine import device
 from ggmlq.dispatch.ladder import Rung, choose, rungs
 from ggmlq.dispatch.problems import Linear
-from ggmlq.testing import results
-from ggmlq.testing.engine import NMSE, Activations, Weights, WrongError
+from ggmlq.testing import engine
+from ggmlq.testing.engine import NMSE, ROOF, Activations, Weights, WrongError
 from ggmlq.testing.machine import commit, machine
-from ggmlq.testing.results import ROOF
 from ggmlq.testing.timing import Time, called, read_rate, replayed
 
 FORMATS = ("q4_0", "q8_0", "mxfp4", "q4_K", "q6_K")
@@ -146,7 +145,7 @@ class Bench:
             self._halves[n, k] = self.activations(k).halves(n)
         return self._halves[n, k]
 
-    def tried(self, cell: Cell) -> list[results.Row]:
+    def tried(self, cell: Cell) -> list[engine.Row]:
         """The rows of a cell, or one that says what went wrong."""
         try:
             return list(self.rows(cell))
@@ -159,7 +158,7 @@ class Bench:
             if weights := self._weights.get((cell.format, cell.n, cell.k)):
                 weights.forget()
 
-    def rows(self, cell: Cell) -> Iterator[results.Row]:
+    def rows(self, cell: Cell) -> Iterator[engine.Row]:
         """The rows of a cell: its own, and after ``auto`` also that of the rung that auto took."""
         took, nmse, nbytes = (self._product if cell.kernel == ROOF else self._linear)(cell)
         kernel = ROOF if cell.kernel == ROOF else choose(cell.problem, cell.kernel).name
@@ -264,12 +263,12 @@ def main() -> int:
         cupy = device.cupy()
     except gq.GGMLQError as error:
         sys.exit(str(error))
-    old, run = results.load(args.json), {**facts(), "seed": args.seed}
-    if results.device_of(old) not in (None, run["device"]):
-        sys.exit(f"{args.json}: holds results of {results.device_of(old)}; name another file with --json")
+    old, run = engine.load(args.json), {**facts(), "seed": args.seed}
+    if engine.device_of(old) not in (None, run["device"]):
+        sys.exit(f"{args.json}: holds results of {engine.device_of(old)}; name another file with --json")
     cells = list(plan(args.formats, args.rows, args.rungs, args.lengths))
     kernels = {choose(cell.problem, cell.kernel).name for cell in cells if cell.kernel != ROOF}
-    from ggmlq.testing.ahead import compile_ahead
+    from ggmlq.testing.engine import compile_ahead
 
     compile_ahead(kernels, {cell.format for cell in cells}, device.capability() or (7, 5))
     deadline = time.monotonic() + args.budget
@@ -280,10 +279,10 @@ def main() -> int:
 
 
 def measure(
-    bench: Bench, cells: list[Cell], deadline: float, path: Path, old: results.Results, run: dict[str, Any]
+    bench: Bench, cells: list[Cell], deadline: float, path: Path, old: engine.Results, run: dict[str, Any]
 ) -> int:
     """All cells until the deadline, each printed, the file written every few seconds; how many failed."""
-    new: results.Results = {"what": WHAT, "runs": [run], "rows": []}
+    new: engine.Results = {"what": WHAT, "runs": [run], "rows": []}
     failed, left, written = 0, list(cells), time.monotonic()
     try:
         while left and time.monotonic() < deadline:
@@ -300,17 +299,17 @@ def measure(
     return failed
 
 
-def line(row: results.Row) -> str:
+def line(row: engine.Row) -> str:
     """One figure as a line."""
     figures = f"{row['us']:10.2f} us {row['TFLOPS']:8.2f} TFLOP/s {row['weight_GBps']:8.1f} GB/s"
     return f"{figures}  {row['kernel']}{'' if row.get('graph', True) else ', no graph'}"
 
 
-def save(path: Path, old: results.Results, new: results.Results, left: list[Cell]) -> None:
+def save(path: Path, old: engine.Results, new: engine.Results, left: list[Cell]) -> None:
     """Write the earlier results merged with the new ones."""
     rates = [row["TFLOPS"] for row in new["rows"] if row["asked"] == ROOF and "us" in row]
     new["runs"][0] |= {"cublas_f16_TFLOPS": max(rates, default=None), "left_out": left_out(left)}
-    results.save(path, results.merged(old, new))
+    engine.save(path, engine.merged(old, new))
 
 
 def left_out(left: list[Cell]) -> list[str]:

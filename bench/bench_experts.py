@@ -25,8 +25,8 @@ from ggmlq.base.threads import num_threads
 from ggmlq.base.writing import write_whole
 from ggmlq.llama import Bridge
 from ggmlq.testing.blocks import random_blocks
-from ggmlq.testing.expert_layer import Layer
 from ggmlq.testing.machine import commit, machine
+from ggmlq.testing.models import Layer
 
 # Experts, used, N, K; and the types that such models come in.
 SHAPES = {

@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from ggmlq.base.threads import available, set_num_threads
 from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
-from ggmlq.ops import decoding, encoding
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.rows import rows
+
+decoding = import_module("ggmlq.ops.dequantize")  # ggmlq.ops has the function of that name
+encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 
 COLUMNS = 4096
 DECODED = 128  # rows: what is decoded fits the cache, for memory would be the same for both

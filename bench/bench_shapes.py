@@ -39,7 +39,7 @@ from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import BlockFormat
-from ggmlq.testing import results
+from ggmlq.testing import engine
 
 COLUMNS = (896, 2560, 3584, 4096, 5120, 8192, 11008, 18944, 28672, 151936)  # N
 LENGTHS, LARGEST = (2560, 4096, 5120, 13824, 14336), 30000  # K; N from which there is but one K
@@ -111,12 +111,12 @@ def compiled(names: set[str], formats: set[str]) -> None:
     """Compile the kernels whose code does not come with the package."""
     from ggmlq.cuda.machine import served
     from ggmlq.cuda.machine.launch import FAMILIES
-    from ggmlq.testing import ahead
+    from ggmlq.testing import engine
 
     modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}
     have = device.capability() or (9, 0)
     tasks = []
-    for name, i in ahead.kernels_of(modules, formats):
+    for name, i in engine.kernels_of(modules, formats):
         module, case = name.rpartition(".")[0], FAMILIES[name].cases[i]
         if module not in modules or (module in GEMV and not _has_room(*case)):
             continue
@@ -125,7 +125,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
             continue
         if not served.code_of(kernel.origin, have, kernel.exact):
             tasks.append((name, i))
-    ahead.compile_all(tasks, have)
+    engine.compile_all(tasks, have)
 
 
 def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> bool:
@@ -183,7 +183,7 @@ def main() -> int:
     print(*summary(rows), sep="\n")
     if args.json:
         new = {"what": WHAT, "runs": [run], "rows": rows}
-        results.save(args.json, results.merged(results.load(args.json), new))
+        engine.save(args.json, engine.merged(engine.load(args.json), new))
     return int(any("failed" in row for row in rows))
 
 

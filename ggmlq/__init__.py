@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from .ops.attention import attention
     from .ops.cache import KVCache
     from .ops.dequantize import dequantize
-    from .ops.equal import equal
     from .ops.expert_linear import expert_linear
     from .ops.gated_linear import gated_linear
-    from .ops.joining import concatenate, stack
+    from .ops.joining import concatenate, equal, stack
     from .ops.linear import linear
     from .ops.quantize import quantize
     from .ops.quantize_scaled import quantize_scaled
@@ -116,30 +115,17 @@ _BESIDE = ("torch",)  # not in __all__, which ``import *`` takes whole: it impor
 # Where each name comes from when it is first used: the command line imports this file for every Tab, and
 # NumPy alone would take most of that time.
 _HOMES = {
-    "QuantArray": "arrays.array",
-    "ScaledArray": "arrays.scaled",
-    "Format": "formats",
-    "kernels": "dispatch.listing",
-}
-_HOMES |= {
-    "nmse": "reference.metrics",
-    "open": "safetensors.either",
-    "save": "safetensors.either",
-    "survey": "report.survey",
-}
-_HOMES |= {
-    "set_num_threads": "base.threads",
-    "error_table": "accuracy",
-    "cache_error": "accuracy",
-    "GRU": "gru",
-    "FixedGRU": "gru",
-}
-_HOMES |= dict.fromkeys(("Diagnosis", "diagnose", "diagnose_gru"), "faults")
-_HOMES |= dict.fromkeys(
-    ("concatenate", "dequantize", "equal", "expert_linear", "linear", "quantize", "quantize_scaled"), "ops"
-)
-_HOMES |= dict.fromkeys(("scaled_linear", "stack", "attention", "KVCache", "empty", "put", "take"), "ops")
-_HOMES["gated_linear"] = "ops"
+    name: home
+    for home, names in {
+        "arrays.array": "QuantArray", "arrays.scaled": "ScaledArray", "formats": "Format",
+        "base.threads": "set_num_threads", "accuracy": "error_table cache_error", "gru": "GRU FixedGRU",
+        "dispatch.listing": "kernels", "reference.metrics": "nmse", "report.survey": "survey",
+        "safetensors.either": "open save", "faults": "Diagnosis diagnose diagnose_gru",
+        "ops": "KVCache attention concatenate dequantize empty equal expert_linear gated_linear linear put "
+        "quantize quantize_scaled scaled_linear stack take",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
 _TABLES = {"codes": "CODES", "formats": "FORMATS"}  # folders whose name here means the table in them
 
 

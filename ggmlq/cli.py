@@ -19,8 +19,7 @@ from .base.terminal import paint
 from .base.text import printable
 from .base.unwinding import unwinding
 from .commands import add_all, completion
-from .commands._options import Help
-from .commands._parser import Parser
+from .commands._options import Help, Parser
 
 ABOUT = """\
 ggml's block formats: show, check, convert and multiply them. `ggmlq help COMMAND` prints the help of a

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .base import missing
 from .base.text import size, table
-from .dispatch.listing import summary, taken
+from .dispatch.listing import in_words, summary, taken
 from .dispatch.problems import ORDINARY, SHOWN, Linear
-from .dispatch.views import in_words
 from .errors import GGMLQError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ggmlq.cuda.machine import device, served, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.epilogue import Epilogue
-from ggmlq.ops.activations import ACTIVATIONS
+from ggmlq.ops.gated_linear import ACTIVATIONS
 
 
 @cache

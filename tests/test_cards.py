@@ -22,15 +22,13 @@ import ggmlq as gq
 from ggmlq.cuda.cost import choice, roof
 from ggmlq.cuda.machine import coverage
 from ggmlq.cuda.scaled_linear import r2_dequant
-from ggmlq.dispatch import ladder, views
-from ggmlq.dispatch.card import Card
-from ggmlq.dispatch.cards import CARDS, card_named, target
+from ggmlq.dispatch import ladder, listing
+from ggmlq.dispatch.card import CARDS, Card, card_named, target
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear, Linear, ScaledLinear
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
-from ggmlq.testing import dry_run
 
-table = load("tools", "table")
+table, dry_runs = load("tools", "table"), load("tools", "_dry_runs")
 ROOT = Path(__file__).parents[1]
 RUNGS = [ladder.rungs(op, "cuda") for op in ("linear", "scaled_linear", "expert_linear")]  # all are imported
 EVERY = bool(os.environ.get("GGMLQ_EVERY_KERNEL"))
@@ -56,7 +54,9 @@ def lacking(kernels, card):
 @pytest.mark.drawn(4)
 def test_no_default_path_of_blocks_compiles_or_calls_a_library_or_teaches(name, fresh):
     card = card_named("test", name)
-    rows = views.grid() if EVERY else fresh.integers(1, 4097, 3).tolist() + fresh.integers(1, 65, 3).tolist()
+    rows = (
+        listing.grid() if EVERY else fresh.integers(1, 4097, 3).tolist() + fresh.integers(1, 65, 3).tolist()
+    )
     names = STORED if EVERY else fresh.choice(STORED, 4, replace=False).tolist()
     n, k = ((4096, 4096), (896, 4864), (14336, 4096), (1024, 12288))[fresh.integers(4)]
     for fmt in names:
@@ -84,7 +84,7 @@ def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
                 groups = replace(problem, x=problem.x._replace(c=128), w=problem.w._replace(c=128))
                 assert not lacking(coverage.unpacked([problem, groups]), card), problem
                 tile = (1, None) if code == "int8" else (128, 128)
-                floats = dry_run.float_kernels(code, tile, card, [(1024, 2048)], [m])
+                floats = dry_runs.float_kernels(code, tile, card, [(1024, 2048)], [m])
                 assert not lacking(floats, card), problem
         problem = ExpertLinear.shown(fresh.choice(STORED), "cuda", card, (256, 1024))[0].with_rows(m % 64 + 1)
         assert explain(problem).rung.name.removeprefix("cuda:") not in TEACHING["expert_linear"]
@@ -153,7 +153,7 @@ def test_records_say_what_is_taken_and_what_it_costs(name, fresh):
     records = gq.kernels(format=fmt, card=name.upper(), shape=shape, rows=rows)
     spans = sorted((span.start, span.stop, r.name) for r in records for span in r.taken)
     assert [start for start, *_ in spans] == [1, *(stop for _, stop, _ in spans[:-1])]
-    assert spans[-1][1] == views.MOST_ROWS + 1
+    assert spans[-1][1] == listing.MOST_ROWS + 1
     card = card_named("test", name)
     for m in fresh.integers(1, 4097, 9).tolist():
         kernel = explain(Linear(FORMATS[fmt], m, *shape, device="cuda", card=card)).rung.name
@@ -228,9 +228,9 @@ def test_another_process_answers_where_cupy_is_loaded(monkeypatch):
 
 
 def test_ranges_of_rows_in_words():
-    assert views.in_words((range(1, 2), range(3, 9), range(64, 4097))) == "1, 3-8, 64-"
+    assert listing.in_words((range(1, 2), range(3, 9), range(64, 4097))) == "1, 3-8, 64-"
     parts = [range(5, 9), range(1, 3), range(3, 5), range(20, 21)]
-    assert views.joined(parts) == (range(1, 9), range(20, 21))
+    assert listing.joined(parts) == (range(1, 9), range(20, 21))
 
 
 # --- the table ------------------------------------------------------------------------------
@@ -280,4 +280,4 @@ def test_bad_arguments(arguments, words):
 
 
 def test_the_dry_run_uses_cards_of_the_table():
-    assert set(dry_run.CARDS) < set(CARDS)
+    assert set(dry_runs.CARDS) < set(CARDS)

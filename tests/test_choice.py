@@ -18,7 +18,7 @@ from ggmlq.cuda.cost import choice
 from ggmlq.cuda.linear import _gemv
 from ggmlq.cuda.machine import coverage, device
 from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.dispatch import ladder, measured
+from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.ladder import choose, explain, register, rungs
 from ggmlq.dispatch.problems import ExpertLinear, Linear, Operand
@@ -98,10 +98,10 @@ def test_the_nearest_shape(table):
 def test_formats_that_stand_for_others():
     known = ["q4_0", "q8_0", "q4_K", "q6_K"]
     want = {"q4_0": "q4_0", "iq4_nl": "q4_0", "q5_1": "q4_K", "q3_K": "q6_K", "nvfp4": "q6_K", "q8_K": "q8_0"}
-    assert {name: measured.stand_in(FORMATS[name], known) for name in want} == want
+    assert {name: tuned.stand_in(FORMATS[name], known) for name in want} == want
     for fmt in FORMATS.values():
         if isinstance(fmt, BlockFormat):
-            assert measured.stand_in(fmt, ["mxfp4"]) == "mxfp4"
+            assert tuned.stand_in(fmt, ["mxfp4"]) == "mxfp4"
 
 
 def test_why_says_what_stood_in(table):

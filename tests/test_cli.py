@@ -19,7 +19,7 @@ from ggmlq.check.batches import ROUTINGS
 from ggmlq.check.cases import KINDS
 from ggmlq.cli import command_line, main
 from ggmlq.commands import completion, info, survey
-from ggmlq.commands._parser import GROUPS
+from ggmlq.commands._options import GROUPS
 from ggmlq.convert.measure import ELEMENTS
 
 

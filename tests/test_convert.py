@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.convert import plan_quantize, rules
-from ggmlq.errors import ConvertError, FormatError, GGUFOSError, UnsupportedError
+from ggmlq.base.mixes import FILE_TYPES
+from ggmlq.convert import plan_quantize
+from ggmlq.errors import ConvertError, FormatError, GGMLQError, GGUFOSError, UnsupportedError
 from ggmlq.formats import FORMATS
 
 SEED = int(np.random.default_rng().integers(1 << 30))
@@ -85,7 +86,7 @@ def test_dequantize_gives_the_values(model, out, tmp_path):
         for name in q:
             if dtype is not None and q[name].format is not back[name].format:
                 assert np.array_equal(np.asarray(back[name]), np.asarray(q[name]).astype(dtype))
-        assert back.metadata["general.file_type"] == rules.FILE_TYPES[fmt]
+        assert back.metadata["general.file_type"] == FILE_TYPES[fmt]
 
 
 def test_exceptions_of_dequantize_may_be_blocks(model, out):
@@ -203,7 +204,7 @@ def test_types_that_are_no_target(model, out):
         gq.convert.quantize(model, out, "q4_0", keep={"ffn": "q4"})
     with pytest.raises(ConvertError, match="no type of floats"):
         gq.convert.dequantize(model, out, "q8_0")
-    for fmt in (name for name in rules.FILE_TYPES if not FORMATS[name].can_quantize):
+    for fmt in (name for name in FILE_TYPES if not FORMATS[name].can_quantize):
         with pytest.raises(UnsupportedError, match="cannot encode it; it encodes f32, f16"):
             gq.convert.quantize(model, out, fmt)
 

@@ -7,13 +7,14 @@ import pytest
 from llama_quantizer import FFN, K, Quantizer, metadata, tensors
 
 import ggmlq as gq
+from ggmlq.base.mixes import FILE_TYPES
 from ggmlq.convert import rules
 from ggmlq.errors import ConvertError
 from ggmlq.formats import FORMATS
 
 pytestmark = pytest.mark.llama
 
-ABLE = [name for name in rules.FILE_TYPES if FORMATS[name].can_quantize]
+ABLE = [name for name in FILE_TYPES if FORMATS[name].can_quantize]
 SEED = int(np.random.default_rng().integers(1 << 30))
 
 
@@ -31,7 +32,7 @@ def both(llama, tmp_path):
         before = {"general.quantization_version": 1, "general.file_type": 0}  # of which none is the last key
         gq.save(tmp_path / "in.gguf", content, before | (meta or metadata()))
         assert llama(
-            tmp_path / "in.gguf", tmp_path / "theirs.gguf", rules.FILE_TYPES[fmt],
+            tmp_path / "in.gguf", tmp_path / "theirs.gguf", FILE_TYPES[fmt],
             imatrix=imatrix, keep=keep, requantize=requantize,
         ), llama.said  # fmt: skip
         report = gq.convert.quantize(
@@ -142,7 +143,7 @@ def test_dequantize(llama, tmp_path):
     content = {name: gq.quantize(x, "q8_0") if x.ndim > 1 else x for name, x in tensors(SEED).items()}
     gq.save(tmp_path / "in.gguf", content, metadata())
     for fmt in ("f32", "f16", "bf16"):
-        assert llama(tmp_path / "in.gguf", tmp_path / "theirs.gguf", rules.FILE_TYPES[fmt], requantize=True)
+        assert llama(tmp_path / "in.gguf", tmp_path / "theirs.gguf", FILE_TYPES[fmt], requantize=True)
         gq.convert.dequantize(tmp_path / "in.gguf", tmp_path / "ours.gguf", fmt)
         same(tmp_path)
 
@@ -160,7 +161,7 @@ def test_patterns(both):
 
 def refused(llama, tmp_path, content, fmt, **how):
     gq.save(tmp_path / "in.gguf", content, metadata())
-    assert not llama(tmp_path / "in.gguf", tmp_path / "theirs.gguf", rules.FILE_TYPES[fmt], **how)
+    assert not llama(tmp_path / "in.gguf", tmp_path / "theirs.gguf", FILE_TYPES[fmt], **how)
     if "requantize" in how:
         how["allow_requantize"] = how.pop("requantize")
     with pytest.raises(ConvertError) as error:

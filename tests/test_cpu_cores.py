@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ggmlq.base import cores, threads
+from ggmlq.base import threads
 from ggmlq.cpu.machine.features import model_name
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Sixteen cores, and files of quotas as given."""
-    monkeypatch.setattr(cores, "_cores", lambda: 16)
-    for name in cores.LIMITS:
+    monkeypatch.setattr(threads, "_cores", lambda: 16)
+    for name in threads.LIMITS:
         monkeypatch.delenv(name, raising=False)
 
     def available(own, files):
@@ -20,7 +20,7 @@ def machine(tmp_path, monkeypatch):
         for name, text in files.items():
             (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "groups" / name).write_text(text)
-        return cores.available(tmp_path / "groups", tmp_path / "own")
+        return threads.available(tmp_path / "groups", tmp_path / "own")
 
     return available
 
@@ -58,6 +58,6 @@ def test_variables(machine, monkeypatch, said, want):
 
 
 def test_of_this_machine():
-    assert 1 <= cores.available() <= cores._cores()
+    assert 1 <= threads.available() <= threads._cores()
     assert threads.num_threads() <= threads._AVAILABLE
     assert model_name() is None or model_name() == model_name().strip() != ""

@@ -21,8 +21,8 @@ from ggmlq.cuda.machine import device
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.epilogue import PLAIN
 from ggmlq.formats import FORMATS
-from ggmlq.ops import call, invariant, transposed
-from ggmlq.ops.activations import ACTIVATIONS
+from ggmlq.ops import call, transposed
+from ggmlq.ops.gated_linear import ACTIVATIONS
 from ggmlq.testing.cases import weights
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "scaled_linear", "expert_linear")]
@@ -65,7 +65,7 @@ def card(monkeypatch):
         stream=lambda index: SimpleNamespace(ptr=0, is_capturing=lambda: False),
     )  # fmt: skip
     gpu = SimpleNamespace(cupy=lambda: arrays, capturing=lambda index: False)
-    for module in (devices, invariant, transposed, *PRODUCTS):
+    for module in (devices, call, transposed, *PRODUCTS):
         for name, value in (("cuda_driver", lambda: driver), ("cuda_device", lambda: gpu)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
@@ -177,11 +177,11 @@ def test_rows_go_in_pieces_of_one_size(m, card, q, fresh):
     x, bias = floats(fresh, m, 64), floats(fresh, 24)
     y = gq.linear(x, q, bias=bias, invariant=True, dtype=np.float16)
     assert np.allclose(y, np.asarray(x) @ decoded(q).T + bias, rtol=2e-3, atol=2e-3)
-    assert card.calls == [(invariant.ROWS, np.float16)] * -(-m // invariant.ROWS)
+    assert card.calls == [(call.ROWS, np.float16)] * -(-m // call.ROWS)
     assert card.kernels == {"cuda:chosen"}
     out = floats(fresh, m, 24)
     assert gq.linear(x, q, residual=out.copy(), invariant=True, out=out) is out
-    assert {rows for rows, _ in card.calls} == {invariant.ROWS}
+    assert {rows for rows, _ in card.calls} == {call.ROWS}
 
 
 def test_weights_as_they_lie(card, q, fresh, monkeypatch):
@@ -313,7 +313,7 @@ def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, m
     monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=96))
     monkeypatch.setattr(call.tuning, "chosen", lambda *facts: rung)
     monkeypatch.setattr(call, "cuda_module", lambda name: SimpleNamespace(gated=gated))
-    monkeypatch.setattr(linear.warm_device, "on_device", lambda *facts: None)
+    monkeypatch.setattr(linear.warm, "on_device", lambda *facts: None)
     monkeypatch.setattr(
         call.warm, "launch", lambda rung, operands, y, key, remake, end: launch(*operands, y, end)
     )
@@ -356,7 +356,7 @@ def test_codes(card, fresh):
     assert np.allclose(gq.scaled_linear(x, w, residual=residual), want + residual, atol=1e-3)
     card.calls.clear()
     assert np.allclose(gq.scaled_linear(x, w, invariant=True, dynamic=True), want, atol=1e-3)
-    assert card.calls == [(invariant.ROWS, np.float32)] * 2
+    assert card.calls == [(call.ROWS, np.float32)] * 2
     assert not w.has_prepared
 
 

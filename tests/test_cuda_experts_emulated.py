@@ -27,7 +27,7 @@ from ggmlq.cuda.schedule import groups
 from ggmlq.cuda.schedule.work_units import split_last_wave
 from ggmlq.cuda.warp_specialized import producer
 from ggmlq.cuda.warp_specialized.tile import WarpSpecializedTile
-from ggmlq.dispatch.cards import card_named
+from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear
 from ggmlq.formats import FORMATS

@@ -17,7 +17,7 @@ from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
 from ggmlq.cuda.gemv.stages import FOUR, TWO
 from ggmlq.cuda.linear import gated
 from ggmlq.cuda.machine import device
-from ggmlq.ops.activations import ACTIVATIONS
+from ggmlq.ops.gated_linear import ACTIVATIONS
 from ggmlq.testing.cases import weights
 
 CASES = [  # N, K, split, activation there and here, kind of x and y

@@ -19,7 +19,7 @@ from ggmlq.errors import ShapeError
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.arithmetic.kernels import turned, turns
 from ggmlq.model.config import Rope
-from ggmlq.ops.rotation import hadamard
+from ggmlq.ops.cache import hadamard
 
 ULP = 2.0**-24  # half a unit in the last place of float32
 HOST = Exact()

@@ -15,8 +15,7 @@ from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
-from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.products import products
+from ggmlq.testing.oracle import assert_right, products
 from ggmlq.testing.rows import rows
 
 RUNGS = gq.kernels(device="cuda")

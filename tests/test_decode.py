@@ -11,9 +11,8 @@ from hypothesis.extra import numpy as hnp
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.testing.blocks import assert_same_values, random_blocks
 from ggmlq.testing.cases import BLOCKS
-from ggmlq.testing.compare import assert_same_values
 
 DECODED = [fmt for fmt in FORMATS.values() if fmt.name in ("f16", "bf16")] + [
     fmt

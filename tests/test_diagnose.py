@@ -12,7 +12,7 @@ import wrong_kernels
 import ggmlq as gq
 from ggmlq.faults import CATALOGUE
 from ggmlq.testing.cases import weights
-from ggmlq.testing.products import products
+from ggmlq.testing.oracle import products
 from ggmlq.testing.rows import KINDS, rows
 
 GOLDEN = Path(__file__).parent / "golden"

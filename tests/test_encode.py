@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
-from ggmlq.ops.encoding import any_invalid
-from ggmlq.testing.compare import assert_same_blocks
-from ggmlq.testing.rows import KINDS, rows
+from ggmlq.ops.quantize import any_invalid
+from ggmlq.testing.blocks import assert_same_blocks
+from ggmlq.testing.rows import KINDS, MODEST, rows
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
 PACKED = [fmt for fmt in ENCODED if getattr(fmt, "pack", ...) is not None]  # the rest: test_encode_grids.py
@@ -89,11 +90,13 @@ def test_searched_encodings_are_as_near_as_ever(name):
 def test_rows_are_independent_of_the_slab(monkeypatch):
     """Long arrays are encoded and decoded slab by slab."""
     x = rows("normal", 50, 256)
-    monkeypatch.setattr("ggmlq.ops.decoding.PATIENCE", 1 << 60)  # compiled code has no slabs
+    monkeypatch.setattr(
+        import_module("ggmlq.ops.dequantize"), "PATIENCE", 1 << 60
+    )  # compiled code has no slabs
     whole = gq.quantize(x, "q4_0")
     values = whole.dequantize()
-    monkeypatch.setattr("ggmlq.ops.encoding.SLAB", 700)
-    monkeypatch.setattr("ggmlq.ops.decoding.SLAB", 700)
+    monkeypatch.setattr(import_module("ggmlq.ops.quantize"), "SLAB", 700)
+    monkeypatch.setattr(import_module("ggmlq.ops.dequantize"), "SLAB", 700)
     assert np.array_equal(gq.quantize(x, "q4_0").raw, whole.raw)
     assert np.array_equal(whole.dequantize(), values)
 

@@ -9,7 +9,7 @@ from test_encode import encode as encode_plain
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS
-from ggmlq.testing.compare import assert_same_blocks
+from ggmlq.testing.blocks import assert_same_blocks
 from ggmlq.testing.rows import KINDS, rows
 
 WEIGHTED = [fmt for fmt in BLOCKS if fmt.imatrix != "ignored"]

@@ -14,7 +14,7 @@ from scripts import load
 
 import ggmlq as gq
 from ggmlq.dispatch.ladder import choose
-from ggmlq.testing import engine, results
+from ggmlq.testing import engine
 from ggmlq.testing.timing import Time
 
 bench = load("bench", "bench_engine")
@@ -52,7 +52,7 @@ def card(monkeypatch):
 
 
 def run(card, path, cells, seconds=60.0, commit="abc"):
-    old = results.load(path)
+    old = engine.load(path)
     facts = {"device": "NVIDIA H200", "commit": commit, "read_GBps": 4400}
     failed = bench.measure(bench.Bench(card, 64, 1), cells, time.monotonic() + seconds, path, old, facts)
     return failed, json.loads(path.read_text())
@@ -66,7 +66,7 @@ def test_a_run(card, tmp_path):
     failed, found = run(card, tmp_path / "x.json", cells())
     assert not failed
     assert found["runs"][0] | {"left_out": [], "read_GBps": 4400} == found["runs"][0]
-    rows = {results.key(row): row for row in found["rows"]}
+    rows = {engine.key(row): row for row in found["rows"]}
     assert len(rows) == len(found["rows"])
     auto = rows["q4_0", 48, 512, 4, "auto", "graph"]
     assert auto["kernel"] == choose(bench.Cell("q4_0", 48, 512, 4, "auto").problem).name
@@ -102,7 +102,7 @@ def test_what_was_not_computed_is_poisoned(card, tmp_path, monkeypatch):
     monkeypatch.setattr(gq, "linear", lambda x, q, kernel, out: None)
     failed, found = run(card, tmp_path / "x.json", cells(("q8_0",), ["auto"], [256]))
     assert failed == 5
-    assert {row["asked"] for row in found["rows"] if "us" in row} == {results.ROOF}
+    assert {row["asked"] for row in found["rows"] if "us" in row} == {engine.ROOF}
 
 
 def test_an_oracle_that_decodes_wrongly_is_no_oracle(card, tmp_path, monkeypatch):
@@ -110,4 +110,4 @@ def test_an_oracle_that_decodes_wrongly_is_no_oracle(card, tmp_path, monkeypatch
     monkeypatch.setattr(gq.QuantArray, "dequantize", lambda self: right(self) * np.float32(1.01))
     failed, found = run(card, tmp_path / "x.json", cells(("q8_0",), ["auto"], [256]))
     assert failed == 5
-    assert all("no good" in row["failed"] for row in found["rows"] if row["asked"] != results.ROOF)
+    assert all("no good" in row["failed"] for row in found["rows"] if row["asked"] != engine.ROOF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_quantize_refuses(x, format, error, words):
 
 
 def test_the_place_of_a_nan_is_right_in_a_later_slab(monkeypatch):
-    monkeypatch.setattr("ggmlq.ops.encoding.SLAB", 64)
+    monkeypatch.setattr(import_module("ggmlq.ops.quantize"), "SLAB", 64)
     with pytest.raises(gq.GGMLQError, match=r"x\[3, 1\] is nan"):
         gq.quantize(bad(np.nan, 3, 1), "q4_0")
 

@@ -243,7 +243,7 @@ class Asked:
 
 
 def test_workers_share_the_cores(pool, monkeypatch):
-    from ggmlq.base.cores import available
+    from ggmlq.base.threads import available
 
     monkeypatch.setattr(threads, "_requested", [])  # nobody said how many
     said = []

@@ -11,7 +11,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import functions as f
-from ggmlq.base import notices
+from ggmlq.base import progress
 from ggmlq.errors import ConfigError
 from ggmlq.functions import configs
 
@@ -24,7 +24,7 @@ PUBLIC = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("GGMLQ_CONFIGS_DIR", str(tmp_path))
-    monkeypatch.setattr(notices, "_logged", set())
+    monkeypatch.setattr(progress, "_logged", set())
     return tmp_path
 
 
@@ -77,7 +77,7 @@ def test_the_table_as_a_whole(folder):
 def test_tables_of_the_cache_folder(monkeypatch, tmp_path, caplog):
     monkeypatch.delenv("GGMLQ_CONFIGS_DIR", raising=False)
     monkeypatch.setenv("GGMLQ_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(notices, "_logged", set())
+    monkeypatch.setattr(progress, "_logged", set())
     (tmp_path / "configs").mkdir(mode=0o777)
     (tmp_path / "configs").chmod(0o777)
     put(tmp_path / "configs", 64, 128, {"4": GOOD})

@@ -13,7 +13,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.base.missing import has
-from ggmlq.testing.families import family_model
+from ggmlq.testing.models import family_model
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "gallery"

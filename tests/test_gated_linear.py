@@ -8,7 +8,7 @@ import pytest
 from at_once import at_once
 
 import ggmlq as gq
-from ggmlq.ops.activations import ACTIVATIONS
+from ggmlq.ops.gated_linear import ACTIVATIONS
 from ggmlq.testing.cases import weights
 
 EXACT = 1e-9  # of rungs that multiply in float32, through an activation

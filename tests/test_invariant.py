@@ -8,8 +8,8 @@ import pytest
 import ggmlq as gq
 from ggmlq.base.threads import at_most
 from ggmlq.dispatch import ladder, tuned
-from ggmlq.dispatch.measured import Preference
 from ggmlq.dispatch.problems import ExpertLinear, Linear, ScaledLinear
+from ggmlq.dispatch.tuned import Preference
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
 

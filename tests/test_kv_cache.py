@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.cli import main
-from ggmlq.ops import encoding
-from ggmlq.ops.rotation import Rotation, hadamard
-from ggmlq.testing.families import family_model
+from ggmlq.ops.cache import Rotation, hadamard
+from ggmlq.testing.models import family_model
+
+encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 
 
 def rows(fresh, *shape):

@@ -11,7 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import cli
 from ggmlq.demo import climb, measure
-from ggmlq.testing import floors, roofs
+from ggmlq.testing import floors
 
 RATES = {"f32": 1e11, "q8": 5e11, "bf16": 2e12}
 
@@ -23,9 +23,9 @@ def quick(monkeypatch, request):
         monkeypatch.setattr(measure, name, value)
     floors._of_cpu.cache_clear(), floors._rate.cache_clear()
     if "roof" not in request.node.name:
-        monkeypatch.setattr(roofs, "product_rate", RATES.__getitem__)
-        monkeypatch.setattr(roofs, "read_rate", lambda nbytes: 1e10)
-        monkeypatch.setattr(roofs, "copy_rate", lambda nbytes: 2e10)
+        monkeypatch.setattr(floors, "product_rate", RATES.__getitem__)
+        monkeypatch.setattr(floors, "read_rate", lambda nbytes: 1e10)
+        monkeypatch.setattr(floors, "copy_rate", lambda nbytes: 2e10)
 
 
 def run(*words):
@@ -34,10 +34,10 @@ def run(*words):
 
 def test_the_roofs_of_this_cpu(monkeypatch):
     """Nothing reads or multiplies faster: each rate is positive, and integers are no slower than floats."""
-    monkeypatch.setattr(roofs, "ROUNDS", 500)
-    assert roofs.read_rate(1 << 20) > 1e8
-    assert roofs.copy_rate(1 << 20) > 1e8
-    rates = {name: roofs.product_rate(name) for name in RATES}
+    monkeypatch.setattr(floors, "ROUNDS", 500)
+    assert floors.read_rate(1 << 20) > 1e8
+    assert floors.copy_rate(1 << 20) > 1e8
+    rates = {name: floors.product_rate(name) for name in RATES}
     assert min(rates.values()) > 1e8
     assert rates["q8"] > 0.7 * rates["f32"], rates
 

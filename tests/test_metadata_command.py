@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.base import filetype
+from ggmlq.base.mixes import file_type_name
 from ggmlq.cli import main
 from ggmlq.gguf import Typed, edit
 
@@ -185,7 +185,7 @@ def test_all_of_an_array_in_json(run, path):
 def test_file_types_by_name(run, capsys, path, name, number):
     assert run(path, "--set", f"general.file_type={name}")[0] == 0
     assert gq.open(path).metadata["general.file_type"] == number
-    said = f"{number} ({filetype.name(number)})"
+    said = f"{number} ({file_type_name(number)})"
     assert said in run(path)[1]
     assert main(["info", str(path), "--metadata"]) == 0
     assert said in capsys.readouterr().out

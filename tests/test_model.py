@@ -15,7 +15,7 @@ from ggmlq.model.arithmetic.kernels import turned, turns
 from ggmlq.model.config import Rope
 from ggmlq.model.sampling import Sampling
 from ggmlq.reference.nodes import node
-from ggmlq.testing.families import NAMES, Sizes, family_model
+from ggmlq.testing.models import NAMES, Sizes, family_model
 
 SPOKEN = ("A room imports only rooms that stand on", " lower floors; the list goes from the ground up.")
 SHORT = ("llama3", "mixtral", "qwen2", "gemma2", "gemma3", "gpt-oss", "phi3", "deepseek2")

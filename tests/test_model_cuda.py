@@ -19,9 +19,10 @@ from ggmlq.model import caches, replay
 from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, turned
 from ggmlq.model.config import Rope
-from ggmlq.ops import lengths, rows
-from ggmlq.ops.rotation import hadamard
-from ggmlq.testing.families import NAMES, family_model
+from ggmlq.ops import cache as lengths
+from ggmlq.ops import rows
+from ggmlq.ops.cache import hadamard
+from ggmlq.testing.models import NAMES, family_model
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]
 SPEAKS = Path(__file__).parent / "golden" / "speaks.gguf"

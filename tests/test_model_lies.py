@@ -16,7 +16,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import GGMLQError, GGUFError, NonFiniteError
 from ggmlq.model.config import PATTERN, RULES
-from ggmlq.testing.families import NAMES, Sizes, family_model
+from ggmlq.testing.models import NAMES, Sizes, family_model
 
 SMALL = Sizes(width=64, head=64, hidden=64, heads=2, kv_heads=1, queries=32, latent=32, turned=32)
 CHANGES, LONG = 8, 30

@@ -15,9 +15,9 @@ from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.parallel.streams import Streams
 from ggmlq.errors import DeviceError, GGMLQError, MissingDependencyError
-from ggmlq.parallel import heads, loading, team
-from ggmlq.parallel.cuts import piece
-from ggmlq.parallel.parts import Parts
+from ggmlq.parallel import heads, team
+from ggmlq.parallel import sharded as loading
+from ggmlq.parallel.parts import Parts, piece
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -24,7 +24,6 @@ from ggmlq.cuda.machine import compile_process, compile_worker, served
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.store import reach, store
 from ggmlq.store.origin import Origin
-from ggmlq.testing import dry_run
 
 _packs, assemble = load("tools", "_packs"), load("tools", "assemble")
 _kernels = load("tools", "_kernels_cuda")
@@ -56,26 +55,26 @@ def origins(path):
 @pytest.mark.slow
 def test_what_scaled_products_take_is_there(fresh):
     """Of e4m3 and int8 on Hopper: whichever tile a shape gets, for results of each kind of floats."""
-    card = dry_run.CARDS[0]
+    card = _kernels._dry_runs.CARDS[0]
     for code, tiles in _kernels.SCALED:
         shapes = [
             (128 * int(2 ** fresh.uniform(0, 7)), 128 * int(2 ** fresh.uniform(0, 6))) for _ in range(3)
         ]
         rows = [int(2 ** fresh.uniform(0, 12)) for _ in range(3)]
-        for kernel in dry_run.scaled_kernels(code, tiles, card, shapes, rows):
+        for kernel in _kernels._dry_runs.scaled_kernels(code, tiles, card, shapes, rows):
             assert in_packs(kernel, card), f"{code} {shapes} {rows}: no {kernel.origin}; {REBUILD}"
 
 
 def test_what_attention_takes_is_listed(fresh):
     """Caches of the usual types, in whichever floats and sizes a user has: their kernels belong in packs."""
-    card = [card for card in dry_run.CARDS if card.capability >= (8, 0)][fresh.integers(9)]
-    listed = {kernel.origin for kernel in dry_run.cache_kernels(card, _kernels.CACHES)}
+    card = [card for card in _kernels._dry_runs.CARDS if card.capability >= (8, 0)][fresh.integers(9)]
+    listed = {kernel.origin for kernel in _kernels._dry_runs.cache_kernels(card, _kernels.CACHES)}
     for _ in range(12):
         cache = {**_kernels.CACHES[fresh.integers(len(_kernels.CACHES))], "batch": int(fresh.integers(1, 4))}
         cache["heads"] = cache["heads"] if cache.get("shared") else int(fresh.integers(1, 9))
         sizes = [int(2 ** fresh.uniform(0, most)) for most in (10, 13)]
-        kind = str(fresh.choice(dry_run.RESULTS))
-        for kernel in dry_run.cache_kernels(card, [cache], sizes[:1], sizes[1:], [kind]):
+        kind = str(fresh.choice(_kernels.dry_run.RESULTS))
+        for kernel in _kernels._dry_runs.cache_kernels(card, [cache], sizes[:1], sizes[1:], [kind]):
             known = kernel.origin in listed or in_packs(kernel, card)
             assert known, f"{cache}, {kind}, {sizes} on {card.name}: {kernel.origin} is not listed"
 

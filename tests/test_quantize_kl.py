@@ -10,8 +10,8 @@ from vocabularies import HARD, pairs_vocabulary
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.commands import _kl, _quality
-from ggmlq.testing.families import Sizes, family_model
+from ggmlq.commands import _quality
+from ggmlq.testing.models import Sizes, family_model
 
 SIZES = Sizes(layers=1, width=64, head=32, hidden=64, context=128)
 TYPES = ("--types", "q4_0,q5_0,q8_0", "--allow-requantize", "--stretch", "32", "--json")
@@ -53,7 +53,7 @@ class Smooth:
 
     def attempt(self, bits, pieces):
         self.count, self.bits = self.count + 1, bits
-        return _kl.Trial(None, bits, self.measure([[]]))
+        return _quality.Trial(None, bits, self.measure([[]]))
 
     def measure(self, pieces):
         return {"kl": 2.0 ** (-self.rate * self.bits) * (1 if pieces == [[]] else self.apart)}
@@ -63,10 +63,10 @@ def test_the_search_comes_near_the_limit(fresh):
     """Of a file that loses half of the distance, or 19 of 20 parts, with each bit."""
     for rate, apart in zip(fresh.uniform(1, 4.3, 40), fresh.uniform(0.9, 1.2, 40), strict=True):
         search, limit = Smooth(rate, apart), 2.0 ** (-rate * fresh.uniform(2.3, 8))
-        best, held_back = _kl._smallest(search, limit, [[]], [], lambda count: None)
+        best, held_back = _quality._smallest(search, limit, [[]], [], lambda count: None)
         assert 0.75 * limit <= held_back["kl"] <= limit
         assert best.kl <= 0.95 * limit
-        assert search.count <= _kl.TRIES + 5
+        assert search.count <= _quality.TRIES + 5
 
 
 @pytest.mark.parametrize(

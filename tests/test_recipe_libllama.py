@@ -9,8 +9,8 @@ import pytest
 from llama_quantizer import Quantizer, metadata, tensors
 
 import ggmlq as gq
-from ggmlq.base.mixes import MIXES
-from ggmlq.convert import Pruned, rules
+from ggmlq.base.mixes import FILE_TYPES, MIXES
+from ggmlq.convert import Pruned
 
 pytestmark = pytest.mark.llama
 
@@ -48,7 +48,7 @@ def test_a_recipe_in_llama_quantize(llama, model, tmp_path, fresh):
     found.save(tmp_path / "types.txt")
     gq.convert.run(found.plan, tmp_path / "ours.gguf")
     keep = gq.convert.read_tensor_types(tmp_path / "types.txt")
-    number = rules.FILE_TYPES["q4_K"]
+    number = FILE_TYPES["q4_K"]
     assert llama(path, tmp_path / "theirs.gguf", number, imatrix=imatrix, keep=keep, pure=False), llama.said
     assert not unlike(tmp_path / "theirs.gguf", tmp_path / "ours.gguf")
     assert len({step.after for step in found.plan.steps}) > 2

@@ -13,7 +13,7 @@ from ggmlq.formats import FORMATS
 from ggmlq.reference import activations, bound, linear, multiply, rule, weights
 from ggmlq.reference.rules import NOT_ON_CUDA, ONLY_ACTIVATIONS
 from ggmlq.testing.cases import weights as random_weights
-from ggmlq.testing.products import products
+from ggmlq.testing.oracle import products
 from ggmlq.testing.rows import rows
 
 GOLDEN = Path(__file__).parent / "golden"

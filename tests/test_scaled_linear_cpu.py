@@ -19,8 +19,8 @@ from ggmlq.cpu.codes8 import float_needs
 from ggmlq.cpu.codes8.int_layout import cut_of, form_of, w_shift
 from ggmlq.cpu.machine.target import AVX2, AVX512, DOTPROD, PLAIN
 from ggmlq.dispatch.ladder import choose
-from ggmlq.dispatch.measured import NOTHING
 from ggmlq.dispatch.problems import Operand, ScaledLinear
+from ggmlq.dispatch.tuned import NOTHING
 from ggmlq.errors import UnsupportedError
 
 TILES = ((1, 128), (128, 128), (1, None), (None, None), (3, 64), (1, 1), (2, 3), (16, 32))

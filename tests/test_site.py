@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import ggmlq
-from ggmlq.arrays.members import public
+from ggmlq.arrays.protocols import public
 from ggmlq.cli import command_line
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import ggmlq.torch as gt  # noqa: E402
 from ggmlq.testing.blocks import random_blocks  # noqa: E402
-from ggmlq.torch import decoding  # noqa: E402
+from ggmlq.torch import products  # noqa: E402
 
 pytestmark = [
     pytest.mark.cuda,
@@ -78,17 +78,17 @@ def test_values_and_gradients(name, dtype, fresh):
 def test_many_rows(name, fresh, monkeypatch):
     """Weights are decoded for torch's product: one result by layer and operator, whole and in pieces."""
     values, w, type = packed(fresh, name)
-    bias, rows = floats(fresh, N, dtype=torch.bfloat16), decoding.fewest_decoded(0)
+    bias, rows = floats(fresh, N, dtype=torch.bfloat16), products.fewest_decoded(0)
     x = floats(fresh, 3, rows // 3 + 1, K, dtype=torch.bfloat16)
     layer = gt.Linear(gq.QuantArray.from_bytes(w.cpu().numpy(), name, (N, K)), bias).cuda()
     want, decoded = x.float() @ values.T + bias, []
-    by_decoding = decoding._decoded_rows
+    by_decoding = products._decoded_rows
 
     def counted(q, first, last):
         decoded.append((first, last))
         return by_decoding(q, first, last)
 
-    monkeypatch.setattr(decoding, "_decoded_rows", counted)
+    monkeypatch.setattr(products, "_decoded_rows", counted)
     with torch.no_grad():
         results = [
             layer(x),
@@ -99,7 +99,7 @@ def test_many_rows(name, fresh, monkeypatch):
     assert decoded == [(0, N)] * 4
     assert all(torch.equal(y, results[0]) for y in results)
     assert far(results[0], want) <= 2**-7
-    monkeypatch.setattr(decoding, "MOST_DECODED", 2 * 16 * K)
+    monkeypatch.setattr(products, "MOST_DECODED", 2 * 16 * K)
     decoded.clear()
     assert far(OPS.linear(x, w, type, N, bias), want) <= 2**-7
     assert decoded == [(0, 16), (16, 32), (32, 48)]
@@ -165,7 +165,7 @@ def test_compiled_with_cuda_graphs(prepared, fresh):
     counters.clear()
     compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead", dynamic=False)
     with torch.no_grad():
-        for rows in (1, 40, decoding.fewest_decoded(0)):
+        for rows in (1, 40, products.fewest_decoded(0)):
             if prepared:
                 model(inputs(rows)), model(inputs(rows))
             for call, what in enumerate(("compiled and run once", "recorded", "replayed", "replayed again")):

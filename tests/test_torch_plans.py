@@ -17,7 +17,7 @@ from told_driver import K, N, ends, multiply, put_driver, said, weights
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.machine import device
-from ggmlq.ops import tensors, warm_device
+from ggmlq.ops import tensors, warm
 from ggmlq.ops.linear import of_bits
 
 KINDS = {"f": FLOAT32, "e": FLOAT16, "H": BFLOAT16}
@@ -49,7 +49,7 @@ def planned(q, m, kind=FLOAT32, kernel="auto"):
     for _ in range(2):
         x, out = arrays(aligned((m, K), kind)), arrays(aligned((m, N), FLOAT32))
         multiply(x, q, out, kernel, letter)
-    plan = q.recording(warm_device.key_of(m, kernel, None, letter + "f"))
+    plan = q.recording(warm.key_of(m, kernel, None, letter + "f"))
     assert plan is not None
     return plan
 
@@ -71,7 +71,7 @@ def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
         multiply(arrays(x), q, out, kernel, kind)
         places = ends(x=arrays(x), y=out, w=q.prepared_copies()[0].fragments)
         repeated = said(card, places)[-len(plan._launches) :]
-        q.keep_recording(warm_device.key_of(m, kernel, None, kind + "f"), None)
+        q.keep_recording(warm.key_of(m, kernel, None, kind + "f"), None)
         multiply(arrays(x), q, out, kernel, kind)
         assert said(card, places) == repeated
         assert "x" in repeated[0][2]
@@ -357,4 +357,4 @@ def test_a_graph_records_bfloat16_by_kernels_of_the_call_before(m, card, torch, 
     monkeypatch.setattr(stream, "is_capturing", lambda: True)
     assert recorded() == before
     x = arrays(aligned((m, K), FLOAT32))
-    assert warm_device.on_device(x, q, "auto", None, out, None, np.float32) is None
+    assert warm.on_device(x, q, "auto", None, out, None, np.float32) is None

@@ -18,13 +18,12 @@ from ggmlq.cli import main
 from ggmlq.cpu import choice
 from ggmlq.cuda.cost import choice as card_choice
 from ggmlq.dispatch import ladder, tuned
-from ggmlq.dispatch.cards import card_named
+from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain
-from ggmlq.dispatch.measured import NOTHING
 from ggmlq.dispatch.problems import Linear
+from ggmlq.dispatch.tuned import NOTHING
 from ggmlq.formats import FORMATS
-from ggmlq.ops import tuning
-from ggmlq.testing import dry_run
+from ggmlq.ops import dry_run, tuning
 from ggmlq.testing.cases import weights
 
 CPU = choice.Cpu("This One", "thisone", choice.here().dot)

@@ -12,7 +12,7 @@ import ggmlq as gq
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
-from ggmlq.ops import warm_device
+from ggmlq.ops import warm
 from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 5, 64), "q8_0")
@@ -41,7 +41,7 @@ def gpu(monkeypatch):
     driver = SimpleNamespace(
         array=array, device=lambda: state.current, stream=lambda index: stream, share=np.may_share_memory
     )
-    monkeypatch.setattr(warm_device, "cuda_driver", lambda: driver)
+    monkeypatch.setattr(warm, "cuda_driver", lambda: driver)
     rung = ladder.Rung("linear", "cuda", "cuda:none", 0, "", "f32", "f32", launch)
     monkeypatch.setattr(gq.QuantArray, "recording", lambda q, key: {key: rung}[key])
     return state
@@ -52,7 +52,7 @@ def weights(number=0, shape=(5, 64)):
 
 
 def product(x, q=None, kernel="auto", arithmetic=None, out=None, bias=None, dtype=np.float32):
-    return warm_device.on_device(x, weights() if q is None else q, kernel, arithmetic, out, bias, dtype)
+    return warm.on_device(x, weights() if q is None else q, kernel, arithmetic, out, bias, dtype)
 
 
 @pytest.mark.parametrize("shape", [(64,), (1, 64), (3, 64), (2, 3, 64)], ids=str)

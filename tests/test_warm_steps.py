@@ -10,7 +10,7 @@ from ggmlq.testing.models import tiny_model
 WARM = """
 import signal, sys
 import numpy as np, ggmlq as gq
-from ggmlq.arrays import indexing
+from ggmlq.arrays import weights
 model, cache = gq.model.load(sys.argv[1]), gq.KVCache(1, 32, 99)
 k, steps = np.ones((1, 1, 1, 32), np.float32), model.generate([1, 5, 6], 9)
 def turn():
@@ -20,7 +20,7 @@ for _ in range(4): turn()
 print("numba" in sys.modules)
 def refused(*_): raise AssertionError("this is for errors, or for the first call")
 signal.getsignal = signal.signal = signal.valid_signals = sys.stderr.isatty = refused
-indexing.written = gq.QuantArray.__repr__ = gq.KVCache.__repr__ = refused
+weights.written = gq.QuantArray.__repr__ = gq.KVCache.__repr__ = refused
 for _ in range(3): turn()
 print("right")
 """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.arrays.members import public
+from ggmlq.arrays.protocols import public
 from ggmlq.errors import BlockIndexError, DTypeError, GGMLQError, ShapeError
 
 FORMATS = [fmt for fmt in gq.formats.values() if fmt.name not in ("i8", "i16", "i32", "i64")]

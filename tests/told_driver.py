@@ -17,7 +17,7 @@ from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import Card
 from ggmlq.formats import FORMATS
-from ggmlq.ops import warm_device
+from ggmlq.ops import warm
 from ggmlq.ops.linear import of_bits
 
 CALL, N, K = Kernel.__call__, 384, 1024
@@ -86,7 +86,7 @@ def put_driver(monkeypatch):
     gpu = device.driver()
     gpu.array = lambda shape, dtype: on_device(np.zeros(shape, dtype))
     gpu.share = np.may_share_memory
-    for module in (devices, warm_device):
+    for module in (devices, warm):
         monkeypatch.setattr(module, "cuda_driver", lambda: gpu)
     ladder.explain.cache_clear()
     return state

@@ -17,8 +17,7 @@ from ggmlq.base.devices import cuda_device, cuda_module
 from ggmlq.cuda.machine import serving
 from ggmlq.cuda.packed import on_host
 from ggmlq.formats import BLOCK_FORMATS
-from ggmlq.ops.layer_call import of_layer
-from ggmlq.ops.torch_context import as_torch_works
+from ggmlq.ops.tensors import as_torch_works, of_layer
 from ggmlq.testing.blocks import random_blocks
 
 FORMATS = 1  # whose packed weights a run restores

@@ -2,7 +2,7 @@
 kinds.
 
 The chooser is asked: products of many shapes run without a GPU, on cards of a table, and their launches are
-noted (ggmlq/testing/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
+noted (ggmlq/ops/dry_run.py). Machine code is for Hopper, PTX for all other cards. Of a family with few
 cases all come, if one does. GRUs and rungs that are there to be read are compiled when they are needed, and
 products of codes with scales on cards before 8.0, and of e5m2 on Hopper. Attention is asked likewise, by
 caches of the usual types that take rows of each kind of floats.
@@ -15,6 +15,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+import _dry_runs
 import numpy as np
 from _packs import Wanted
 
@@ -23,8 +24,8 @@ from ggmlq.cuda.cost.choice import HALF_TYPES
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.served import PTX, machine_of
 from ggmlq.formats import BLOCK_FORMATS, Format
+from ggmlq.ops import dry_run
 from ggmlq.store.origin import Origin
-from ggmlq.testing import dry_run
 
 HOPPER = (9, 0)
 FEW = 8  # cases of a family that come together
@@ -83,7 +84,7 @@ def wanted() -> tuple[Wanted, ...]:
 
 
 def _launched() -> Iterator[Wanted]:
-    for card in dry_run.CARDS:
+    for card in _dry_runs.CARDS:
         machine = machine_of(card.capability) if card.capability == HOPPER else PTX
         yield from (
             Wanted(kernel.origin, machine)
@@ -103,24 +104,24 @@ def _kernels_of(card: dry_run.Card) -> Iterator[Any]:
             yield from dry_run.product_kernels(fmt, card, dry_run.SHAPES, EIGHT_ROWS, (np.float16,))
         if not hopper and card.capability >= LEAST_CODED:
             yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,))
-            yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, dry_run.INPUTS, "cuda:mma_bf16")
+            yield from dry_run.product_kernels(fmt, card, OTHERS, TIMED, _dry_runs.INPUTS, "cuda:mma_bf16")
             if fmt.name in HALF_TYPES:  # some GeForce card takes each tile
                 yield from dry_run.product_kernels(fmt, card, OTHERS, FEW_ROWS, (np.float16,), "cuda:mma_f16")
-        yield from dry_run.expert_kernels(fmt, card) if card.capability >= LEAST_CODED else ()
+        yield from _dry_runs.expert_kernels(fmt, card) if card.capability >= LEAST_CODED else ()
     if card.capability >= LEAST_CODED:
-        yield from dry_run.cache_kernels(card, CACHES)
+        yield from _dry_runs.cache_kernels(card, CACHES)
         for code, tiles in SCALED:
             shapes, rows = (dry_run.SHAPES, dry_run.ROWS) if hopper else (OTHERS, FEW_ROWS)
-            yield from dry_run.scaled_kernels(code, tiles, card, shapes, rows)
-        yield from dry_run.code_kernels(card)
+            yield from _dry_runs.scaled_kernels(code, tiles, card, shapes, rows)
+        yield from _dry_runs.code_kernels(card)
         yield from () if hopper else gradient_kernels(card)
 
 
 def gradient_kernels(card: dry_run.Card) -> Iterator[Any]:
     """The kernels of products of e5m2 on a card without ``wgmma``, of codes and of floats; Hopper has 81."""
     for tiles in GRADIENTS:
-        yield from dry_run.scaled_kernels("e5m2", tiles, card, OTHERS, FEW_ROWS)
-        yield from dry_run.float_kernels("e5m2", tiles[1], card, OTHERS, FEW_ROWS)
+        yield from _dry_runs.scaled_kernels("e5m2", tiles, card, OTHERS, FEW_ROWS)
+        yield from _dry_runs.float_kernels("e5m2", tiles[1], card, OTHERS, FEW_ROWS)
 
 
 def stored() -> list[Format]:

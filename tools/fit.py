@@ -38,7 +38,7 @@ from ggmlq.cuda.gemv.clusters import SplitBlocks
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
-from ggmlq.dispatch.cards import card_named
+from ggmlq.dispatch.card import card_named
 
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
 WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/constants.py says what they are"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ggmlq.base.writing import write_whole
-from ggmlq.testing import results
+from ggmlq.testing import engine
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 ON_GPU = (
@@ -56,18 +56,18 @@ def main(arguments: list[str] | None = None) -> None:
         keep_engine(run, args.name or "engine_h200", args.commit)
 
 
-def keep_engine(fresh: results.Results, name: str, commit: str | None) -> None:
+def keep_engine(fresh: engine.Results, name: str, commit: str | None) -> None:
     """Merge a run of bench_engine into the results of its card."""
     path = RESULTS / f"{name}.json"
     for run in fresh["runs"]:
         run["commit"] = run["commit"] or commit or ""
-    old = results.load(path)
-    if results.device_of(old) not in (None, results.device_of(fresh)):
+    old = engine.load(path)
+    if engine.device_of(old) not in (None, engine.device_of(fresh)):
         sys.exit(
-            f"keep: {path.name} holds results of {results.device_of(old)}, the run is of "
-            f"{results.device_of(fresh)}; figures of two cards are two files; pass another name"
+            f"keep: {path.name} holds results of {engine.device_of(old)}, the run is of "
+            f"{engine.device_of(fresh)}; figures of two cards are two files; pass another name"
         )
-    results.save(path, results.merged(old, fresh))
+    engine.save(path, engine.merged(old, fresh))
 
 
 def keep_ladder(fresh: Figures, name: str | None, replace: bool, merge: bool = False) -> None:

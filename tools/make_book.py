@@ -33,11 +33,11 @@ from ggmlq.arrays.array import QuantArray  # noqa: E402
 from ggmlq.base.writing import write_whole  # noqa: E402
 from ggmlq.cpu.machine.features import compiled_for  # noqa: E402
 from ggmlq.cpu.machine.levels import best  # noqa: E402
-from ggmlq.dispatch.cards import card_named  # noqa: E402
+from ggmlq.dispatch.card import card_named  # noqa: E402
 from ggmlq.dispatch.ladder import Rung, rungs  # noqa: E402
 from ggmlq.dispatch.problems import Linear  # noqa: E402
 from ggmlq.formats import FORMATS  # noqa: E402
-from ggmlq.testing import dry_run  # noqa: E402
+from ggmlq.ops import dry_run  # noqa: E402
 from ggmlq.testing.blocks import random_weights  # noqa: E402
 
 BOOK = ROOT / "ggmlq" / "demo" / "book.json"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import ggmlq
-from ggmlq.arrays.members import public as public_members
+from ggmlq.arrays.protocols import public as public_members
 from ggmlq.base.missing import has
 from ggmlq.cli import command_line, main
 

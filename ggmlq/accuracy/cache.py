@@ -14,8 +14,8 @@ from ..base.text import table
 from ..errors import DTypeError
 from ..formats import FORMATS
 from ..ops.attention import attention
+from ..ops.cache import Rotation
 from ..ops.quantize import quantize
-from ..ops.rotation import Rotation
 
 TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "mxfp4")
 HEADER = ["type", "bits", "rotated", "keys", "values", "both"]

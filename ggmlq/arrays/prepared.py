@@ -19,7 +19,7 @@ from ..base.devices import cuda_device, is_host, on_device_of
 from ..base.forks import in_child
 from ..errors import DeviceError
 from .buffers import locked, owner_of, unchanging
-from .members import inner
+from .protocols import inner
 
 
 class _Locks:

@@ -1,4 +1,4 @@
-"""Progress bars for long work. tqdm is imported when the first bar is shown."""
+"""Progress bars for long work, and warnings. tqdm is imported when the first bar is shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 from .terminal import is_terminal
 
@@ -78,7 +78,27 @@ class Progress:
 
         return tqdm(total=self._total, initial=self._done, unit=self._unit, unit_scale=True, desc=self._does)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Leave the bar as it stands."""
         if self._bar is not None:
             self._bar.close()
+
+
+# --- warnings in the log named ggmlq, each printed once in a process ----------------------------
+
+_logged: set[str] = set()
+
+
+def say_once(message: str) -> None:
+    """Log a warning, unless this process did before."""
+    if message not in _logged:
+        import logging
+
+        _logged.add(message)
+        logging.getLogger("ggmlq").warning("ggmlq: %s", message)

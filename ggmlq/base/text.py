@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 NARROW = 12  # characters that a column keeps on a narrow page
@@ -74,13 +74,13 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], caption:
 
 
 class Request:
-    """The words of an error about an object, made once it needs them."""
+    """The words of an error about an object, made once it needs them; ``verb`` may be a function too."""
 
-    def __init__(self, verb: str, of: object) -> None:
+    def __init__(self, verb: str | Callable[[], str], of: object) -> None:
         self._verb, self._of = verb, of
 
     def __str__(self) -> str:
-        return f"{self._verb} {self._of!r}"
+        return f"{self._verb if isinstance(self._verb, str) else self._verb()} {self._of!r}"
 
 
 def short(value: object, width: int = 80) -> str:

@@ -20,15 +20,85 @@ import contextlib
 import itertools
 import math
 import mmap
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 from ..errors import HostMemoryError, ShapeError
-from .cores import available
 from .forks import in_child
+
+# --- cores that this process may use ------------------------------------------------------------
+
+GROUPS = Path("/sys/fs/cgroup")  # where Linux says how much processor time a container has
+LIMITS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+def available(groups: Path = GROUPS, group_file: Path = Path("/proc/self/cgroup")) -> int:
+    """The number of cores of this process's affinity, or fewer by a quota or environment variables."""
+    return max(1, min([_cores(), *_quotas(groups, group_file), *_limits()]))
+
+
+def _cores() -> int:
+    usable = getattr(os, "process_cpu_count", None)  # from Python 3.13; it also knows -X cpu_count
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = usable() if usable else len(affinity(0)) if affinity else os.cpu_count()
+    return cores or 1
+
+
+def _limits() -> Iterator[int]:
+    """Limits set by environment variables; the first number of OpenMP's list is for the outer level."""
+    for name in LIMITS:
+        first = os.environ.get(name, "").split(",")[0].strip()
+        if first.isdecimal() and int(first):
+            yield int(first)
+
+
+def _quotas(groups: Path, group_file: Path) -> Iterator[int]:
+    """The quotas in cores, rounded up, of this process's group and of all groups above it."""
+    try:
+        lines = group_file.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            yield from _up(groups, path, _quota)
+        elif "cpu" in controllers.split(","):
+            for name in dict.fromkeys((controllers, "cpu")):
+                yield from _up(groups / name, path, _old_quota)
+
+
+def _up(top: Path, path: str, quota: object) -> Iterator[int]:
+    """Quotas from a group up to the top; a container may see only the top, and not its own path."""
+    assert callable(quota)
+    here = top / path.lstrip("/")
+    for folder in (here, *here.parents):
+        try:
+            allowed, period = quota(folder)
+            if allowed > 0 < period:
+                yield math.ceil(allowed / period)
+        except (OSError, ValueError):  # no such group, or "max"
+            pass
+        if folder == top:
+            return
+
+
+def _quota(folder: Path) -> tuple[int, int]:
+    allowed, period = (folder / "cpu.max").read_text().split()
+    return int(allowed), int(period)
+
+
+def _old_quota(folder: Path) -> tuple[int, int]:
+    allowed, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    return int(allowed), int(period)
+
+
+# --- the pool -----------------------------------------------------------------------------------
 
 PARTS = 4  # for each thread: the last part to finish leaves the others idle for a quarter at most
 PAUSE = 1.0  # seconds until the system is asked for threads again that it refused

@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import convert, gguf, safetensors
 from ..arrays.array import QuantArray
+from ..base.mixes import FILE_TYPES
 from ..convert import rules
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
@@ -23,7 +24,7 @@ from ..gguf import Metadata, Streamed, Typed
 from ..gguf.header import TensorInfo
 from ..gguf.source import checked_path
 from ..ops import quantize
-from ..ops.encoding import prepare
+from ..ops.quantize import prepare
 from ..safetensors import SafetensorsFile
 from .config import Config, check_embedding, parameters
 from .general import general
@@ -160,7 +161,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     words = vocabulary(config, pre)
     values_by_name = tensors(file, config, words)
     fmt = FORMATS[_guessed(file)] if str(type).lower() == "auto" else FORMATS[type]
-    if fmt.name not in rules.FILE_TYPES or fmt.name in rules.WANT_IMATRIX or fmt.needs_imatrix:
+    if fmt.name not in FILE_TYPES or fmt.name in rules.WANT_IMATRIX or fmt.needs_imatrix:
         raise ConvertError(
             f"--type {fmt.name}: a checkpoint is converted to one of {', '.join(OWN)} or another type that "
             "needs no importance of columns; convert it to bf16 first, then `ggmlq quantize`"
@@ -168,7 +169,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     if not fmt.can_quantize:
         raise UnsupportedError(f"--type {fmt.name}: this version cannot encode it; convert to bf16")
     metadata: dict[str, Any] = {"general.architecture": config.family.arch}
-    metadata |= general(config, values_by_name) | parameters(config, rules.FILE_TYPES[fmt.name])
+    metadata |= general(config, values_by_name) | parameters(config, FILE_TYPES[fmt.name])
     metadata |= {"general.quantization_version": Typed(rules.QUANTIZATION_VERSION, "uint32")} | words
     listed = [Tensor(name, _format(name, values, fmt), values) for name, values in values_by_name.items()]
     return Plan(file.path, config.family.arch, listed, metadata)

@@ -1,4 +1,4 @@
-"""The subcommands of ``ggmlq``, one a file: ``add`` declares its arguments, ``run`` carries it out.
+"""The subcommands of ``ggmlq``, one a file: ``add`` declares it, ``run`` carries it out and gives the status.
 
 ``ggmlq --help`` and every Tab of a shell build all parsers. So a command imports at its top only what is
 light: the standard library, errors, words and tables of base/, and the light files below; its functions
@@ -6,24 +6,14 @@ import the rest. Tables go through base/terminal.py, which knows the terminal's 
 sizes, numbers and plurals through base/text.py. A summary comes last, above the prompt.
 
     [a-z]*.py            a command each; help.py has no `run`: the parser itself prints it
-    _parser.py           light: the parser, with help in groups and suggestions for misspelt words
-    _options.py          light: heads, options and kinds of values that many commands share
+    _options.py          light: the parser; options and kinds of values of many commands; workers
     _plain.py            light: text from files made harmless for a terminal, and JSON
-    _files.py            light: files as a command line names them
-    _sizes.py            light: files that are there already, or are written
-    _engines.py          light: options about workers, and the workers
-    _convert.py          light: the common part of quantize and dequantize
-    _metadata.py         light: changes of metadata, of copy and metadata
-    _llama_quantize.py   light: llama-quantize's own arguments, of quantize
-    _kl.py               the search for a size by the distance of two models, of quantize
-    _quality.py          a model's quality on a text, of run and quantize
+    _files.py            light: files as a command line names them, and those that it writes
+    _quality.py          a model's quality on a text, of run; the search for a size by it, of quantize
     _talk.py             a conversation, of run
-    _beside.py           a run in llama.cpp beside the model in float64, of logits
-    _check_*.py          parts of check: cases that are named, operations, invariance
-    _saved_nodes.py      nodes that trace has saved, of check and diagnose
+    _check.py            parts of check: cases that are named, operations, invariance, nodes of trace
     _dumps.py            operands and results in files, of diagnose
-    _gru_files.py        files of gru
-    _gru_facts.py        facts about a GRU, of gru
+    _gru.py              files of gru, and facts about a GRU
     _safetensors.py      tensors of safetensors, of info and show
 """
 

@@ -1,12 +1,15 @@
-"""Text from files made harmless for a terminal, and numbers for JSON."""
+"""Text from files made harmless for a terminal, tables of tensors, and numbers for JSON."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..base.terminal import table
+from ..base.text import size
 from ..errors import GGMLQError
 
 SHOWN = 8  # elements of a long array
@@ -62,9 +65,31 @@ def in_full(data: Any) -> Any:
     return jsonable(data)
 
 
+def tensor_table(facts: Iterable[dict[str, Any]], folded: bool) -> str:
+    """A table of tensors; ``folded``: with the number of tensors that a line stands for."""
+    rows = [
+        [
+            name(fact["name"]), fact["type"], " x ".join(map(str, fact["shape"])) or "scalar",
+            *([fact["tensors"]] if folded else []), size(fact["bytes"]),
+        ]
+        for fact in facts
+    ]  # fmt: skip
+    return table(["tensor", "type", "shape", *["tensors"] * folded, "size"], rows)
+
+
 def print_json(data: Any) -> None:
     """Strict JSON on stdout."""
     print(json.dumps(jsonable(data), indent=2, allow_nan=False))
+
+
+def print_line(data: Any) -> None:
+    """An object in a line of JSON on stdout, at once."""
+    print(json.dumps(jsonable(data), allow_nan=False), flush=True)
+
+
+def print_run(bridge: Any, device: Any, **facts: Any) -> None:
+    """Facts about a library's run on a device, as JSON on stdout."""
+    print_json({"library": library(bridge), "device": device.facts(), **facts})
 
 
 def library(bridge: Any) -> dict[str, str]:

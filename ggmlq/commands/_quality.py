@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import log, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import gguf
 from ..base.progress import Progress
-from ..errors import ShapeError
-from ..model import Model
+from ..convert import Plan, Pruned, recipe
+from ..convert import run as write
+from ..errors import ConvertError, ShapeError
+from ..model import Model, load
+from . import _plain
 
 STRETCH = 512  # tokens that are read together, as llama.cpp's tool does it
 FEWEST = 4
@@ -40,8 +49,7 @@ def measured(
     losses: list[float] = []
     distances: list[float] = []
     same: list[bool] = []
-    progress = Progress(len(pieces), "measuring", " stretches", bar)
-    try:
+    with Progress(len(pieces), "measuring", " stretches", bar) as progress:
         for piece in pieces:
             here = _rows(model, piece)
             losses += (-row[token] for row, token in zip(here, piece[len(piece) - len(here) :], strict=True))
@@ -50,8 +58,6 @@ def measured(
                 distances += (np.exp(there) * (there - here)).sum(axis=-1).tolist()
                 same += (here.argmax(axis=-1) == there.argmax(axis=-1)).tolist()
             progress.advance(1)
-    finally:
-        progress.close()
     loss = np.array(losses)
     facts: dict[str, Any] = {
         "stretches": len(pieces), "stretch": len(pieces[0]), "measured": len(losses),
@@ -88,3 +94,126 @@ def said(facts: dict[str, Any]) -> Iterator[str]:
             f"99 % {facts['kl_99']:.6f}, largest {facts['kl_largest']:.4f}; the same best token "
             f"{100 * facts['same_top']:.2f} %"
         )
+
+
+# --- quantize --kl: the smallest recipe that stays near the original ----------------------------
+# Bits per weight are narrowed down between the least and the most that types allow; each try is written
+# beside OUT and run. The text is cut into stretches: every other one searches, the rest judges the chosen
+# file.
+
+MOST = 8.6  # bits per weight: nearly all in q8_0
+NEAR = 0.9  # of what is aimed at, from which on a try is good enough
+EXACT = 0.02  # bits per weight between two tries, from which on there is nothing between them
+TRIES = 12
+MARGIN = 0.95  # of the limit, for the search: what judges is another text
+MORE = 0.005  # of the bits, where the other text is beyond the limit; twice as much each time
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A recipe that was tried."""
+
+    plan: Plan
+    bits: float
+    facts: dict[str, Any]
+
+    @property
+    def kl(self) -> float:
+        """The mean distance on the text of the search."""
+        return float(self.facts["kl"])
+
+
+def searched(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: dict[str, Any]) -> Plan:
+    """The plan of the smallest file that stays within ``args.kl``, with notes of what was measured."""
+    if args.text is None:
+        raise ConvertError(f"--kl {args.kl}: there is no text to measure on; pass --text FILE")
+    if not isinstance(file, gguf.GGUFFile):
+        raise ConvertError("--kl with --prune-layers: the original has other layers; prune it first")
+    model = load(file)
+    pieces = stretches(model, _plain.text_of("--text", args.text), args.stretch)
+    if len(pieces) < 2:
+        raise ConvertError(
+            f"--text {args.text}: it is one stretch of {len(pieces[0])} tokens; one part searches, another "
+            "judges; pass a longer text, or a smaller --stretch"
+        )
+    folder = os.path.dirname(os.path.abspath(args.output or args.input))
+    bar = Progress(0, "trying", " recipes", False if args.json else None)
+    with tempfile.TemporaryDirectory(prefix=".kl-", dir=folder) as place, bar:
+        search = _Search(file, model, settings, os.path.join(place, "try.gguf"))
+        trial, held_back = _smallest(search, args.kl, pieces[::2], pieces[1::2], bar.advance)
+    note = (
+        f"KL {held_back['kl']:.5f} ± {held_back['kl_error']:.5f} on text held back "
+        f"({held_back['measured']:,} tokens), {trial.kl:.5f} on that of the search, limit {args.kl}; the "
+        f"same best token {100 * held_back['same_top']:.2f} %; {search.count} recipes tried"
+    )
+    return replace(trial.plan, notes=[*trial.plan.notes, note])
+
+
+class _Search:
+    """Recipes of an open file, written and measured."""
+
+    def __init__(self, file: gguf.GGUFFile, model: Model, settings: dict[str, Any], path: str) -> None:
+        self._file, self._model, self._settings, self._path = file, model, settings, path
+        self.count = 0
+
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most bits per weight that the types allow."""
+        infos = [self._file.info(name) for name in self._file]
+        now = 8 * sum(one.nbytes for one in infos) / max(sum(prod(one.shape) for one in infos), 1)
+        most = min(MOST, now)
+        return recipe(self._file, most, **self._settings).lowest, most
+
+    def attempt(self, bits: float, pieces: list[list[int]]) -> Trial:
+        """The recipe of so many bits, measured on a text."""
+        choice = recipe(self._file, bits, **self._settings)
+        write(choice.plan, self._path)
+        self.count += 1
+        return Trial(choice.plan, bits, self.measure(pieces))
+
+    def measure(self, pieces: list[list[int]]) -> dict[str, Any]:
+        """The distance of the file that was written last."""
+        with gguf.open(self._path) as file:
+            return measured(load(file), self._model, pieces, False)
+
+
+def _smallest(
+    search: _Search, limit: float, pieces: list[list[int]], others: list[list[int]],
+    advance: Callable[[int], None],
+) -> tuple[Trial, dict[str, Any]]:  # fmt: skip
+    """The smallest recipe within the limit on both texts, and what was measured on the other one."""
+    low, most = search.bounds()
+    high, aim, worse = most, limit * MARGIN, None
+    best = search.attempt(high, pieces)
+    advance(1)
+    if best.kl > limit:
+        raise ConvertError(
+            f"--kl {limit}: with the most bits that the types allow, {high:.2f} per weight, it is "
+            f"{best.kl:.5f}; give a larger limit, or more types with --types"
+        )
+    while high - low > EXACT and best.kl < NEAR * aim and search.count < TRIES:
+        trial = search.attempt(low + (high - low) * _share(worse, best, aim), pieces)
+        advance(1)
+        if trial.kl <= aim:
+            best, high = trial, trial.bits
+        else:
+            worse, low = trial, trial.bits
+    bits, more = best.bits, MORE
+    while True:
+        best = search.attempt(bits, pieces)
+        advance(1)
+        held_back = search.measure(others)
+        if held_back["kl"] <= limit:
+            return best, held_back
+        if bits >= most:
+            raise ConvertError(
+                f"--kl {limit}: on text held back the largest recipe, {bits:.2f} bits per weight, has "
+                f"{held_back['kl']:.5f}; give a larger limit, or more types with --types"
+            )
+        bits, more = min(most, bits * (1 + more)), 2 * more
+
+
+def _share(worse: Trial | None, best: Trial, aim: float) -> float:
+    """The place of the next try between two: the distance falls by about the same factor with each bit."""
+    if worse is None or best.kl <= 0:
+        return 0.5
+    return min(max(log(worse.kl / aim) / log(worse.kl / best.kl), 0.1), 0.9)

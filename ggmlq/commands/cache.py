@@ -7,11 +7,12 @@ import importlib
 import time
 from typing import Any
 
+from ..base.progress import Progress
 from ..base.terminal import table
 from ..base.text import count, size
 from ..errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 SUMMARY = "list, fill or remove compiled kernels and local copies of files opened by address"
 ABOUT = """\
@@ -33,7 +34,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq cache`` with its options and examples."""
     parser = declare(commands, "cache", "setup", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("fill", nargs="*", metavar="fill FORMAT", help="compile the kernels of these formats")
     card = "with fill: the card's name, or sm_NN; default: the card of this machine"
@@ -42,11 +42,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--empty", nargs="?", const="all", choices=kinds, help="remove what is stored; of a kind"
     )
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq cache``; the result is the exit status."""
     from ..store import disk
 
     if args.fill:
@@ -92,7 +91,7 @@ def _fill(args: argparse.Namespace) -> int:
         )
     formats = [FORMATS[name] for name in names]
     served: Any = importlib.import_module("ggmlq.cuda.machine.served")
-    dry_run: Any = importlib.import_module("ggmlq.testing.dry_run")
+    dry_run: Any = importlib.import_module("ggmlq.ops.dry_run")
     card = _card(args.card)
     kernels: dict[Any, None] = {}
     for fmt in formats:
@@ -119,17 +118,14 @@ def _fill(args: argparse.Namespace) -> int:
 
 def _uncompiled(kernels: list[Any], capability: tuple[int, int]) -> dict[Any, MissingDependencyError]:
     """The kernels that nothing here can compile, with the reason; the others lie on the disk then."""
-    from ..base.progress import Progress
-
     lacking = {}
-    bar = Progress(len(kernels), "compiling", "kernel")
-    for kernel in kernels:
-        try:
-            kernel.cubin(capability)
-        except MissingDependencyError as error:
-            lacking[kernel] = error
-        bar.advance(1)
-    bar.close()
+    with Progress(len(kernels), "compiling", "kernel") as bar:
+        for kernel in kernels:
+            try:
+                kernel.cubin(capability)
+            except MissingDependencyError as error:
+                lacking[kernel] = error
+            bar.advance(1)
     return lacking
 
 
@@ -140,4 +136,4 @@ def _card(name: str | None) -> Any:
         if card is None:
             raise DeviceError("cache fill: this machine has no GPU; name a card, such as --card sm_89")
         return card
-    return importlib.import_module("ggmlq.dispatch.cards").card_named(f"cache fill --card {name}", name)
+    return importlib.import_module("ggmlq.dispatch.card").card_named(f"cache fill --card {name}", name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GGMLQError, ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, add_text, count, declare
+from ._options import Commands, add_text, count, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..accuracy import CacheErrors
@@ -30,20 +30,16 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq cache-error`` with its options and examples."""
     parser = declare(commands, "cache-error", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("path", metavar="FILE", help="a model as GGUF, or an .npz with q, k and v")
     what = add_text(parser, "the text that the model reads")
-    what.add_argument(
-        "--causal", action="store_true", help="of arrays: the last query is at the last position"
-    )
+    flag(what, "--causal", "of arrays: the last query is at the last position")
     parser.add_argument("--types", metavar="A,B", help="types of the cache, such as q8_0,q4_0")
     parser.add_argument("--context", type=count, metavar="N", default=512, help="the most tokens (512)")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq cache-error``; the result is the exit status."""
     from ..accuracy import cache_error
     from ..accuracy.cache import averaged
     from ..model import attention_operands, load

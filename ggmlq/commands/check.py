@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..check.outcome import Outcome
@@ -39,21 +39,21 @@ TIMEOUT, QUICK = 60.0, 20.0  # seconds for one case, of products and of other op
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq check`` with its options and examples."""
     parser = declare(commands, "check", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
     )
     parser.add_argument("--op", help=argparse.SUPPRESS)  # as test-backend-ops has it, to say what is taken
     parser.add_argument("--ops", metavar="NAMES", help="operations that are no products: ROPE,NORM, or all")
-    parser.add_argument(
-        "--invariance", action="store_true",
-        help="do the bits of a row depend on rows beside it, its place, threads? of the library and of ggmlq",
-    )  # fmt: skip
+    flag(
+        parser,
+        "--invariance",
+        "do the bits of a row depend on rows beside it, its place, threads? of the library and of ggmlq",
+    )
     parser.add_argument(
         "--test-file", type=Path, metavar="OUT", help="with --ops: write the cases for test-backend-ops"
     )
-    parser.add_argument("--large", action="store_true", help="also more than 65535 rows, and 2^31 elements")
+    flag(parser, "--large", "also more than 65535 rows, and 2^31 elements")
     parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
     parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
     parser.add_argument(
@@ -62,16 +62,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("--shapes", help="M×N×K, as 1x4096x4096; with batches before it, as 3x9x64x512")
     parser.add_argument("--experts", metavar="E/U", help="products with experts, as 128/8, or edges")
     parser.add_argument("--spread", help="how tokens use experts: uniform, skewed, duplicate, few")
-    parser.add_argument("--apart", action="store_true", help="with --experts: one row of x for each use")
+    flag(parser, "--apart", "with --experts: one row of x for each use")
     parser.add_argument(
         "--data", help="kinds of activations, or all: normal, uniform, zero, constant, huge, tiny, outliers"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the data (default: 0)")
-    parser.add_argument(
-        "--repack",
-        action="store_true",
-        help="use the device's first layout of weights beside the plain one",
-    )
+    flag(parser, "--repack", "use the device's first layout of weights beside the plain one")
     parser.add_argument("--buffer", metavar="NAME", help="use only this weight layout: AMX, CPU_REPACK …")
     parser.add_argument(
         "--threads", type=int, help="threads of a CPU (default: up to 4; some cases 1, 2, all, 32)"
@@ -85,13 +81,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="run a case that --save wrote")  # fmt: skip
-    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
-    parser.add_argument("--verbose", action="store_true", help="print one line for each right case")
-    add_json(parser)
+    shared(parser, "--html")
+    flag(parser, "--verbose", "print one line for each right case")
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq check``; the result is the exit status."""
     from ..check import report
     from ..check.outcome import IDLE
     from ..check.page import page
@@ -100,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     from ..check.run import run as run_cases
     from ..llama import Bridge
     from ..pages import check_target, write
-    from . import _check_cases, _check_invariance, _check_ops, _saved_nodes
+    from . import _check
 
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
         value = getattr(args, name)
@@ -119,17 +114,17 @@ def run(args: argparse.Namespace) -> int:
     with Bridge(args.lib, timeout=timeout, sleeps=args.ops is not None) as bridge:
         device = _device(bridge, args.device)
         if args.invariance:
-            return _check_invariance.run(args, bridge, device)
+            return _check.run_invariance(args, bridge, device)
         if args.ops is not None:
-            return _check_ops.run(args, bridge, device)
-        if nodes := _saved_nodes.paths_of(args.replay):
-            return _saved_nodes.run(args, bridge, device, nodes)
+            return _check.run_ops(args, bridge, device)
+        if nodes := _check.paths_of(args.replay):
+            return _check.run_nodes(args, bridge, device, nodes)
         trials = _trials(args, bridge, device)
         left = untried(device, bridge.devices(), trials)
         outcomes = []
         with _progress(len(trials), quiet=args.json) as (say, step):
             say("\n".join(_header(bridge, device, trials, left)))
-            lines = report.Lines(say, every=args.verbose or _check_cases.is_named(args) or args.time > 0)
+            lines = report.Lines(say, every=args.verbose or _check.is_named(args) or args.time > 0)
             for outcome in run_cases(bridge, trials):
                 outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
                 if outcome.bad and args.save:
@@ -197,14 +192,14 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
     """The trials: cases that were named, else the edges in every layout, or in the named one."""
     from ..check import batches, cases
     from ..check.plan import Plan, Settings, Trial, other_threads
-    from . import _check_cases
+    from . import _check
 
     how = Settings(
         device.name, device.backend, args.threads or min(4, os.cpu_count() or 1), args.buffer or args.repack,
         args.repeats, args.time, _arithmetic(args.arithmetic),
     )  # fmt: skip
-    if _check_cases.is_named(args):
-        return [Trial(case, how) for case in _check_cases.chosen(args, bridge)]
+    if _check.is_named(args):
+        return [Trial(case, how) for case in _check.chosen(args, bridge)]
     others = () if args.threads else other_threads(device, how.threads)
     plan = Plan(bridge, device, how, args.seed, others)
     layouts: list[str | bool] = [how.repack] if how.repack else [False, *device.layouts]
@@ -212,13 +207,13 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
         experts = None if args.experts == "edges" else batches.parse_experts(args.experts)
         return [
             trial
-            for fmt in _check_cases.types(args, bridge)
+            for fmt in _check.types(args, bridge)
             for trial in plan.mixtures(fmt, layouts, experts)
         ]
     kinds = cases.parse_data(args.data) if args.data else None
-    trials = [trial for fmt in _check_cases.types(args, bridge) for trial in plan.products(fmt, layouts)]
+    trials = [trial for fmt in _check.types(args, bridge) for trial in plan.products(fmt, layouts)]
     if args.large:
-        trials += [Trial(cases.large(fmt, args.seed), how) for fmt in _check_cases.types(args, bridge)]
+        trials += [Trial(cases.large(fmt, args.seed), how) for fmt in _check.types(args, bridge)]
     return [trial for trial in trials if kinds is None or trial.case.data in kinds]
 
 

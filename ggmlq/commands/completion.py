@@ -39,13 +39,11 @@ FLOATS = ["f32", "f16", "bf16"]
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq completion`` with its options and examples."""
     parser = declare(commands, "completion", "setup", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq completion``; the result is the exit status."""
     print(script(args.shell))
     return 0
 

@@ -7,12 +7,12 @@ import os
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..base.terminal import table
+from ..base.folding import folded
 from ..base.text import count as counted
 from ..base.text import size
 from ..errors import ConvertError
-from . import _plain, _sizes
-from ._options import Commands, add_all_tensors, add_force, add_json, count, declare
+from . import _files, _plain
+from ._options import Commands, count, declare, shared
 
 if TYPE_CHECKING:
     from ..gguf import GGUFFile
@@ -34,7 +34,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq convert`` with its options and examples."""
     parser = declare(commands, "convert", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "input", metavar="IN", help="the folder of a checkpoint, a file of it, or a .gguf file"
@@ -54,17 +53,10 @@ def add(commands: Commands) -> None:
         help="name of the pre-tokenizer, if it is not recognised: llama-bpe, qwen2 …",
     )
     parser.add_argument("--threads", type=count, metavar="N", help="number of threads (default: all cores)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="write nothing, only show the new types and sizes"
-    )
-    add_force(parser)
-    add_all_tensors(parser)
-    add_json(parser)
+    shared(parser, "--dry-run", "--force", "--all-tensors", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq convert``; the result is the exit status."""
-    from ..base.folding import folded
     from ..base.threads import set_num_threads
     from ..gguf import GGUFFile
     from ..safetensors import either as files
@@ -75,13 +67,14 @@ def run(args: argparse.Namespace) -> int:
         _check_apart(file.paths, args.output)
         _check_kinds(file, args)
         if not args.dry_run:
-            _sizes.check_free(_written(file, args.output), args.force)
+            _files.check_free(_written(file, args.output), args.force)
         facts = _back(file, args) if isinstance(file, GGUFFile) else _forward(file, args)
     if args.json:
         _plain.print_json(facts)
         return 0
     tensors = facts["tensors"]
-    print(_table(tensors if args.all_tensors else folded(tensors)))
+    shown = tensors if args.all_tensors else folded(tensors)
+    print(_plain.tensor_table(shown, any(fact.get("tensors", 1) > 1 for fact in shown)))
     total = sum(t["bytes"] for t in tensors)
     print(
         f"{facts['architecture'] or 'unknown architecture'}: {counted(len(tensors), 'tensor')}, {size(total)}"
@@ -90,21 +83,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {_plain.name(note)}")
     print("\n".join(f"wrote {_plain.name(p)}" for p in facts["files"]) or "nothing was written (--dry-run)")
     return 0
-
-
-def _table(tensors: list[dict[str, Any]]) -> str:
-    many = any(fact.get("tensors", 1) > 1 for fact in tensors)
-    rows = [
-        [
-            _plain.name(fact["name"]),
-            fact["type"],
-            " x ".join(map(str, fact["shape"])) or "scalar",
-            *([fact["tensors"]] if many else []),
-            size(fact["bytes"]),
-        ]
-        for fact in tensors
-    ]
-    return table(["tensor", "type", "shape", *["tensors"] * many, "size"], rows)
 
 
 def _written(file: Any, output: str) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import _metadata, _plain, _sizes
-from ._options import Commands, add_force, add_json, count, declare, size
+from . import _files, _plain
+from . import metadata as changes
+from ._options import Commands, count, declare, flag, shared, size
 
 SUMMARY = "split or merge a model, change its byte order or metadata"
 ABOUT = """\
@@ -20,9 +21,8 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq copy`` with its options and examples."""
     parser = declare(commands, "copy", "files", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("input", metavar="IN", help="a .gguf file, any part of a split model")
+    shared(parser, "input")
     parser.add_argument("output", metavar="OUT", help="the new file; parts are named after it")
     parser.add_argument(
         "--split", "--split-max-size", type=size, metavar="SIZE",
@@ -35,27 +35,23 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--alignment", type=int, help="alignment of the tensors, a power of two (default: that of IN)"
     )
-    _metadata.add_options(parser)
-    _metadata.add_option(parser, "drop", "KEY", "leave out a key")
+    changes.add_options(parser)
+    changes.add_option(parser, "drop", "KEY", "leave out a key")
     parser.add_argument(
         "--room", type=size, metavar="SIZE",
         help="spare bytes in the header, so that `ggmlq metadata` can change it in place later",
     )  # fmt: skip
-    parser.add_argument(
-        "--dry-run", action="store_true", help="write nothing, only show the new files and their sizes"
-    )
-    add_force(parser)
-    add_json(parser)
+    flag(parser, "--dry-run", "write nothing, only show the new files and their sizes")
+    shared(parser, "--force", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq copy``; the result is the exit status."""
     from .. import gguf
     from ..gguf import edit
     from ..gguf.header import ALIGNMENT_KEY
 
     with gguf.open(args.input) as file:
-        metadata = _metadata.edited(file, args.edits)
+        metadata = changes.edited(file, args.edits)
         if args.alignment is not None:
             metadata = metadata | {ALIGNMENT_KEY: args.alignment}
         if args.room is not None:
@@ -67,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
         }
         files = gguf.layout(args.output, file, metadata, **settings)
         if not args.dry_run:
-            _sizes.check_free([path for path, _ in files], args.force, file.paths)
+            _files.check_free([path for path, _ in files], args.force, file.paths)
             gguf.save(args.output, file, metadata, **settings)
     if args.json:
         facts = {"files": [path for path, _ in files], "file_bytes": [n for _, n in files]}
         _plain.print_json(facts | {"written": not args.dry_run})
         return 0
-    _sizes.tell(files, args.dry_run)
+    _files.tell(files, args.dry_run)
     return 0

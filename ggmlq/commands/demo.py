@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from ..base.text import count, size
 from ..errors import ConfigError
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 if TYPE_CHECKING:
     from .. import demo
@@ -37,7 +38,6 @@ FILE = "demo.gguf"
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq demo`` with its options and examples."""
     add_options(declare(commands, "demo", "kernels", SUMMARY, ABOUT, EXAMPLES))
 
 
@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tensor", action="append", default=[], metavar="GLOB",
         help="only tensors of MODEL whose whole name fits; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    shared(parser, "--device")
     parser.add_argument("--rows", type=_count, metavar="N", help="rows of the random layer (2048)")
     parser.add_argument(
         "--columns",
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", metavar="FILE", type=Path, help=f"the file of the random layer ({FILE})")
     parser.add_argument("--lib", type=Path, help="llama.cpp's library or build (default: as doctor finds it)")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def checked(args: argparse.Namespace) -> argparse.Namespace:
@@ -120,10 +120,9 @@ def _integer(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq demo``; the result is the exit status."""
     import numpy as np
 
-    from .. import __version__, demo
+    from .. import demo
 
     try:
         checked(args)
@@ -159,7 +158,6 @@ def _layers(args: argparse.Namespace, tell: Callable[[str], None]) -> tuple[list
 
 
 def _head(args: argparse.Namespace) -> str:
-    from .. import __version__
     from ..store import disk
 
     what = f"a layer [{args.rows}, {args.columns}]" if args.file is None else _plain.name(args.file)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from . import _convert, _engines
-from ._options import Commands, declare
+from . import quantize
+from ._options import Commands, declare, with_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -23,21 +23,16 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq dequantize`` with its options and examples."""
     parser = declare(commands, "dequantize", "models", SUMMARY, ABOUT, EXAMPLES)
-    _convert.add_options(parser)
+    quantize.add_options(parser)
     parser.add_argument("--type", default="f32", help="f32 (default), f16 or bf16")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq dequantize``; the result is the exit status."""
-    return _engines.run(_run, args)
-
-
-def _run(args: argparse.Namespace, executor: Executor | None) -> int:
+@with_workers
+def run(args: argparse.Namespace, executor: Executor | None) -> int:
     from .. import gguf
     from ..convert import plan_dequantize
 
     with gguf.open(args.input) as file:
         plan = plan_dequantize(file, args.type, keep=args.keep)
-        return _convert.carry_out(plan, args, executor=executor)
+        return quantize.carry_out(plan, args, executor=executor)

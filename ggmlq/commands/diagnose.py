@@ -7,11 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.progress import long_work
 from ..base.terminal import paint, table, wrapped
 from ..base.text import printable
 from ..errors import DumpError, ShapeError
 from . import _plain
-from ._options import Commands, add_json, declare, shape
+from ._options import Commands, declare, flag, shape, shared
 
 if TYPE_CHECKING:
     from ..arrays.array import QuantArray
@@ -35,7 +36,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq diagnose`` with its options and examples."""
     parser = declare(commands, "diagnose", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("y", nargs="?", metavar="Y", help="the kernel's result [M, N]")
     parser.add_argument("x", nargs="?", metavar="X", help="the activations [M, K]")
@@ -58,26 +58,24 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--make-input", metavar="FILE", help="write activations on which the faults differ most (npz)"
     )
-    parser.add_argument("--list", action="store_true", help="list all faults")
-    add_json(parser)
+    flag(parser, "--list", "list all faults")
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq diagnose``; the result is the exit status."""
     import numpy as np
 
     from ..arrays.dumps import Dump
-    from ..base.progress import long_work
     from ..faults import diagnose
     from ..trace.saved import is_node
-    from . import _dumps, _saved_nodes
+    from . import _check, _dumps
 
     if args.list:
         return _listed(args.json)
     if args.y is None:
         raise DumpError("there is no Y: pass Y, X and W, or an npz that holds all; --list names the faults")
     if is_node(args.y):
-        return _saved_nodes.diagnose(args.y, args.json)
+        return _check.diagnose_node(args.y, args.json)
     dump = Dump(args.y)
     if args.weights is None and not dump.is_archive:
         raise DumpError(f"{args.y} alone has no activations; pass Y, X and W, or an npz that holds all")
@@ -141,7 +139,6 @@ def _ids(path: str | None, dump: Dump) -> Any:
 def _scaled(args: argparse.Namespace, dump: Dump, w: ScaledArray) -> int:
     """Diagnose a product of arrays with scales, all of it from one npz."""
     from ..arrays.dumps import Dump
-    from ..base.progress import long_work
     from ..faults import diagnose
     from . import _dumps
 

@@ -8,10 +8,11 @@ from collections.abc import Hashable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..base.folding import counted, groups, span
 from ..base.terminal import table
 from ..base.text import count
-from . import _engines, _plain
-from ._options import Commands, add_all_tensors, add_json, declare
+from . import _plain
+from ._options import Commands, add_workers, declare, flag, shared, with_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -30,7 +31,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq diff`` with its options and examples."""
     parser = declare(commands, "diff", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("a", metavar="A", help="a .gguf file, any part of a split model")
     parser.add_argument("b", metavar="B", help="another model; its errors are relative to the values of A")
@@ -38,19 +38,13 @@ def add(commands: Commands) -> None:
         "--tolerance", type=float, default=0.0, metavar="NMSE",
         help="tensors of any types with at most this NMSE are equal (default: only equal bytes are equal)",
     )  # fmt: skip
-    parser.add_argument("--tensors", action="store_true", help="compare only tensors; metadata may differ")
-    _engines.add_options(parser)
-    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
-    add_all_tensors(parser)
-    add_json(parser)
+    flag(parser, "--tensors", "compare only tensors; metadata may differ")
+    add_workers(parser)
+    shared(parser, "--html", "--all-tensors", "--json")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq diff``; the result is the exit status."""
-    return _engines.run(_run, args)
-
-
-def _run(args: argparse.Namespace, executor: Executor | None) -> int:
+@with_workers
+def run(args: argparse.Namespace, executor: Executor | None) -> int:
     from ..diff import compare
     from ..diff.page import page
     from ..pages import check_target, write
@@ -87,8 +81,6 @@ def _goodness(tensor: TensorDifference) -> tuple[bool, bool, float]:
 
 
 def _tensors(differing: list[TensorDifference], all_tensors: bool) -> str:
-    from ..base.folding import counted, groups
-
     if not differing:
         return ""
     shown = groups(differing, lambda tensor: tensor.name, _kind, not all_tensors)
@@ -104,8 +96,6 @@ def _kind(tensor: TensorDifference) -> Hashable:
 
 def _row(name: str, members: list[TensorDifference], many: list[str]) -> list[str]:
     """A row for tensors of one kind: their least and largest NMSE, and the largest error of all."""
-    from ..base.folding import span
-
     tensor = max(members, key=lambda one: one.largest.error if one.largest else -1.0)
     place = tensor.largest
     shapes = [None if shape is None else " x ".join(map(str, shape)) or "scalar" for shape in tensor.shapes]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from ..base.terminal import wrapped
-from ._options import Commands, add_json, declare
+from . import _plain
+from ._options import Commands, declare, shared
 
 SUMMARY = "show versions, CPU, GPU and libggml, and what is missing"
 ABOUT = """\
@@ -20,15 +20,16 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq doctor`` with its options and examples."""
     parser = declare(commands, "doctor", "setup", SUMMARY, ABOUT, EXAMPLES)
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq doctor``; the result is the exit status."""
     from .. import doctor
 
     report = doctor.examine()
-    print(json.dumps(report, indent=2) if args.json else wrapped(doctor.describe(report), "    "))
+    if args.json:
+        _plain.print_json(report)
+    else:
+        print(wrapped(doctor.describe(report), "    "))
     return 1 if report["problems"] else 0

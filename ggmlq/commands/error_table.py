@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 if TYPE_CHECKING:
     from ..accuracy import ErrorTable
@@ -27,7 +27,6 @@ show how far a format reaches at its scale, the other rows how fine its steps ar
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq error-table`` with its options and examples."""
     parser = declare(commands, "error-table", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "values", nargs="*", type=float, metavar="VALUE", help="numbers; negative ones after --"
@@ -49,11 +48,10 @@ def add(commands: Commands) -> None:
         help="zh: a table for each format with Chinese headings and five decimals",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw error against value; needs matplotlib")
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq error-table``; the result is the exit status."""
     from ..accuracy import error_table
     from ..accuracy.table import DOCUMENT
 

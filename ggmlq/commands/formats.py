@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base.mixes import ALIASES, BY_NAME, MIXES, Mix
 from ..base.terminal import table
 from ..base.text import table as plain_table
-from ._options import Commands, add_json, declare
+from . import _plain
+from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..formats import Format
@@ -33,28 +33,29 @@ PARTS |= {"gate": "ffn_gate", "up": "ffn_up"}
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq formats`` with its options and examples."""
     parser = declare(commands, "formats", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("name", nargs="*", help="only these (name in any case, ggml id, or a mix)")
-    parser.add_argument("--mixes", action="store_true", help="only the mixes")
-    add_json(parser)
+    flag(parser, "--mixes", "only the mixes")
+    shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq formats``; the result is the exit status."""
     from ..formats import FORMATS
 
     types = {name.lower() for name in FORMATS}
     mixes = [mix for name in args.name if name.lower() not in types and (mix := _mix(name))]
     if args.mixes or (mixes and len(mixes) == len(args.name)):
         shown = mixes or MIXES
-        print(json.dumps([_mix_facts(mix) for mix in shown], indent=2) if args.json else _mix_table(shown))
+        if args.json:
+            _plain.print_json([_mix_facts(mix) for mix in shown])
+        else:
+            print(_mix_table(shown))
         return 0
     type_names = [name for name in args.name if name.lower() in types or not _mix(name)]
     names = [int(name) if name.isdecimal() else name for name in type_names] or list(FORMATS)
     facts = [_format_facts(FORMATS[name]) for name in names]
     if args.json:
-        print(json.dumps(facts, indent=2))
+        _plain.print_json(facts)
         return 0
     header = ["name", "id", "block", "bytes", "bits/weight", "decode", "encode", "imatrix"]
     rows = [

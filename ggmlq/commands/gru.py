@@ -6,11 +6,12 @@ import argparse
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from ..base.progress import Progress
 from ..base.terminal import paint
 from ..base.text import count, size
 from ..errors import ConfigError
-from . import _plain, _sizes
-from ._options import Commands, add_force, add_json, declare
+from . import _files, _plain
+from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +45,6 @@ AT_ONCE = 1 << 22  # numbers of x that are run before the bar moves
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq gru`` with its options and examples."""
     parser = declare(commands, "gru", "models", SUMMARY, ABOUT, EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     make = declare(
@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
     about = declare(actions, "info", "", "show its formats, and their use in calibration", INFO, _of("info"))
     about.add_argument("gru", metavar="GRU", help="the npz that calibrate wrote")
     for parser in (make, run, about):
-        add_json(parser)
+        shared(parser, "--json")
 
 
 def _of(action: str) -> str:
@@ -92,7 +92,7 @@ def _declare_calibrate(parser: argparse.ArgumentParser) -> None:
         default="half_away",
         help="rounding of floats to codes (half_away)",
     )
-    parser.add_argument("--dynamic-x", action="store_true", help="choose the format of x in each call")
+    flag(parser, "--dynamic-x", "choose the format of x in each call")
     parser.add_argument(
         "--order", choices=("zrg", "rzn"), help="order of gates in an npz (zrg; rzn with PyTorch's names)"
     )
@@ -100,8 +100,8 @@ def _declare_calibrate(parser: argparse.ArgumentParser) -> None:
         "--layer", type=_layer, default=0, metavar="N", help="number of the layer, with PyTorch's names"
     )
     parser.add_argument("--node", metavar="NAME", help="name of the GRU node in an .onnx file")
-    parser.add_argument("--batch-first", action="store_true", help="DATA are [N, T, C]")
-    add_force(parser)
+    flag(parser, "--batch-first", "DATA are [N, T, C]")
+    shared(parser, "--force")
 
 
 def _declare_run(parser: argparse.ArgumentParser) -> None:
@@ -109,11 +109,11 @@ def _declare_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("x", metavar="X", help="inputs [T, N, C] or [T, C], .npy or .npz")
     parser.add_argument("--output", "-o", metavar="OUT", required=True, help="the npz to write")
     parser.add_argument("--h0", metavar="FILE", help="states before the first step, .npy or .npz (zeros)")
-    parser.add_argument("--codes", action="store_true", help="write integer codes instead of floats")
-    parser.add_argument("--intermediates", action="store_true", help="also write v: z, r, g, R_g h + b_rg")
-    parser.add_argument("--batch-first", action="store_true", help="X is [N, T, C], and so are y and v")
+    flag(parser, "--codes", "write integer codes instead of floats")
+    flag(parser, "--intermediates", "also write v: z, r, g, R_g h + b_rg")
+    flag(parser, "--batch-first", "X is [N, T, C], and so are y and v")
     parser.add_argument("--kernel", default="auto", help="a name that gq.kernels('gru') lists (auto)")
-    add_force(parser)
+    shared(parser, "--force")
 
 
 def _layer(text: str) -> int:
@@ -123,26 +123,24 @@ def _layer(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq gru``; the result is the exit status."""
     return {"calibrate": _calibrate, "run": _run, "info": _info}[args.action](args)
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from . import _gru_facts
-    from . import _gru_files as files
+    from . import _gru
 
-    _sizes.check_free([args.output], args.force)
+    _files.check_free([args.output], args.force)
     widths = _widths(args.widths, args.width)
-    g = files.weights(args.weights, args.order, args.layer, args.node)
+    g = _gru.weights(args.weights, args.order, args.layer, args.node)
     for path in args.data:
-        x, h0, _ = files.inputs(path, args.batch_first)
+        x, h0, _ = _gru.inputs(path, args.batch_first)
         y, _ = g.observe(x, h0, args.batch_first)
     f = g.fixed(
         widths, tables=args.tables, observer=args.observer, rounding=args.rounding, dynamic_x=args.dynamic_x
     )
     f.save(args.output)
     error = _error(f, x, h0, args.batch_first, y)
-    facts = _gru_facts.facts(f) | {
+    facts = _gru.facts(f) | {
         "observed": g.observed,
         "observer": args.observer,
         "written": args.output,
@@ -151,7 +149,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     if args.json:
         _plain.print_json(facts)
         return 0
-    print(_gru_facts.listing(f))
+    print(_gru.listing(f))
     print(f"\ncalibrated on {count(g.observed, 'step')} (steps times sequences)")
     if error is not None:
         print(
@@ -196,14 +194,13 @@ def _error(f: FixedGRU, x: Any, h0: Any, batch_first: bool, y: NDArray[Any]) -> 
 
 def _run(args: argparse.Namespace) -> int:
     from ..gru import FixedGRU, SaturationWarning
-    from . import _gru_facts
-    from . import _gru_files as files
+    from . import _gru
 
-    _sizes.check_free([args.output], args.force)
+    _files.check_free([args.output], args.force)
     f = FixedGRU.load(args.gru)
-    x, h0, single = files.inputs(args.x, args.batch_first)
+    x, h0, single = _gru.inputs(args.x, args.batch_first)
     if args.h0 is not None:
-        h0 = files.states(args.h0)
+        h0 = _gru.states(args.h0)
     with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always", SaturationWarning)
         y, h, *v = _in_parts(f, x, h0, args)
@@ -211,12 +208,12 @@ def _run(args: argparse.Namespace) -> int:
     arrays = {"y": y.squeeze(axis) if single else y, "h": h}
     if v:
         arrays["v"] = v[0].squeeze(axis) if single else v[0]
-    files.write(args.output, arrays)
+    _gru.write(args.output, arrays)
     notes = [str(record.message) for record in records if issubclass(record.category, SaturationWarning)]
     if args.json:
         shapes = {name: list(a.shape) for name, a in arrays.items()}
         _plain.print_json(
-            {"written": args.output, "arrays": shapes, "notes": notes, "saturation": _gru_facts.uses(f)}
+            {"written": args.output, "arrays": shapes, "notes": notes, "saturation": _gru.uses(f)}
         )
         return 0
     for note in notes:
@@ -230,8 +227,6 @@ def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[An
     """The result of one call, computed in parts with a bar where no part needs later steps."""
     import numpy as np
 
-    from ..base.progress import Progress
-
     how: dict[str, Any] = {
         "batch_first": args.batch_first, "return_codes": args.codes,
         "return_intermediates": args.intermediates, "kernel": args.kernel,
@@ -241,15 +236,13 @@ def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[An
     length = max(1, AT_ONCE // max(1, x.size // max(1, steps)))
     if len(f.cells) > 1 or f.dynamic_x or steps <= length:
         return list(f(x, h0, **how))
-    progress, parts = Progress(steps, "running", "step"), []
-    try:
+    parts = []
+    with Progress(steps, "running", "step") as progress:
         for start in range(0, steps, length):
             part = x[:, start : start + length] if axis else x[start : start + length]
             parts.append(f(part, h0, **how))
             h0 = f.parameters["h"].decode(parts[-1][1]) if args.codes else parts[-1][1]
             progress.advance(part.shape[axis])
-    finally:
-        progress.close()
     y, _, *v = (
         np.concatenate(arrays, axis) if i != 1 else None for i, arrays in enumerate(zip(*parts, strict=True))
     )
@@ -258,13 +251,13 @@ def _in_parts(f: FixedGRU, x: Any, h0: Any, args: argparse.Namespace) -> list[An
 
 def _info(args: argparse.Namespace) -> int:
     from ..gru import FixedGRU
-    from . import _gru_facts
+    from . import _gru
 
     f = FixedGRU.load(args.gru)
     if args.json:
-        _plain.print_json(_gru_facts.facts(f) | {"file": args.gru})
+        _plain.print_json(_gru.facts(f) | {"file": args.gru})
         return 0
-    print(_gru_facts.listing(f))
+    print(_gru.listing(f))
     more = ", dynamic x" if f.dynamic_x else ""
     both = ", both directions" if len(f.cells) > 1 else ""
     print(

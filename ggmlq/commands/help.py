@@ -14,6 +14,5 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq help`` with its options and examples."""
     parser = declare(commands, "help", "setup", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, or a command and its action")

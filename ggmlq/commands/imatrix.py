@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.terminal import table
 from ..errors import GGMLQError
-from . import _plain, _sizes
-from ._options import Commands, add_force, add_json, count, declare
+from . import _files, _plain
+from ._options import Commands, count, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..gguf import Collector
@@ -33,7 +33,6 @@ SILENT = 1e-5  # a mean square of no more than that is an inactive column
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq imatrix`` with its options and examples."""
     parser = declare(commands, "imatrix", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("files", nargs="*", metavar="FILE", help="importance matrices, .gguf or .dat")
     group = parser.add_argument_group("making a matrix")
@@ -41,7 +40,7 @@ def add(commands: Commands) -> None:
     group.add_argument("--text", type=Path, metavar="FILE", help="the text, in UTF-8")
     group.add_argument("--lib", type=Path, help="libllama or a build folder (default: as doctor finds it)")
     group.add_argument("--chunks", type=count, metavar="N", help="at most N chunks of the text")
-    group.add_argument("--process-output", action="store_true", help="also collect for output.weight")
+    flag(group, "--process-output", "also collect for output.weight")
     group.add_argument("--threads", type=count, default=0, metavar="N", help="threads of the library")
     parser.add_argument("--output", "-o", metavar="OUT", help="write the sum of all matrices")
     parser.add_argument(
@@ -50,19 +49,13 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--chunk-size", type=count, metavar="N", help="tokens per chunk (512, or that of the first file)"
     )
-    parser.add_argument(
-        "--show-statistics",
-        action="store_true",
-        help="show statistics of each tensor, with --output, too",
-    )
-    add_force(parser)
-    add_json(parser)
+    flag(parser, "--show-statistics", "show statistics of each tensor, with --output, too")
+    shared(parser, "--force", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq imatrix``; the result is the exit status."""
     if args.output is not None:
-        _sizes.check_free([args.output], args.force)
+        _files.check_free([args.output], args.force)
     collector = _collector(args)
     if args.output is not None:
         legacy = None if args.output_format is None else args.output_format == "dat"

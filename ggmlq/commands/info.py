@@ -9,13 +9,14 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..base import filetype
+from ..base.folding import folded
+from ..base.mixes import FILE_TYPE_KEY, file_type_name
 from ..base.terminal import paint, table
 from ..base.text import count, number, short, size
 from ..errors import GGUFError
 from . import _plain
 from ._files import expanded
-from ._options import Commands, declare
+from ._options import JSON_FILES, Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..gguf import GGUFFile
@@ -42,16 +43,10 @@ SORTS = {
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq info`` with its options and examples."""
     parser = declare(commands, "info", "files", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument(
-        "file", nargs="+",
-        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
-    )  # fmt: skip
-    parser.add_argument(
-        "--tensors", action="store_true", help="print only the table of tensors, one per line"
-    )
-    parser.add_argument("--metadata", action="store_true", help="print only the metadata")
+    shared(parser, "file")
+    flag(parser, "--tensors", "print only the table of tensors, one per line")
+    flag(parser, "--metadata", "print only the metadata")
     parser.add_argument(
         "--filter", action="append", default=[], metavar="GLOB",
         help="only tensors and keys whose whole name fits; may be repeated",
@@ -65,13 +60,10 @@ def add(commands: Commands) -> None:
         "--fold", action=argparse.BooleanOptionalAction, default=None,
         help="tensors of equal layers in one line (default: yes, but not with --tensors)",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: an object, or a list for several files"
-    )
+    flag(parser, "--json", JSON_FILES)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq info``; the result is the exit status."""
     everything = args.tensors == args.metadata
     fold = everything if args.fold is None else args.fold
     models = [_facts(path, args, everything) for path in expanded(args.file)]
@@ -196,7 +188,7 @@ def _value(file: GGUFFile, key: str) -> dict[str, Any]:
         return fact | {"error": str(error)}
     if isinstance(fact["value"], Array):
         fact["length"] = len(fact["value"])
-    if key == filetype.KEY and (name := filetype.name(fact["value"])):
+    if key == FILE_TYPE_KEY and (name := file_type_name(fact["value"])):
         fact["name"] = name
     return fact
 
@@ -236,22 +228,10 @@ def _shown(fact: dict[str, Any]) -> str:
 
 
 def _table_of_tensors(facts: list[dict[str, Any]], fold: bool, sort: str | None) -> str:
-    from ..base.folding import folded
-
     shown: Iterable[dict[str, Any]] = facts
     if fold:
         shown = sorted(folded(facts), key=SORTS[sort]) if sort else folded(facts)
-    rows = [
-        [
-            _plain.name(fact["name"]),
-            fact["type"],
-            " x ".join(map(str, fact["shape"])) or "scalar",
-            *([fact["tensors"]] if fold else []),
-            size(fact["bytes"]),
-        ]
-        for fact in shown
-    ]
-    return table(["tensor", "type", "shape", *(["tensors"] if fold else []), "size"], rows)
+    return _plain.tensor_table(shown, fold)
 
 
 def _head(facts: dict[str, Any]) -> list[str]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from ..base.text import three_digits
 from ..errors import ConfigError, GGMLQError, MissingDependencyError
 from . import _plain
-from ._options import Commands, add_json, count, declare, shape
+from ._options import Commands, count, declare, shape, shared
 
 if TYPE_CHECKING:
     from .. import pages
@@ -41,7 +42,6 @@ COLUMNS, WORDS = ("kernel", "rows", "ms", "GFLOP/s", "of the roof", "roof"), ("k
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq ladder`` with its options and examples."""
     parser = declare(commands, "ladder", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "words",
@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
         help="list the exercises, or write one; list the pages of the book, or print one",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="file of the exercise (exercise_N.py)")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    shared(parser, "--device")
     parser.add_argument("--format", default="q4_0", help="type of the weights (q4_0)")
     parser.add_argument(
         "--shape", type=shape, default=(4096, 4096), metavar="NxK", help="of the weights (4096x4096)"
@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="compare with the JSON of another run; on a page, figures to add",
     )
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def _rows(text: str) -> tuple[int, ...]:
@@ -76,7 +76,6 @@ def _rows(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq ladder``; the result is the exit status."""
     from .. import __version__
     from ..demo import climb
     from .demo import telling

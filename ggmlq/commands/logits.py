@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.text import table
 from ..errors import GGMLQError
 from . import _plain
-from ._options import Commands, declare
+from ._options import FLASH, JSON_LINES, Commands, declare, flag, shared
 
 if TYPE_CHECKING:
+    from ..trace import Beside, ModelComparison
     from ..trace.logits import Comparison, Pair
 
 SUMMARY = "find the first node at which a llama.cpp build differs from another, or from the model in float64"
@@ -30,13 +30,15 @@ EXAMPLES = """\
   ggmlq logits model.gguf --lib ~/llama.cpp/build --against-model --tokens 64 --generate 4
 """
 HEADER = ("step", "node", "op", "weights", "type", "inputs apart", "outputs apart")
-SHOWN = 12  # names of nodes that one build has alone
+MODEL_HEADER = (
+    "step", "node", "op", "shape", "from float64", "from ggml-cpu", "rounding", "of limit", "verdict",
+)  # fmt: skip
+SHOWN = 12  # nodes that parted, and names of nodes that one side has alone
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq logits`` with its options and examples."""
     parser = declare(commands, "logits", "kernels", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    shared(parser, "model")
     parser.add_argument(
         "--lib",
         type=Path,
@@ -45,59 +47,43 @@ def add(commands: Commands) -> None:
     )
     other = parser.add_mutually_exclusive_group(required=True)
     other.add_argument("--against", type=Path, metavar="B", help="the other build")
-    other.add_argument(
-        "--against-model", action="store_true", help="the model as this library computes it, in float64"
-    )
+    flag(other, "--against-model", "the model as this library computes it, in float64")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the input text")
-    what.add_argument("--tokens", type=int, metavar="N", help="use N random tokens instead")
+    shared(what, "--prompt", "--tokens")
     parser.add_argument(
         "--generate", type=int, default=0, metavar="N", help="tokens that A generates then (default: 0)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of random tokens (default: 0)")
-    parser.add_argument("--cache", metavar="TYPE", help="type of the K and V caches: q8_0, or q8_0,f16")
-    parser.add_argument(
-        "--flash", choices=("auto", "on", "off"), default="auto", help="attention as one node"
-    )
-    parser.add_argument(
-        "--without", default="", metavar="BUFFERS", help="weight layouts that may not be used: AMX,CPU_REPACK"
-    )
+    shared(parser, "--seed", "--cache", "--flash", "--without")
     parser.add_argument("--threads", type=int, default=0, help="threads of each library")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600,
-        metavar="S",
-        help="time limit for a node in seconds (default: 600)",
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print one line for each node")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    shared(parser, "--timeout")
+    flag(parser, "-v", "--verbose", "print one line for each node")
+    flag(parser, "--json", JSON_LINES)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq logits``; the result is the exit status."""
     from ..trace import compare_logits
-    from . import _beside
 
     if args.against_model:
-        return _beside.run(args)
-    comparison = compare_logits(
-        args.model, lib=args.lib, against=args.against, prompt=args.prompt, tokens=args.tokens,
-        generate=args.generate, threads=args.threads, timeout=args.timeout, cache=args.cache,
-        flash={"on": True, "off": False, "auto": None}[args.flash], without=args.without, seed=args.seed,
-    )  # fmt: skip
+        return _run_beside(args)
+    comparison = compare_logits(args.model, against=args.against, cache=args.cache, **_settings(args))
     pairs = []
     for pair in comparison:
         pairs.append(pair)
         if args.json:
-            print(json.dumps(_plain.jsonable(pair.facts()), allow_nan=False), flush=True)
+            _plain.print_line(pair.facts())
     if not pairs:
         raise GGMLQError("not compared: the builds share no node of this model; are they of the same year?")
     if args.json:
-        print(json.dumps(_plain.jsonable(_end(comparison)), allow_nan=False))
+        _plain.print_line(_end(comparison))
     else:
         _say(comparison, pairs, verbose=args.verbose)
     return 1 if comparison.first else 0
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a run, whatever it is compared with."""
+    names = ("lib", "prompt", "tokens", "generate", "without", "threads", "timeout", "seed")
+    return {"flash": FLASH[args.flash], **{name: getattr(args, name) for name in names}}
 
 
 def _end(comparison: Comparison) -> dict[str, Any]:
@@ -180,3 +166,132 @@ def _first(comparison: Comparison, pairs: list[Pair]) -> str:
         if not one.ok
     ]
     return _plain.name(f"first: {place}: {'; '.join(sentences)}").replace("\\n", " ")
+
+
+# --- --against-model: beside the model in float64, node by node ---------------------------------
+
+
+def _run_beside(args: argparse.Namespace) -> int:
+    """Run ``ggmlq logits --against-model``; the result is the exit status."""
+    from .. import model as models
+    from ..trace import compare_with_model
+
+    model = models.load(args.model, cache=_types(args.cache))
+    comparison = compare_with_model(model, bar=False if args.json else None, **_settings(args))
+    nodes = []
+    for node in comparison:
+        nodes.append(node)
+        if args.json:
+            _plain.print_line(node.facts())
+    if args.json:
+        _plain.print_line(_model_end(comparison, len(nodes)))
+    else:
+        print(_model_text(comparison, nodes, verbose=args.verbose))
+    return 0 if comparison.ok else 1
+
+
+def _types(cache: str | None) -> tuple[str, str]:
+    first, _, second = (cache or "f16").partition(",")
+    return first.strip(), (second or first).strip()
+
+
+def _model_end(comparison: ModelComparison, nodes: int) -> dict[str, Any]:
+    """The last record: the logits without stops, and what was not compared."""
+    return {
+        "verdict": "end", "first": comparison.first and comparison.first.facts(),
+        "left_ggml_cpu": comparison.left and comparison.left.node, "compared": nodes,
+        "logits": comparison.logits, "unpaired": comparison.unpaired, "unnamed": dict(comparison.unnamed),
+        "tokens": comparison.tokens, "generated": comparison.then, "version": comparison.version,
+        "loaded": [str(path) for path in comparison.loaded],
+    }  # fmt: skip
+
+
+def _model_text(comparison: ModelComparison, nodes: list[Beside], *, verbose: bool) -> str:
+    from ..llama.loaded import listed
+
+    lines = [table(MODEL_HEADER, [_row(node) for node in _shown(nodes, verbose)]), ""]
+    paths = f", {_plain.name(listed(comparison.loaded))}" if comparison.loaded else ""
+    lines.append(f"ggml {comparison.version}{paths}")
+    parted = sum(not node.ok for node in nodes)
+    lines.append(f"{len(nodes)} nodes of {len(comparison.tokens)} tokens compared, {parted} of them parted")
+    lines += _left_out(comparison)
+    lines += [_left(comparison.left), _logits(comparison.logits), _model_first(comparison)]
+    return "\n".join(lines)
+
+
+def _shown(nodes: list[Beside], verbose: bool) -> list[Beside]:
+    """All nodes; or those that parted, the first of them; or the ends of layers."""
+    if verbose:
+        return nodes
+    parted = [node for node in nodes if not node.ok]
+    ends = [node for node in nodes if node.step == 0 and node.node.startswith(("l_out", "result_output"))]
+    return parted[:SHOWN] or ends
+
+
+def _row(p: Beside) -> list[Any]:
+    figures = ["-" if p.is_choice else f"{value:.1e}" for value in (p.exact, p.rounded, p.rounding)]
+    verdict = "ok" if p.ok else "PARTED"
+    return [
+        p.step, p.node, p.op, "×".join(map(str, p.shape)), *figures, f"{p.finding.share:.1e}", verdict
+    ]  # fmt: skip
+
+
+def _left_out(comparison: ModelComparison) -> list[str]:
+    lines = []
+    if names := comparison.unpaired:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        lines.append(_plain.name(f"not in the model: {', '.join(names[:SHOWN])}{more}"))
+    if unnamed := comparison.unnamed:
+        kinds = ", ".join(f"{op} {count}" for op, count in sorted(unnamed.items()))
+        lines.append(_plain.name(f"not compared, since they have no name: {kinds}"))
+    return lines
+
+
+def _left(left: Beside | None) -> str:
+    if left is None:
+        return "the run is the model's in llama.cpp's own arithmetic, but for sums of float32"
+    return _plain.name(
+        f"before {_place(left)} the run is the model's in llama.cpp's own arithmetic, but for sums of "
+        "float32; there a code is rounded otherwise, the library has another arithmetic, or it is wrong"
+    )
+
+
+def _logits(facts: dict[str, Any]) -> str:
+    token = "the same likeliest token" if facts["same_token"] else "another likeliest token"
+    share = "more than any" if facts["share"] is None else f"{facts['share']:.1e}"
+    return (
+        f"logits without stops: NMSE {_figure(facts['nmse'])}, {share} of the limit, divergence "
+        f"{_figure(facts['divergence'])} nats, {token}"
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "none" if value is None else f"{value:.1e}"
+
+
+def _place(p: Beside) -> str:
+    which = f" number {p.occurrence + 1}" if p.occurrence else ""
+    return f"{p.node}{which} = {p.op} (step {p.step})"
+
+
+def _model_first(comparison: ModelComparison) -> str:
+    """The last line: where the runs part, or that they do not."""
+    first = comparison.first
+    if first is None and comparison.ok:
+        return "the runs do not part: roundings explain all nodes"
+    if first is None:
+        return (
+            "first: none where the run stops at every node, and the logits without stops are further off "
+            "than roundings explain: kernels that fuse differ; ggmlq trace --fused --bisect names them"
+        )
+    f = first.finding
+    if first.is_choice:
+        text = (
+            f"token {f.where[0]} has other experts, {f.distance:.2g} apart in float64; within {f.limit:.2g}"
+        )
+        return _plain.name(f"first: {_place(first)}: {text} a rounding may choose")
+    where = ", ".join(map(str, f.where))
+    return _plain.name(
+        f"first: {_place(first)}: {f.share:.2g} times what roundings explain; element ({where}) is "
+        f"{f.value:.6g}, in float64 {f.exact:.6g}; ggmlq trace judges the node alone"
+    )

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..base.mixes import ALIASES, BY_NAME, FILE_TYPES, MIXES
+from ..base.text import short
 from ..errors import ConvertError
-from . import _convert, _engines, _llama_quantize
-from ._options import Commands, bits, count, declare, size
+from . import _files, _plain
+from ._options import Commands, add_workers, bits, count, declare, flag, shared, size, with_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from .. import gguf
-    from ..convert import Plan, Pruned
+    from ..convert import Plan, Pruned, Report
 
 SUMMARY = "quantize a model to a type or mix, with llama.cpp's bytes"
 ABOUT = """\
@@ -46,9 +49,8 @@ within some 15 % of it where recipes are that fine. --write-types writes the cho
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq quantize`` with its options and examples."""
     parser = declare(commands, "quantize", "models", SUMMARY, ABOUT, EXAMPLES)
-    _convert.add_options(parser, "[OUT] [TYPE] [NTHREADS]")
+    add_options(parser, "[OUT] [TYPE] [NTHREADS]")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--type", help="q4_K, q8_0, f16, … or a mix such as q4_K_M")
     which.add_argument(
@@ -63,26 +65,16 @@ def add(commands: Commands) -> None:
         help="a small file whose shares of tokens are at most that far from IN's, in the mean, on --text",
     )  # fmt: skip
     _recipe_options(parser)
-    parser.add_argument(
-        "--mixed",
-        action="store_true",
-        help="TYPE means llama.cpp's mix, even if there is a type of that name",
+    flag(parser, "--mixed", "TYPE means llama.cpp's mix, even if there is a type of that name")
+    shared(parser, "--imatrix")
+    flag(
+        parser, "--any-name", "quantize every tensor of two axes or more (default: llama.cpp's rules by name)"
     )
-    parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
-    parser.add_argument(
-        "--any-name", action="store_true",
-        help="quantize every tensor of two axes or more (default: llama.cpp's rules by name)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--allow-requantize",
-        action="store_true",
-        help="also quantize tensors of blocks again, which adds to their error",
+    flag(parser, "--allow-requantize", "also quantize tensors of blocks again, which adds to their error")
+    flag(
+        parser, "--no-fallback", "if rows are not whole blocks, stop with an error; do not take another type"
     )
-    parser.add_argument(
-        "--no-fallback", action="store_true",
-        help="if rows are not whole blocks, stop with an error; do not take another type",
-    )  # fmt: skip
-    _llama_quantize.add_options(parser)
+    _llama_options(parser)
 
 
 def _recipe_options(parser: argparse.ArgumentParser) -> None:
@@ -120,27 +112,21 @@ def _limit(text: str) -> float:
     return value
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq quantize``; the result is the exit status."""
-    return _engines.run(_run, args)
-
-
-def _run(args: argparse.Namespace, executor: Executor | None) -> int:
+@with_workers
+def run(args: argparse.Namespace, executor: Executor | None) -> int:
     from .. import gguf
     from ..base.threads import set_num_threads
     from ..convert import Pruned
     from ..safetensors.file import ENDING
 
     has_target = args.target is not None or args.size is not None or args.kl is not None
-    positional = _llama_quantize.positional(args.rest, has_target or args.type is not None)
-    if positional.type is not None:
-        args.type, args.mixed = _llama_quantize.type_of(positional.type, args.pure)
+    words = positional(args.rest, has_target or args.type is not None)
+    if words.type is not None:
+        args.type, args.mixed = type_of(words.type, args.pure)
     if args.type is None and not has_target:
         raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw, --size 5GiB or --kl 0.05")
-    args.output = positional.output or (
-        _llama_quantize.name_beside(args.input, args.type) if positional.type else None
-    )
-    args.threads = args.threads or positional.threads
+    args.output = words.output or (name_beside(args.input, args.type) if words.type else None)
+    args.threads = args.threads or words.threads
     if args.threads is not None:
         set_num_threads(args.threads)
     if os.path.isdir(args.input) or args.input.endswith(ENDING):
@@ -151,17 +137,15 @@ def _run(args: argparse.Namespace, executor: Executor | None) -> int:
     with gguf.open(args.input) as file:
         model = Pruned(file, args.prune_layers) if args.prune_layers else file
         plan = _planned(model, args, has_target)
-        plan = replace(plan, metadata=_llama_quantize.overridden(plan.metadata, args.override_kv))
-        return _convert.carry_out(
-            plan, args, split=args.keep_split, write_types=args.write_types, executor=executor
-        )
+        plan = replace(plan, metadata=overridden(plan.metadata, args.override_kv))
+        return carry_out(plan, args, split=args.keep_split, write_types=args.write_types, executor=executor)
 
 
 def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target: bool) -> Plan:
     from ..convert import plan_quantize, read_tensor_types, recipe
-    from . import _kl
+    from . import _quality
 
-    keep = [*args.keep, *_llama_quantize.keep_rules(args)]
+    keep = [*args.keep, *keep_rules(args)]
     notes: list[str] = []
     if args.tensor_types is not None:
         entries = read_tensor_types(args.tensor_types)
@@ -175,7 +159,7 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target
         if args.sample:
             settings["elements"] = args.sample
         if args.kl is not None:
-            plan = _kl.searched(model, args, settings)
+            plan = _quality.searched(model, args, settings)
         else:
             plan = recipe(model, args.target, size=args.size, **settings).plan
     else:
@@ -215,3 +199,235 @@ def _used(
             f"{args.tensor_types}: {len(unused)} entries fit no tensor that is quantized: {unused[0]} …"
         )
     return [pair for pair, fits in zip(pairs, fitting, strict=True) if fits]
+
+
+# --- as llama-quantize takes them: IN [OUT] TYPE [NTHREADS], and its options --------------------
+
+BARE = {name.lower(): number for name, number in FILE_TYPES.items()}  # types that a file may be of
+KEEP = {
+    "output_tensor_type": r"^output\.weight$",
+    "token_embedding_type": r"^(per_layer_)?token_embd\.weight$",
+}
+
+
+def _llama_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of llama-quantize that ggmlq does not have under another name."""
+    group = parser.add_argument_group("as in llama-quantize")
+    flag(group, "--pure", "the positional TYPE means a type, not a mix")
+    flag(group, "--leave-output-tensor", "do not change output.weight")
+    group.add_argument("--output-tensor-type", metavar="TYPE", help="type of output.weight")
+    group.add_argument("--token-embedding-type", metavar="TYPE", help="type of token_embd.weight")
+    group.add_argument(
+        "--override-kv", action="append", default=[], metavar="KEY=TYPE:VALUE",
+        help="set metadata; TYPE is int, float, bool or str; may be repeated",
+    )  # fmt: skip
+    group.add_argument("--prune-layers", type=_layers, metavar="L0,L1,…", help="leave out these layers")
+    group.add_argument(
+        "--include-weights", action="append", default=[], metavar="TEXT",
+        help="use the importance matrix only for tensors whose name contains TEXT; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--exclude-weights", action="append", default=[], metavar="TEXT",
+        help="do not use it for tensors whose name contains TEXT; may be repeated",
+    )  # fmt: skip
+    flag(group, "--keep-split", "write the same parts as IN")
+
+
+def _layers(text: str) -> list[int]:
+    if not re.fullmatch(r"\d{1,6}(,\d{1,6})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers; write 3,4,17")
+    return sorted({int(number) for number in text.split(",")})
+
+
+class Positional(NamedTuple):
+    """The arguments after IN."""
+
+    output: str | None
+    type: str | None
+    threads: int | None
+
+
+def positional(rest: list[str], chosen: bool) -> Positional:
+    """OUT, TYPE and NTHREADS; ``chosen``: an option names the type, so a single word is OUT."""
+    threads = None
+    if len(rest) > 1 and rest[-1].isdecimal() and (len(rest) > 2 or _is_type(rest[0])):
+        threads = int(rest[-1])
+        rest = rest[:-1]
+        if not 1 <= threads <= 1 << 16:
+            raise ConvertError(f"{threads} threads; write 1 or more, or nothing for all cores")
+    if len(rest) > 2:
+        raise ConvertError(
+            f"{short(rest[2])} follows OUT and TYPE; llama-quantize's order is IN OUT TYPE "
+            "NTHREADS, options go before"
+        )
+    if len(rest) == 2 and chosen:
+        raise ConvertError(f"both {short(rest[1])} and an option say which type; drop one of them")
+    if len(rest) == 1 and not chosen and _is_type(rest[0]):
+        return Positional(None, rest[0], threads)
+    return Positional(rest[0] if rest else None, rest[1] if len(rest) > 1 else None, threads)
+
+
+def _is_type(word: str) -> bool:
+    low = word.lower()
+    return low == "copy" or low in BARE or ALIASES.get(low, low) in BY_NAME or word.isdecimal()
+
+
+def type_of(word: str, pure: bool) -> tuple[str, bool]:
+    """The type or mix that llama-quantize means by a name or a number, and whether it is a mix."""
+    if word.lower() == "copy":
+        raise ConvertError("COPY: nothing is quantized; `ggmlq copy IN OUT` copies, merges and splits")
+    if word.isdecimal():
+        named = {mix.number: mix.name for mix in MIXES} | {FILE_TYPES[n]: n for n in ("f32", "f16", "bf16")}
+        if int(word[:9]) not in named:
+            raise ConvertError(
+                f"{short(word)} is no number of llama-quantize's types; `ggmlq formats` lists the mixes"
+            )
+        word = named[int(word)]
+    low = word.lower()
+    is_mix = ALIASES.get(low, low) in BY_NAME
+    if is_mix and not pure:
+        return BY_NAME[ALIASES.get(low, low)].name, True
+    if is_mix and low not in BARE:
+        return BY_NAME[ALIASES.get(low, low)].base, False
+    return word, False
+
+
+def name_beside(source: str, word: str) -> str:
+    """The path to which llama-quantize writes without an argument."""
+    return os.path.join(os.path.dirname(source), f"ggml-model-{word.upper()}.gguf")
+
+
+def keep_rules(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The options about single tensors, as patterns and types."""
+    from ..formats import FORMATS
+
+    rules = [(pattern, kind) for key, pattern in KEEP.items() if (kind := getattr(args, key))]
+    for _, kind in rules:
+        FORMATS[kind]  # known, or the error that names what is near
+    if args.leave_output_tensor:
+        rules.insert(0, (KEEP["output_tensor_type"], "same"))
+    return rules
+
+
+def overridden(metadata: dict[str, Any], texts: list[str]) -> dict[str, Any]:
+    """Metadata with keys from texts such as ``KEY=TYPE:VALUE``, which llama-quantize sets behind the type."""
+    overrides = dict(_override(text) for text in texts)
+    others = {key: value for key, value in metadata.items() if key not in overrides}
+    first = {key: others.pop(key) for key in list(others) if key.startswith("general.")}
+    return first | overrides | others
+
+
+def _override(text: str) -> tuple[str, object]:
+    from ..gguf import Typed
+
+    key, _, rest = text.partition("=")
+    kind, colon, value = rest.partition(":")
+    try:
+        if key and colon and kind == "int":
+            number = int(value)
+            return key, Typed(number, "uint32") if 0 <= number < 1 << 32 else number
+        if key and colon and kind == "float":
+            return key, Typed(float(value), "float32")
+        if key and colon and kind == "bool" and value in ("true", "false"):
+            return key, value == "true"
+        if key and colon and kind == "str":
+            return key, value
+    except ValueError:  # no number
+        pass
+    raise ConvertError(
+        f"--override-kv {short(text)}: it is KEY=TYPE:VALUE with TYPE int, float, bool (true, false) or str; "
+        "write general.name=str:mine"
+    )
+
+
+# --- common to quantize and dequantize: options, and the text of a result -----------------------
+
+
+def add_options(parser: argparse.ArgumentParser, rest: str | None = None) -> None:
+    """Declare the options of both commands. ``rest``: the words after IN, if they are more than OUT."""
+    shared(parser, "input")
+    if rest is None:
+        parser.add_argument("output", metavar="OUT", help="the new file; not IN")
+    else:
+        parser.add_argument("rest", nargs="*", metavar=rest, help="OUT: the new file, not IN")
+    parser.add_argument(
+        "--keep", "--tensor-type", type=_keep_rule, action="append", default=[], metavar="REGEX=TYPE",
+        help="TYPE for tensors whose name contains REGEX; `same` does not change them; "
+        "may be repeated, the first that fits counts",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="number of threads, of each worker if there are workers (default: all cores)",
+    )
+    shared(parser, "--dry-run")
+    add_workers(parser)
+    shared(parser, "--force", "--all-tensors", "--json")
+
+
+def _keep_rule(text: str) -> tuple[str, str]:
+    pattern, equals, kind = text.rpartition("=")
+    if not equals or not pattern or not kind:
+        raise argparse.ArgumentTypeError(f"{text!r} is not REGEX=TYPE; write attn_v=q6_K or ^output=same")
+    return pattern, kind
+
+
+def carry_out(
+    plan: Plan, args: argparse.Namespace, split: bool = False, write_types: str | None = None,
+    executor: Executor | None = None,
+) -> int:  # fmt: skip
+    """Run the plan, or with --dry-run only print it; print the result."""
+    from ..base.threads import set_num_threads
+    from ..convert import Done, Report, layout, run, write_tensor_types
+
+    if args.threads is not None:
+        set_num_threads(args.threads)
+    files = [] if args.output is None else layout(plan, args.output, keep_split=split)
+    if args.output is None and not args.dry_run:
+        raise ConvertError("OUT is missing; name the new file, or only look with --dry-run")
+    if write_types is not None:
+        _files.check_free([write_types], args.force)
+    if args.dry_run:
+        report = Report([], [Done(step, None) for step in plan.steps], plan.notes)
+    else:
+        _files.check_free([path for path, _ in files], args.force)
+        report = run(plan, args.output, keep_split=split, executor=executor)
+    if write_types is not None:
+        write_tensor_types(write_types, plan.types)
+    if args.json:
+        _plain.print_json(_facts(report, files, write_types))
+        return 0
+    print(report.text(args.all_tensors))
+    if write_types is not None:
+        print(f"wrote {_plain.name(write_types)}")
+    _files.tell(files, args.dry_run)
+    return 0
+
+
+def _facts(report: Report, files: Sequence[tuple[str, int]], types: str | None) -> dict[str, Any]:
+    elements = max(1, report.elements)
+    return {
+        "files": report.paths,
+        "file_bytes": [nbytes for _, nbytes in files],
+        "types_file": types,
+        "tensors": [
+            {
+                "name": done.step.name,
+                "shape": list(done.step.shape),
+                "from": done.step.before.name,
+                "to": done.step.after.name,
+                "bytes_before": done.step.bytes_before,
+                "bytes_after": done.step.bytes_after,
+                "nmse": done.nmse,
+                "imatrix": done.step.weights is not None,
+                "why": done.step.why,
+            }
+            for done in report.tensors
+        ],
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "bits_per_weight_before": 8 * report.bytes_before / elements,
+        "bits_per_weight_after": 8 * report.bytes_after / elements,
+        "notes": report.notes,
+    }

@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ..base.text import count
-from . import _plain, _sizes
-from ._options import Commands, add_force, declare
+from . import _files, _plain
+from ._options import Commands, declare, flag
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -29,17 +29,14 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq report`` with its options and examples."""
     parser = declare(commands, "report", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", metavar="MODEL", help="a .gguf file, any part of a split model")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the page (default: the name of MODEL, as MODEL.report.html)"
     )
-    add_force(parser, "FILE")
+    flag(parser, "--force", "replace FILE if it exists")
     parser.add_argument("--against", metavar="ORIGINAL", help="the same model in floats, such as f16")
-    parser.add_argument(
-        "--json", action="store_true", help="print the facts as JSON; write a page only with -o"
-    )
+    flag(parser, "--json", "print the facts as JSON; write a page only with -o")
 
 
 def page_of(model: str) -> str:
@@ -48,14 +45,13 @@ def page_of(model: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq report``; the result is the exit status."""
     from ..pages import check_target
     from ..report import examine
 
     output = args.output or (None if args.json else page_of(args.file))
     if output is not None:
         check_target(output)
-        _sizes.check_free([output], args.force)
+        _files.check_free([output], args.force)
     report = examine(args.file, args.against)
     if output is not None:
         report.write(output)

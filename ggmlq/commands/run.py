@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from ..base.terminal import is_terminal
 from ..base.text import size
 from ..errors import ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_json, add_text, count, declare
+from ._options import Commands, add_text, count, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -39,11 +40,10 @@ NOT_ALONE = "--perplexity and --kl-against measure a text and generate nothing; 
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq run`` with its options and examples."""
     parser = declare(commands, "run", "models", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    shared(parser, "model")
     what = add_text(parser, "the beginning of the text")
-    what.add_argument("--chat", action="store_true", help="a conversation, a line at a time (needs Jinja2)")
+    flag(what, "--chat", "a conversation, a line at a time (needs Jinja2)")
     parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
     parser.add_argument(
         "--temperature",
@@ -57,19 +57,19 @@ def add(commands: Commands) -> None:
         "--top-p", type=_share, default=1.0, metavar="P", help="of the best whose shares reach P"
     )
     parser.add_argument("--seed", type=_number, metavar="S", help="the seed of draws and of --tokens")
-    parser.add_argument("--no-stop", action="store_true", help="go on behind tokens that end a text")
+    flag(parser, "--no-stop", "go on behind tokens that end a text")
     parser.add_argument("--cache", metavar="TYPE", default="f16", help="type of K and V: q8_0, or q8_0,f16")
     parser.add_argument("--context", type=count, metavar="N", help="positions of the context")
     parser.add_argument(
         "--arithmetic", choices=("exact", "ggml-cpu"), help="multiply otherwise than by the fastest kernels"
     )
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    shared(parser, "--device")
     parser.add_argument("--threads", type=count, metavar="N", help="threads (default: as doctor says)")
     parser.add_argument("--perplexity", type=Path, metavar="FILE", help="the perplexity of a text")
     parser.add_argument(
         "--kl-against", metavar="MODEL", help="how far the shares of tokens are from those of another model"
     )
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def _number(text: str) -> int:
@@ -100,7 +100,6 @@ def _share(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq run``; the result is the exit status."""
     import numpy as np
 
     from ..base.threads import set_num_threads
@@ -216,7 +215,6 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
 
 
 def _memory(talk: Talk) -> dict[str, Any]:
-    from ..base.peak import peak_bytes
 
     sizes = {"weights_bytes": talk.model.nbytes, "cache_bytes": talk.cache.nbytes}
     return {**sizes, "peak_bytes": peak_bytes()}
@@ -310,3 +308,15 @@ def _measure(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_quality.said(facts)))
     return 0
+
+
+UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of the system's figure: macOS counts these
+
+
+def peak_bytes() -> int | None:
+    """The most bytes of memory that this process has had at a time; None where the system tells none."""
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:  # Windows
+        return None
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * UNIT

@@ -9,11 +9,12 @@ import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..base.progress import Progress
 from ..base.terminal import table
 from ..base.text import short, size
 from ..errors import BlockIndexError, PageError
 from . import _plain
-from ._options import Commands, add_json, declare
+from ._options import Commands, declare, shared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,6 @@ PER_LINE = 8  # bytes in bits a line
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq show`` with its options and examples."""
     parser = declare(commands, "show", "files", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", help="a .gguf file, or safetensors")
     parser.add_argument("tensor", help="name of the tensor, see `ggmlq info --tensors`")
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
         "--plot", nargs="?", const="", metavar="FILE",
         help="draw histograms of values, scales and codes to FILE.svg or FILE.png; without FILE, print them",
     )  # fmt: skip
-    add_json(parser)
+    shared(parser, "--json")
 
 
 def _rows(text: str) -> slice:
@@ -57,7 +57,6 @@ def _rows(text: str) -> slice:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq show``; the result is the exit status."""
     from ..gguf.metadata import missing
     from ..gguf.statistics import statistics
     from ..safetensors import either as files
@@ -251,15 +250,11 @@ def _histogram(scales: dict[str, Any]) -> list[str]:
 
 def _charts(q: QuantArray, name: str) -> list[Bars]:
     """Charts of the values, and for blocks of scales and codes."""
-    from ..base.progress import Progress
     from ..pages.charts import LEAST, MOST
     from ..report import blocks, page, values
 
-    progress = Progress(q.nbytes, "counting")
-    try:
+    with Progress(q.nbytes, "counting") as progress:
         spread = values.examine(q, progress.advance)
-    finally:
-        progress.close()
     parts = blocks.examine(q)
     unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
     bars = [page.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []

@@ -6,9 +6,9 @@ import argparse
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from . import _engines, _plain
+from . import _plain
 from ._files import expanded
-from ._options import Commands, add_all_tensors, add_json, count, declare
+from ._options import Commands, add_workers, count, declare, flag, shared, with_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -36,15 +36,14 @@ SORTS = {
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq survey`` with its options and examples."""
     parser = declare(commands, "survey", "models", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument(
         "file", nargs="+", help=".gguf files, safetensors (a file, an index, a folder), or patterns"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--types", metavar="LIST", help="types to try: q4_K,q6_K (default: q8_0 to q2_K)")
-    which.add_argument("--no-types", action="store_true", help="try no types, only read values")
-    parser.add_argument("--imatrix", metavar="FILE", help="importance matrix, .gguf or .dat")
+    flag(which, "--no-types", "try no types, only read values")
+    shared(parser, "--imatrix")
     parser.add_argument(
         "--sample", type=count, metavar="N",
         help="weights of a large tensor that are encoded in each type (131072)",
@@ -62,17 +61,12 @@ def add(commands: Commands) -> None:
         "--threads", type=count, metavar="N",
         help="number of threads, of each worker (default: all cores)",
     )  # fmt: skip
-    _engines.add_options(parser)
-    add_all_tensors(parser)
-    add_json(parser)
+    add_workers(parser)
+    shared(parser, "--all-tensors", "--json")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq survey``; the result is the exit status."""
-    return _engines.run(_run, args)
-
-
-def _run(args: argparse.Namespace, executor: Executor | None) -> int:
+@with_workers
+def run(args: argparse.Namespace, executor: Executor | None) -> int:
     from ..base.threads import set_num_threads
     from ..convert.measure import ELEMENTS
     from ..report.survey import survey

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GGMLQError, LibraryFailedError
 from . import _plain
-from ._options import Commands, declare
+from ._options import FLASH, JSON_LINES, Commands, declare, flag, shared
 
 if TYPE_CHECKING:
     from ..trace import Product, Trace
@@ -32,7 +31,6 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq trace`` with its options and examples."""
     parser = declare(
         commands,
         "trace",
@@ -42,14 +40,14 @@ def add(commands: Commands) -> None:
         EXAMPLES,
         usage="ggmlq trace MODEL [options] [-- COMMAND …]",
     )
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    shared(parser, "model")
     parser.add_argument(
         "--lib", type=Path, help="libllama, libggml or a build folder (default: as doctor finds it)"
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="the input text")
+    shared(what, "--prompt")
     what.add_argument("--file", type=Path, metavar="F", help="a file with that text")
-    what.add_argument("--tokens", type=int, metavar="N", help="use N random tokens instead")
+    shared(what, "--tokens")
     parser.add_argument(
         "--generate",
         type=int,
@@ -61,44 +59,27 @@ def add(commands: Commands) -> None:
                         help="only nodes or weights whose names fit: 'blk.0.*', 'Qcur-*'")  # fmt: skip
     parser.add_argument("--nodes", choices=("all", "products"), default="all",
                         help="all operations, or products and attention alone (default: all)")  # fmt: skip
-    parser.add_argument("--fused", action="store_true",
-                        help="judge nodes that one kernel may compute as one, so that they fuse")  # fmt: skip
-    parser.add_argument("--bisect", action="store_true",
-                        help="name the first nodes by which logits differ without the trace")  # fmt: skip
+    flag(parser, "--fused", "judge nodes that one kernel may compute as one, so that they fuse")
+    flag(parser, "--bisect", "name the first nodes by which logits differ without the trace")
     parser.add_argument("--repeats", type=int, default=1, metavar="N",
                         help="trace N runs, and compare their nodes: races (default: 1)")  # fmt: skip
     parser.add_argument("--judge", choices=("all", "sample", "full"), default="all",
                         help="all elements by random sums; a few; all one by one (default: all)")  # fmt: skip
-    parser.add_argument(
-        "--without", default="", metavar="BUFFERS", help="weight layouts that may not be used: AMX,CPU_REPACK"
-    )
-    parser.add_argument("--cache", metavar="TYPE", help="type of the K and V caches: q8_0, or q8_0,f16")
-    parser.add_argument(
-        "--flash", choices=("auto", "on", "off"), default="auto", help="attention as one node"
-    )
+    shared(parser, "--without", "--cache", "--flash")
     parser.add_argument(
         "--threads", type=int, default=0, help="threads of the library (default: all cores, up to 16)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of random tokens (default: 0)")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600,
-        metavar="S",
-        help="time limit for a node in seconds (default: 600)",
-    )
+    shared(parser, "--seed", "--timeout")
     parser.add_argument(
         "--save", type=Path, metavar="DIR", help="write wrong nodes to DIR as npz, for ggmlq check --replay"
     )
     parser.add_argument(
         "--test-file", type=Path, metavar="OUT", help="write wrong nodes for test-backend-ops --test-file"
     )
-    parser.add_argument("--no-verify", action="store_true", help="skip the second run without the trace")
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print one line for each node, not only for wrong ones"
-    )
-    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    flag(parser, "--no-verify", "skip the second run without the trace")
+    flag(parser, "-v", "--verbose", "print one line for each node, not only for wrong ones")
+    shared(parser, "--html")
+    flag(parser, "--json", JSON_LINES)
     _take_words_behind(parser)
 
 
@@ -117,7 +98,6 @@ def _take_words_behind(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq trace``; the result is the exit status."""
     from ..pages import check_target
     from ..trace import trace
 
@@ -126,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     session = trace(
         args.model, lib=args.lib, prompt=_prompt(args), tokens=args.tokens, generate=args.generate,
         select=args.select, judge=args.judge, without=args.without, cache=args.cache,
-        flash={"on": True, "off": False, "auto": None}[args.flash], threads=args.threads, seed=args.seed,
+        flash=FLASH[args.flash], threads=args.threads, seed=args.seed,
         timeout=args.timeout, verify=not args.no_verify, nodes=args.nodes, tool=args.program,
         fused=args.fused, bisect=args.bisect, repeats=args.repeats, captures=bool(args.save),
         bar=False if args.json else None,
@@ -156,13 +136,13 @@ def follow(
                 p = save_node(save, p) if p.captured is not None else save_product(save, p)
             p = p.without_arrays()
             if as_json:
-                print(json.dumps(_plain.jsonable(p.facts()), allow_nan=False), flush=True)
+                _plain.print_line(p.facts())
             elif verbose or p.verdict == "wrong":
                 _say(report.line(p))
             products.append(p)
     except LibraryFailedError as error:
         if as_json and session.died:
-            print(json.dumps(_plain.jsonable(_death(session, str(error))), allow_nan=False), flush=True)
+            _plain.print_line(_death(session, str(error)))
         if products and not as_json:
             print(f"\n{report.summary(products)}\n")
         _write(session, products, html, str(error))
@@ -174,7 +154,7 @@ def follow(
     if not as_json:
         _say_all(session, products)
     else:
-        print(json.dumps(_plain.jsonable(_end(session, products)), allow_nan=False), flush=True)
+        _plain.print_line(_end(session, products))
         for note in session.notes:
             print(_plain.name(note), file=sys.stderr)
     if not products:

@@ -7,10 +7,12 @@ import importlib
 import time
 from typing import Any
 
+from .. import __version__
+from ..base.progress import Progress
 from ..base.terminal import table
 from ..errors import ConfigError, DeviceError, ShapeError
 from . import _plain
-from ._options import Commands, add_json, count, declare, shape
+from ._options import Commands, count, declare, flag, shape, shared
 
 SUMMARY = "time kernels on this machine, so that the fastest is taken"
 ABOUT = """\
@@ -35,10 +37,9 @@ DEVICES = ("cpu", "cuda")
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq tune`` with its options and examples."""
     parser = declare(commands, "tune", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", nargs="?", metavar="MODEL", help="a .gguf file: its formats and shapes")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
+    shared(parser, "--device")
     parser.add_argument("--formats", nargs="+", metavar="FORMAT", help="formats (q4_0 q8_0 q4_K q6_K)")
     parser.add_argument("--shapes", nargs="+", type=_matrix, metavar="NxK", help="weights (4096x4096)")
     parser.add_argument(
@@ -46,8 +47,8 @@ def add(commands: Commands) -> None:
         help="rows of activations, up to a power of two each (1 2 4 8 16 32 64 512)",
     )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="write the times to a file for GGMLQ_TUNE")
-    parser.add_argument("--share", action="store_true", help="print all remembered times as such a file")
-    add_json(parser)
+    flag(parser, "--share", "print all remembered times as such a file")
+    shared(parser, "--json")
 
 
 def _matrix(text: str) -> tuple[int, ...]:
@@ -58,9 +59,6 @@ def _matrix(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq tune``; the result is the exit status."""
-    from .. import __version__
-
     kind = args.device.partition(":")[0]
     if kind not in DEVICES:
         raise DeviceError(f"tune --device {args.device}: no such device; devices are cpu, cuda and cuda:1")
@@ -128,24 +126,18 @@ def _processor(kind: str, device: str) -> Any:
 
 def _timed(cases: list[Any], device: str, done: dict[Any, dict[str, float]]) -> bool:
     """Time all cases; False if Ctrl-C came before the last one. ``done`` has what was timed."""
-    from ..base.progress import Progress
-
     tuning: Any = importlib.import_module("ggmlq.ops.tuning")
-    bar = Progress(len(cases), "timing", "case")
     try:
-        for case, times in tuning.ahead(cases, device):
-            done[case] = times
-            bar.advance(1)
+        with Progress(len(cases), "timing", "case") as bar:
+            for case, times in tuning.ahead(cases, device):
+                done[case] = times
+                bar.advance(1)
     except KeyboardInterrupt:
         return False
-    finally:
-        bar.close()
     return True
 
 
 def _text(tuned: Any, processor: Any, times: dict[Any, dict[str, float]]) -> str:
-    from .. import __version__
-
     text: str = tuned.text_of({processor: times}, __version__, time.strftime("%Y-%m-%d"))
     return text
 

@@ -8,7 +8,7 @@ from ..base.terminal import paint, wrapped
 from ..base.text import count
 from . import _plain
 from ._files import expanded
-from ._options import Commands, declare
+from ._options import JSON_FILES, Commands, declare, flag, shared
 
 SUMMARY = "check every rule of the format and the values of every block"
 ABOUT = """\
@@ -22,19 +22,12 @@ EXAMPLES = """\
 
 
 def add(commands: Commands) -> None:
-    """Declare ``ggmlq validate`` with its options and examples."""
     parser = declare(commands, "validate", "files", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument(
-        "file", nargs="+",
-        help=".gguf files, safetensors (a file, an index, a folder), or patterns such as 'models/*.gguf'",
-    )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: an object, or a list for several files"
-    )
+    shared(parser, "file")
+    flag(parser, "--json", JSON_FILES)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``ggmlq validate``; the result is the exit status."""
     from ..gguf import check as gguf
     from ..safetensors import check as safetensors
     from ..safetensors.either import is_safetensors

@@ -24,7 +24,7 @@ from ..formats import Format
 from ..gguf.header import piece
 from ..gguf.source import release
 from ..ops import dequantize, quantize
-from ..ops.encoding import prepare
+from ..ops.quantize import prepare
 from .model import Model
 from .stream import LISTENING, check_finite, slabs
 

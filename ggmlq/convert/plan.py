@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
-from ..base.mixes import Mix
+from ..base.mixes import FILE_TYPES, Mix
 from ..base.text import count, short
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
@@ -245,7 +245,7 @@ def plan_quantize(
     if imatrix:
         check_named(steps, imatrix)
     check_weighted(steps, imatrix, mix.wants_imatrix if mix else ())
-    number = mix.number if mix else rules.FILE_TYPES[fmt.name]
+    number = mix.number if mix else FILE_TYPES[fmt.name]
     metadata = _file_type(number) | (_origin(imatrix) if imatrix is not None else {})
     if isinstance(file, Pruned):
         metadata |= file.changes()
@@ -291,7 +291,7 @@ def plan_dequantize(source: Source, type: str | int | Format = "f32", *, keep: K
         _left(file, name, left[name]) if name in left else _chosen(file, name, fmt, exceptions)
         for name in file
     ]
-    metadata = _file_type(rules.FILE_TYPES[fmt.name])
+    metadata = _file_type(FILE_TYPES[fmt.name])
     return Plan(file, [_fitting(step, True) for step in steps], metadata)
 
 

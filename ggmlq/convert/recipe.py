@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..base.mixes import FILE_TYPES
 from ..base.text import short
 from ..base.text import size as sized
 from ..errors import ConvertError
@@ -241,7 +242,7 @@ def _base(plan: Plan, chosen: Mapping[str, Format]) -> Format:
     sums: Counter[Format] = Counter()
     for step in plan.steps:
         fmt = chosen.get(step.name, step.after)
-        if fmt.name in rules.FILE_TYPES and rules.axes(step.shape) > 1:
+        if fmt.name in FILE_TYPES and rules.axes(step.shape) > 1:
             sums[fmt] += nbytes_in(fmt, step.shape)
     return max(sums, key=lambda fmt: (fmt.block_size > 1, sums[fmt]), default=FORMATS["f32"])
 

@@ -11,13 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..base import filetype
 from ..base.mixes import ALIASES, BY_NAME, WORDS, At, Mix
 from ..errors import ConvertError, FormatError, GGUFError
 from ..formats import FORMATS, Format
 from .model import Model
 
-FILE_TYPES = filetype.FILE_TYPES  # types that most of a file may have
 QUANTIZATION_VERSION = 2  # general.quantization_version: of the block formats
 
 LAST_RESORT = "f16"  # where the fallback of a format does not fit either

@@ -23,7 +23,7 @@ from ..gguf.header import piece
 from ..gguf.plan import Described, slabs
 from ..gguf.source import checked_path
 from ..gguf.writer import Place, prepared
-from ..ops.encoding import prepare
+from ..ops.quantize import prepare
 from ..tasks import rows
 from ..tasks.rows import slices
 from . import rules

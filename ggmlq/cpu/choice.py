@@ -1,6 +1,6 @@
 """The rungs that are fast for a problem on this CPU, by measurements in choice.json.
 
-``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.measured` reads it. An
+``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.tuned` reads it. An
 entry holds for CPUs that Numba compiles the same code for. Other CPUs use the highest rung that accepts the
 problem, except ``cpu:lines``: with more than three rows of activations they use ``cpu:tiles`` instead.
 
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..base.threads import num_threads
-from ..dispatch import measured, tuned
+from ..dispatch import tuned
 from ..dispatch.ladder import Problem, Rung, rungs
-from ..dispatch.measured import NOTHING, Entry, Preference
 from ..dispatch.problems import Linear, ScaledLinear
+from ..dispatch.tuned import NOTHING, Entry, Preference
 from ..formats import BlockFormat
 from .codes8 import float_needs
 from .machine import served
@@ -86,7 +86,7 @@ def code() -> str:
 @cache
 def table() -> list[Entry]:
     """The entries of the CPUs that were measured."""
-    return measured.entries(TABLE, "cpus")
+    return tuned.entries(TABLE, "cpus")
 
 
 def preference(problem: Problem, timed: bool = True) -> Preference:
@@ -160,7 +160,7 @@ def by_name() -> dict[str, Rung]:
 def vector_order(problem: Linear) -> Preference:
     """The order of rungs without the matrix unit: by the CPU's entry, or the usual one."""
     entry = next((entry for entry in table() if fits(entry, here())), None)
-    if entry is None or (order := measured.preference(problem, entry, entry["cpu"])) is NOTHING:
+    if entry is None or (order := tuned.table_preference(problem, entry, entry["cpu"])) is NOTHING:
         return Preference(usual(problem), USUAL)
     return order
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ..base.cores import available
+from ..base.threads import available
 from ..store import disk, store
 from .amx.permission import refused
 from .machine import served

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.text import count, near, three_digits
-from ..dispatch.cards import card_named
+from ..dispatch.card import card_named
 from ..dispatch.ladder import DEVICES, PACKAGE, Rung, rungs
 from ..errors import UnsupportedError
 from ..formats import FORMATS

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import reference
 from ..arrays.array import QuantArray
+from ..arrays.blocks import random_weights
 from ..base.devices import namespace, on_device_of, to_host
 from ..base.text import count, three_digits
 from ..dispatch.ladder import Rung, absent, current_card, rungs
@@ -19,7 +20,7 @@ from ..errors import GGMLQError
 from ..formats import FORMATS
 from ..ops import linear
 from ..pages import Lines, Series
-from ..testing.blocks import random_weights
+from ..arrays.blocks import random_weights
 from ..testing.floors import Roofs, roofs_of
 from . import table
 from .measure import Tell, bound, on_clock

@@ -2,14 +2,10 @@
 
 ladder     the registry: a problem, a rung, and the rung that serves a problem
 problems   the kinds of problems, one an operation
-card       a GPU as kernels and choices see it
-cards      a table of GPUs, by name
-views      the records of ``gq.kernels``: where ``auto`` takes a rung, at which cost
-measured   tables of measured kernels, which order the rungs of a device
-tuned      times of kernels that were measured on this machine
+card       a GPU as kernels and choices see it, and a table of GPUs by name
+tuned      times of kernels that were measured on this machine; tables that order the rungs of a device
 checks     arguments of the operations, checked
 epilogue   steps after the sums of a product that a kernel may take itself
 experts    products with a mixture of experts, one expert after the other
-unknown    words for the name of a kernel that there is not
-listing    ``gq.kernels``: the ladders as tables
+listing    ``gq.kernels``: the ladders as tables, and where ``auto`` takes a rung, at which cost
 """

@@ -14,6 +14,8 @@ accepts; :func:`explain` also says why.
 
 from __future__ import annotations
 
+import ast
+import difflib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
@@ -23,10 +25,50 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ..base import missing
-from ..base.announced import announced
 from ..errors import MissingDependencyError, UnsupportedError
 from .card import Card
-from .unknown import unknown
+
+
+def announced(path: Path) -> tuple[str | None, dict[str, Any]] | None:
+    """The docstring of a rung's file, and the constants that it passes to ``register``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        for call in getattr(node, "decorator_list", ()):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
+                words = {
+                    keyword.arg: keyword.value.value
+                    for keyword in call.keywords
+                    if keyword.arg and isinstance(keyword.value, ast.Constant)
+                }
+                return ast.get_docstring(tree), words
+    return None
+
+
+RENAMED = {  # names of kernels before 0.3, to be dropped in 0.4
+    "cuda:roles": "cuda:warp_specialized",
+    "cuda:strips": "cuda:packed",
+    "cuda:few_rows": "cuda:small_m",
+    "cuda:divided": "cuda:split_k",
+    "cuda:few_codes": "cuda:small_m_codes",
+}
+
+
+def unknown(problem: Any, kernel: str, names: list[str], devices: tuple[str, ...]) -> str:
+    """The words for a kernel of this name, which none of ``names`` is."""
+    request, device = f"{problem} with kernel={kernel!r}", str(kernel).partition(":")[0]
+    if device in devices and device != problem.device:
+        return (
+            f"{request}: that is a kernel for {device} arrays, {problem.operands} are {problem.device} "
+            "arrays; "
+            f"pass {problem.moved[device]}"
+        )
+    if name := RENAMED.get(str(kernel)):
+        return f"{request}: this kernel is called {name!r} since ggmlq 0.3; pass that name"
+    stems = {name.partition(":")[2]: name for name in names}
+    near = difflib.get_close_matches(str(kernel).rpartition(":")[2], stems, 1)
+    meant = f"did you mean {stems[near[0]]!r}?" if near else "gq.kernels() lists what there is"
+    return f"{request}: there is no such kernel; those for {problem.device} are {', '.join(names)}; {meant}"
+
 
 DEVICES = ("cpu", "cuda")
 CHOICES = {"cpu": "ggmlq.cpu.choice", "cuda": "ggmlq.cuda.cost.choice"}  # modules that order the rungs

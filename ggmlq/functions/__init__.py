@@ -5,19 +5,24 @@ knows these names finds here what they mean, with their checks in words. NumPy g
 CuPy, torch tensors give tensors. Any strides will do: nothing here must be contiguous. Results are new
 arrays that may be written to.
 
-    fp8.py       act_quant, weight_quant, weight_dequant, fp8_gemm
-    block.py     w8a8_block_fp8_matmul and the same in plain array operations
+    fp8.py       act_quant, weight_quant, weight_dequant, fp8_gemm; w8a8_block_fp8_matmul and the same in
+                 plain array operations
     int8.py      int8_gemm_fp32_output, quantize_int8, quantize_fp8_e4m3
-    operands.py  their operands: codes however they are spelled, scales, block sizes
+    operands.py  their operands: codes however they are spelled, scales, block sizes; torch tensors in and out
     configs.py   tables of tile sizes: where they lie, which entry holds, what is allowed
-    tensors.py   torch tensors in, torch tensors out
 
 Codes are uint8 arrays. Where a float8 dtype of ml_dtypes or torch comes in it is taken for what it is.
 """
 
-from .block import native_w8a8_block_fp8_matmul, w8a8_block_fp8_matmul
 from .configs import get_w8a8_block_fp8_configs
-from .fp8 import act_quant, fp8_gemm, weight_dequant, weight_quant
+from .fp8 import (
+    act_quant,
+    fp8_gemm,
+    native_w8a8_block_fp8_matmul,
+    w8a8_block_fp8_matmul,
+    weight_dequant,
+    weight_quant,
+)
 from .int8 import int8_gemm_fp32_output, quantize_fp8_e4m3, quantize_int8
 
 __all__ = [

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..base.devices import cuda_device, cuda_driver
-from ..base.notices import say_once
+from ..base.progress import say_once
 from ..errors import ConfigError, DeviceError, MissingDependencyError
 from ..store.disk import root
 from ..store.private import Refused, below

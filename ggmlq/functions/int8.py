@@ -17,8 +17,7 @@ from ..base.devices import is_host, namespace
 from ..codes.tiling import Tile, tiling
 from ..errors import DTypeError, ShapeError
 from ..ops import scaled_linear
-from .operands import together
-from .tensors import through_arrays
+from .operands import through_arrays, together
 
 
 @through_arrays

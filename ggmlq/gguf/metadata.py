@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.members import Listed, inner
+from ..arrays.protocols import Listed, inner
 from ..base.text import COMPARED, count, html_table, near, short
 from ..errors import GGUFError, GGUFKeyError
 from .node import Node, array_header, decode, encode, raw, read

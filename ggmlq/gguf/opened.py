@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
-from ..arrays.members import Listed, public
+from ..arrays.protocols import Listed, public
 from ..base.folding import folded
 from ..base.text import count, html_table, meant, short, size
 from ..errors import ArrayAttributeError, DTypeError, GGUFKeyError
@@ -147,7 +147,7 @@ class Opened(Listed, Mapping[str, Held_co]):
         self, chosen: Mapping[str, Any], devices: Any, axis: Any, progress: bool | None
     ) -> Mapping[str, Any]:
         """Tensors in parts on several devices: by name, since that room stands on this one."""
-        loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.loading")
+        loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.sharded")
         arrays = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
         return MappingProxyType(arrays)
 

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..base.devices import cuda_driver, cuda_module, is_host, namespace
 from ..errors import BlockIndexError
-from ..ops.cache import KVCache
-from ..ops.rotation import hadamard
+from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Keys, Turns
 from .config import Config
 

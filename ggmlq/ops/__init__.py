@@ -4,29 +4,21 @@
     scaled_linear    codes with scales times codes with scales
     expert_linear    rows times the experts that their tokens use
     warm             calls that repeat an earlier one: little is checked, recorded launches run
-    warm_device      such calls on a GPU
-    gated_linear     two products, one times a function of the other; activations.py has the functions
+    gated_linear     two products, one times a function of the other
     transposed       products with weights as they lie, y @ q
-    invariant        products on a GPU of which no row depends on the rows beside it
     epilogue         bias, residual and rounding in one pass, where no kernel does them
-    tensors          calls with torch tensors, warm ones and others
-    tensor_sums      products of them with a residual, in one launch
-    layer_call       warm calls of a layer in torch
-    torch_context    the context in which kernels work on torch's stream, with its memory
+    tensors          calls with torch tensors, warm ones and others, on torch's stream and with its memory
     operands         operands of a product, checked
-    call             a product of checked operands: choose, launch, finish
+    call             a product of checked operands: choose, launch, finish; rows that depend on no others
     tuning           in it, kernels timed where no table says which is fastest
-    quantize         floats to blocks; encoding.py deals the rows out
-    dequantize       blocks to floats; decoding.py deals the rows out
+    dry_run          the kernels that products launch on a card, which need not be there
+    quantize         floats to blocks
+    dequantize       blocks to floats
     attention        softmax(scale·q·kᵀ + mask)·v over keys and values in blocks
-    attending        its operands, checked
-    cache            KVCache: keys and values of sequences, and what was appended to each
-    lengths          in it, numbers of positions, on the host and on a GPU
-    rotation         in it, columns spread over each other before they are quantized
+    cache            KVCache: keys and values of sequences, and what was appended to each; rotated columns
     rows             arrays that may be written to: rows encoded into them, and decoded
     quantize_scaled  floats to codes with a scale for every tile, and back
-    equal            equality of format, shape and bytes
-    joining          concatenate and stack, block by block
+    joining          concatenate and stack, block by block; equality of format, shape and bytes
 
 A product looks for a warm call first. Otherwise its operands are checked once (operands), and ``call.run``
 chooses a kernel, launches it, records what can be repeated, and adds what the kernel did not: bias, codes,
@@ -38,10 +30,9 @@ this room.
 from .attention import attention
 from .cache import KVCache
 from .dequantize import dequantize
-from .equal import equal
 from .expert_linear import expert_linear
 from .gated_linear import gated_linear
-from .joining import concatenate, stack
+from .joining import concatenate, equal, stack
 from .linear import linear
 from .quantize import quantize
 from .quantize_scaled import quantize_scaled

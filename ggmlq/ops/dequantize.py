@@ -2,18 +2,139 @@
 
 from __future__ import annotations
 
+import importlib
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.buffers import frozen
 from ..arrays.companion import by_row, multiply
 from ..arrays.weights import Float, Out, operation
 from ..base.devices import cuda_module, on_device_of
+from ..base.unwinding import until_imported
 from ..dispatch.checks import check_out, float_dtype
 from ..errors import DTypeError
-from .decoding import NATIVE, decode_into, decode_through
+from ..formats import Format
+
+# Every format has a ``decode`` in NumPy. Where ``ggmlq/cpu/unpack`` has a file of the format's name,
+# compiled code gives the same bits faster. Loading Numba and compiling one format takes half a second, in
+# which NumPy decodes some 10**8 weights, so small arrays stay with NumPy: compiled code serves a format
+# as soon as more than ``PATIENCE`` of its weights were decoded, the present array included.
+SLAB = 1 << 18  # elements that NumPy decodes at a time: temporaries stay in the cache
+SHARED = 1 << 19  # elements of a part for a thread: fewer are decoded sooner than it wakes
+PATIENCE = 1 << 25  # weights decoded in NumPy, by format, before one is compiled: about 0.1 s
+
+NATIVE = tuple(np.dtype(kind) for kind in (np.float16, np.float32, np.float64))  # what is decoded to at once
+PIECE = 1 << 22  # elements that go through float32 to other floats and other strides at a time
+
+Decoder = Callable[[Any, Any], None]
+
+_calls: Counter[str] = Counter()
+
+
+def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
+    """Decode an array on the host into contiguous float16, float32 or float64 of its shape."""
+    _calls[q.format.name] += values.size
+    decode = decoder(q.format) if _calls[q.format.name] > PATIENCE else None
+    if decode is None:
+        _in_numpy(q, values)
+    else:
+        _compiled(decode, q, values)
+
+
+def decode_through(q: QuantArray, values: NDArray[Any]) -> None:
+    """Decode an array into floats of any kind and any strides, a few rows at a time."""
+    stored = q.format.dtype
+    wide = np.float64 in (values.dtype, stored) or stored.kind == "i"  # rounded once, not twice
+    through = np.float64 if wide else np.float32
+    if q.ndim > 2:
+        for i in range(len(q)):
+            decode_through(q[i], values[i])
+        return
+    step = max(1, PIECE // q.shape[-1]) if q.ndim == 2 else 1
+    for start in range(0, len(q) if q.ndim == 2 else 1, step):
+        rows = slice(start, start + step) if q.ndim == 2 else ...
+        part = np.empty(q[rows].shape, through)
+        decode_into(q[rows], part)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values[rows] = part
+
+
+def decode_picked(q: QuantArray, ids: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Decode rows ``ids`` of an array on the host, [N, …, K], into contiguous floats; NaN for no row."""
+    if not values.size:
+        return
+    length, out = values.size // len(ids), values.reshape(len(ids), *q.shape[1:])
+    there = (ids >= 0) & (ids < len(q))
+    missing = None if there.all() else ~there
+    few = max(1, SLAB // length)
+    native = values.dtype in NATIVE and q.format.dtype.kind != "i"
+    decode = None
+    if native:
+        _calls[q.format.name] += values.size
+        if _calls[q.format.name] > PATIENCE and (decode := decoder(q.format)) is not None:
+            decode(frozen(np.empty(0, np.uint8)), _halves(values.reshape(-1)[:0]))
+
+    def work(start: int, stop: int) -> None:
+        for first in range(start, stop, few):
+            rows = slice(first, min(first + few, stop))
+            picked = ids[rows] if missing is None else np.where(there[rows], ids[rows], 0)
+            part = np.ascontiguousarray(q.raw[picked]) if len(q) else None
+            if part is None:
+                out[rows] = np.nan
+                continue
+            if decode is not None:
+                decode(frozen(part.reshape(-1)), _halves(out[rows].reshape(-1)))
+            elif native:
+                _in_numpy(QuantArray(q.format, out[rows].shape, part), out[rows])
+            else:
+                decode_through(QuantArray(q.format, out[rows].shape, part), out[rows])
+            if missing is not None:
+                out[rows][missing[rows]] = np.nan
+
+    threads = importlib.import_module("ggmlq.base.threads")
+    threads.share(work, len(ids), max(1, -(-SHARED // length)))
+
+
+def _halves(flat: NDArray[Any]) -> NDArray[Any]:
+    """Halves as the numbers of 16 bits that compiled code writes; other floats as they are."""
+    return flat.view(np.uint16) if flat.dtype == np.float16 else flat
+
+
+@cache
+def decoder(fmt: Format) -> Decoder | None:
+    """The compiled decoder of a format, or None where it has none."""
+    with until_imported("numba"):
+        decode: Decoder | None = importlib.import_module("ggmlq.cpu.unpack._decode").decoder(fmt)
+    return decode
+
+
+def _in_numpy(q: QuantArray, values: NDArray[Any]) -> None:
+    rows = values.reshape(-1, q.shape[-1] if q.shape else 1)
+    blocks = q.blocks.reshape(len(rows), -1)
+    step = max(1, SLAB // max(rows.shape[1], 1))
+    for start in range(0, len(rows), step):
+        rows[start : start + step] = q.format.decode(blocks[start : start + step], values.dtype)
+
+
+def _compiled(decode: Decoder, q: QuantArray, values: NDArray[Any]) -> None:
+    share = importlib.import_module("ggmlq.base.threads").share
+    raw = np.ascontiguousarray(q.raw).reshape(-1)
+    raw.flags.writeable = False  # one kind of array: it is compiled once
+    flat = _halves(values.reshape(-1))
+    size, nbytes = q.format.block_size, q.format.dtype.itemsize
+
+    decode(raw[:0], flat[:0])  # compiled here: a thread of the pool would wait for one that compiles
+
+    def work(start: int, stop: int) -> None:
+        decode(raw[start * nbytes : stop * nbytes], flat[start * size : stop * size])
+
+    share(work, flat.size // size, max(1, SHARED // size))
 
 
 @overload

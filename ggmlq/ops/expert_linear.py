@@ -17,9 +17,8 @@ from ..dispatch.checks import as_floats
 from ..dispatch.problems import ExpertLinear
 from ..errors import DeviceError, ShapeError
 from . import tensors, warm
-from .call import result_of, run
+from .call import by_uses, result_of, run
 from .epilogue import ended, ending, finished, memory_of, place_for_sums
-from .invariant import by_uses
 from .operands import check_ids, check_matrices, check_rows, experts, shape_of_ids
 
 REQUEST = "expert_linear(x, q, ids)"

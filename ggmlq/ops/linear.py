@@ -16,10 +16,9 @@ from ..base.devices import device_of, is_host, is_over_torch, on_device_of, plac
 from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype, is_bfloat16
 from ..dispatch.problems import Linear
-from . import tensor_sums, tensors, transposed, warm, warm_device
-from .call import Result, as_wanted, result_of, run
+from . import tensors, transposed, warm
+from .call import Result, as_wanted, by_pieces, kernel_of, result_of, run
 from .epilogue import added, ended, ending, lies_as_results, rows_of
-from .invariant import by_pieces, kernel_of
 from .operands import check_blocks
 
 FLOAT16 = np.dtype(np.float16)
@@ -165,7 +164,7 @@ def _added(
         y = None
         if not (invariant or isinstance(q, Divided)):
             product = partial(of_bits, q=q, kernel=kernel, arithmetic=arithmetic)
-            y = tensor_sums.linear_added(REQUEST, product, q.memory, x, residual, shape, out, dtype, bias)
+            y = tensors.linear_added(REQUEST, product, q.memory, x, residual, shape, out, dtype, bias)
         if y is not None:
             return y
         options |= {"bias": bias}
@@ -189,7 +188,7 @@ def gated(
     problem = problem_of(x, q)
     if problem.m > ladder.choose(problem, kernel, arithmetic).gates:
         return None
-    y = warm_device.on_device(x, q, kernel, arithmetic, out, None, dtype, sums, gate)
+    y = warm.on_device(x, q, kernel, arithmetic, out, None, dtype, sums, gate)
     if y is None:
         y = _product(x, q, kernel, arithmetic, out, None, dtype, residual=sums, gate=gate)
     return y
@@ -198,7 +197,7 @@ def gated(
 def _warm(x: Any) -> Any:
     """The function for warm products of torch tensors or CuPy arrays; None for other arrays."""
     if not is_host(x):
-        return warm_device.on_device
+        return warm.on_device
     return tensors.linear if is_tensor(x) else None
 
 
@@ -252,7 +251,7 @@ def of_bits(
         q.scale is not None
         or bits.shape[-1:] != q.shape[1:]
         or device_of(bits) != q.device
-        or not warm_device.is_aligned(bits)
+        or not warm.is_aligned(bits)
     ):
         return False
     problem = problem_of(bits, q)

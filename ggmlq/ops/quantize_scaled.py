@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..arrays.scaled import ScaledArray
-from ..arrays.scaled_parts import as_stored
+from ..arrays.scaled import ScaledArray, as_stored
 from ..arrays.tensors import array_of, is_tensor, untraced
 from ..arrays.weights import operation
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of

@@ -16,18 +16,16 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import checked_shape
 from ..arrays.companion import by_row, multiply
-from ..arrays.indexing import is_step, written
 from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
-from ..arrays.weights import operation
+from ..arrays.weights import is_step, operation, written
 from ..base import text
 from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
 from ..base.text import Request
 from ..dispatch.checks import as_array, as_floats, check_device, check_imatrix, check_out, float_dtype
 from ..errors import BlockIndexError, DTypeError, HostMemoryError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from .decoding import decode_picked
-from .encoding import encode_rows
-from .quantize import check_can_quantize, warn_of_invalid
+from .dequantize import decode_picked
+from .quantize import check_can_quantize, encode_rows, warn_of_invalid
 
 
 def empty(shape: int | Sequence[int], format: str | int | Format, device: str = "cpu") -> QuantArray:
@@ -123,7 +121,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
 @operation
 def put_at(q: QuantArray, index: Any, x: Any) -> None:
     """``q[index] = x``: :func:`put` into the rows that an index along the first axis picks, as in NumPy."""
-    request: Any = Request(f"{written(index)} = x of", q)
+    request: Any = Request(lambda: f"{written(index)} = x of", q)
     _check_rows(request, q)
     if is_host(index):
         if not is_step(index):

@@ -17,9 +17,8 @@ from ..dispatch.checks import check_bias
 from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors, transposed, warm
-from .call import Coding, result_of, run
+from .call import Coding, by_pieces, result_of, run
 from .epilogue import added, ended, rows_of
-from .invariant import by_pieces
 from .operands import check_weights, with_scales
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}

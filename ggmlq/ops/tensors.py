@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,13 +21,12 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
-from ..base.devices import cuda_driver, cuda_module, is_over_torch
+from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, is_over_torch
 from ..dispatch.checks import float_dtype
 from ..dispatch.ladder import Rung
 from ..errors import DeviceError, DTypeError, ShapeError
-from . import warm_device
+from . import warm
 from .epilogue import fits, unfit
-from .torch_context import as_torch_works
 
 HOST = -1  # torch's number of it
 
@@ -91,9 +91,7 @@ def linear(
             m = math.prod(shape[:-1])
             added, after = (residual, None) if bias is None and m == 1 else (bias, residual)
             letters = _letters_of(torch, added, after)
-            launches, whole = warm_device.recording(
-                q, m, kernel, arithmetic, letter, torch.kinds[written], letters
-            )
+            launches, whole = warm.recording(q, m, kernel, arithmetic, letter, torch.kinds[written], letters)
             if residual is not None and not whole:
                 return None
         else:
@@ -158,13 +156,13 @@ def _on_device(
         launches(address, y.data_ptr(), stream, 0, *at)
     if bias is not None and not whole:
         with cuda_module("machine.serving").served_by(is_over_torch(type(memory))):
-            add = warm_device.adder(q, math.prod(x.shape[:-1]), torch.kinds[bias.dtype])
+            add = warm.adder(q, math.prod(x.shape[:-1]), torch.kinds[bias.dtype])
         add(bias.data_ptr(), y.data_ptr(), stream)
     return y
 
 
 def _letters_of(torch: Torch, bias: Any, residual: Any) -> str | None:
-    """The letters of what launches add, as warm_device.py has them."""
+    """The letters of what launches add, as warm.py has them."""
     letters = None if bias is None else torch.kinds.get(bias.dtype)
     return letters if residual is None else f"{letters or ''}+{torch.kinds.get(residual.dtype)}"
 
@@ -314,3 +312,154 @@ def refuse_others(request: str, torch: Any, **operands: Any) -> None:
                 f"{request}: {name} requires a gradient; products of tensors with arrays have none; use "
                 f"ggmlq.torch.Linear, which has one; or pass {name}.detach(), or work under torch.no_grad()"
             )
+
+
+# --- torch's stream, device and memory ----------------------------------------------------------
+
+
+@contextmanager
+def as_torch_works(torch: Any, device: Any, memory: Any = None) -> Iterator[None]:
+    """A context in which kernels work on torch's current stream and with memory of torch; for GPUs.
+
+    ``memory``: that of the weights. If it is torch's, CuPy is not used, and need not be there.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    if is_over_torch(type(memory)):
+        with torch.cuda.device(device), cuda_module("machine.serving").served_by() as library:
+            library.enter(device.index)
+            yield
+        return
+    cuda = cuda_device().cupy().cuda
+
+    stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream(device).cuda_stream))
+    memory = _Memory(torch, cuda, device)
+    with torch.cuda.device(device), cuda.Device(device.index), stream, cuda.using_allocator(memory):
+        yield
+
+
+class _Memory:
+    """An allocator of CuPy that takes memory of torch."""
+
+    kept_for_graphs = True  # torch keeps what it gave while a CUDA graph was recorded
+
+    def __init__(self, torch: Any, cuda: Any, device: Any) -> None:
+        self.torch, self.cuda, self.device = torch, cuda, device
+
+    def __call__(self, size: int) -> Any:
+        owner = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
+        memory = self.cuda.UnownedMemory(owner.data_ptr(), size, owner, self.device.index)
+        return self.cuda.MemoryPointer(memory, 0)
+
+
+class _Stream:
+    """A stream under the protocol that CuPy takes and that older versions of torch lack."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
+# --- warm products of a layer, with the fewest questions: for eager code in torch ---------------
+
+
+class LayerCall(NamedTuple):
+    """A product of a layer on a GPU, whole by recorded launches: x and the result have one dtype."""
+
+    launches: Any
+    workspace: int  # bytes between its kernels
+    shape: tuple[int, ...]  # of the result
+    # A view of the weights that looks like a result, or None: an allocation like it takes less time.
+    like: Any
+    device: int
+
+
+def of_layer(x: Any, q: Any, bias: Any, shape: Any) -> Any | None:
+    """``x @ q.T + bias`` in the dtype of x, if it is a warm call of weights in torch's memory; else None.
+
+    It is :func:`linear` with fewer questions. The caller knows that x is a plain tensor on a GPU of this
+    shape, as is the bias, and that nobody wants a gradient.
+    """
+    torch, dtype = members(sys.modules["torch"]), x.dtype
+    key = shape, dtype, None if bias is None else bias.dtype
+    call = q.recording(key)
+    if call is None and (call := _layer_call(torch, x, q, bias, key)) is None:
+        return None
+    launches, workspace, result, like, index = call
+    address, stream = x.data_ptr(), torch.stream(index)
+    if not (torch.device() == index == x.get_device()) or not x.is_contiguous() or address % 16:
+        return None
+    if not address or (stream and torch.capturing()):
+        return None
+    at = 0
+    if bias is not None:
+        if not is_ordinary(torch, bias, result[-1:], index, torch.parameter):
+            return None
+        at = bias.data_ptr()
+    y = torch.empty(result, dtype=dtype, device=x.device) if like is None else torch.empty_like(like)
+    if workspace:
+        between = torch.empty(workspace, dtype=torch.bytes, device=x.device)
+        launches.launch((address, y.data_ptr(), between.data_ptr(), at), stream)
+    else:
+        launches.launch((address, y.data_ptr(), 0, at), stream)
+    return y
+
+
+def _layer_call(torch: Torch, x: Any, q: Any, bias: Any, key: Any) -> LayerCall | None:
+    """The product as it is repeated, kept with the weights; None where it was not recorded whole."""
+    letter, shape = torch.kinds.get(x.dtype), x.shape
+    if letter is None or not is_over_torch(type(q.memory)) or not shape or shape[-1] != q.shape[1]:
+        return None
+    added = None if bias is None else torch.kinds.get(bias.dtype)
+    if q.scale is not None or (added is None and bias is not None):
+        return None
+    launches, whole = warm.recording(q, math.prod(shape[:-1]), "auto", None, letter, letter, added)
+    if launches is None or type(launches) is Rung or not (whole or (letter == "f" and bias is None)):
+        return None
+    shape = (*shape[:-1], q.shape[0])
+    call = LayerCall(launches, launches.workspace, shape, _like(q, shape, x), q.memory.data.device_id)
+    q.keep_recording(key, call)
+    return call
+
+
+def _like(q: Any, shape: tuple[int, ...], x: Any) -> Any | None:
+    """A view of the weights' bytes with the shape of a result and the dtype of x; None where they are fewer.
+
+    It holds no memory, for arrays of weights only borrow that of a tensor.
+    """
+    raw, size = q.memory.tensor.reshape(-1), math.prod(shape) * x.element_size()
+    return raw[:size].view(x.dtype).reshape(shape) if size <= raw.numel() else None
+
+
+def linear_added(
+    request: str, product: Callable[..., bool], memory: Any, x: Any, residual: Any, shape: tuple[int, ...],
+    out: Any, dtype: Any, bias: Any,
+) -> Any | None:  # fmt: skip
+    """A product on a GPU whose kernel adds the residual and rounds; None where no kernel does, or a tensor
+    does not lie as kernels read it.
+
+    ``product(x, out=…, bias=…, residual=…)`` takes arrays; ``memory``: that of the weights.
+    """
+    torch = sys.modules["torch"]
+    members_of, kind = members(torch), kind_named(request, torch, dtype)
+    check_residual(request, torch, x, residual, shape, out)
+    refuse_others(request, torch, bias=bias)
+    kind = kind if out is None else out.dtype
+    parts = [part for part in (x, residual, bias, out) if part is not None]
+    if not x.is_cuda or kind not in members_of.kinds or residual.shape != shape or 0 in shape:
+        return None
+    if is_host(memory) or any(part.device != x.device for part in parts):  # which is said elsewhere
+        return None
+    if not all(p.dtype in members_of.kinds and p.is_contiguous() and not p.is_neg() for p in parts):
+        return None
+    apart = out is None or (is_apart(out, x, memory, bias) and (out is residual or is_apart(out, residual)))
+    if not apart or (out is not None and out.data_ptr() % 4):
+        return None
+    with as_torch_works(torch, x.device, memory):
+        y = torch.empty(shape, dtype=kind, device=x.device) if out is None else out
+        arrays = {"out": y, "residual": residual} | ({} if bias is None else {"bias": bias})
+        views = {name: memory_as_kernels_read(request, torch, part, name) for name, part in arrays.items()}
+        return y if product(memory_as_kernels_read(request, torch, x, "x"), **views) else None

@@ -22,9 +22,8 @@ from ..base.devices import cuda_module, device_of, is_host, namespace, on_device
 from ..dispatch.checks import as_floats, check_bias, check_device, takes_sums
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import tensors
-from .call import does_without_cublas
+from .call import by_pieces, does_without_cublas
 from .epilogue import Ending, empty_sums, ended, ending, place_for_sums, plus
-from .invariant import by_pieces
 
 MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
 NAMES = {"cpu": "cpu:transposed", "cuda": "cuda:transposed"}

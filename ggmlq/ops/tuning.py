@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import QuantArray
+from ..arrays.blocks import random_blocks
 from ..base.devices import cuda_device, is_host, namespace
 from ..base.terminal import is_terminal
 from ..base.text import printable
@@ -156,8 +157,7 @@ def ahead(cases: Sequence[Case], device: str) -> Iterator[tuple[Case, Times]]:
 def _random(case: Case, device: str) -> QuantArray:
     """Weights of a case: random blocks, repeated, as their values do not matter for the time."""
     fmt = FORMATS[case.format]
-    blocks: Any = import_module("ggmlq.testing.blocks")
-    some = blocks.random_blocks(fmt, min(case.n, 64), case.k // fmt.block_size, seed=1)
+    some = random_blocks(fmt, min(case.n, 64), case.k // fmt.block_size, seed=1)
     raw = np.resize(some, (case.n, some.shape[1]))
     q = QuantArray.from_bytes(raw.tobytes(), fmt, (case.n, case.k))
     return q if device == "cpu" else q.to(device)

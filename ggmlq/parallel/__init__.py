@@ -8,17 +8,13 @@
 >>> gq.parallel.linear(np.ones(64, np.float32), s)  # left where it is
 <Parts (128,) in 64 + 64, float32, cpu, cpu>
 
-places.py    devices as callers name them
-cuts.py      where arrays are cut
-team.py      devices that work together; cuda/machine/parallel has those on GPUs
-parts.py     Parts: floats on several devices, and their way back to one
-sharded.py   Sharded: weights on several devices; shard
-sharded_call.py   one product, checked
-product.py   products with them
+team.py      devices as callers name them, that work together; cuda/machine/parallel has those on GPUs
+parts.py     where arrays are cut; Parts: floats on several devices, and their way back to one
+sharded.py   Sharded: weights on several devices; shard; a model straight to its devices
+product.py   products with them, their arguments checked
 heads.py     heads of attention on several devices; KVCache
-loading.py   a model straight to its devices
-groups.py    Group: several processes, and the part of each
-engines.py   what connects them: torch.distributed, cupyx.distributed, MPI
+groups.py    Group: several processes, the part of each, and what connects them: torch.distributed,
+             cupyx.distributed, MPI
 """
 
 from __future__ import annotations
@@ -27,10 +23,9 @@ from typing import Any
 
 from .groups import Group, group, shard_of
 from .heads import KVCache
-from .loading import tensor_parallel
 from .parts import Parts, replicate, silu
 from .product import left
-from .sharded import Sharded, shard
+from .sharded import Sharded, shard, tensor_parallel
 from .team import together
 
 __all__ = [

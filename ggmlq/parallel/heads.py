@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..arrays.members import Listed
+from ..arrays.protocols import Listed
 from ..base import text
 from ..base.devices import device_of, is_host, namespace
 from ..base.text import Request
@@ -18,11 +18,9 @@ from ..dispatch.checks import as_array, as_floats, check_out, float_dtype, is_wh
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..ops import KVCache as Cache
 from ..ops import attention
-from ..ops.attending import by_head, slopes_of
-from .cuts import Spans
-from .parts import Parts
-from .places import canonical
-from .team import Team, team_of
+from ..ops.attention import by_head, slopes_of
+from .parts import Parts, Spans
+from .team import Team, canonical, team_of
 
 
 class Division(NamedTuple):

@@ -16,7 +16,7 @@ from ..arrays.scaled import ScaledArray
 from ..base.devices import to_host
 from ..dispatch.checks import finite
 from ..errors import DTypeError, UnsupportedError
-from ..ops.attending import Attention, checked, slopes
+from ..ops.attention import Attention, checked, slopes
 from .nodes import ATTENTIONS, node
 from .nodes.registry import Result
 

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.notices import say_once
+from ..base.progress import say_once
 from ..errors import RemoteError
 from ..store.disk import root
 from ..store.private import PARTIAL, Folder, Refused, below

@@ -1,50 +1,60 @@
-"""Random blocks of any format, for tests: random bytes, so that every code occurs, but with sane scales."""
+"""Random blocks, and assertions on decoded values and encoded blocks: a NaN equals only a NaN."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays.blocks import random_blocks, random_weights
 from ..formats import Format
 from ..formats.format import Blocks
 
-LARGEST = 1e5
-PERIOD = 1024  # columns from which weights repeat
-SMALLEST = 1e-30  # of a block's largest value: products of less are flushed to zero by matrix units
+__all__ = ["assert_same_blocks", "assert_same_values", "random_blocks", "random_weights"]
 
 
-def random_blocks(fmt: Format, rows: int, n: int, seed: int = 0) -> Blocks:
-    """[rows, n] blocks of random bytes whose scales are finite and of ordinary size.
-
-    Float fields are found by their dtype, so no format needs its own rule here. Blocks that a
-    format calls invalid, or whose values are huge or tiny all the same, are drawn again.
-    """
-    rng = np.random.default_rng(seed)
-    blocks = _draw(fmt, rows * n, rng)
-    while (bad := _wild(fmt, blocks)).any():
-        blocks[bad] = _draw(fmt, int(bad.sum()), rng)
-    return blocks.reshape(rows, n)
-
-
-def random_weights(fmt: Format, n: int, k: int) -> NDArray[np.uint8]:
-    """Rows [n, bytes] of random blocks that repeat along them, where sizes matter and not values."""
-    few = random_blocks(fmt, n, max(min(k, PERIOD) // fmt.block_size, 1)).view(np.uint8).reshape(n, -1)
-    return np.ascontiguousarray(np.tile(few, (1, -(-k // PERIOD)))[:, : fmt.row_bytes(k)])
-
-
-def _wild(fmt: Format, blocks: Blocks) -> NDArray[np.bool_]:
-    if fmt.dtype.kind == "i":  # plain integers: any value will do
-        return np.zeros(len(blocks), np.bool_)
-    values = np.abs(fmt.decode(blocks)).reshape(len(blocks), fmt.block_size)
-    most = values.max(axis=1, initial=0)
-    tame: NDArray[np.bool_] = (most <= LARGEST) & ((most >= SMALLEST) | (most == 0))  # NaN is not
-    with np.errstate(invalid="ignore"):  # arm64 tells of a NaN that is converted
-        return fmt.invalid(blocks) | ~tame
+def assert_same_values(got: NDArray[Any], want: NDArray[Any], fmt: Format, blocks: Blocks) -> None:
+    """Decoded values must agree to the bit (a negative zero equals zero, NaN equals NaN)."""
+    assert got.shape == want.shape, f"{fmt.name}: shape {got.shape}, expected {want.shape}"
+    assert got.dtype == want.dtype, f"{fmt.name}: dtype {got.dtype}, expected {want.dtype}"
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    if same.all():
+        return
+    wrong = ~same.reshape(*blocks.shape, fmt.block_size)
+    worst = int(wrong.sum(axis=-1).argmax())
+    index = tuple(int(i) for i in np.unravel_index(worst, blocks.shape))
+    element = int(wrong[index].argmax())
+    at = (*index, element)
+    shape = wrong.shape
+    raise AssertionError(
+        f"{fmt.name}: {int(wrong.sum())} of {wrong.size} values differ; worst block "
+        f"{index} has {int(wrong[index].sum())}, the first at element {element}: "
+        f"got {got.reshape(shape)[at]!r}, expected {want.reshape(shape)[at]!r}\n"
+        f"{show(blocks[index])}"
+    )
 
 
-def _draw(fmt: Format, n: int, rng: np.random.Generator) -> Blocks:
-    blocks: Blocks = rng.integers(0, 256, n * fmt.dtype.itemsize, np.uint8).view(fmt.dtype)
-    for name in fmt.dtype.names or ():
-        if fmt.dtype[name].kind == "f":
-            blocks[name] = rng.normal(0, 0.1, blocks[name].shape)
-    return blocks
+def assert_same_blocks(got: Blocks, want: Blocks, fmt: Format, x: NDArray[Any]) -> None:
+    """Encoded blocks must agree to the byte."""
+    assert got.shape == want.shape, f"{fmt.name}: shape {got.shape}, expected {want.shape}"
+    assert got.dtype == want.dtype == fmt.dtype, f"{fmt.name}: dtype {got.dtype}"
+    size = fmt.dtype.itemsize
+    as_bytes = [np.ascontiguousarray(b).view(np.uint8).reshape(-1, size) for b in (got, want)]
+    wrong = (as_bytes[0] != as_bytes[1]).any(axis=-1)
+    if not wrong.any():
+        return
+    first = int(wrong.argmax())
+    values = x.reshape(-1, fmt.block_size)[first]
+    raise AssertionError(
+        f"{fmt.name}: {int(wrong.sum())} of {wrong.size} blocks differ, the first is block {first}\n"
+        f"got:\n{show(got.reshape(-1)[first])}\nexpected:\n{show(want.reshape(-1)[first])}\n"
+        f"of the values {np.array2string(values, threshold=300)}"
+    )
+
+
+def show(block: Any) -> str:
+    """One block, field by field."""
+    if block.dtype.names is None:
+        return f"  {block!r}"
+    return "\n".join(f"  {name:8} {block[name]!r}" for name in block.dtype.names)

@@ -1,4 +1,4 @@
-"""The operands of ``bench/bench_engine.py`` on the GPU, and the check of their products.
+"""The operands of ``bench/bench_engine.py`` on the GPU, the check of their products, and its results as JSON.
 
 There are as many copies of the weights as exceed the cache. The right products with all activations are
 computed once in float64, on the GPU too, from values of its decoder; a few rows are compared with the host's
@@ -7,12 +7,21 @@ decoder.
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..arrays.array import QuantArray
 from ..base.devices import to_host
+from ..base.writing import write_whole
+from ..dispatch.ladder import rungs
 from ..formats import Format
 from .blocks import random_blocks
 
@@ -78,3 +87,108 @@ def random_bytes(fmt: Format, n: int, k: int, seed: int) -> Any:
     middle = np.median(size)
     pool = pool[(size > middle / 8) & (size < middle * 8)]
     return pool[rng.integers(len(pool), size=(n, k // fmt.block_size))].view(np.uint8)
+
+
+# --- results as a JSON file: rows of figures, and the runs of these rows ------------------------
+#     {"what": …, "runs": [{"device": …, "commit": …, "read_GBps": …}],
+#      "rows": [{"run": 0, "format": "q4_0", "N": 4096, "K": 14336, "M": 1, "asked": "auto", "way": "graph",
+#                "kernel": "cuda:streamk", "us": 12.3}]}
+# A row belongs to a run because a share of a roof only means something beside the roof of that run.
+
+Row = dict[str, Any]
+Results = dict[str, Any]
+
+KEY = ("format", "N", "K", "M", "asked", "way")
+ROOF = "cublas_f16"  # asked for: the product of halves, which belongs to its run like a roof
+
+
+def merged(old: Results, new: Results) -> Results:
+    """New results, and those old rows that were not measured again."""
+    fresh = {key(row) for row in new["rows"]}
+    old_rows = [row for row in old["rows"] if row["asked"] != ROOF and key(row) not in fresh]
+    used = sorted({row["run"] for row in old_rows})
+    old_rows = [row for row in old["rows"] if row["asked"] == ROOF and row["run"] in used] + old_rows
+    runs = [old["runs"][i] for i in used] + new["runs"]
+    rows = [{**row, "run": used.index(row["run"])} for row in old_rows]
+    rows += [{**row, "run": row["run"] + len(used)} for row in new["rows"]]
+    return {"what": new["what"], "runs": runs, "rows": rows}
+
+
+def key(row: Row) -> tuple[Any, ...]:
+    """The case that a row measures."""
+    return tuple(row[name] for name in KEY)
+
+
+def device_of(results: Results) -> str | None:
+    """The card of all runs; results of two cards are two files."""
+    return results["runs"][0]["device"] if results["runs"] else None
+
+
+def load(path: Path) -> Results:
+    """The rows of a file; none if there is no file."""
+    if not path.exists():
+        return {"what": "", "runs": [], "rows": []}
+    results: Results = json.loads(path.read_text())
+    return results
+
+
+def save(path: Path, results: Results) -> None:
+    """Write all results or nothing, a row a line."""
+    lines = [f' "what": {_json(results["what"])},', ' "runs": [']
+    lines += _lines(results["runs"])
+    lines += [" ],", ' "rows": [', *_lines(results["rows"]), " ]"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, "\n".join(["{", *lines, "}"]) + "\n")
+
+
+def _lines(records: list[Row]) -> list[str]:
+    return [f"  {_json(record)}{',' * (i + 1 < len(records))}" for i, record in enumerate(records)]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# --- GPU kernels compiled ahead, on all cores; the cache on disk keeps them ---------------------
+
+
+def compile_ahead(names: set[str], formats: set[str], capability: tuple[int, int]) -> None:
+    """Compile the kernels of the named rungs for formats, on all cores, and print the time it took."""
+    modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}
+    compile_all(list(kernels_of(modules, formats)), capability)
+
+
+def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> None:
+    """Compile kernels, each a family and the number of its case, on all cores, and print the time it took."""
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max(1, min(len(tasks), os.cpu_count() or 1)), context) as pool:
+        failed = [error for error in pool.map(_compile, [(*task, capability) for task in tasks]) if error]
+    print(f"compiled {len(tasks)} kernels in {time.monotonic() - began:.0f} s", *failed, sep="\n", flush=True)
+
+
+def kernels_of(modules: set[str], formats: set[str]) -> Iterator[tuple[str, int]]:
+    """The kernels that these modules of rungs may use for formats: family, and number of the case."""
+    from ..cuda.machine.launch import FAMILIES
+
+    for name, family in FAMILIES.items():
+        place = name.rpartition(".")[0]
+        if place.startswith("ggmlq.cuda.quantize") or (".cuda.linear." in place and place not in modules):
+            continue
+        for i, case in enumerate(family.cases):
+            if all(part.name in formats for part in case if isinstance(part, Format)):
+                yield name, i
+
+
+def _compile(task: tuple[str, int, tuple[int, int]]) -> str | None:
+    from ..cuda.machine.launch import FAMILIES
+
+    rungs("linear", "cuda")
+    name, i, capability = task
+    try:
+        kernel = FAMILIES[name].make(*FAMILIES[name].cases[i])
+        if kernel.least <= capability:
+            kernel.cubin(capability)
+    except Exception as error:  # whoever launches it will say so again
+        return f"{name} {i}: {type(error).__name__}: {error}"
+    return None

@@ -1,17 +1,13 @@
 """GGUF weights in torch: operators, modules and the hosts that people use. It needs torch.
 
 library.py     the operators torch.ops.ggmlq, with gradients, autocast and stand-ins for tracing
-products.py    the operators on a CPU and a GPU
-decoding.py    decoded weights, and products with them by torch
+products.py    the operators on a CPU and a GPU; products of torch with decoded weights
 checks.py      their arguments, checked, and the shapes of results
 blocks.py      arrays for kernels over the memory of tensors
-modules.py     Linear, Embedding, Experts
+modules.py     Linear, Embedding, Experts; words whose rows are multiplied by a number
 adapters.py    LoRA beside a packed layer
-replacing.py   quantize_: the layers of a model become packed ones
+replacing.py   quantize_: the layers of a model, picked by their names, become packed ones
 loading.py     load_: a model is filled from a GGUF file, and its layers become packed ones
-scaled.py      words whose rows are multiplied by a number
-buffers.py     buffers that no file has, made as their modules make them
-names.py       patterns that pick layers, and names of parameters
 hosts/         programs that hold GGUF weights, switched on and off
 
 >>> import torch, ggmlq.torch

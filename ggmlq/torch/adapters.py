@@ -10,7 +10,7 @@ import torch
 import ggmlq as gq
 
 from .modules import Linear, Packed
-from .names import Patterns, check_model, matches
+from .replacing import Patterns, check_model, matches
 
 
 class LoRA(torch.nn.Module):

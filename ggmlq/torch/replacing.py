@@ -5,8 +5,9 @@ One tensor at a time: memory is never above what the packed model takes and one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,49 @@ import ggmlq as gq
 from ..base.progress import Progress
 from .blocks import file_bytes
 from .modules import Embedding, Linear, Packed
-from .names import Patterns, check_model, matches
+
+# --- names --------------------------------------------------------------------------------------
+
+Patterns = str | Callable[[str], bool] | Iterable[str] | None
+Names = Mapping[str, str] | Callable[[str], str | None] | None  # of parameters, by names in a file
+
+
+def matches(name: str, include: Patterns, exclude: Patterns) -> bool:
+    """True for a name that ``include`` picks (None picks all) and ``exclude`` does not (None picks none)."""
+    return (include is None or _picks(include, name)) and not (exclude is not None and _picks(exclude, name))
+
+
+def _picks(patterns: Patterns, name: str) -> bool:
+    if callable(patterns):
+        return bool(patterns(name))
+    single = isinstance(patterns, str) or not isinstance(patterns, Iterable)
+    several: list[Any] = [patterns] if single else list(patterns)  # type: ignore[arg-type]
+    if not all(isinstance(pattern, str) for pattern in several):
+        raise gq.errors.DTypeError(
+            f"patterns {several!r:.100}: they are str with *, ? and […], as in file names, or a function of "
+            'a name; pass "*.mlp.*" or ["*.q_proj", "*.v_proj"]'
+        )
+    return any(fnmatchcase(name, pattern) for pattern in several)
+
+
+def check_model(request: str, model: Any) -> None:
+    """Refuse what is no module of torch."""
+    if not isinstance(model, torch.nn.Module):
+        raise gq.errors.DTypeError(
+            f"{request}: the model is {model!r:.80}; it is a torch.nn.Module; pass the module itself"
+        )
+
+
+def check_names(names: Names) -> None:
+    """Refuse names that lead nowhere."""
+    if not (names is None or callable(names) or isinstance(names, Mapping)):
+        raise gq.errors.DTypeError(
+            f"load_(model, file, names={names!r:.80}): names are a mapping of the file's names to those of "
+            'parameters, or a function; pass {"blk.0.ffn_up.weight": "layers.0.up.weight"}'
+        )
+
+
+# --- layers -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -64,8 +107,7 @@ def quantize_(
     ties = {
         name.removesuffix(".weight"): other.removesuffix(".weight") for name, other in ties_of(model).items()
     }
-    bar = Progress(sum(layers.values()), f"quantizing to {fmt.name}", show=progress)
-    try:
+    with Progress(sum(layers.values()), f"quantizing to {fmt.name}", show=progress) as bar:
         for name, size in layers.items():
             part = model.get_submodule(name)
             if reason := _reason(name, part, fmt, include, exclude):
@@ -78,8 +120,6 @@ def quantize_(
                 result.taken[name] = fmt.name
             del part  # its floats go before the next layer's blocks come
             bar.advance(size)
-    finally:
-        bar.close()
     for name, part in model.named_modules():
         if isinstance(part, Packed) and name not in result.taken:
             result.left[name] = f"it is packed already, in {part.format.name}"

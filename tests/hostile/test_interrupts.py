@@ -391,7 +391,7 @@ class Interrupting:  # the first module of Numba that is looked for brings an in
             sys.meta_path.remove(self)
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
-from ggmlq.ops.encoding import compiled_encoder
+from ggmlq.ops.quantize import compiled_encoder
 try:
     compiled_encoder(gq.formats["q4_0"])
 except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from ggmlq.check.plan import Settings
 from ggmlq.check.run import run_case
 from ggmlq.errors import GGMLQError
 from ggmlq.llama import Bridge
-from ggmlq.testing.expert_layer import Layer
+from ggmlq.testing.models import Layer
 
 
 @pytest.fixture(scope="module")

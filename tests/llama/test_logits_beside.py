@@ -10,7 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.testing.families import EXPERTS, NAMES, family_model
+from ggmlq.testing.models import EXPERTS, NAMES, family_model
 from ggmlq.trace import explained
 from ggmlq.trace.explained import Rounding, Rows, choice
 

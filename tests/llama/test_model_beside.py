@@ -14,7 +14,7 @@ from vocabularies import hard_texts, pairs_vocabulary, sentence_vocabulary
 import ggmlq as gq
 from ggmlq.errors import GGMLQError
 from ggmlq.model.tokenizer.pairs import RULES
-from ggmlq.testing.families import EXPERTS, NAMES, family_model
+from ggmlq.testing.models import EXPERTS, NAMES, family_model
 from ggmlq.trace.libllama import locate_llama
 from ggmlq.trace.session import Run
 from ggmlq.trace.settings import settings

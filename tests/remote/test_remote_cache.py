@@ -11,7 +11,7 @@ from served import check
 
 import ggmlq as gq
 from ggmlq import remote
-from ggmlq.base import notices
+from ggmlq.base import progress
 from ggmlq.remote import held, opening
 from ggmlq.store.private import Folder
 from ggmlq.tasks.rows import rows_of
@@ -98,7 +98,7 @@ def cache(tmp_path):
 
 def is_done_without(server, tensors, caplog):
     """The file opens, and one sentence says why nothing is kept."""
-    notices._logged.clear()
+    progress._logged.clear()
     with gq.open(f"{server.url}/a/m.gguf") as f:
         check(f, tensors)
     assert not remote.entries()
@@ -134,7 +134,7 @@ def test_links_in_a_cache_are_not_followed(server, tensors, tmp_path, cache, cap
     (tmp_path / "precious").write_bytes(b"precious" * 1000)
     os.unlink(entry.path + "/data")
     os.symlink(tmp_path / "precious", entry.path + "/data")
-    notices._logged.clear()
+    progress._logged.clear()
     with gq.open(f"{server.url}/a/m.gguf") as f:
         check(f, tensors)
     assert "data is no file, or a link" in caplog.text

@@ -11,7 +11,7 @@ import numpy as np
 from ggmlq.formats import FORMATS
 from ggmlq.reference import linear, row_errors, rule
 from ggmlq.reference.rules import Rule
-from ggmlq.testing.products import products
+from ggmlq.testing.oracle import products
 
 from . import ROOT, Options, Texts, table
 

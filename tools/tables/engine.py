@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ggmlq.formats import FORMATS
-from ggmlq.testing import results
+from ggmlq.testing import engine
 
 from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, load, svg, table
 
@@ -33,7 +33,7 @@ SHARE_OF_READING, SHARES_OF_CUBLAS, FROM = 0.8, (0.7, 0.85), 2048
 
 def texts(options: Options) -> Texts:
     """The tables, or the picture."""
-    card = results.load(options.results)
+    card = engine.load(options.results)
     if not figures(card):
         print(f"{options.results.name}: no figures of auto yet; bench/bench_engine.py measures them")
     elif options.goals:
@@ -54,10 +54,10 @@ class Figure(NamedTuple):
     m: int
     n: int
     k: int
-    row: results.Row
+    row: engine.Row
     run: dict[str, Any]  # that it was measured in, with its roofs
     us: float  # in a graph
-    plain: results.Row | None  # the call without a graph
+    plain: engine.Row | None  # the call without a graph
     llama: float | None  # llama.cpp, if this is the card that it was measured on
     cublas: float | None  # cuBLAS on halves of the same shape in the same run
     reading: float  # reading the file's bytes of the weights
@@ -86,22 +86,22 @@ def beside_humming() -> str:
     return table(["type, N × K", *(f"M={m}" for m in rows)], lines)
 
 
-def figures(card: results.Results) -> list[Figure]:
+def figures(card: engine.Results) -> list[Figure]:
     """The kernel that auto took for each problem and its time, as they were measured last."""
     names = list(FORMATS)
     timed = [row for row in card["rows"] if "us" in row]
     graphs = [row for row in timed if row["way"] == "graph" and row["asked"] == "auto"]
-    last = {results.key(row): row for row in sorted(graphs, key=lambda row: row["run"])}
+    last = {engine.key(row): row for row in sorted(graphs, key=lambda row: row["run"])}
     rows = sorted(last.values(), key=lambda r: (names.index(r["format"]), r["N"], r["K"], r["M"]))
     return [_figure(card, timed, row) for row in rows]
 
 
-def _figure(card: results.Results, timed: list[results.Row], row: results.Row) -> Figure:
+def _figure(card: engine.Results, timed: list[engine.Row], row: engine.Row) -> Figure:
     name, m, n, k = problem = row["format"], row["M"], row["N"], row["K"]
     run = card["runs"][row["run"]]
-    key = (*results.key(row)[:-1], "plain")
-    plain = (r for r in timed if results.key(r) == key and r["kernel"] == row["kernel"])
-    halves = [r for r in timed if r["asked"] == results.ROOF]
+    key = (*engine.key(row)[:-1], "plain")
+    plain = (r for r in timed if engine.key(r) == key and r["kernel"] == row["kernel"])
+    halves = [r for r in timed if r["asked"] == engine.ROOF]
     cublas = (r["us"] for r in halves if (r["run"], r["M"], r["N"], r["K"]) == (row["run"], m, n, k))
     reading = 1e-3 * n * FORMATS[name].row_bytes(k) / run["read_GBps"]
     peak = run["cublas_f16_TFLOPS"]
@@ -115,13 +115,13 @@ def _figure(card: results.Results, timed: list[results.Row], row: results.Row) -
 # --- tables -----------------------------------------------------------------------------------
 
 
-def short(card: results.Results) -> str:
+def short(card: engine.Results) -> str:
     """Formats across, numbers of rows down: time, llama.cpp's, how many times as fast, share of the roof."""
     header, rows = _by_format([f for f in figures(card) if f.k == LONG], _compact)
     return f"{table(header, [[m, *cells] for m, cells, _ in rows])}\n\n{_roofs(card)}"
 
 
-def first(card: results.Results) -> str:
+def first(card: engine.Results) -> str:
     """For a few numbers of rows: time, how many times as fast as llama.cpp, and the kernels."""
     shown = [f for f in figures(card) if f.k == LONG and f.m in FIRST]
     header, rows = _by_format(shown, _brief)
@@ -153,7 +153,7 @@ def _brief(f: Figure) -> str:
     return f"{f.us:.1f} µs" + ("" if f.llama is None else f", {f.llama / f.us:.1f}×")
 
 
-def full(card: results.Results) -> str:
+def full(card: engine.Results) -> str:
     """A row for each figure."""
     plain = any(f.plain for f in figures(card))
     header = [
@@ -173,7 +173,7 @@ def full(card: results.Results) -> str:
     return f"![time against rows of activations](engine.svg)\n\n{table(header, rows)}\n\n{_roofs(card)}"
 
 
-def _roofs(card: results.Results) -> str:
+def _roofs(card: engine.Results) -> str:
     runs = [card["runs"][i] for i in sorted({f.row["run"] for f in figures(card)})]
     roofs = "; ".join(
         f"{r['read_GBps']} GB/s read, {r['cublas_f16_TFLOPS'] or '–'} TFLOP/s of cuBLAS on halves "
@@ -199,7 +199,7 @@ def goal(f: Figure, aim: bool) -> float | None:
     return max(reading, min(limits)) if limits else None
 
 
-def goals(card: results.Results) -> str:
+def goals(card: engine.Results) -> str:
     """The figures above their goals, at least or aimed at."""
     rows = []
     for f in figures(card):
@@ -218,7 +218,7 @@ def goals(card: results.Results) -> str:
 # --- the picture ------------------------------------------------------------------------------
 
 
-def picture(card: results.Results) -> str:
+def picture(card: engine.Results) -> str:
     """Time over rows of activations on log scales: ours, llama.cpp, cuBLAS on halves, and the roof."""
     shown = [f for f in figures(card) if (f.name, f.k) == (PICTURED, LONG)]
     lines = {

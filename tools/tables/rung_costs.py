@@ -11,7 +11,7 @@ import json
 
 from ggmlq.cuda.cost import roof
 from ggmlq.cuda.cost.stage import NORM, SHARE
-from ggmlq.dispatch.cards import card_named
+from ggmlq.dispatch.card import card_named
 from ggmlq.formats import FORMATS
 
 from . import RESULTS, Options, Texts, load

@@ -19,7 +19,7 @@
 ``encoder(fmt)`` takes the file of the format's name, or else the program in its ``pack``.
 An encoder is ``encode(values, imatrix, blocks)``: float32 [rows, K], contiguous and finite; float32 [K]
 or None; uint8 [rows, bytes a row] to fill. It runs on the calling thread without the global lock;
-``ggmlq/ops/encoding.py`` deals out the rows.
+``ggmlq/ops/quantize.py`` deals out the rows.
 """
 
 from __future__ import annotations

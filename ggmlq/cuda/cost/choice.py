@@ -4,7 +4,7 @@ On Hopper the order is that of estimates from the shape and the card: cost/packe
 cost/codes8.py for codes with scales. Any number of rows and columns has one.
 
 Elsewhere the order was measured and lies in choice.json. ``tools/table.py cuda_choice`` writes it from the
-results of ``bench/bench_engine.py``; :mod:`ggmlq.dispatch.measured` says how it is read. A card that was not
+results of ``bench/bench_engine.py``; :mod:`ggmlq.dispatch.tuned` says how it is read. A card that was not
 measured takes the entry of the nearest capability, then of the same name, then of the nearest number of
 multiprocessors; but up to ``MOST_ROWS`` rows no kernel that calls cuBLAS. That one was ahead on a Hopper,
 whose tensor cores only the library used; it cannot be recorded in a CUDA graph, and decoding for it takes
@@ -27,12 +27,11 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from ...dispatch import measured, tuned
-from ...dispatch.card import Card
-from ...dispatch.cards import target
+from ...dispatch import tuned
+from ...dispatch.card import Card, target
 from ...dispatch.ladder import Problem, rungs
-from ...dispatch.measured import NOTHING, Entry, Preference
 from ...dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
+from ...dispatch.tuned import NOTHING, Entry, Preference
 from ...formats import BlockFormat
 from ..machine import device
 from . import roof
@@ -61,7 +60,7 @@ def card() -> Card | None:
 @cache
 def table() -> list[Entry]:
     """The entries of the cards that were measured."""
-    return measured.entries(TABLE, "cards")
+    return tuned.entries(TABLE, "cards")
 
 
 def preference(problem: Problem, timed: bool = True) -> Preference:
@@ -114,7 +113,7 @@ def _linear_order(problem: Problem) -> Preference:
     card, nearest = problem.card, _nearest(problem.card)
     if isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
         return _packed_order(problem, problem.format)
-    choice = measured.preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
+    choice = tuned.table_preference(_as_there(problem, nearest), nearest, nearest.get("card", ""))
     if choice is NOTHING or card is None:
         return choice
     kernels, why = choice

@@ -53,7 +53,7 @@ def coverage(capability: tuple[int, int]) -> dict[str, Any]:
 def packed(cases: dict[str, list[Any]]) -> dict[str, bool | None]:
     """By rung, whether all kernels that it launches for some problems come with the package for their card.
 
-    The launches are noted on paper (testing/dry_run.py), which puts other functions in the place of CuPy's.
+    The launches are noted on paper (ops/dry_run.py), which puts other functions in the place of CuPy's.
     So a process that has loaded CuPy leaves this to another one. None: the answer is not known.
     """
     if "cupy" in sys.modules:
@@ -63,7 +63,7 @@ def packed(cases: dict[str, list[Any]]) -> dict[str, bool | None]:
 
 def unpacked(problems: Iterable[Any], kernel: str = "auto") -> Iterator[Any]:
     """The kernels of a rung for some problems that are not in the package, for float32 and float16."""
-    dry_run: Any = importlib.import_module("ggmlq.testing.dry_run")
+    dry_run: Any = importlib.import_module("ggmlq.ops.dry_run")
     for problem in problems:
         for kind in (np.float32, np.float16) if hasattr(problem, "format") else (np.float32,):
             for launched in dry_run.kernels_of(problem, kernel, kind):

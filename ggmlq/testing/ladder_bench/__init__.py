@@ -10,8 +10,6 @@ pytest-benchmark's columns stand GFLOP/s, GB/s and the share of the nearer roof.
 CuPy is installed, otherwise those of the CPU. Where benchmarks are disabled each rung multiplies a small
 shape once, and is judged in float64.
 
-cases.py        which rungs, types and shapes, and their names
-test_rungs.py   one case: operands, kernels compiled ahead, the clock
-columns.py      the columns beside the names
-conftest.py     the hooks of pytest-benchmark
+test_rungs.py   which rungs, types and shapes; one case: operands, kernels compiled ahead, the clock
+conftest.py     the hooks of pytest-benchmark, and the columns beside the names
 """

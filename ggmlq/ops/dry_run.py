@@ -23,12 +23,10 @@ import numpy as np
 from ..arrays.array import QuantArray
 from ..base import devices
 from ..dispatch.card import Card
-from ..dispatch.cards import card_named
 from ..dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
 from ..formats import Format
 
 gq: Any = import_module("ggmlq")
-HOPPER = (9, 0)
 VERSION = 13000  # of CUDA, which the driver knows
 
 
@@ -131,14 +129,6 @@ class _Cupy:
 
 # --- products ---------------------------------------------------------------------------------------
 
-CARDS = tuple(  # one of each kind of memory and instructions; of Hopper, those that differ in size or speed
-    card_named("CARDS", name)
-    for name in (
-        "NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "Tesla T4", "NVIDIA A100 80GB PCIe",
-        "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090", "NVIDIA B200", "NVIDIA GeForce RTX 5090",
-        "NVIDIA GB10",
-    )
-)  # fmt: skip
 SHAPES = (
     (256, 1024), (896, 4864), (1024, 4096), (2048, 2048), (2560, 9728), (4096, 4096),
     (4096, 14336), (6144, 4096), (8192, 8192), (14336, 4096), (28672, 8192), (128256, 4096),
@@ -149,21 +139,7 @@ ROWS = (
     256, 300, 333, 384, 448, 512, 640, 777, 1024, 2048, 4096,
 )  # fmt: skip
 RESULTS = "float32", "float16", "bfloat16"
-INPUTS = np.float32, np.float16
-CODES = ("e4m3", "float32"), ("e4m3", "e8m0"), ("int8", "float32")
-QUANTIZED, WIDTHS = ((1, 128), (128, 128), (1, None)), [128 << i for i in range(8)]
 Tile = tuple[int, int | None]
-EXPERTS = (
-    (8, 2, 14336, 4096),
-    (8, 2, 4096, 14336),
-    (128, 8, 768, 2048),
-    (128, 8, 2048, 768),
-    (64, 6, 1408, 2048),
-    (32, 4, 2880, 2880),
-    (256, 8, 2048, 7168),
-    (4, 4, 512, 1024),
-    (16, 1, 8192, 5120),
-)  # all, used, N, K
 
 
 def weights(fmt: Format, *shape: int) -> QuantArray:
@@ -211,48 +187,6 @@ def _coded(operand: Operand, *shape: int) -> Any:
     return scaled(operand.code, (operand.r, operand.c), *shape)
 
 
-def expert_kernels(fmt: Format, card: Card, rows: Iterable[int] = ROWS) -> list[Any]:
-    """The kernels that a product with experts launches by itself."""
-    with on_paper(card) as launched:
-        for (experts, used, n, k), tokens in product(EXPERTS, rows):
-            if k % fmt.block_size == 0:
-                ids = np.zeros((tokens, used), np.int64).view(PaperArray)
-                gq.expert_linear(paper((tokens, k), np.float32), weights(fmt, experts, n, k), ids)
-    return list(dict.fromkeys(launched))
-
-
-def scaled_kernels(
-    code: str,
-    tiles: tuple[Tile, Tile],
-    card: Card,
-    shapes: Iterable[tuple[int, int]] = SHAPES,
-    rows: Iterable[int] = ROWS,
-) -> list[Any]:
-    """The kernels of ``x @ w.T`` with scales for these tiles of x and of w; of experts, too."""
-    rows = tuple(rows)
-    with on_paper(card) as launched:
-        for dtype, (n, k), m in product(RESULTS, shapes, rows):
-            gq.scaled_linear(scaled(code, tiles[0], m, k), scaled(code, tiles[1], n, k), dtype=dtype)
-        for dtype, (experts, used, n, k), tokens in product(RESULTS, EXPERTS, rows):
-            if (
-                n % tiles[1][0] == 0 and card.capability == HOPPER
-            ):  # others multiply one expert after the other
-                ids = np.zeros((tokens, used), np.int64).view(PaperArray)
-                x, w = scaled(code, tiles[0], tokens, k), scaled(code, tiles[1], experts, n, k)
-                gq.expert_linear(x, w, ids, dtype=dtype)
-    return list(dict.fromkeys(launched))
-
-
-def float_kernels(
-    code: str, tile: Tile, card: Card, shapes: Iterable[tuple[int, int]], rows: Iterable[int]
-) -> list[Any]:  # fmt: skip
-    """The kernels of ``x @ w.T``, x in floats, which are quantized first, with scales for this tile of w."""
-    with on_paper(card) as launched:
-        for dtype, (n, k), m in product(INPUTS, shapes, rows):
-            gq.scaled_linear(paper((m, k), dtype), scaled(code, tile, n, k), dtype=dtype)
-    return list(dict.fromkeys(launched))
-
-
 def scaled(code: str, tile: Tile, *shape: int) -> Any:
     """Codes with scales on paper."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
@@ -280,38 +214,3 @@ def _dropped(q: QuantArray, k: int) -> None:
     gq.linear(paper((1, k), np.float32), q)
     q.drop_raw()
     q.dequantize()
-
-
-def code_kernels(card: Card) -> list[Any]:
-    """The kernels that quantize to codes with scales, of few rows and many, of rows of any length."""
-    with on_paper(card) as launched:
-        for (code, scale), dtype, tile, rows, k in product(CODES, INPUTS, QUANTIZED, (16, 4096), WIDTHS):
-            gq.quantize_scaled(paper((rows, k), dtype), code, tile, scale=scale)
-    return list(dict.fromkeys(launched))
-
-
-# --- attention --------------------------------------------------------------------------------------
-
-QUERIES = (1, 4, 7, 33, 190, 900)  # of each head, the last ones of a sequence
-POSITIONS = (300, 4100)
-GROUP = 4  # heads of queries for each of keys
-WAYS: tuple[dict[str, Any], ...] = ({}, {"softcap": 50.0}, {"invariant": True})
-
-
-def cache_kernels(
-    card: Card, caches: Iterable[dict[str, Any]], queries: Iterable[int] = QUERIES,
-    positions: Iterable[int] = POSITIONS, kinds: Iterable[str] = RESULTS,
-) -> list[Any]:  # fmt: skip
-    """The kernels that caches of these options launch: rows of floats come in, then queries attend."""
-    counts = tuple(queries)
-    with on_paper(card) as launched:
-        for options, most, kind in product(caches, positions, kinds):
-            if kind == "bfloat16":
-                import_module("ml_dtypes")  # then NumPy knows the name
-            cache = gq.KVCache(positions=most, device="cuda", **options)
-            keys, values = (paper(rows.shape, kind) for rows in (cache.k, cache.v))
-            cache.append(keys, *([] if options.get("shared") else [values]))
-            for t, way in product(counts, ({},) if options.get("shared") else WAYS):
-                q = paper((len(keys), GROUP * keys.shape[1], min(t, most), keys.shape[3]), kind)
-                cache.attend(q, causal=True, dtype=kind, **way)
-    return list(dict.fromkeys(launched))

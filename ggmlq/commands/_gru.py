@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ..arrays.dumps import Dump
+from ..base.terminal import table
 from ..base.text import short
 from ..errors import DumpError
-from ..gru import GRU
+from ..gru import GRU, FixedGRU
 from ..gru.files import write_arrays, write_error
 
 NAMES = ("W", "R", "bx", "br")
@@ -82,3 +85,58 @@ def write(path: str, arrays: dict[str, Any]) -> None:
         write_arrays(path, arrays)
     except OSError as error:
         raise DumpError(f"{path}: {write_error(error)}") from error
+
+
+def facts(f: FixedGRU) -> dict[str, Any]:
+    """The facts as JSON: of the whole, and of every tensor."""
+    tensors = []
+    for d, cell in enumerate(f.cells):
+        uses = f.diagnostics() if len(f.cells) == 1 else f.diagnostics()[d]
+        for name, one in cell.formats.items():
+            e = np.asarray(one.exponent)
+            fact = {
+                "name": name,
+                "direction": d,
+                "bits": one.bits,
+                "signed": one.signed,
+                "zero": int(one.zero),
+                "exponent": [int(e.min()), int(e.max())] if e.ndim else int(e),
+            }
+            if name in uses:
+                fact |= {"used": uses[name].used, "low": uses[name].low, "high": uses[name].high}
+            tensors.append(fact)
+    return {
+        "widths": f.widths,
+        "inputs": f.inputs,
+        "units": f.units,
+        "directions": len(f.cells),
+        "tables": f.tables,
+        "rounding": f.rounding,
+        "dynamic_x": f.dynamic_x,
+        "bytes": f.nbytes,
+        "tensors": tensors,
+    }
+
+
+def uses(f: FixedGRU) -> list[dict[str, int]]:
+    """The number of saturated values of each tensor, by direction."""
+    diagnostics = f.diagnostics() if len(f.cells) > 1 else (f.diagnostics(),)
+    return [{name: use.saturated for name, use in uses.items()} for uses in diagnostics]
+
+
+def listing(f: FixedGRU) -> str:
+    """A table with a line for each tensor."""
+    rows = []
+    for fact in facts(f)["tensors"]:
+        e = fact["exponent"]
+        columns = (
+            [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"]
+            if "used" in fact
+            else [""] * 3
+        )
+        name = fact["name"] + ("" if len(f.cells) == 1 else (" →", " ←")[fact["direction"]])
+        shown = f"{e[0]} to {e[1]}" if isinstance(e, list) else str(e)
+        rows.append(
+            [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *columns]
+        )
+    return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high"], rows)
