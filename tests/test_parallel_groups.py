@@ -10,7 +10,7 @@ from engines import Backend, Card, Communicator, Meeting, needs, put_card, toget
 
 import ggmlq as gq
 from ggmlq.errors import DeviceError, GroupError, ShapeError
-from ggmlq.parallel import engines
+from ggmlq.parallel import groups
 
 
 @pytest.mark.parametrize(("engine", "words"), [("gloo", "torch.distributed with gloo"), ("MPI", "MPI")])
@@ -129,7 +129,7 @@ def test_parts_of_ranks_are_those_of_shard(axis, fresh):
 
 def test_torch_works_on_the_stream_of_the_arrays(monkeypatch):
     """``ExternalStream`` of the address 0, the default stream's, would be a stream of its own."""
-    engine, address = object.__new__(engines.Torch), 0
+    engine, address = object.__new__(groups.Torch), 0
     external = lambda ptr, device: ("external", ptr, device)
     cuda = SimpleNamespace(
         stream=lambda stream: stream,
@@ -139,7 +139,7 @@ def test_torch_works_on_the_stream_of_the_arrays(monkeypatch):
     engine.device, engine._torch = "cuda:1", SimpleNamespace(cuda=cuda)
     streams = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=address))
     monkeypatch.setattr(
-        engines, "cuda_device", lambda: SimpleNamespace(cupy=lambda: SimpleNamespace(cuda=streams))
+        groups, "cuda_device", lambda: SimpleNamespace(cupy=lambda: SimpleNamespace(cuda=streams))
     )
     assert engine._stream() == ("default", "cuda:1")
     address = 12345

@@ -10,16 +10,15 @@ from typing import Any
 
 from ..arrays.dumps import Dump
 from ..base.text import table
-from ..check import batches, cases, invariance, mixtures, nodes, opreport, ops
+from ..check import batches, cases, invariance, nodes, opreport, ops
 from ..check.cases import Case
 from ..check.invariance import OPS, Invariance, Subject
+from ..check.nodes import write_lines
 from ..check.outcome import IDLE
-from ..check.testfile import write_lines
 from ..errors import DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
-from ..llama.library import is_weight_type
-from ..llama.loaded import listed
+from ..llama.library import is_weight_type, listed
 from ..trace import Product, report
 from ..trace.saved import is_node, judged, load_node, replay
 from . import _plain
@@ -34,7 +33,7 @@ def chosen(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
     """The cases of files, of test-backend-ops, or of shapes."""
     named = [_saved(path) for path in args.replay]
     for text in args.case:
-        parse = mixtures.parse_backend_ops if "MUL_MAT_ID" in text else batches.parse_backend_ops
+        parse = batches.parse_mixture if "MUL_MAT_ID" in text else batches.parse_product
         named.append(parse(text, args.seed))
     if named:
         if args.shapes or args.data or args.types != "all" or args.experts:
@@ -52,9 +51,9 @@ def _saved(path: Path) -> Case:
         saved = Dump(path)
         load: Callable[[Path], Case] = cases.load
         if "batches" in saved:
-            load = batches.load
+            load = batches.load_batch
         elif "ids" in saved:
-            load = mixtures.load
+            load = batches.load_mixture
     except DumpError:
         load = cases.load
     return load(path)
@@ -66,14 +65,14 @@ def _mixtures(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
         raise ShapeError(
             "--experts edges beside --shapes: shapes need a number of experts; write --experts 8/2"
         )
-    experts, routing = mixtures.parse_experts(args.experts), mixtures.parse_routing(args.spread or "uniform")
+    experts, routing = batches.parse_experts(args.experts), batches.parse_routing(args.spread or "uniform")
     shaped = _plain_cases(args, bridge)
     if several := [case for case in shaped if isinstance(case, batches.Batch)]:
         raise ShapeError(
             f"--experts beside --shapes {several[0].shape}: products with experts have no batches; "
             "write M×N×K"
         )
-    return [mixtures.with_experts(case, experts, routing, row_per_use=args.apart) for case in shaped]
+    return [batches.with_experts(case, experts, routing, row_per_use=args.apart) for case in shaped]
 
 
 def _plain_cases(args: argparse.Namespace, bridge: Bridge) -> list[Case]:

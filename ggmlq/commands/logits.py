@@ -207,7 +207,7 @@ def _model_end(comparison: ModelComparison, nodes: int) -> dict[str, Any]:
 
 
 def _model_text(comparison: ModelComparison, nodes: list[Beside], *, verbose: bool) -> str:
-    from ..llama.loaded import listed
+    from ..llama.library import listed
 
     lines = [table(MODEL_HEADER, [_row(node) for node in _shown(nodes, verbose)]), ""]
     paths = f", {_plain.name(listed(comparison.loaded))}" if comparison.loaded else ""

@@ -179,7 +179,7 @@ def _check_there(file: GGUFFile, request: str, key: str, metadata: Metadata) -> 
 
 
 def _check_own(request: str, *keys: str) -> None:
-    from ..gguf.split import KEYS
+    from ..gguf.file import KEYS
 
     for key in keys:
         if key in KEYS:
@@ -190,7 +190,7 @@ def _check_own(request: str, *keys: str) -> None:
 
 
 def _read(request: str, path: str) -> str:
-    from ..gguf.limits import BYTES, LIMITS
+    from ..gguf.source import BYTES, LIMITS
 
     try:
         with open(path, "rb") as source:

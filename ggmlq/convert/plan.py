@@ -106,13 +106,13 @@ NAMED = 3  # tensors that an error lists
 
 
 def check_target(fmt: Format) -> None:
-    if fmt.name not in rules.FILE_TYPES:
+    if fmt.name not in FILE_TYPES:
         raise ConvertError(
             f"type {fmt.name}: llama.cpp has no files of it; weights are stored as one of "
-            f"{', '.join(rules.FILE_TYPES)}"
+            f"{', '.join(FILE_TYPES)}"
         )
     if not fmt.can_quantize:
-        able = [name for name in rules.FILE_TYPES if FORMATS[name].can_quantize]
+        able = [name for name in FILE_TYPES if FORMATS[name].can_quantize]
         raise UnsupportedError(
             f"type {fmt.name}: this version decodes it but cannot encode it; it encodes {', '.join(able)}"
         )
@@ -143,7 +143,7 @@ def check_weighted(steps: Sequence[Step], imatrix: Mapping[str, Any] | None, bes
         if step.changes and step.weights is None and rules.wants_imatrix(step.name, step.after, besides)
     ]
     if bare:
-        free = [n for n in rules.FILE_TYPES if FORMATS[n].can_quantize and n not in rules.WANT_IMATRIX]
+        free = [n for n in FILE_TYPES if FORMATS[n].can_quantize and n not in rules.WANT_IMATRIX]
         lack = "there is none for them in the matrix" if imatrix is not None else "there is no matrix"
         raise ConvertError(
             f"{_listed(bare)} would become {bare[0].after.name}, which needs the importance of each column, "

@@ -15,7 +15,7 @@ from ..arrays.weights import Transposed
 from ..base.devices import to_host
 from ..dispatch.checks import as_floats
 from ..errors import ShapeError, UnsupportedError
-from ..ops.activations import ACTIVATIONS, ALPHA, LIMIT
+from ..ops.gated_linear import ACTIVATIONS, ALPHA, LIMIT
 from ..ops.operands import check_blocks, check_linear, experts
 from .multiply import multiply
 from .operands import Activations, Weights, Wide, activations, weights

@@ -18,10 +18,9 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from ..base.cores import available
 from ..base.progress import quiet
 from ..base.text import count, short
-from ..base.threads import at_most, requested_threads
+from ..base.threads import at_most, available, requested_threads
 from ..errors import DTypeError, GGMLQError, HostMemoryError, WorkerError
 
 # --- facts about an executor: its workers, whether it broke, another one like it -------------
