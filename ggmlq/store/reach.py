@@ -28,7 +28,7 @@ PACKAGE = Path(__file__).parents[1]
 UNKNOWN = "-"  # the digest of what has no sources here
 KNOWN = Path(__file__).with_name("reach.json")  # digests of the day when packs were written
 TABLE = "formats/_table.py"  # how formats are looked up
-TABLES, CODES = "formats/_grids.npz", "codes/__init__.py"
+TABLES = "formats/_grids.npz"
 SKIPPED = ("ctx", "kind", "type_comment", "type_params")  # fields that say nothing, or not in every Python
 TELLING = {"extending", "register_model", "lower_builtin", "lower_cast", "lower_constant", "infer_global"}
 
@@ -141,8 +141,6 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
         new = {need for number in numbers for need in _needs(package, path, number)}
         if name in file.imports:
             new.add(file.imports[name])
-        if (path, name) == (CODES, "CODES"):
-            new |= {(code, n) for code in _room(package, "codes") for n in _file(package, code).names}
         if path.startswith(side.whole):
             new |= {(beside, n) for beside in _room(package, path) for n in _file(package, beside).names}
         new = {need for need in new if _counts(package, side, need[0])} - reached_names

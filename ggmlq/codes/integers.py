@@ -1,4 +1,14 @@
-"""The common part of the integer codes of 8 or 16 bits: encoding, decoding and atoms."""
+"""The integer codes of 8 or 16 bits, a table: they differ in their range alone.
+
+Bits are those of two's complement or, unsigned, of the number itself.
+
+    int8       -127 … 127         without -128, so that |code| and -code always fit, as in ggml's q8_0:
+                                  for weights and activations without a zero point
+    int8_full  -128 … 127         with a zero point, where all 256 codes count; its scale still rests on 127
+    uint8         0 … 255         values with a zero point, or without negative ones
+    int16    -32768 … 32767       states that need more than 8 bits
+    uint16        0 … 65535       values with a zero point, or without negative ones
+"""
 
 from __future__ import annotations
 
@@ -52,3 +62,35 @@ def rounded(xp: Any, x: Any, rounding: str) -> Any:
         return xp.rint(x)
     whole = xp.trunc(x)
     return whole + xp.copysign((xp.abs(x - whole) >= np.float32(0.5)).astype(np.float32), x)
+
+
+def _int8(x: Any, away: bool) -> int:
+    return nearest(x, -127, 127, away)
+
+
+def _int8_full(x: Any, away: bool) -> int:
+    return nearest(x, -128, 127, away)
+
+
+def _uint8(x: Any, away: bool) -> int:
+    return nearest(x, 0, 255, away)
+
+
+def _int16(x: Any, away: bool) -> int:
+    return nearest(x, -32768, 32767, away)
+
+
+def _uint16(x: Any, away: bool) -> int:
+    return nearest(x, 0, 65535, away)
+
+
+INTEGERS = tuple(
+    Integer(name=name, dtype=np.dtype(dtype), min=low, max=high, to_code=to_code, value=value)
+    for name, dtype, low, high, to_code in (
+        ("int8", np.int8, -127, 127, _int8),
+        ("int8_full", np.int8, -128, 127, _int8_full),
+        ("uint8", np.uint8, 0, 255, _uint8),
+        ("int16", np.int16, -32768, 32767, _int16),
+        ("uint16", np.uint16, 0, 65535, _uint16),
+    )
+)

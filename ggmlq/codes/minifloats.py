@@ -1,4 +1,23 @@
-"""The common part of the 8-bit floats (e4m3, e5m2). Encoding works on the bits of a float32.
+"""The 8-bit floats: e4m3 for weights and activations, e5m2 for gradients.
+
+e4m3: ±448 in steps of an eighth.
+
+    bit    7 | 6 5 4 3 | 2 1 0          value = (-1)^s · 2^(e - 7) · (1 + m/8)
+           s |    e    |   m                    (-1)^s · 2^-6 · m/8      where e is 0
+
+The largest number is 448 = 2^8 · 1.75, code 0x7E. There is no infinity: of the highest exponent only
+m = 7 is no number but NaN. Other packages call this code ``float8_e4m3fn``; they have other e4m3 too.
+There are eight numbers an octave from 2^-6 on, and a constant step of 2^-9 below.
+
+e5m2: the range of a half, ±57344 in steps of a quarter.
+
+    bit    7 | 6 5 4 3 2 | 1 0          value = (-1)^s · 2^(e - 15) · (1 + m/4)
+           s |     e     |  m                   (-1)^s · 2^-14 · m/4     where e is 0
+
+It is the upper byte of a half: e = 31 means infinity (0x7C) and NaN, as there. The largest number is
+57344 = 2^15 · 1.75, code 0x7B.
+
+Encoding works on the bits of a float32.
 
 Adding half of what is cut off, less one, plus the last bit that stays, rounds to nearest with ties to
 even; a carry runs into the exponent, where it belongs. Below the smallest normal number the unit is
@@ -84,3 +103,33 @@ class MiniFloat(Code):
         values = np.array([self.value(code) for code in range(256)], np.float32)
         values.flags.writeable = False
         return values
+
+
+def _e4m3_code(bits: int, saturate: bool) -> int:
+    return nearest(bits, 3, 7, 0x7E, 0x7E if saturate else 0x7F, 0x7F)
+
+
+def _e4m3_value(code: int) -> Any:
+    return np.float32(np.nan) if code & 0x7F == 0x7F else value(code, 3, 7)
+
+
+def _e5m2_code(bits: int, saturate: bool) -> int:
+    return nearest(bits, 2, 15, 0x7B, 0x7B if saturate else 0x7C, 0x7E)
+
+
+def _e5m2_value(code: int) -> Any:
+    if code & 0x7F > 0x7C:
+        return np.float32(np.nan)
+    if code & 0x7F == 0x7C:
+        return -np.float32(np.inf) if code & 0x80 else np.float32(np.inf)
+    return value(code, 2, 15)
+
+
+E4M3 = MiniFloat(
+    name="e4m3", dtype=np.dtype(np.uint8), min=-448, max=448, to_code=_e4m3_code, value=_e4m3_value,
+    mantissa=3, bias=7, largest=0x7E, beyond=0x7F, nan=0x7F, aliases=("float8_e4m3fn",),
+)  # fmt: skip
+E5M2 = MiniFloat(
+    name="e5m2", dtype=np.dtype(np.uint8), min=-57344, max=57344, to_code=_e5m2_code, value=_e5m2_value,
+    mantissa=2, bias=15, largest=0x7B, beyond=0x7C, nan=0x7E, aliases=("float8_e5m2",),
+)  # fmt: skip
