@@ -141,7 +141,7 @@ def test_a_format_is_compiled_when_enough_was_asked_of_it(monkeypatch):
 
 PLAIN_CPU = """
 import numpy as np
-from ggmlq.cpu.unpack._decode import decoder
+from ggmlq.cpu.unpack.decode import decoder
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.lanes import load, store_floats
 from ggmlq.formats import FORMATS

@@ -139,7 +139,7 @@ def forget():
 
 def test_vectors_and_a_formats_files_count_whole():
     files = reach.reached("ggmlq.cpu.panels.assemble.splitter", ("q4_K",)).files
-    assert {"cpu/unpack/q4_k.py", "formats/q4_k.py", "cpu/lanes/operators.py", "cpu/lanes/kind.py"} <= {
+    assert {"cpu/unpack/walks.py", "formats/q4_k.py", "cpu/lanes/operators.py", "cpu/lanes/kind.py"} <= {
         *files
     }
 

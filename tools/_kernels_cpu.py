@@ -26,7 +26,7 @@ from ggmlq.cpu.machine.levels import LEVELS, Level
 from ggmlq.cpu.machine.target import Target, best
 from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
 from ggmlq.cpu.scaled_linear import r4_lines
-from ggmlq.cpu.unpack import has_file
+from ggmlq.cpu.unpack import has_walk
 from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.store.origin import Origin
@@ -63,12 +63,12 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "attention.units.merged", ()
     yield "attention.units.whole", (kind,)
     for fmt in FORMATS.values():
-        if fmt.name == "f32" or has_file(fmt):
+        if fmt.name == "f32" or has_walk(fmt):
             yield "attention.rows.filler", (fmt,)
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
-        elif has_file(fmt):
-            yield "unpack._decode.floats", (fmt,)
+        elif has_walk(fmt):
+            yield "unpack.decode.floats", (fmt,)
     yield from _of_scales(kind)
     for name in KINDS:
         if name != "f16" or kind.halves:

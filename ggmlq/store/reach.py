@@ -4,7 +4,8 @@ Their digest is part of a kernel's key (store.py). The search begins at the func
 follows the names in its text, from definition to definition and from file to file, within the folders of
 kernels, formats and codes. The digest covers all these definitions, without comments, docstrings and line
 numbers; code that launches a kernel, beside it in the same file, is not among them. Some dependencies have
-no name in any text. A kernel's format comes with its case, so the whole file of that format counts.
+no name in any text. A kernel's format comes with its case, so the whole file of that format counts, and
+its walk, the function named after it.
 Statements that register something with Numba, by ``extending``, count as soon as anything of their file
 does. All files of the CPU's vectors count, since no text names their operators.
 
@@ -40,7 +41,7 @@ class Side(NamedTuple):
     host: tuple[str, ...]  # of these, what makes no code
     compiler: tuple[str, ...]  # but for this, which is part of every kernel
     whole: tuple[str, ...] = ()  # rooms that count with all their files as soon as anything of them does
-    format_rooms: tuple[str, ...] = ("formats",)  # rooms with a file for a format, taken by its name
+    walks: str = ""  # a file with a function for a format, taken by its name
 
 
 SIDES = {
@@ -65,7 +66,7 @@ SIDES = {
         ),
         ("cpu/machine/jit.py",),
         whole=("cpu/lanes/",),
-        format_rooms=("formats", "cpu/unpack"),
+        walks="cpu/unpack/walks.py",
     ),
 }
 
@@ -124,12 +125,13 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
     """The definitions behind a family of kernels, for these formats."""
     start, name = _place(package, family)
     side = SIDES["cuda" if "cuda" in start.split("/") else "cpu"]
-    format_files = [f"{room}/{stem.lower()}.py" for stem in formats for room in side.format_rooms]
+    format_files = [f"formats/{stem.lower()}.py" for stem in formats]
     format_files = [path for path in format_files if (package / path).is_file()]
     waiting = [(start, name)]
     waiting += [
         (path, bound) for path in (*side.compiler, *format_files) for bound in _file(package, path).names
     ]
+    waiting += [(side.walks, f"walk_{stem.lower()}") for stem in formats if side.walks]
     tables = {TABLES} if formats else set()
     reached_names = set(waiting)
     numbers_by_file: dict[str, set[int]] = {}

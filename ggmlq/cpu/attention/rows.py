@@ -15,7 +15,7 @@ from ..lanes import load, recast, store, word
 from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at
-from ..unpack._decode import decoder
+from ..unpack.decode import decoder
 from .operands import Fill
 
 F32 = types.float32

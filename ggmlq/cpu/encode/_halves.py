@@ -9,7 +9,7 @@ import numpy as np
 from ...formats import FORMATS
 from ..machine.kernels import kernel
 from ..machine.workers import share_kernel
-from ..unpack._stretch import decode_into
+from ..unpack import decode_into
 
 PART = 1 << 14  # numbers of a thread's part
 

@@ -14,8 +14,7 @@ from ..lanes import convert, recast, spans, store_floats
 from ..machine.arguments import reader
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at
-from . import walker
-from ._stretch import Stretch
+from . import Stretch, walker
 
 CHUNK = 4096  # weights: their scales stay in the first cache
 I8, F32 = types.int8, types.float32
@@ -24,7 +23,7 @@ stretch = reader(Stretch)
 
 @cache
 def decoder(fmt: Format) -> Callable[..., None] | None:
-    """The compiled ``decode(row, values)`` of a format, or None where it has no file in ``unpack``.
+    """The compiled ``decode(row, values)`` of a format, or None where it has no walk.
 
     ``row`` is uint8[::1], the bytes of whole blocks. ``values`` is contiguous and receives float32,
     float64, or halves as uint16: the float32 that ggml decodes, converted.
