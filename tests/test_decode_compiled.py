@@ -12,12 +12,13 @@ from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.base import threads
-from ggmlq.cpu.unpack import walker
+from ggmlq.cpu import unpack
+from ggmlq.cpu.unpack import walker, walks
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.ops import decoding
 
 DTYPES = [np.float32, np.float64, np.float16]
-HAVE_FILES = [fmt for fmt in FORMATS.values() if walker(fmt) is not None]
+HAVE_WALKS = [fmt for fmt in FORMATS.values() if walker(fmt) is not None]
 
 
 def any_array(fmt, rows, blocks):
@@ -53,13 +54,16 @@ def three_threads():
     threads._requested.clear()
 
 
-def test_every_block_format_has_a_file_and_every_file_a_format():
-    assert {fmt.name for fmt in HAVE_FILES} == {
+def test_every_block_format_has_a_walk_and_every_walk_a_format():
+    assert {f"walk_{name}" for name in unpack.WALKED} == {
+        name for name in vars(walks) if name.startswith("walk_")
+    }
+    assert {fmt.name for fmt in HAVE_WALKS} == {
         *(fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)), "f16", "bf16",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("fmt", HAVE_FILES, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", HAVE_WALKS, ids=lambda fmt: fmt.name)
 def test_values(fmt, compiled):
     q = any_array(fmt, 3, 5)
     assert_bits(q.dequantize(), numpy_values(q))

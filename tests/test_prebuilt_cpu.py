@@ -111,7 +111,7 @@ def copied(tmp_path_factory):
         ("cpu/panels/multiply.py", "X_BYTES = 4 << 20", "X_BYTES = 4 << 10", False),  # of its walk
         ("cpu/machine/jit.py", 'error_model="numpy"', 'error_model="python"', True),
         ("cpu/machine/workers.py", "PATIENCE = 100_000", "PATIENCE = 1", False),
-        ("cpu/lanes/operators.py", "from __future__", "ANOTHER = 1\nfrom __future__", False),
+        ("cpu/lanes.py", "from __future__", "ANOTHER = 1\nfrom __future__", False),
     ],
 )
 def test_a_changed_source(copied, path, old, new, stale):
@@ -132,16 +132,14 @@ def test_a_changed_source(copied, path, old, new, stale):
 
 def forget():
     for remembered in (
-        reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach._room, reach.digest_of
+        reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach.digest_of
     ):  # fmt: skip
         remembered.cache_clear()
 
 
 def test_vectors_and_a_formats_files_count_whole():
     files = reach.reached("ggmlq.cpu.panels.assemble.splitter", ("q4_K",)).files
-    assert {"cpu/unpack/walks.py", "formats/q4_k.py", "cpu/lanes/operators.py", "cpu/lanes/kind.py"} <= {
-        *files
-    }
+    assert {"cpu/unpack/walks.py", "formats/q4_k.py", "cpu/lanes.py"} <= {*files}
 
 
 # --- how it is taken ----------------------------------------------------------------------------

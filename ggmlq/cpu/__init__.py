@@ -10,11 +10,11 @@ Only this folder, ``cuda`` and the two folders of these names in ``gru`` import 
     grouped/      products with panels of many experts at once: each expert with the rows that use it
     amx/          panels and activations as tiles of bfloat16, for the matrix unit of Intel's CPUs
     codes8/       products of 8-bit codes with scales: integers, and 8-bit floats as pairs of bfloat16
-    unpack/       blocks to codes and scales, by vector code for each format; unpack/decode.py makes floats of them
+    unpack/       blocks to codes and scales, by vector code for each format; decode.py makes floats
     encode/       floats to blocks, one file a format or a program from the format's own file
     quantize_scaled/  floats to codes with scales for every tile
     decode_scaled/    codes with scales to floats
-    lanes/        vectors for compiled code: unpack and encode are written with them
+    lanes.py      vectors for compiled code: unpack and encode are written with them
     atoms.py      a format's atoms compiled as they stand: they serve a format without files here
     projection.py  random sums of a product's rows, by which a trace judges all of it with one reading of w
     attention/    attention over rows of blocks or floats

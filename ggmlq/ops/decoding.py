@@ -1,6 +1,6 @@
 """Decoding of blocks on the host for ``dequantize``: in NumPy or compiled, on threads, a few rows at a time.
 
-Every format has a ``decode`` in NumPy. Where ``ggmlq/cpu/unpack`` has a file of the format's name,
+Every format has a ``decode`` in NumPy. Where ``ggmlq/cpu/unpack`` has vector code for a format,
 compiled code gives the same bits faster. Loading Numba and compiling one format takes half a second,
 in which NumPy decodes some 10**8 weights, so small arrays stay with NumPy: compiled code serves
 a format as soon as more than ``PATIENCE`` of its weights were decoded, the present array included.

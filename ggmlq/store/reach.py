@@ -5,9 +5,8 @@ follows the names in its text, from definition to definition and from file to fi
 kernels, formats and codes. The digest covers all these definitions, without comments, docstrings and line
 numbers; code that launches a kernel, beside it in the same file, is not among them. Some dependencies have
 no name in any text. A kernel's format comes with its case, so the whole file of that format counts, and
-its walk, the function named after it.
-Statements that register something with Numba, by ``extending``, count as soon as anything of their file
-does. All files of the CPU's vectors count, since no text names their operators.
+its walk, the function named after it. Statements that register something with Numba, by ``extending``, count
+as soon as anything of their file does. The CPU's vectors count whole, since no text names their operators.
 
 A search parses some fifty files, a fifth of a second. So reach.json, which ``tools/prebuild`` writes, has
 the digests of that day, and the digests of all files: where no file of a family has changed since, its
@@ -40,7 +39,7 @@ class Side(NamedTuple):
     followed: tuple[str, ...]
     host: tuple[str, ...]  # of these, what makes no code
     compiler: tuple[str, ...]  # but for this, which is part of every kernel
-    whole: tuple[str, ...] = ()  # rooms that count with all their files as soon as anything of them does
+    whole: tuple[str, ...] = ()  # files that count whole as soon as anything of them does
     walks: str = ""  # a file with a function for a format, taken by its name
 
 
@@ -65,7 +64,7 @@ SIDES = {
             TABLE,
         ),
         ("cpu/machine/jit.py",),
-        whole=("cpu/lanes/",),
+        whole=("cpu/lanes.py",),
         walks="cpu/unpack/walks.py",
     ),
 }
@@ -144,7 +143,7 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
         if name in file.imports:
             new.add(file.imports[name])
         if path.startswith(side.whole):
-            new |= {(beside, n) for beside in _room(package, path) for n in _file(package, beside).names}
+            new |= {(path, bound) for bound in _file(package, path).names}
         new = {need for need in new if _counts(package, side, need[0])} - reached_names
         reached_names |= new
         waiting += new
@@ -173,13 +172,6 @@ def _place(package: Path, family: str) -> tuple[str, str]:
 def _counts(package: Path, side: Side, path: str) -> bool:
     followed = path.startswith(side.followed) and not path.startswith(side.host)
     return (followed or path in side.compiler) and (package / path).is_file()
-
-
-@cache
-def _room(package: Path, place: str) -> list[str]:
-    """The files of a folder, or of the one that a file is in."""
-    folder = package / place if (package / place).is_dir() else (package / place).parent
-    return [path.relative_to(package).as_posix() for path in sorted(folder.glob("*.py"))]
 
 
 class File(NamedTuple):

@@ -8,8 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from ..lanes import chosen, part, recast, splat
-from ..lanes.kind import Lanes, emitted, order
+from ..lanes import Lanes, chosen, emitted, order, part, recast, splat
 from ..machine.jit import inner
 from ..machine.totals import total_of
 from .operands import LANES

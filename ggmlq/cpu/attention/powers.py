@@ -15,8 +15,7 @@ from llvmlite import ir
 from numba import types
 
 from ..amx.unit import bfloats
-from ..lanes import chosen, load, splat, store
-from ..lanes.kind import emitted
+from ..lanes import chosen, emitted, load, splat, store
 from ..machine.jit import inner
 from ..machine.memory import floats_at
 from ..machine.simd import FLOATS, I32, Simd

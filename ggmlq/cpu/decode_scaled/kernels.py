@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 
 from ...codes import CODES, Code, MiniFloat
-from ..lanes.halves import widened
+from ..lanes import widened
 from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit

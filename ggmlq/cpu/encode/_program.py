@@ -13,8 +13,20 @@ from numba import types
 from numba.core import cgutils
 from numba.np.arrayobj import populate_array
 
-from ..lanes import Lanes, convert, gather, narrow, recast, some, splat, widen
-from ..lanes.kind import address, emitted, splatted, vector
+from ..lanes import (
+    Lanes,
+    address,
+    convert,
+    emitted,
+    gather,
+    narrow,
+    recast,
+    some,
+    splat,
+    splatted,
+    vector,
+    widen,
+)
 from ..machine.jit import inner
 
 LANES = 16  # of float32: one register of AVX-512

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from ...formats import _program as _in_numpy
 from ...formats.atoms import recompiler
 from ...formats.format import BlockFormat, Bytes, Floats
-from ..lanes import Lanes
-from ..lanes.kind import address, emitted, order, vector
+from ..lanes import Lanes, address, emitted, order, vector
 from ..machine.jit import inner, jit
 from . import _program
 from ._program import LANES

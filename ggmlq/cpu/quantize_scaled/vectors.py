@@ -27,7 +27,7 @@ from llvmlite import ir
 from numba import types
 
 from ...codes import Code, Integer, MiniFloat
-from ..lanes.halves import widened
+from ..lanes import widened
 from ..machine import row_tail
 from ..machine.intrinsics import intrinsic_of
 from ..machine.numba_names import cgutils
