@@ -135,9 +135,9 @@ def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "decode_scaled.kernels.decoder", (code, zeros, kind)
     for code, rows in product(FLOATS, range(1, r4_lines.ROWS + 1)):
         yield "scaled_linear._lines.lines", (code, rows, kind)
-    yield "codes8.int_interleave.interleaver", ()
+    yield "codes8.int_product.interleaver", ()
     for signed in (True, False):
-        yield "codes8.int_interleave.row_converter", (signed,)
+        yield "codes8.int_product.row_converter", (signed,)
     most = ROWS_AT_ONCE[kind.registers]
     for form in code_forms(kind):
         for rows in dict.fromkeys((1, min(most, 2), most)):

@@ -1,7 +1,7 @@
-"""Products of 8-bit integers on Intel's matrix unit, from the panels of ``int_weights.py``, with int32 sums.
+"""Products of 8-bit integers on Intel's matrix unit, from the panels of ``int_multiply.py``, with int32 sums.
 
 Four neighbours of 16 rows are a row of a tile already, so a panel is a row of tiles and nothing has to be
-decoded. The sums are exact; zero points and scales are applied at the end of K as in ``int_tile.py``, with
+decoded. The sums are exact; zero points and scales are applied at the end of K as in ``int_product.py``, with
 the same results to the last bit.
 
 Floors for 32 rows of weights, 32 of activations and 64 columns: four products, 64 clocks.
@@ -94,7 +94,7 @@ def multiplier(form: Form, unit: Any) -> Any:
 
 @cache
 def finisher(form: Form) -> Any:
-    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``int_tile.py`` does it."""
+    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``int_product.py`` does it."""
 
     def emit(builder: Any, *addresses: Any) -> None:
         _finish(Simd(builder, AVX512), form, dict(zip(ADDRESSES, addresses, strict=True)))
