@@ -15,7 +15,7 @@ from ggmlq.base.threads import at_most
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
-from ggmlq.cpu.amx.results import LARGE
+from ggmlq.cpu.amx.product import LARGE
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
 from ggmlq.cpu.attention import drive
 from ggmlq.cpu.codes8 import amx_multiply

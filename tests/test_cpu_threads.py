@@ -20,7 +20,7 @@ from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.memory import atomic_add
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.cpu.panels.layout import RUN, layout_of
-from ggmlq.cpu.panels.prepare import panels
+from ggmlq.cpu.panels.multiply import panels
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right

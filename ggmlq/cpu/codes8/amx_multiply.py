@@ -8,8 +8,7 @@ import numpy as np
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.problems import ScaledLinear
-from ..amx.multiply import BLOCK, MOST
-from ..amx.operands import CodeOperands, Rows
+from ..amx.multiply import BLOCK, MOST, CodeOperands, Rows
 from ..amx.unit import PITCH, TILE, Unit
 from ..machine.kernels import kernel
 from ..machine.tables import address
@@ -34,7 +33,10 @@ def integers(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, un
     nbytes, at, w_scales, w_zeros, w_sums = panels.at
     rows = int_multiply.x_rows_of(x.matrix(), cut, form, x_shift(problem.x), shift)
     steps, (m, n) = cut.row_bytes // PITCH, out.shape
-    product, pack = kernel("codes8.int_amx.multiplier", form, unit), kernel("amx.activations.packer", "bytes")
+    product, pack = (
+        kernel("codes8.int_amx.multiplier", form, unit),
+        kernel("amx.instructions.packer", "bytes"),
+    )
     for first in range(0, m, MOST * BLOCK):
         part = slice(first, min(first + MOST * BLOCK, m))
         count = part.stop - first
@@ -67,7 +69,7 @@ def floats(problem: ScaledLinear, x: ScaledArray, w: ScaledArray, out: Any, unit
         tiles = memory.ctypes.data + TILE - 1 & -TILE
         values = rows.values[first:].ctypes.data
         share_kernel(
-            kernel("amx.activations.packer", "bytes"),
+            kernel("amx.instructions.packer", "bytes"),
             Rows(values, count, cut.pitch, steps, blocks, chunk, tiles),
             2 * blocks * steps,
             64,

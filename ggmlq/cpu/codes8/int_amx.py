@@ -16,7 +16,7 @@ import numpy as np
 from llvmlite import ir
 
 from ..amx.instructions import LINE, SUMS, instructions
-from ..amx.operands import CodeOperands
+from ..amx.multiply import CodeOperands
 from ..amx.unit import PITCH, TILE
 from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of

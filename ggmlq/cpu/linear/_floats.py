@@ -19,7 +19,7 @@ from ..machine.numba_names import cgutils
 from ..machine.simd import FLOATS, I64
 from ..machine.target import Target
 from ..machine.totals import total_of
-from ..quantize_scaled.operands import LANES
+from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors
 from ._operands import BAND, Floats
 

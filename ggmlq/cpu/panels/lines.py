@@ -25,8 +25,7 @@ from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..machine.totals import total_of
 from ..unpack import unpacker
-from .layout import LANE, unpacked, x_run_bytes
-from .operands import Operands
+from .layout import LANE, Operands, unpacked, x_run_bytes
 
 operands = reader(Operands)
 STRETCH = 2 * LANE  # bytes of the activations for one

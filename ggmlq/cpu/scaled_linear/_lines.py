@@ -21,7 +21,7 @@ from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target
 from ..panels.layout import NEARER
-from ..quantize_scaled.operands import LANES
+from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors, vector_loop
 from ._operands import Lines
 
