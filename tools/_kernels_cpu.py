@@ -57,7 +57,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "machine.board.server", ()
     yield "machine.digest.adder", ()
     yield "grouped.product.sorter", ()
-    yield "encode._narrowing.narrower", ()
+    yield "encode.floats16.narrower", ()
     yield "linear._transposed.sweep", (kind,)
     yield "attention.units.stretches", (kind,)
     yield "attention.units.merged", ()

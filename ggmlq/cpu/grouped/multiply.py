@@ -16,7 +16,7 @@ from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.threads import PARTS, num_threads
 from ...formats.packing import RUN
-from ..encode._halves import float_rows
+from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.recorded import SMALL

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ..encode._halves import float_rows
+from ..encode.halves import float_rows
 from ..unpack import decode_into
 from .r8_floats import multiply_floats
 

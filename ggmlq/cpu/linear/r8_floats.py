@@ -19,7 +19,7 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
-from ..encode._halves import float_rows
+from ..encode.halves import float_rows
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..machine.workers import share_kernel

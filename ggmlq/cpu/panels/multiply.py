@@ -13,7 +13,7 @@ from ...formats import BlockFormat
 from ...formats.format import Bytes, Floats
 from ...formats.packing import RUN, halves, over, sub_scales
 from ...formats.scalars import bfloat16_bits
-from ..encode._halves import float_rows
+from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.tables import address

@@ -21,15 +21,15 @@ from ...formats.atoms import recompiler
 from ...formats.format import BlockFormat, Bytes, Floats
 from ..lanes import Lanes, address, emitted, order, vector
 from ..machine.jit import inner, jit
-from . import _program
-from ._program import LANES
+from . import program
+from .program import LANES
 
 WORDS = {
-    name: getattr(_program, name) for name in vars(_in_numpy) if hasattr(_program, name) and name.islower()
+    name: getattr(program, name) for name in vars(_in_numpy) if hasattr(program, name) and name.islower()
 }
 
 # The atoms read bytes with u8; on a tile that is get.
-compiled = recompiler(inner, WORDS | {"u8": _program.get})
+compiled = recompiler(inner, WORDS | {"u8": program.get})
 
 LONG = ir.IntType(64)
 FLOATS, FOUR, BYTES = Lanes(types.float32, LANES), Lanes(types.float32, 4), Lanes(types.uint8, LANES)

@@ -1,25 +1,34 @@
 """The search of the encoders of iq1_s and iq1_m: weights to rows of the code book of -1, 0 and 1.
 
-The weights under one scale are split in three (``_thirds.py``); groups of eight that are no row of
+The weights under one scale are split in three; groups of eight that are no row of
 the book then get the nearest row, and the scale is fitted to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats.format import Floats
+from ...formats import iq1_m, iq1_s
+from ...formats.format import Bytes, Floats
 from ..machine.jit import inline, jit
-from ._importance import BLOCK, largest_scale, sum_of_squares, weigher
-from ._nearest import codes_at, finder, level_of, row_at
-from ._neighbours import neighbours
-from ._program import LANES
-from ._rounding import nearest
-from ._thirds import EIGHTH, ONE, ZERO, sort, split_alike, split_by_halves
+from .books import (
+    BLOCK,
+    codes_at,
+    finder,
+    largest_scale,
+    level_of,
+    nearest,
+    neighbours,
+    row_at,
+    sum_of_squares,
+    weigher,
+)
+from .program import LANES, get, put, some, where, zeros
 
 HALF, EIGHTS = np.float32(0.5), BLOCK // 8
 level, nearest_row = level_of(3, False), finder(8, 3, False)
@@ -48,6 +57,7 @@ class Scratch(NamedTuple):
     codes: NDArray[np.int32]  # [32] levels of the rows
 
 
+@cache
 def searcher(
     run: int, smallest: float, stretch: float, refit: bool
 ) -> Callable[[Floats, Floats | None], Result]:
@@ -173,3 +183,137 @@ def _kernel(run: int, smallest: float, stretch: float, refit: bool) -> Any:
                 result.d[at] = times * settle(x, s, most / np.float32(15), result.scale[at], down)
 
     return kernel
+
+
+# --- The split of sorted weights in three, for the iq1 encoders: the lowest count -1, the highest 1, the
+# rest 0
+#
+# All borders between the sorted weights are tried, with levels an eighth higher or lower; the best fit
+# wins. A run is a lane, and its sums stand in ggml's order. A choice is the number ``(low * 64 + high) * 4
+# + down``: the lowest ``low`` weights count -1, those from ``high`` on 1; bit 1 of ``down`` lowers the
+# levels of the first eight weights, bit 0 those of the rest.
+
+ZERO, ONE, TWO, EIGHTH = np.float32(0), np.float32(1), np.float32(2), np.float32(0.125)
+LOWEST = np.finfo(np.float32).min
+
+
+@inline
+def sort(x: Any, start: Any, order: Any) -> None:
+    """Write to ``order`` the places of a run, sorted by its values; of equal values the first comes first."""
+    for i in range(len(order)):
+        j = i
+        while j > 0 and x[start + i] < x[start + order[j - 1]]:
+            order[j] = order[j - 1]
+            j -= 1
+        order[j] = i
+
+
+@inline
+def keep_better(xq: Any, qq: Any, choice: Any, best: Any) -> None:
+    """Write candidates over worse ones in ``best``, which holds score, scale and choice."""
+    better = (qq > ZERO) & (xq * xq > get(best, 0) * qq)
+    if some(better):
+        scale = xq / qq
+        put(best, 0, where(better, scale * xq, get(best, 0)))
+        put(best, 1, where(better, scale, get(best, 1)))
+        put(best, 2, where(better, np.float32(choice), get(best, 2)))
+
+
+@inline
+def begin(best: Any) -> None:
+    put(best, 0, zeros(best) + LOWEST)
+    put(best, 1, zeros(best))
+    put(best, 2, zeros(best) - ONE)
+
+
+@inline
+def mid_of(s: Any) -> Any:
+    """The middle level: lowered for an odd s."""
+    return -EIGHTH if s % 2 else EIGHTH
+
+
+@jit
+def split_alike(x: Any, weight: Any, first: Any, best: Any) -> None:
+    """Split sorted runs where all levels are moved alike (iq1_s), by differences of running sums."""
+    count = len(x)
+    xs, ws = np.zeros((count + 1, LANES), np.float32), np.zeros((count + 1, LANES), np.float32)
+    for j in range(count):
+        put(xs, j + 1, get(xs, j) + get(weight, j) * get(x, j))
+        put(ws, j + 1, get(ws, j) + get(weight, j))
+    begin(best)
+    for low in range(count + 1):
+        for high in range(low, count + 1):
+            for down in range(0, 4, 3):
+                mid = -EIGHTH if down else EIGHTH
+                xq = get(xs, low) * (mid - ONE) + (get(xs, high) - get(xs, low)) * mid
+                xq = xq + (get(xs, count) - get(xs, high)) * (mid + ONE)
+                qq = get(ws, low) * (mid - ONE) * (mid - ONE) + (get(ws, high) - get(ws, low)) * mid * mid
+                qq = qq + (get(ws, count) - get(ws, high)) * (mid + ONE) * (mid + ONE)
+                keep_better(xq, qq, (low * 64 + high) * 4 + down, best)
+
+
+@jit
+def split_by_halves(x: Any, weight: Any, first: Any, best: Any) -> None:
+    """Split sorted runs of two eights with levels moved separately (iq1_m), by running sums of each eight.
+
+    ``first`` is 1 where a weight is of the first eight. With top level t, each eight has the sums
+    ``t X - (x[low] + x[high])`` and ``t t W + (l l - m m) w[low] + (m m - t t) w[high]``, where l
+    and m are the lower levels, X and W the whole sums.
+    """
+    count = len(x)
+    xs, ws = np.zeros((2, 2, count + 1, LANES), np.float32)
+    for j in range(count):
+        early, w = get(first, j) > ZERO, get(weight, j)
+        wx = w * get(x, j)
+        for eight in range(2):
+            inside = early if eight == 0 else ~early
+            put(xs[eight], j + 1, where(inside, get(xs[eight], j) + wx, get(xs[eight], j)))
+            put(ws[eight], j + 1, where(inside, get(ws[eight], j) + w, get(ws[eight], j)))
+    top_x, low_w, both_x, both_w = np.empty((4, 4, LANES), np.float32)  # [eight * 2 + down, lane]
+    for s in range(4):
+        put(top_x, s, (mid_of(s) + ONE) * get(xs[s // 2], count))
+    begin(best)
+    for low in range(count + 1):
+        for s in range(4):
+            whole = (mid_of(s) + ONE) * get(ws[s // 2], count) * (mid_of(s) + ONE)
+            put(low_w, s, (ONE - TWO * mid_of(s)) * get(ws[s // 2], low) + whole)
+        for high in range(low, count + 1):
+            for s in range(4):
+                both = get(xs[s // 2], low) + get(xs[s // 2], high)
+                put(both_x, s, get(top_x, s) - both)
+                put(both_w, s, (-ONE - TWO * mid_of(s)) * get(ws[s // 2], high) + get(low_w, s))
+            for down in range(4):
+                one, two = down // 2, 2 + down % 2
+                xq, qq = get(both_x, one) + get(both_x, two), get(both_w, one) + get(both_w, two)
+                keep_better(xq, qq, (low * 64 + high) * 4 + down, best)
+
+
+# --- Encode iq1_s: 32 sorted weights are split in three at the best borders -----------------------
+
+
+def encode_iq1_s(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    """Iq1_s: 32 sorted weights are split in three at the best borders."""
+    result = searcher(run=32, smallest=1e-12, stretch=1.125, refit=False)(values, imatrix)
+    out = blocks.view(iq1_s.DTYPE)
+    high = (result.row >> 8).astype(np.uint16).reshape(*out.shape, 8, 4)
+    top = result.scale.astype(np.uint16) | result.down[..., ::4].astype(np.uint16) << 3
+    out["d"] = result.d
+    out["qs"] = result.row
+    out["qh"] = np.bitwise_or.reduce(high << iq1_s.SHIFTS, axis=-1) | top << 12
+
+
+# --- Encode iq1_m: 16 sorted weights are split in three at the best borders; d is fitted to the block ---
+
+QUARTERS = np.array([12, 8, 4, 0], np.uint16)  # d's four bits go to the top of each word
+
+
+def encode_iq1_m(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
+    """Iq1_m: 16 sorted weights are split in three at the best borders; d is fitted to the block."""
+    result = searcher(run=16, smallest=1e-7, stretch=1.1125, refit=True)(values, imatrix)
+    out = blocks.view(iq1_m.DTYPE)
+    nibble = (result.row >> 8).astype(np.uint8) | result.down << 3
+    scales = result.scale.astype(np.uint16).reshape(*out.shape, 4, 4) << iq1_m.SHIFTS
+    quarter = result.d.view(np.uint16)[..., None] << QUARTERS & 0xF000
+    out["qs"] = result.row
+    out["qh"] = nibble[..., ::2] | nibble[..., 1::2] << 4
+    out["scales"] = (np.bitwise_or.reduce(scales, axis=-1) | quarter).view(np.uint8)

@@ -15,7 +15,7 @@ PART = 1 << 14  # numbers of a thread's part
 
 
 class Narrowing(NamedTuple):
-    """Arguments of the kernel of ``_narrowing.py``."""
+    """Arguments of the kernel of ``floats16.py``."""
 
     values: int  # address of float32
     halves: int  # of float16
@@ -32,7 +32,7 @@ def float_rows(x: Any) -> Any:
 
 def narrow_into(values: Any, halves: Any) -> bool:
     """Contiguous float32 to contiguous float16; False, and nothing done, where that had to be compiled."""
-    work = kernel("encode._narrowing.narrower")
+    work = kernel("encode.floats16.narrower")
     if not work.at_hand:
         return False
     share_kernel(work, Narrowing(values.ctypes.data, halves.ctypes.data), values.size, PART)
