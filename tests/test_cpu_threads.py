@@ -15,9 +15,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.base import threads
-from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add
+from ggmlq.cpu.machine.memory import atomic_add, reader
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.cpu.panels.layout import RUN, layout_of
 from ggmlq.cpu.panels.multiply import panels

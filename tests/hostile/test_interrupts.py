@@ -20,9 +20,8 @@ import ggmlq as gq
 from ggmlq.base import threads
 from ggmlq.base.unwinding import Whole
 from ggmlq.cpu.machine import workers
-from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add, atomic_load
+from ggmlq.cpu.machine.memory import atomic_add, atomic_load, reader
 
 AGAIN = 0.2  # seconds until another alarm: one that falls into a finalizer is lost
 main = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")

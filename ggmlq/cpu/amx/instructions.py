@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
+from ..machine.memory import reader
 from ..machine.peaks import Region
 from ..machine.simd import F16, FLOATS, I64, INTS, Simd, vec
 from ..machine.target import AVX512

@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at
+from ..machine.memory import bytes_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.simd import BYTES, F16, FLOATS, I1, I32, I64, INTS, Simd, vec
 from ..machine.target import AVX512

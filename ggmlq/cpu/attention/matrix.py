@@ -21,11 +21,10 @@ from numba import types
 from ..amx.instructions import instructions
 from ..amx.unit import PITCH, TILE, bfloats
 from ..lanes import chosen, emitted, load, splat, store
-from ..machine.bfloats import BFLOATS
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner
 from ..machine.memory import floats_at
-from ..machine.simd import FLOATS, I32, I64, INTS, Simd, vec
+from ..machine.simd import BFLOATS, FLOATS, I32, I64, INTS, Simd, vec
 from ..machine.target import AVX512
 from .drive import LANES, LARGEST, LONG, MANY, MORE, STEP, STRETCH, SUM
 from .drive import TILE as LEAST

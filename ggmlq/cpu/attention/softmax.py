@@ -11,7 +11,7 @@ from numba import types
 from ..lanes import Lanes, chosen, convert, emitted, load, order, part, ramp, recast, splat, store
 from ..machine.jit import inner
 from ..machine.memory import floats_at
-from ..machine.totals import total_of
+from ..machine.simd import total_of
 from .drive import LANES, LARGEST, SUM
 
 F32, I32 = types.float32, types.int32

@@ -15,10 +15,9 @@ from numba import types
 
 from ...formats import Format
 from ..lanes import load, recast, store, word
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at
+from ..machine.memory import bytes_at, floats_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.simd import F32, I32, I64, Simd, vec
 from ..machine.target import Target

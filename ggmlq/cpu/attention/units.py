@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import call_kernel, fail, floats_at, words_at
+from ..machine.memory import call_kernel, fail, floats_at, reader, words_at
 from ..machine.simd import Simd
 from ..machine.target import Target
 from . import tile

@@ -19,10 +19,9 @@ from llvmlite import ir
 
 from ..amx.instructions import LINE, SUMS, instructions
 from ..amx.unit import PITCH, TILE
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I64, Simd
 from ..machine.target import Target

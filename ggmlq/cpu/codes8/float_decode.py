@@ -10,13 +10,11 @@ import numpy as np
 from llvmlite import ir
 
 from ...codes import CODES, MiniFloat
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.numba_names import cgutils
-from ..machine.row_tail import load_some
-from ..machine.simd import BYTES, I8, I32, I64, Simd, vec
+from ..machine.simd import BYTES, I8, I32, I64, Simd, load_some, vec
 from ..machine.target import Target
 from .float_layout import APART, ROWS, STEP, Decoding
 

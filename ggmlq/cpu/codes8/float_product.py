@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..machine.arguments import reader
-from ..machine.bfloats import BFLOATS
 from ..machine.jit import inner, jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.register_tile import RegisterTile
-from ..machine.simd import FLOATS, I32, I64, Simd
+from ..machine.simd import BFLOATS, FLOATS, I32, I64, Simd
 from ..machine.target import Target
 from .float_decode import runs_of, transposer
 from .float_layout import APART, FEW, LINE, MOST, ROWS, STEP, Operands

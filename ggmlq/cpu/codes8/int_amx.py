@@ -18,10 +18,9 @@ from llvmlite import ir
 from ..amx.instructions import LINE, SUMS, instructions
 from ..amx.multiply import CodeOperands
 from ..amx.unit import PITCH, TILE
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
 from .int_layout import ROWS, Form

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.arguments import reader
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at, ints_at
+from ..machine.memory import bytes_at, floats_at, ints_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.register_tile import RegisterTile
 from ..machine.simd import BYTES, FLOATS, I32, I64, INTS, Simd, vec

@@ -16,10 +16,9 @@ from numba import types
 
 from ...codes import CODES, Code, MiniFloat
 from ..lanes import widened
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at, ints_at
+from ..machine.memory import floats_at, ints_at, reader
 from ..machine.simd import FLOATS, I8, I16, I64, INTS, vec
 from ..machine.target import Target
 from ..quantize_scaled.driver import LANES

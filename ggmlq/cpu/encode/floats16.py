@@ -9,9 +9,8 @@ from numba import types
 
 from ...formats.format import Bytes, Floats
 from ..lanes import convert, load, narrow, recast, store
-from ..machine.arguments import reader
 from ..machine.jit import jit
-from ..machine.memory import bytes_at, floats_at
+from ..machine.memory import bytes_at, floats_at, reader
 from .halves import Narrowing
 
 U8 = types.uint8

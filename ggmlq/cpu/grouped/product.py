@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...formats import BlockFormat
-from ..machine.arguments import reader
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at, words_at
+from ..machine.memory import bytes_at, floats_at, reader, words_at
 from ..machine.simd import I64
 from ..machine.target import Target
 from ..panels.layout import ROWS, PanelLayout, expanded, unpacked, x_run_bytes

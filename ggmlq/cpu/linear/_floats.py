@@ -12,13 +12,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
+from ..machine.memory import reader
 from ..machine.numba_names import cgutils
-from ..machine.simd import FLOATS, I64
+from ..machine.simd import FLOATS, I64, total_of
 from ..machine.target import Target
-from ..machine.totals import total_of
 from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors
 from ._operands import BAND, Floats

@@ -10,10 +10,9 @@ from llvmlite import ir
 
 from ...formats import BlockFormat
 from ...formats.packing import RUN
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at
+from ..machine.memory import bytes_at, floats_at, reader
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..unpack import unpacker

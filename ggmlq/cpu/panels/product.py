@@ -9,10 +9,9 @@ import numpy as np
 
 from ...formats import BlockFormat
 from ...formats.packing import RUN
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at
+from ..machine.memory import bytes_at, floats_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.simd import I64
 from ..machine.target import Target

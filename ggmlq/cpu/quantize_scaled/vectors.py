@@ -28,10 +28,10 @@ from numba import types
 
 from ...codes import Code, Integer, MiniFloat
 from ..lanes import widened
-from ..machine import row_tail
 from ..machine.intrinsics import intrinsic_of
 from ..machine.numba_names import cgutils, intrinsic
-from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, vec
+from ..machine.simd import F32, FLOATS, I1, I8, I16, I32, I64, INTS, Simd, first_lanes, vec
+from ..machine.simd import load_some as some_lanes
 from ..machine.target import Target
 from .driver import LANES, WIDTH
 
@@ -70,7 +70,7 @@ class Vectors(Simd):
 
     def load_some(self, address: Any, kind: Any, count: Any = None) -> Any:
         """Numbers as they are stored, or the first ``count`` of them, the others 0."""
-        return row_tail.load_some(self, address, kind, count)
+        return some_lanes(self, address, kind, count)
 
     def store_some(self, codes: Any, address: Any, count: Any = None) -> None:
         """Codes to memory, all or the first ``count``."""
@@ -80,7 +80,7 @@ class Vectors(Simd):
         kind = codes.type.element
         pointer = self.builder.inttoptr(address, codes.type.as_pointer())
         name = f"llvm.masked.store.v16{'f32' if kind == F32 else f'i{kind.width}'}.p0"
-        self.call(name, ir.VoidType(), codes, pointer, I32(1), row_tail.first_lanes(self, count, LANES))
+        self.call(name, ir.VoidType(), codes, pointer, I32(1), first_lanes(self, count, LANES))
 
     def soon(self, address: Any) -> None:
         """Begin to bring a line of memory into the second cache."""

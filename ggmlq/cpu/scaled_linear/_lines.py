@@ -13,10 +13,9 @@ from llvmlite import ir
 
 from ...codes import CODES, MiniFloat
 from ..decode_scaled.kernels import divided, power
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target

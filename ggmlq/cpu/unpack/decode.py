@@ -11,9 +11,8 @@ from numba import types
 
 from ...formats import BlockFormat, Format
 from ..lanes import convert, recast, spans, store_floats
-from ..machine.arguments import reader
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at
+from ..machine.memory import bytes_at, floats_at, reader
 from . import Stretch, walker
 
 CHUNK = 4096  # weights: their scales stay in the first cache
