@@ -20,7 +20,7 @@ from ..machine.simd import FLOATS, I64, total_of
 from ..machine.target import Target
 from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors
-from ._operands import BAND, Floats
+from .r8_floats import BAND, Floats
 
 KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 WIDE = 8  # vector registers from which a tile has up to four rows of activations, else two

@@ -22,7 +22,7 @@ from ..machine.target import Target
 from ..panels.layout import NEARER
 from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors, vector_loop
-from ._operands import Lines
+from .r4_lines import Lines
 
 CHAINS = 4  # sums under way
 NEAR = 16 << 10  # bytes of activations that the first cache holds beside weights

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from ...base.devices import to_host
 from ...errors import DTypeError, ShapeError
 from ...fixed.qformat import QFormat
-from ...gru import FixedGRU, shapes
+from ...gru import FixedGRU
 from ...gru.run import INTERMEDIATE, format_in_call
+from ...gru.weights import inputs, states
 
 CALL = "diagnose_gru(codes, f, x)"
 FAR = 1 << 40  # no code is; what lies beyond counts as this
@@ -56,9 +57,9 @@ def checked(codes: Any, f: FixedGRU, x: Any, h0: Any, batch_first: bool) -> list
         raise DTypeError(
             f"{CALL}: f is {type(f).__name__}; its formats and codes say what is right; pass a FixedGRU"
         )
-    x = shapes.inputs(CALL, to_host(x), f.inputs, batch_first)
+    x = inputs(CALL, to_host(x), f.inputs, batch_first)
     t, n = x.shape[:2]
-    starts = shapes.states(CALL, None if h0 is None else to_host(h0), len(f.cells), n, f.units)
+    starts = states(CALL, None if h0 is None else to_host(h0), len(f.cells), n, f.units)
     y, last, v = _parts(codes, len(f.cells), t, n, f.units, batch_first)
     runs = []
     for d, cell in enumerate(f.cells):
