@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
+from stale import demand, skip_if_stale
 
 import ggmlq as gq
 from ggmlq.cpu.machine import loading, served
@@ -45,10 +46,11 @@ here = pytest.mark.skipif(
 def test_all_that_products_take_is_there():
     """Stale kernels are what tools/prebuild.py --check is for."""
     listed, held = {*map(str, _cpu.wanted())}, {*map(str, _packs.held(served.STORE.prebuilt))}
-    assert listed == held, f"{REBUILD}: {[*(listed ^ held)][:20]}"
+    demand(listed == held, served.STORE, f"{REBUILD}: {[*(listed ^ held)][:20]}")
 
 
 def test_all_of_it_is_code_for_its_machine():
+    skip_if_stale(served.STORE)
     kept = _packs.fresh_code(served.STORE.prebuilt, _cpu.wanted())
     assert {each.machine for each in kept} == {level.folder for level in LEVELS}
     for each, content in kept.items():
@@ -173,6 +175,7 @@ def process(code, *arguments, python=(sys.executable,), **more):
 @here
 def test_first_products_need_no_numba_and_have_its_bits(fresh, tmp_path):
     """Every format from its file; one that each run draws, against what is compiled here."""
+    skip_if_stale(served.STORE)
     paths = []
     for name in [*BLOCKS, "f16", "bf16"]:
         fmt, n = FORMATS[name], int(fresh.integers(1, 60))
@@ -226,6 +229,7 @@ print("numba" in sys.modules)
 @here
 def test_first_products_of_codes_with_scales_need_no_numba_either(fresh, tmp_path):
     """Every code and tiling; two that each run draws, against what is compiled here."""
+    skip_if_stale(served.STORE)
     seed = int(fresh.integers(1 << 30))
     *found, numba = process(SCALED, seed, *range(12), GGMLQ_CACHE_DIR=str(tmp_path / "cache"))
     assert numba == "False"
@@ -285,7 +289,7 @@ def test_products_of_each_level_that_can_be_run(level, fresh):
         pytest.skip(f"this CPU lacks {', '.join(sorted(level.needed - compiled_for()))}")
     names = fresh.choice(BLOCKS, 8, replace=False)
     said = process(OTHERS, level.folder, *names, python=python)
-    assert said == [best_target(level.features).dot, "False"]
+    demand(said == [best_target(level.features).dot, "False"], served.STORE, said)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +336,7 @@ def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, da
         "no header": b"[]\n" + content,
         "another's": (served.STORE.prebuilt / other / name).read_bytes(),
     }
-    assert served.loaded(origin) is not None
+    demand(served.loaded(origin) is not None, served.STORE, origin)
     monkeypatch.setattr(served, "STORE", Store(tmp_path, lambda: "-"))
     if damage in wrong:
         (folder / name).write_bytes(wrong[damage])
