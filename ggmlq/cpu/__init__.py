@@ -10,7 +10,7 @@ Only this folder, ``cuda`` and the two folders of these names in ``gru`` import 
     grouped/      products with panels of many experts at once: each expert with the rows that use it
     amx/          panels and activations as tiles of bfloat16, for the matrix unit of Intel's CPUs
     codes8/       products of 8-bit codes with scales: integers, and 8-bit floats as pairs of bfloat16
-    unpack/       blocks to codes and scales, by vector code for each format; decode.py makes floats
+    unpack/       blocks to codes and scales, by vector code for each format; and to floats
     encode/       floats to blocks, one file a format or a program from the format's own file
     quantize_scaled/  floats to codes with scales for every tile
     decode_scaled/    codes with scales to floats

@@ -15,8 +15,7 @@ Integers, with sums over whole groups:
     float_product.py    kernel: a register tile of such panels and a few rows, and the loops around it
     float_few.py        kernel for up to eight rows: nothing is laid side by side, sums run along K
     float_amx.py        kernel: the loops of many rows on Intel's matrix unit
-
-amx_multiply.py drives both on the matrix unit.
+    amx_multiply.py     the driver of both on the matrix unit
 
 Panels of integers are laid out once and stay with the array: scales stand apart, because there is one for
 128 columns or for all of K. Every number of e4m3 and e5m2 is one of bfloat16, so nothing is rounded before it
