@@ -64,7 +64,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "attention.units.whole", (kind,)
     for fmt in FORMATS.values():
         if fmt.name == "f32" or has_walk(fmt):
-            yield "attention.tile.filler", (fmt,)
+            yield "attention.rows.filler", (fmt,)
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
         elif has_walk(fmt):

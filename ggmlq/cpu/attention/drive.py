@@ -77,7 +77,7 @@ def _rows_of_units(rows: int) -> int:
 
 def _decoder(rows: Rows) -> int:
     """The address of the code that decodes rows."""
-    return kernel("attention.tile.filler", rows.format).code.address
+    return kernel("attention.rows.filler", rows.format).code.address
 
 
 def padded(positions: int) -> int:
@@ -122,7 +122,7 @@ class Attend(NamedTuple):
     slopes: int  # address of float32 [heads], or 0
     numbers: int  # address of float32 [2]: the scale, and the cap of scores or 0
     out: int  # address of float32 [batch, heads, queries, width_v]
-    fill_k: int  # address of the code that decodes rows of keys (tile.py)
+    fill_k: int  # address of the code that decodes rows of keys (rows.py)
     fill_v: int  # and of values; 0 where these are the first columns of the keys
     parts: int  # address of float32 [units, stretches, rows, width_v in whole vectors + MORE], or 0
     heads: int

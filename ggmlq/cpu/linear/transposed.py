@@ -95,7 +95,7 @@ def _band(k: int, rows: int) -> int:
 
 def _decoder(fmt: Format) -> Any:
     """The address of the code that decodes rows."""
-    return kernel("attention.tile.filler", fmt).code.address
+    return kernel("attention.rows.filler", fmt).code.address
 
 
 def _by_slabs(y: NDArray[np.float32], q: Any, out: NDArray[np.float32]) -> None:
