@@ -22,9 +22,9 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.writing import write_whole
-from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.features import model_name
 from ggmlq.cpu.machine.jit import jit
+from ggmlq.cpu.machine.memory import reader
 from ggmlq.cpu.machine.numba_names import cgutils, intrinsic
 from ggmlq.cpu.machine.simd import BYTES, I64, INTS, Simd
 from ggmlq.cpu.machine.target import target

@@ -29,7 +29,7 @@ from ggmlq.base.writing import write_whole
 from ggmlq.codes import CODES
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import tiling
-from ggmlq.cpu.quantize_scaled import driver, units
+from ggmlq.cpu.quantize_scaled import driver
 from ggmlq.testing.machine import commit, machine
 
 SIZE = 4096  # N and K
@@ -103,7 +103,7 @@ def beside_a_copy(x: Any, copied: Any, code: str, tile: Any, rounds: int) -> Rec
     over = tiling(tile, *x.shape)
     result = driver.quantize(x, over, rule)
     nbytes = x.nbytes + result.codes.nbytes + result.scales.nbytes
-    cut = units.near(over, x.itemsize)
+    cut = driver.near(over, x.itemsize)
     works: dict[str, Work] = {
         "fresh": lambda: driver.quantize(x, over, rule),
         "copy": lambda: share(lambda a, b: np.copyto(copied[a:b], x[a:b]), len(x)),

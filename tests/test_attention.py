@@ -10,7 +10,7 @@ from attention_cases import cache
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.base.threads import at_most
-from ggmlq.cpu.attention import drive, operands
+from ggmlq.cpu.attention import drive
 
 EPS = 2.0**-22
 
@@ -217,8 +217,8 @@ def test_any_case(fresh, rounds):
 
 
 def test_numbers_of_the_kernel():
-    assert operands.STRETCH % operands.TILE == 0
-    assert operands.TILE % operands.LANES == 0
+    assert drive.STRETCH % drive.TILE == 0
+    assert drive.TILE % drive.LANES == 0
 
 
 def arrays(*shapes):

@@ -15,10 +15,10 @@ from ggmlq.base.threads import at_most
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
-from ggmlq.cpu.amx.results import LARGE
+from ggmlq.cpu.amx.product import LARGE
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
 from ggmlq.cpu.attention import drive
-from ggmlq.cpu.codes8 import float_amx_multiply, int_amx_multiply
+from ggmlq.cpu.codes8 import amx_multiply
 from ggmlq.cpu.linear import r7_amx
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.simd import Simd
@@ -225,7 +225,7 @@ def test_codes_are_multiplied_to_the_bits_of_tiles(names, zeros, unit, fresh):
         x, w = (scaled(fresh, rows, k, name, zeros) for rows, name in zip((m, n), names, strict=True))
         want = gq.scaled_linear(x, w, kernel="cpu:tiles")
         y = np.full((m, n), np.nan, np.float32)
-        int_amx_multiply.multiply(ScaledLinear.of(x, w), x, w, y, unit)
+        amx_multiply.integers(ScaledLinear.of(x, w), x, w, y, unit)
         assert np.array_equal(y, want)
 
 
@@ -239,7 +239,7 @@ def test_floats_are_near_the_oracle(name, tiles, unit, fresh):
     for m, n, k in ((35, 70, 1312), (16, 16, 128), (33, 19, 640)):
         x, w = (floats(fresh, rows, k, code, tile) for rows, tile in zip((m, n), tiles, strict=True))
         y = np.full((m + 1, n), 7, np.float32)
-        float_amx_multiply.multiply(ScaledLinear.of(x, w), x, w, y[:-1], unit)
+        amx_multiply.floats(ScaledLinear.of(x, w), x, w, y[:-1], unit)
         size = np.abs(x.dequantize()).astype(np.float64) @ np.abs(w.dequantize()).T
         assert (np.abs(y[:-1] - gq.reference.scaled_linear(x, w)) <= 1e-6 * size).all()
         assert (y[-1] == 7).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.cpu.encode import _halves
+from ggmlq.cpu.encode.halves import float_rows, narrow_into
 from ggmlq.cpu.machine.kernels import kernel
 from ggmlq.testing.cases import weights
 
@@ -14,7 +14,7 @@ from ggmlq.testing.cases import weights
 @pytest.fixture
 def narrower():
     """The kernel of results, compiled if the package has not its code."""
-    work = kernel("encode._narrowing.narrower")
+    work = kernel("encode.floats16.narrower")
     assert work.code
     return work
 
@@ -22,12 +22,12 @@ def narrower():
 def test_all_halves_are_widened_as_numpy_does():
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     for x in (halves.reshape(64, 1024), halves.reshape(64, 1024)[:, ::2], halves[:7][None], halves[:0][None]):
-        rows = _halves.float_rows(x)
+        rows = float_rows(x)
         assert rows.dtype == np.float32
         assert rows.flags.c_contiguous
         np.testing.assert_array_equal(rows, x.astype(np.float32))
     single = np.ones((3, 4), np.float32)
-    assert _halves.float_rows(single) is single
+    assert float_rows(single) is single
 
 
 def test_results_are_rounded_as_numpy_does(narrower, fresh):
@@ -41,16 +41,16 @@ def test_results_are_rounded_as_numpy_does(narrower, fresh):
         np.float32([65504, 65519.9, 65520, -1e-8, 6e-8]),
     ):
         halves = np.zeros(len(values) + 2, np.float16)
-        assert _halves.narrow_into(values, halves[1:-1])
+        assert narrow_into(values, halves[1:-1])
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             np.testing.assert_array_equal(halves[1:-1], values.astype(np.float16))
         assert halves[0] == halves[-1] == 0
 
 
 def test_nothing_is_compiled_for_a_result(monkeypatch):
-    monkeypatch.setattr(type(kernel("encode._narrowing.narrower")), "at_hand", False)
+    monkeypatch.setattr(type(kernel("encode.floats16.narrower")), "at_hand", False)
     halves = np.zeros(4, np.float16)
-    assert not _halves.narrow_into(np.ones(4, np.float32), halves)
+    assert not narrow_into(np.ones(4, np.float32), halves)
     assert not halves.any()
 
 

@@ -12,7 +12,7 @@ from ggmlq.base.threads import at_most
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu import choice
 from ggmlq.cpu.amx import permission
-from ggmlq.cpu.codes8 import float_layout, float_needs
+from ggmlq.cpu.codes8 import float_layout, float_multiply
 from ggmlq.cpu.codes8.float_layout import ALONG, LINE, LONG, PORTION, STEP, cut_of
 from ggmlq.cpu.machine import features, recorded, served
 from ggmlq.cpu.machine.features import compiled_for
@@ -28,7 +28,7 @@ from ggmlq.store.store import Store
 NAMES = ("e4m3", "e5m2")
 HEIGHTS, WIDTHS = (None, 1, 3, 16, 128), (None, 16, 17, 32, 64, 100, 128, 500, 600, 1024)
 EDGES = (1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 500, 512, 513, 1000, 2100, 4096, 9000)
-pairs = pytest.mark.skipif(float_needs.refused() is not None, reason=str(float_needs.refused()))
+pairs = pytest.mark.skipif(float_multiply.refused() is not None, reason=str(float_multiply.refused()))
 
 
 def operand(fresh, rows, k, tile, name=None, finite=True):
@@ -200,7 +200,7 @@ def test_what_it_refuses_in_words(monkeypatch, forgetful, matrix_unit):
     matrix_unit(False)
     assert "8-bit floats" in r6_pairs.refuses(problem("int8", "int8", 8))
     assert "scales change every 8" in r6_pairs.refuses(problem("e4m3", "e4m3", 8, 8))
-    monkeypatch.setattr(float_needs, "compiled_for", lambda: compiled_for() - {*float_needs.NEEDED})
+    monkeypatch.setattr(float_multiply, "compiled_for", lambda: compiled_for() - {*float_multiply.NEEDED})
     reason = r6_pairs.refuses(problem("e4m3", "e4m3", 8))
     assert "bfloat16" in reason or "has no avx512bf16 and no avx512vbmi" in reason
     with pytest.raises(UnsupportedError, match=r"bfloat16|avx512bf16"):
@@ -212,12 +212,12 @@ def test_what_it_refuses_in_words(monkeypatch, forgetful, matrix_unit):
 def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful, matrix_unit):
     matrix_unit(False)
     on_a_cpu(monkeypatch, "znver4")
-    monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
+    monkeypatch.setattr(float_multiply, "at_hand", lambda problem: True)
     assert {choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 8, 9, 17, 512)} == {"cpu:pairs"}
     assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"
     assert choose(problem("int8", "int8", 64)).name == "cpu:tiles"
     ladder.explain.cache_clear()
-    monkeypatch.setattr(float_needs, "at_hand", lambda problem: False)
+    monkeypatch.setattr(float_multiply, "at_hand", lambda problem: False)
     assert explain(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.PACKED)
     assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.PACKED)
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
@@ -227,7 +227,7 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful, matrix_un
 def test_auto_leaves_it_where_it_was_not_measured(monkeypatch, forgetful, matrix_unit):
     matrix_unit(False)
     on_a_cpu(monkeypatch, "sapphirerapids")
-    monkeypatch.setattr(float_needs, "at_hand", lambda problem: True)
+    monkeypatch.setattr(float_multiply, "at_hand", lambda problem: True)
     assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.USUAL)
     assert choose(problem("e4m3", "e5m2", 16)).name == "cpu:lines"
     assert choose(problem("e4m3", "e5m2", 17), "cpu:pairs").name == "cpu:pairs"
@@ -254,7 +254,7 @@ def by_name(name):
 @pairs
 def test_who_compiles_everything_compiles_it_too(monkeypatch):
     monkeypatch.setattr(served, "level", lambda: None)
-    assert float_needs.at_hand(problem("e4m3", "e4m3", 64))
+    assert float_multiply.at_hand(problem("e4m3", "e4m3", 64))
 
 
 # --- code that comes with the package -----------------------------------------------------------
@@ -263,7 +263,7 @@ def test_who_compiles_everything_compiles_it_too(monkeypatch):
 @pytest.mark.parametrize(
     ("family", "needed"),
     [
-        ("ggmlq.cpu.codes8.float_product.sweep", float_needs.NEEDED),
+        ("ggmlq.cpu.codes8.float_product.sweep", float_multiply.NEEDED),
         ("ggmlq.cpu.amx.product.multiplier", permission.NEEDED),
     ],
 )

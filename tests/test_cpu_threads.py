@@ -15,12 +15,11 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.base import threads
-from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add
+from ggmlq.cpu.machine.memory import atomic_add, reader
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.cpu.panels.layout import RUN, layout_of
-from ggmlq.cpu.panels.prepare import panels
+from ggmlq.cpu.panels.multiply import panels
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right

@@ -13,13 +13,14 @@ from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.base import threads
-from ggmlq.cpu.unpack import walker
+from ggmlq.cpu import unpack
+from ggmlq.cpu.unpack import walker, walks
 from ggmlq.formats import FORMATS, BlockFormat
 
 decoding = import_module("ggmlq.ops.dequantize")  # ggmlq.ops has the function of that name
 
 DTYPES = [np.float32, np.float64, np.float16]
-HAVE_FILES = [fmt for fmt in FORMATS.values() if walker(fmt) is not None]
+HAVE_WALKS = [fmt for fmt in FORMATS.values() if walker(fmt) is not None]
 
 
 def any_array(fmt, rows, blocks):
@@ -55,13 +56,16 @@ def three_threads():
     threads._requested.clear()
 
 
-def test_every_block_format_has_a_file_and_every_file_a_format():
-    assert {fmt.name for fmt in HAVE_FILES} == {
+def test_every_block_format_has_a_walk_and_every_walk_a_format():
+    assert {f"walk_{name}" for name in unpack.WALKED} == {
+        name for name in vars(walks) if name.startswith("walk_")
+    }
+    assert {fmt.name for fmt in HAVE_WALKS} == {
         *(fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)), "f16", "bf16",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("fmt", HAVE_FILES, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", HAVE_WALKS, ids=lambda fmt: fmt.name)
 def test_values(fmt, compiled):
     q = any_array(fmt, 3, 5)
     assert_bits(q.dequantize(), numpy_values(q))
@@ -143,7 +147,7 @@ def test_a_format_is_compiled_when_enough_was_asked_of_it(monkeypatch):
 
 PLAIN_CPU = """
 import numpy as np
-from ggmlq.cpu.unpack._decode import decoder
+from ggmlq.cpu.unpack.decode import decoder
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.lanes import load, store_floats
 from ggmlq.formats import FORMATS

@@ -111,8 +111,8 @@ def test_any_number_of_blocks(blocks):
 
 def words_on(values):
     """Each word of arithmetic on 16 lanes, compiled."""
-    from ggmlq.cpu.encode._tiles import WORDS, tile
-    from ggmlq.cpu.encode._tiles import compiled as compiled_function
+    from ggmlq.cpu.encode.tiles import WORDS, tile
+    from ggmlq.cpu.encode.tiles import compiled as compiled_function
     from ggmlq.cpu.machine.jit import jit
 
     nearest, to_half, from_half, clamp, rank, pick, get, put, real, root, log2 = (

@@ -162,7 +162,7 @@ def test_iq3_s_warns_where_ggml_misplaces_rows():
     [("iq3_xxs", 2), ("iq3_s", 3), ("iq2_xxs", 2), ("iq2_xs", 2), ("iq2_s", 1), ("iq1", 3)],
 )
 def test_neighbours_are_those_of_a_sorted_list(book, wanted, rng):
-    from ggmlq.cpu.encode._neighbours import neighbours
+    from ggmlq.cpu.encode.books import neighbours
 
     table = neighbours(book, wanted)
     levels, ranks = np.unique(grid(book), return_inverse=True)

@@ -13,8 +13,8 @@ from at_once import at_once
 import ggmlq as gq
 from ggmlq.cpu.expert_linear import r3_panels
 from ggmlq.cpu.grouped import multiply
-from ggmlq.cpu.grouped.operands import Groups
-from ggmlq.cpu.panels.prepare import panels
+from ggmlq.cpu.grouped.multiply import Groups
+from ggmlq.cpu.panels.multiply import panels
 from ggmlq.ops import warm
 from ggmlq.testing.blocks import random_blocks
 

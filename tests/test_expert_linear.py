@@ -93,7 +93,7 @@ def test_one_row_a_token_is_one_row_a_use(fresh):
 
 def test_work_units_cover_every_panel(fresh):
     """Cuts of equal cost leave no panel out and do none twice, however uses are spread."""
-    from ggmlq.cpu.grouped.sort import READ, cut
+    from ggmlq.cpu.grouped.product import READ, cut
 
     for _ in range(200):
         rows = fresh.integers(1, 200, int(fresh.integers(0, 9))) ** int(fresh.integers(1, 3))
@@ -252,7 +252,7 @@ def test_not_finite(fresh):
 
 
 def test_panels_stay_with_each_expert(fresh):
-    from ggmlq.cpu.panels.prepare import panels
+    from ggmlq.cpu.panels.multiply import panels
 
     q, x = experts_of(FORMATS["q4_K"], (4, 20, 256), fresh), np.ones((2, 256), "f4")
     y = gq.expert_linear(x, q, [[1], [3]])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from scripts import load
 
 from ggmlq.codes import CODES
-from ggmlq.codes.numbers import NUMBERS
+
+NUMBERS = load("tools", "tables._numbers").NUMBERS
 
 BY_NAME = {number.name: number for number in NUMBERS}
 FLOATS = {

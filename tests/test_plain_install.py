@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from stale import skip_if_stale
+
+from ggmlq.cuda.machine import served
 
 # numba-cuda puts itself in the place of numba.cuda by a finder; without that finder it is not there.
 PLAIN = """
@@ -87,6 +90,7 @@ print(doctor._gpu()["error"], doctor._auto()["error"])
 @pytest.mark.slow
 def test_beside_cupy_kernels_of_the_package_are_served():
     """All modules of the CUDA side are imported, and what comes with the package is found, without Numba."""
+    skip_if_stale(served.STORE)
     code = """
 from ggmlq import doctor
 from ggmlq.cuda.machine.launch import FAMILIES
@@ -106,7 +110,7 @@ try:
 except gq.GGMLQError as error:
     print(type(error).__name__, error)
 """
-    counts, words, listed, served, refused = said(code, BESIDE_CUPY).splitlines()
+    counts, words, listed, taken, refused = said(code, BESIDE_CUPY).splitlines()
     some, every, *lacking = counts.split()
     if int(some) < 1000 or served.startswith("None"):
         pytest.skip("kernels in packs are stale: tools/prebuild.py compiles them")
@@ -115,7 +119,7 @@ except gq.GGMLQError as error:
     assert f"{some} of {every} kernels come with the package for compute capability 9.0" in words
     assert "others cannot run, for numba-cuda is not installed; none come with it in ggmlq/cuda of: " in words
     assert listed == "20 []"
-    assert served == "True False"
+    assert taken == "True False"
     assert refused.startswith("MissingDependencyError ggmlq.cuda.linear.r3_vectorized.kernel(")
     assert "does not come with the package for compute capability 9.0" in refused
     assert 'pip install "cuda-bindings' in refused
@@ -126,6 +130,7 @@ except gq.GGMLQError as error:
 @pytest.mark.slow
 def test_a_card_that_is_not_here_needs_no_package_for_gpus():
     """Its kernels are listed with all figures; filling the cache names what only a compiler would give."""
+    skip_if_stale(served.STORE)
     code = """
 from ggmlq.cli import main
 from ggmlq.cuda.machine import served

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import llvmlite.binding as llvm
 import pytest
 from scripts import load
+from stale import skip_if_stale
 
 from ggmlq.cpu.machine import features, loading, served
 from ggmlq.cpu.machine.levels import LEVELS, best
@@ -63,6 +64,7 @@ def has(code: bytes, *patterns: tuple[int, int]) -> bool:
 @pytest.fixture(scope="module")
 def objects():
     """All code for arm64, without seals."""
+    skip_if_stale(served.STORE)
     kept = _packs.fresh_code(served.STORE.prebuilt, _cpu.wanted(tuple(ARM.values())))
     assert {each.machine for each in kept} == {*ARM}
     return {each: content[: -loading.SEAL] for each, content in kept.items()}

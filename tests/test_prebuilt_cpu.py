@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
+from stale import demand, skip_if_stale
 
 import ggmlq as gq
 from ggmlq.cpu.machine import loading, served
@@ -42,7 +43,7 @@ here = pytest.mark.skipif(
 def test_all_that_products_take_is_there():
     """Stale kernels are what tools/prebuild.py --check is for."""
     listed, held = {*map(str, _cpu.wanted())}, {*map(str, _packs.held(served.STORE.prebuilt))}
-    assert listed == held, f"{REBUILD}: {[*(listed ^ held)][:20]}"
+    demand(listed == held, served.STORE, f"{REBUILD}: {[*(listed ^ held)][:20]}")
 
 
 @pytest.mark.parametrize(
@@ -115,16 +116,14 @@ def test_a_changed_source(copied, path, old, new, stale):
 
 def forget():
     for remembered in (
-        reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach._room, reach.digest_of
+        reach.reached, reach._file, reach._text, reach._needs, reach._counts, reach.digest_of
     ):  # fmt: skip
         remembered.cache_clear()
 
 
 def test_vectors_and_a_formats_files_count_whole():
-    files = reach.reached("ggmlq.cpu.panels.assemble.splitter", ("q4_K",)).files
-    assert {"cpu/unpack/q4_k.py", "formats/q4_k.py", "cpu/lanes/operators.py", "cpu/lanes/kind.py"} <= {
-        *files
-    }
+    files = reach.reached("ggmlq.cpu.panels.make.splitter", ("q4_K",)).files
+    assert {"cpu/unpack/walks.py", "formats/q4_k.py", "cpu/lanes.py"} <= {*files}
 
 
 # --- how it is taken ----------------------------------------------------------------------------
@@ -159,6 +158,7 @@ def process(code, *arguments, python=(sys.executable,), **more):
 @here
 def test_first_products_need_no_numba_and_have_its_bits(fresh, tmp_path):
     """Every format from its file; one that each run draws, against what is compiled here."""
+    skip_if_stale(served.STORE)
     paths = []
     for name in [*BLOCKS, "f16", "bf16"]:
         fmt, n = FORMATS[name], int(fresh.integers(1, 60))
@@ -213,6 +213,7 @@ print("numba" in sys.modules)
 @here
 def test_first_products_of_codes_with_scales_need_no_numba_either(fresh, tmp_path):
     """Every code and tiling; two that each run draws, against what is compiled here."""
+    skip_if_stale(served.STORE)
     seed = int(fresh.integers(1 << 30))
     *found, numba = process(SCALED, seed, *range(12), GGMLQ_CACHE_DIR=str(tmp_path / "cache"))
     assert numba == "False"
@@ -261,6 +262,7 @@ print(target.target().dot, "numba" in sys.modules)
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.folder)
 def test_products_of_each_level_that_can_be_run(level, fresh):
     """By this CPU; on others also by an emulator, which a setting names as a command for its Python."""
+    skip_if_stale(served.STORE)  # minutes of compiling
     python = [sys.executable]
     if level.machine != platform.machine():
         setting = f"GGMLQ_PYTHON_{level.machine.upper()}"
@@ -320,7 +322,7 @@ def test_a_damaged_or_foreign_pack_is_refused_in_words(tmp_path, monkeypatch, da
         "no header": b"[]\n" + content,
         "another's": (served.STORE.prebuilt / other / name).read_bytes(),
     }
-    assert served.loaded(origin) is not None
+    demand(served.loaded(origin) is not None, served.STORE, origin)
     monkeypatch.setattr(served, "STORE", Store(tmp_path, lambda: "-"))
     if damage in wrong:
         (folder / name).write_bytes(wrong[damage])

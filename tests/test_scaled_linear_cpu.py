@@ -15,7 +15,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu import choice
-from ggmlq.cpu.codes8 import float_needs
+from ggmlq.cpu.codes8 import float_multiply
 from ggmlq.cpu.codes8.int_layout import cut_of, form_of, w_shift
 from ggmlq.cpu.machine.target import AVX2, AVX512, DOTPROD, PLAIN
 from ggmlq.dispatch.ladder import choose
@@ -24,7 +24,7 @@ from ggmlq.dispatch.tuned import NOTHING
 from ggmlq.errors import UnsupportedError
 
 TILES = ((1, 128), (128, 128), (1, None), (None, None), (3, 64), (1, 1), (2, 3), (16, 32))
-PAIRS = ("cpu:pairs",) if float_needs.refused() is None else ()
+PAIRS = ("cpu:pairs",) if float_multiply.refused() is None else ()
 EXACT = ("cpu:naive", "cpu:doubles", "cpu:tiles")
 EDGES = (0, 1, 3, 4, 31, 32, 33, 63, 127, 128, 129, 256, 333)
 
@@ -238,7 +238,7 @@ def test_what_each_request_is_served_by(matrix_unit):
 
     assert served("int8", "int8") == served("uint8", "int8_full", "int32") == "cpu:tiles"
     floats = ScaledLinear(Operand("e4m3", 1, 128), Operand("e4m3", 128, 128), 17, 64, 256, device="cpu")
-    paired = float_needs.refused() is None and choice.scaled_order(floats) == NOTHING
+    paired = float_multiply.refused() is None and choice.scaled_order(floats) == NOTHING
     assert served("int8", "int8", "float32") == "cpu:dequant"
     assert served("e4m3", "e4m3") == ("cpu:pairs" if paired else "cpu:dequant")
     assert served("e4m3", "e4m3", m=16) == ("cpu:pairs" if paired else "cpu:lines")

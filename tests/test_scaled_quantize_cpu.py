@@ -11,7 +11,7 @@ from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu import quantize_scaled as compiled
-from ggmlq.cpu.quantize_scaled import units
+from ggmlq.cpu.quantize_scaled import driver
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16, np.float64)
 TILES = ((1, 128), (128, 128), (1, None), (None, None), (None, 32), (3, 17), (40, 64), (1, 5))
@@ -76,7 +76,7 @@ def test_a_nan_shows(name, scale, zeros, tile, fresh, monkeypatch):
     x = fresh.standard_normal((8, 256)).astype(np.float32)
     x[5, 131] = sign
     over = tiling(tile, *x.shape)
-    monkeypatch.setattr(units, "LARGEST", int(fresh.choice([256, 1 << 20])))  # tiles at once, or in parts
+    monkeypatch.setattr(driver, "LARGEST", int(fresh.choice([256, 1 << 20])))  # tiles at once, or in parts
     wanted, found = scaling.quantize(x, over, rule), compiled.quantize(x, over, rule)
     assert all(same(a, b) for a, b in zip(wanted, found, strict=True))
     s = gq.ScaledArray(found.codes, found.scales, code, tile, found.zeros)
@@ -147,9 +147,9 @@ def test_units_cover_every_element_once(fresh):
         rows, columns = (int(n) for n in fresh.integers(1, 3000, 2))
         r, c = (int(fresh.integers(1, n + 1)) for n in (rows, columns))
         over = tiling((r, c), rows, columns)
-        for cut in (units.near(over, 4), units.far(over, 4), units.flat(over, 2)):
+        for cut in (driver.near(over, 4), driver.far(over, 4), driver.flat(over, 2)):
             if cut is None:
-                assert over.r * over.c * 4 > units.LARGEST
+                assert over.r * over.c * 4 > driver.LARGEST
                 continue
             assert cut.bands == over.shape[0]
             assert (cut.parts - 1) * cut.high < cut.r <= cut.parts * cut.high

@@ -16,7 +16,7 @@ from typing import Any
 from _packs import Wanted
 
 from ggmlq.codes import CODES
-from ggmlq.cpu.amx.activations import ROWS_OF
+from ggmlq.cpu.amx.instructions import ROWS_OF
 from ggmlq.cpu.amx.unit import Unit
 from ggmlq.cpu.codes8.int_layout import BYTES, Form, form_of
 from ggmlq.cpu.grouped.multiply import ADDRESSED
@@ -26,7 +26,7 @@ from ggmlq.cpu.machine.levels import LEVELS, Level
 from ggmlq.cpu.machine.target import Target, best
 from ggmlq.cpu.panels.layout import ROWS_AT_ONCE, expanded, layout_of, rows_at_once, unpacked
 from ggmlq.cpu.scaled_linear import r4_lines
-from ggmlq.cpu.unpack import has_file
+from ggmlq.cpu.unpack import has_walk
 from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.store.origin import Origin
@@ -56,19 +56,19 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "machine.board.doer", ()
     yield "machine.board.server", ()
     yield "machine.digest.adder", ()
-    yield "grouped.sort.sorter", ()
-    yield "encode._narrowing.narrower", ()
+    yield "grouped.product.sorter", ()
+    yield "encode.floats16.narrower", ()
     yield "linear._transposed.sweep", (kind,)
     yield "attention.units.stretches", (kind,)
     yield "attention.units.merged", ()
     yield "attention.units.whole", (kind,)
     for fmt in FORMATS.values():
-        if fmt.name == "f32" or has_file(fmt):
+        if fmt.name == "f32" or has_walk(fmt):
             yield "attention.rows.filler", (fmt,)
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
-        elif has_file(fmt):
-            yield "unpack._decode.floats", (fmt,)
+        elif has_walk(fmt):
+            yield "unpack.decode.floats", (fmt,)
     yield from _of_scales(kind)
     for name in KINDS:
         if name != "f16" or kind.halves:
@@ -88,7 +88,7 @@ def _of_matrix_unit(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels of blocks, 8-bit codes and attention for CPUs that have Intel's matrix unit besides."""
     if "amx." in level.more:
         for kind in ROWS_OF:
-            yield "amx.activations.packer", (kind,)
+            yield "amx.instructions.packer", (kind,)
         for form in code_forms(best(level.features)):
             yield "codes8.int_amx.multiplier", (form, Unit)
         for code in FLOATS:
@@ -104,16 +104,16 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
     layout = layout_of(fmt) if kind.shuffles and kind.halves else None  # as cpu:panels has it
     read = layout or unpacked(fmt, kind)
     most = rows_at_once(read, kind)
-    yield "panels.activations.quantizer", (read.groups, read.offset, kind)
+    yield "panels.make.quantizer", (read.groups, read.offset, kind)
     if layout is None:
         for rows in dict.fromkeys((1, most)):
-            yield "panels.gather.from_blocks", (fmt, rows, kind)
+            yield "panels.product.from_blocks", (fmt, rows, kind)
         yield "grouped.product.from_blocks", (fmt, min(most, ADDRESSED), kind)
         if r5_lines.refuses(Linear(fmt, 1, 256, 256, device="cpu")) is None:
             yield "panels.lines.by_lines", (fmt, kind)
         return
-    yield "panels.assemble.splitter", (fmt,)
-    yield "panels.assemble.assembler", (layout,)
+    yield "panels.make.splitter", (fmt,)
+    yield "panels.make.assembler", (layout,)
     for rows in dict.fromkeys((1, most)):
         yield "panels.product.direct", (layout, rows, kind)
     yield "grouped.product.direct", (layout, min(most, ADDRESSED), kind)
@@ -135,9 +135,9 @@ def _of_scales(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "decode_scaled.kernels.decoder", (code, zeros, kind)
     for code, rows in product(FLOATS, range(1, r4_lines.ROWS + 1)):
         yield "scaled_linear._lines.lines", (code, rows, kind)
-    yield "codes8.int_interleave.interleaver", ()
+    yield "codes8.int_product.interleaver", ()
     for signed in (True, False):
-        yield "codes8.int_interleave.row_converter", (signed,)
+        yield "codes8.int_product.row_converter", (signed,)
     most = ROWS_AT_ONCE[kind.registers]
     for form in code_forms(kind):
         for rows in dict.fromkeys((1, min(most, 2), most)):

@@ -1,32 +1,19 @@
-"""The codes of 8 and 16 bits (e4m3, int8 …) and their meaning: one file a code, found by a folder listing.
+"""The codes of 8 and 16 bits and their meaning: minifloats.py (e4m3, e5m2), integers.py, e8m0.py.
 
 ``CODES`` maps a name in any case, the name that ml_dtypes and torch have for it, or a Code to its
-Code. A new code is one new module here with a ``CODE`` in it.
+Code. A new code stands in one of these files, or in one of its own, and in the list of ``CODES``.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping
 
 from ..errors import CodeAttributeError, CodeError
-from ._integer import Integer
-from ._minifloat import MiniFloat
 from .code import CATALOGUE, Code
-
-ORDER = ("e4m3", "e5m2", "int8", "int8_full", "uint8", "int16", "uint16", "e8m0")
-APART = ("code", "scaling", "numbers", "tiling")  # modules of this folder that are no code
-
-
-def _discover() -> list[Code]:
-    codes = [
-        importlib.import_module(f"{__name__}.{module.name}").CODE
-        for module in pkgutil.iter_modules(__path__)
-        if not module.name.startswith("_") and module.name not in APART
-    ]
-    return sorted(codes, key=lambda code: ORDER.index(code.name) if code.name in ORDER else len(ORDER))
+from .e8m0 import E8M0
+from .integers import INTEGERS, Integer
+from .minifloats import E4M3, E5M2, MiniFloat
 
 
 class Codes(Mapping[str, Code]):
@@ -71,7 +58,7 @@ class Codes(Mapping[str, Code]):
         return f"<{len(self)} codes: {', '.join(self)}>"
 
 
-CODES = Codes(_discover())
+CODES = Codes([E4M3, E5M2, *INTEGERS, E8M0])
 CATALOGUE.update(CODES)
 
 __all__ = ["CODES", "Code", "Codes", "Integer", "MiniFloat"]

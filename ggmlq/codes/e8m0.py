@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ._minifloat import INFINITY
 from .code import Code
+from .minifloats import INFINITY
 
 NAN = 0xFF
 # 2**(e - 127); Numba knows no bits as floats, so atoms look it up.
@@ -51,7 +51,7 @@ class PowerOfTwo(Code):
         return xp.asarray(POWERS)[codes]
 
 
-CODE = PowerOfTwo(
+E8M0 = PowerOfTwo(
     name="e8m0", dtype=np.dtype(np.uint8), min=2.0**-127, max=2.0**127, to_code=to_code, value=value,
     aliases=("float8_e8m0fnu",),
 )  # fmt: skip

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import CODES
-from ._integer import Integer, rounded
 from .code import Code
+from .integers import Integer, rounded
 from .tiling import Tiling, expanded
 
 Floats = NDArray[np.float32]

@@ -25,7 +25,7 @@ from ..dispatch.ladder import Problem, Rung, rungs
 from ..dispatch.problems import Linear, ScaledLinear
 from ..dispatch.tuned import NOTHING, Entry, Preference
 from ..formats import BlockFormat
-from .codes8 import float_needs
+from .codes8 import float_multiply
 from .machine import served
 from .machine.features import cpu_name, model_name, zen
 from .machine.target import target
@@ -167,14 +167,14 @@ def vector_order(problem: Linear) -> Preference:
 
 def scaled_order(problem: ScaledLinear) -> Preference:
     """The order of rungs for codes with scales, or none where it is just from the highest down."""
-    if problem.integer or float_needs.refused() is not None:
+    if problem.integer or float_multiply.refused() is not None:
         return NOTHING
     matrix = next(rung for rung in rungs("scaled_linear", "cpu") if rung.name == MATRIX)
     if matrix.refuses(problem) is None:
         return Preference((MATRIX, FOR_FEW, "cpu:dequant"), MATRIX_FIRST)
     if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
-    return NOTHING if float_needs.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
+    return NOTHING if float_multiply.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
 
 
 def fits(entry: Entry, cpu: Cpu) -> bool:

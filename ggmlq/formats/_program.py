@@ -3,7 +3,7 @@
 A *vector* holds one number of every block; a *tile* holds the vectors of all places in a block:
 ``tile[i]`` is element i of every block. An encoder written with these words does for each lane what
 ggml does for one block, in ggml's order: sums have the same rounding, and an ``if`` becomes a
-``where``. Here a vector is a NumPy array of any length. ``ggmlq/cpu/encode/_program.py`` gives the same
+``where``. Here a vector is a NumPy array of any length. ``ggmlq/cpu/encode/program.py`` gives the same
 words the meaning of a machine register, and the same text compiles to that.
 
 Vectors are float32, int32 or bool; a plain number beside a vector takes its type.

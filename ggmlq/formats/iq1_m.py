@@ -12,7 +12,7 @@
 
 The code is 8 (GRID ± 1/8), an integer, and the scale an eighth: exact, since 8 is a power of two.
 
-Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq1_m.py``.
+Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq1.py``.
 """
 
 from __future__ import annotations

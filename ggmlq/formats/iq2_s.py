@@ -9,7 +9,7 @@ qs[32 + k] their eight signs, the least significant bit first (1 is minus)
 qh[r]      high two bits of the rows of k = 4 r + 3, 4 r + 2, 4 r + 1, 4 r in bits 76, 54, 32, 10
 scales[r]  bits 7654 = s of weights 32 r + 16 …,  bits 3210 = s of weights 32 r …
 
-Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_s.py``.
+Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_iq3.py``.
 """
 
 from __future__ import annotations

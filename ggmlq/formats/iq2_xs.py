@@ -9,7 +9,7 @@ scales[r]  bits 7654 = s of weights 32 r + 16 …,  bits 3210 = s of weights 32 
 A sign index gives 7 signs, the least significant bit first (1 is minus); the eighth makes the
 number of minus signs even.
 
-Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_xs.py``.
+Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_iq3.py``.
 """
 
 from __future__ import annotations

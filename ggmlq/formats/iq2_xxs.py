@@ -9,7 +9,7 @@ qs     8 bytes a run of 32 weights: four bytes that each name a row of GRID (8 m
 A sign index gives 7 signs, the least significant bit first (1 is minus); the eighth makes the
 number of minus signs even.
 
-Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_xxs.py``.
+Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_iq3.py``.
 """
 
 from __future__ import annotations

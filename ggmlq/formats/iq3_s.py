@@ -10,7 +10,7 @@ qh[r]      bit b = ninth bit of the row of k = 8 r + b
 signs[j]   signs of weights 8 j … 8 j + 7, the least significant bit first (1 is minus)
 scales[t]  bits 7654 = s of weights 64 t + 32 …,  bits 3210 = s of weights 64 t …
 
-Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq3_s.py``.
+Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_iq3.py``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ qs[64 + 4 r …]  a 32-bit word for weights 32 r … 32 r + 31:  bits 31…28 = 
 A sign index gives 7 signs, the least significant bit first (1 is minus); the eighth makes the
 number of minus signs even.
 
-Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq3_xxs.py``.
+Its encoder searches the code book and is compiled code alone: ``ggmlq/cpu/encode/iq2_iq3.py``.
 """
 
 from __future__ import annotations

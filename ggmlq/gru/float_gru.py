@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,12 @@ from ..base.text import short
 from ..codes.code import ROUNDINGS
 from ..errors import CalibrationError, ShapeError, UnsupportedError
 from ..fixed.observers import OBSERVERS, Observed
-from ..fixed.tables import TABLES
-from . import forward, shapes
-from .calibrated import cell_of
+from ..fixed.tables import TABLES, sigmoid
+from . import weights
+from .cell import cell_of
 from .fixed_gru import FixedGRU
 from .onnx import read_onnx
-from .orders import checked_order
-from .torch import read_module
+from .torch import checked_order, read_module
 from .weights import Weights, weights_of
 from .widths import NAMES, STEPS, WEIGHTS, widths_of
 
@@ -213,9 +213,9 @@ class GRU:
         )
 
     def _pass(self, request: str, x: Any, h0: Any, batch_first: bool, observe: bool) -> tuple[Floats, Floats]:
-        x = shapes.inputs(request, x, self.inputs, batch_first)
+        x = weights.inputs(request, x, self.inputs, batch_first)
         n, units, count = x.shape[1], self.units, len(self.directions)
-        starts = shapes.states(request, h0, count, n, units)
+        starts = weights.states(request, h0, count, n, units)
         kind = np.float64 if x.dtype == np.float64 else np.float32
         y = np.empty((len(x), n, count * units), kind)
         last = np.zeros((count, n, units), kind)
@@ -224,7 +224,7 @@ class GRU:
             for d, w in enumerate(self.directions):
                 h = np.zeros((n, units)) if starts is None else starts[d].astype(np.float64)
                 out, done = y[::-1] if d else y, 0
-                for run in forward.steps(w, x[::-1] if d else x, h):
+                for run in steps(w, x[::-1] if d else x, h):
                     h = run["h"][-1]
                     out[done : done + len(run["h"]), :, d * units : (d + 1) * units] = run["h"]
                     done += len(run["h"])
@@ -256,3 +256,45 @@ def _by_direction(request: str, *parts: Any) -> list[tuple[Any, ...]]:
                 "arrays, (forward, backward)"
             )
     return [tuple(None if part is None else part[d] for part in parts) for d in range(2)]
+
+
+# --- The forward pass of a float GRU in float64, which yields the values of every stage by name ---
+
+Real = NDArray[np.float64]
+FEW = 1 << 18  # numbers of each kind that are held at a time
+
+
+def steps(w: Weights, x: Any, h: Real) -> Iterator[dict[str, Real]]:
+    """Yield the tensors of some neighbouring steps at a time, by their names in ``widths.NAMES``.
+
+    Each is [steps, N, …]; the weights are left out. The argument ``h`` is the states before the first step,
+    the tensor "h" those after each step. Weights may have any dtype; everything is computed in float64.
+    """
+    W, R, bx, br = (np.asarray(part, np.float64) for part in w)
+    run = max(1, FEW // max(1, 3 * w.units * x.shape[1]))
+    for start in range(0, len(x), run):
+        part = np.asarray(x[start : start + run], np.float64)
+        stages: list[dict[str, Real]] = []
+        for wx in part @ W.T:
+            stages.append(one(wx, h @ R.T, bx, br, h))
+            h = stages[-1]["h"]
+        yield {"x": part, **{name: np.stack([step[name] for step in stages]) for name in stages[0]}}
+
+
+def one(wx: Real, rh: Real, bx: Real, br: Real, h: Real) -> dict[str, Real]:
+    """All stages of one step, by name, from its products ``wx`` and ``rh`` [N, 3H] and the states ``h``."""
+    units = h.shape[1]
+    z, r, g = (slice(i * units, (i + 1) * units) for i in range(3))
+    z_pre = wx[:, z] + rh[:, z] + bx[z] + br[z]
+    r_pre = wx[:, r] + rh[:, r] + bx[r] + br[r]
+    z_out, r_out = sigmoid(z_pre), sigmoid(r_pre)
+    added = rh[:, g] + br[g]
+    reset = r_out * added
+    g_pre = wx[:, g] + reset + bx[g]
+    g_out = np.tanh(g_pre)
+    old, new = z_out * h, (1 - z_out) * g_out
+    return {
+        "Wx": wx, "Rh": rh, "z_pre": z_pre, "r_pre": r_pre, "z_out": z_out, "r_out": r_out,
+        "Rh_add_br": added, "rRh": reset, "g_pre": g_pre, "g_out": g_out, "old": old, "new": new,
+        "h": old + new,
+    }  # fmt: skip

@@ -14,7 +14,7 @@ from ..dispatch import ladder
 from ..dispatch.problems import Gru
 from ..errors import DeviceError
 from ..fixed.qformat import QFormat, format_of
-from . import shapes
+from . import weights
 from .cell import Cell
 from .diagnostics import FAR, TALLIED, Tally
 from .plan import Plan
@@ -85,8 +85,8 @@ def run(
             f"{REQUEST}: x is on {device_of(x)}, the GRU on {f.device}; both must be on one device; "
             f"move it with f.to({device_of(x)!r})"
         )
-    x = shapes.inputs(REQUEST, x, f.inputs, batch_first, f.device)
-    starts = shapes.states(REQUEST, h0, len(f.cells), x.shape[1], f.units, f.device)
+    x = weights.inputs(REQUEST, x, f.inputs, batch_first, f.device)
+    starts = weights.states(REQUEST, h0, len(f.cells), x.shape[1], f.units, f.device)
     with on_device_of(REQUEST, x, f):
         return _run_checked(f, x, starts, *how)
 

@@ -370,7 +370,7 @@ def _attend(request: str, a: Attention, result: NDArray[np.float32], kernel: str
 def _rows(request: str, rows: Any, name: str) -> tuple[Format, NDArray[np.uint8]]:
     """The format and the bytes of keys or values, [B, HK, S, bytes]."""
     if isinstance(rows, QuantArray):
-        if rows.format.name != "f32" and not import_module("ggmlq.cpu.unpack").has_file(rows.format):
+        if rows.format.name != "f32" and not import_module("ggmlq.cpu.unpack").has_walk(rows.format):
             raise UnsupportedError(
                 f"{request}: {name} is {rows!r}; attention reads f16, bf16, f32 and types of blocks; pass "
                 f"{name}.dequantize()"

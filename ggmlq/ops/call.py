@@ -221,7 +221,7 @@ def _narrowed(y: Any, out: Any) -> bool:
         return False
     if not (out.flags.c_contiguous and y.flags.c_contiguous and y.size):
         return False
-    narrowed: bool = import_module("ggmlq.cpu.encode._halves").narrow_into(y, out)
+    narrowed: bool = import_module("ggmlq.cpu.encode.halves").narrow_into(y, out)
     return narrowed
 
 

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from ..base.devices import to_host
 from ..fixed.qformat import QFormat
 from ..fixed.shift import shifted_array
-from ..gru import shapes
 from ..gru.cell import Cell
 from ..gru.run import format_in_call
+from ..gru.weights import inputs, states
 from .multiply import Planar, product
 
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ def gru(f: FixedGRU, x: Any, h0: Any = None, stages: Mapping[str, Stage] = STAGE
     True
     """
     request = "reference.gru(f, x)"
-    x = shapes.inputs(request, to_host(x), f.inputs, False)
-    starts = shapes.states(request, None if h0 is None else to_host(h0), len(f.cells), x.shape[1], f.units)
+    x = inputs(request, to_host(x), f.inputs, False)
+    starts = states(request, None if h0 is None else to_host(h0), len(f.cells), x.shape[1], f.units)
     directions = []
     for d, cell in enumerate(f.cells):
         order = slice(None, None, -1) if d else slice(None)

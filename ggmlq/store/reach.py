@@ -4,9 +4,9 @@ Their digest is part of a kernel's key (store.py). The search begins at the func
 follows the names in its text, from definition to definition and from file to file, within the folders of
 kernels, formats and codes. The digest covers all these definitions, without comments, docstrings and line
 numbers; code that launches a kernel, beside it in the same file, is not among them. Some dependencies have
-no name in any text. A kernel's format comes with its case, so the whole file of that format counts.
-Statements that register something with Numba, by ``extending``, count as soon as anything of their file
-does. All files of the CPU's vectors count, since no text names their operators.
+no name in any text. A kernel's format comes with its case, so the whole file of that format counts, and
+its walk, the function named after it. Statements that register something with Numba, by ``extending``, count
+as soon as anything of their file does. The CPU's vectors count whole, since no text names their operators.
 
 A search parses some fifty files, a fifth of a second. So reach.json, which ``tools/prebuild`` writes, has
 the digests of that day, and the digests of all files: where no file of a family has changed since, its
@@ -28,7 +28,7 @@ PACKAGE = Path(__file__).parents[1]
 UNKNOWN = "-"  # the digest of what has no sources here
 KNOWN = Path(__file__).with_name("reach.json")  # digests of the day when packs were written
 TABLE = "formats/_table.py"  # how formats are looked up
-TABLES, CODES = "formats/_grids.npz", "codes/__init__.py"
+TABLES = "formats/_grids.npz"
 SKIPPED = ("ctx", "kind", "type_comment", "type_params")  # fields that say nothing, or not in every Python
 TELLING = {"extending", "register_model", "lower_builtin", "lower_cast", "lower_constant", "infer_global"}
 
@@ -39,8 +39,8 @@ class Side(NamedTuple):
     followed: tuple[str, ...]
     host: tuple[str, ...]  # of these, what makes no code
     compiler: tuple[str, ...]  # but for this, which is part of every kernel
-    whole: tuple[str, ...] = ()  # rooms that count with all their files as soon as anything of them does
-    format_rooms: tuple[str, ...] = ("formats",)  # rooms with a file for a format, taken by its name
+    whole: tuple[str, ...] = ()  # files that count whole as soon as anything of them does
+    walks: str = ""  # a file with a function for a format, taken by its name
 
 
 SIDES = {
@@ -64,8 +64,8 @@ SIDES = {
             TABLE,
         ),
         ("cpu/machine/jit.py",),
-        whole=("cpu/lanes/",),
-        format_rooms=("formats", "cpu/unpack"),
+        whole=("cpu/lanes.py",),
+        walks="cpu/unpack/walks.py",
     ),
 }
 
@@ -124,12 +124,13 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
     """The definitions behind a family of kernels, for these formats."""
     start, name = _place(package, family)
     side = SIDES["cuda" if "cuda" in start.split("/") else "cpu"]
-    format_files = [f"{room}/{stem.lower()}.py" for stem in formats for room in side.format_rooms]
+    format_files = [f"formats/{stem.lower()}.py" for stem in formats]
     format_files = [path for path in format_files if (package / path).is_file()]
     waiting = [(start, name)]
     waiting += [
         (path, bound) for path in (*side.compiler, *format_files) for bound in _file(package, path).names
     ]
+    waiting += [(side.walks, f"walk_{stem.lower()}") for stem in formats if side.walks]
     tables = {TABLES} if formats else set()
     reached_names = set(waiting)
     numbers_by_file: dict[str, set[int]] = {}
@@ -141,10 +142,8 @@ def reached(family: str, formats: tuple[str, ...] = (), package: Path = PACKAGE)
         new = {need for number in numbers for need in _needs(package, path, number)}
         if name in file.imports:
             new.add(file.imports[name])
-        if (path, name) == (CODES, "CODES"):
-            new |= {(code, n) for code in _room(package, "codes") for n in _file(package, code).names}
         if path.startswith(side.whole):
-            new |= {(beside, n) for beside in _room(package, path) for n in _file(package, beside).names}
+            new |= {(path, bound) for bound in _file(package, path).names}
         new = {need for need in new if _counts(package, side, need[0])} - reached_names
         reached_names |= new
         waiting += new
@@ -173,13 +172,6 @@ def _place(package: Path, family: str) -> tuple[str, str]:
 def _counts(package: Path, side: Side, path: str) -> bool:
     followed = path.startswith(side.followed) and not path.startswith(side.host)
     return (followed or path in side.compiler) and (package / path).is_file()
-
-
-@cache
-def _room(package: Path, place: str) -> list[str]:
-    """The files of a folder, or of the one that a file is in."""
-    folder = package / place if (package / place).is_dir() else (package / place).parent
-    return [path.relative_to(package).as_posix() for path in sorted(folder.glob("*.py"))]
 
 
 class File(NamedTuple):

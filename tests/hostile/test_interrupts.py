@@ -20,9 +20,8 @@ import ggmlq as gq
 from ggmlq.base import threads
 from ggmlq.base.unwinding import Whole
 from ggmlq.cpu.machine import workers
-from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add, atomic_load
+from ggmlq.cpu.machine.memory import atomic_add, atomic_load, reader
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.base.threads import set_num_threads, share
-from ggmlq.cpu.machine.arguments import reader
 from ggmlq.cpu.machine.jit import jit
-from ggmlq.cpu.machine.memory import atomic_add
+from ggmlq.cpu.machine.memory import atomic_add, reader
 from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.errors import HostMemoryError
 

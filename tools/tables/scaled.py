@@ -14,9 +14,9 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.accuracy.table import DOCUMENT
-from ggmlq.codes.numbers import NUMBERS, Number
 
 from . import PICTURE, RESULTS, ROOT, Options, Texts, chart, load, svg, table
+from ._numbers import NUMBERS, Number
 
 OPTIONS = PICTURE
 K, ROWS, SEED = 4096, 32, 1  # of the products whose sums are compared

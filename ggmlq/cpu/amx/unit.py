@@ -11,8 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..machine.bfloats import BFLOATS
-from ..machine.simd import I8, I64, INTS, Simd
+from ..machine.simd import BFLOATS, I8, I64, INTS, Simd
 from ..machine.target import AVX512
 
 TILE, PITCH = 1024, 64  # bytes of a tile, of a row

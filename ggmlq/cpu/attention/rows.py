@@ -12,11 +12,10 @@ from numba import types
 
 from ...formats import Format
 from ..lanes import load, recast, store, word
-from ..machine.arguments import reader
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at
-from ..unpack._decode import decoder
-from .operands import Fill
+from ..machine.memory import bytes_at, floats_at, reader
+from ..unpack.decode import decoder
+from .drive import Fill
 
 F32 = types.float32
 operands = reader(Fill)

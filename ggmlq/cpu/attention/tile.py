@@ -17,7 +17,7 @@ from ..machine.jit import inner
 from ..machine.numba_names import cgutils
 from ..machine.simd import F32, I32, I64, Simd, vec
 from ..machine.target import Target
-from .operands import LANES
+from .drive import LANES
 
 WIDE = 8  # vector registers of 64 bytes from which tiles use vectors of 64 bytes
 

@@ -1,6 +1,6 @@
 """The kernel of products of 8-bit floats on Intel's matrix unit: decoded panels are its tiles as they stand.
 
-A vector of a decoded panel is two columns of 16 rows, as a row of a tile is (``float_transpose.py``). Some
+A vector of a decoded panel is two columns of 16 rows, as a row of a tile is (``float_decode.py``). Some
 pairs of panels are decoded along a chunk of K, a few hundred columns, into the second cache. Then each pair
 passes to the first cache and meets all blocks of 32 rows of activations. The sums of a run, whose columns
 share both scales, stay in the unit; then they are scaled and added to totals, which wait in the second cache.
@@ -19,18 +19,15 @@ from llvmlite import ir
 
 from ..amx.instructions import LINE, SUMS, instructions
 from ..amx.unit import PITCH, TILE
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I64, Simd
 from ..machine.target import Target
-from .float_decode import runs_of
-from .float_layout import APART, ROWS, STEP
-from .float_operands import TileOperands
+from .float_decode import runs_of, transposer
+from .float_layout import APART, ROWS, STEP, TileOperands
 from .float_product import _scales
-from .float_transpose import transposer
 
 operands = reader(TileOperands)
 PAGE = 4096

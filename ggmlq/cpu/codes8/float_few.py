@@ -17,20 +17,15 @@ from typing import Any
 from llvmlite import ir
 
 from ...codes import CODES, MiniFloat
-from ..machine.arguments import reader
-from ..machine.bfloats import BFLOATS
 from ..machine.jit import jit
+from ..machine.memory import reader
 from ..machine.numba_names import cgutils
 from ..machine.register_tile import RegisterTile
-from ..machine.row_tail import load_some
-from ..machine.simd import BYTES, F32, FLOATS, I32, I64, WORDS, Simd, vec
+from ..machine.simd import BFLOATS, BYTES, F32, FLOATS, I32, I64, WORDS, Simd, load_some, total_of, vec
 from ..machine.target import Target
-from ..machine.totals import total_of
-from .float_decode import runs_of
-from .float_layout import BAND
-from .float_lookup import halves, interleave
-from .float_operands import Operands
-from .float_tile import DOT
+from .float_decode import halves, interleave, runs_of
+from .float_layout import BAND, Operands
+from .float_product import DOT
 
 MANY = 64  # codes of a vector
 LINES = {1: 8, 2: 8, 3: 4, 4: 4}  # rows of weights of a tile, by those of activations

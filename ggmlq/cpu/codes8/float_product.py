@@ -1,4 +1,4 @@
-"""The kernel of products of 8-bit floats with many rows: it decodes a portion of weights for all activations.
+"""Kernel of products of 8-bit floats: loops over portions that the second cache holds, and the tile.
 
 A portion is some panels along some runs of K. It lies in the second cache, and in the first a tile's rows
 of activations along the same runs. Totals wait in the result between portions.
@@ -6,20 +6,21 @@ of activations along the same runs. Totals wait in the result between portions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 
-from ..machine.arguments import reader
 from ..machine.jit import inner, jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
+from ..machine.numba_names import cgutils
+from ..machine.register_tile import RegisterTile
+from ..machine.simd import BFLOATS, FLOATS, I32, I64, Simd
 from ..machine.target import Target
-from .float_decode import runs_of
-from .float_layout import APART, FEW, LINE, MOST, ROWS, STEP
-from .float_operands import Operands
-from .float_tile import tile
-from .float_transpose import transposer
+from .float_decode import runs_of, transposer
+from .float_layout import APART, FEW, LINE, MOST, ROWS, STEP, Operands
 
 operands = reader(Operands)
 
@@ -104,3 +105,102 @@ def sweep(name: str, kind: Target) -> Any:
         memory[0] = 0  # an array lives until its last mention
 
     return jit(multiply)
+
+
+# --- The register tile of 8-bit floats: one or two panels of bfloat16 times a few rows, along some runs
+# of K
+#
+# The sums of a run stay in registers from its first column to its last. Then comes one fused multiplication
+# with the product of both scales into totals, which come from the result and go back there at the end.
+#
+# Floors per 16 rows of weights and one row of activations: K / 2 dot products, nothing else that counts. A
+# CPU begins one in a clock, which takes six. Two panels and twelve rows are 24 sums, with a load of
+# activations for two dot products and one of weights for twelve; at the end of a run there is for each sum
+# a total to load, to add to and to store, 64 bytes in two clocks.
+
+ARGUMENTS = (
+    "w", "w_pitch", "w_scales", "w_scales_pitch", "x", "x_pitch", "x_scales", "x_scales_pitch",
+    "out", "out_pitch", "runs", "steps", "begun", "count",
+)  # fmt: skip
+DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
+
+
+@cache
+def tile(rows: int, panels: int, target: Target) -> Any:
+    """An intrinsic that takes ARGUMENTS and adds to float32 [rows, 16 · panels].
+
+    ``begun``: whether the result holds totals already; else they begin as zeros. In a tile of fewer rows than
+    MOST, ``count`` rows exist, and the others repeat the last of these.
+    """
+    return Tile.intrinsic(ARGUMENTS, rows, panels, target)
+
+
+class Tile(RegisterTile):
+    """Emits the register tile: a step along K is a run."""
+
+    def __init__(self, builder: Any, rows: int, panels: int, target: Target, words: dict[str, Any]) -> None:
+        super().__init__(Simd(builder, target), rows, panels, words)
+        self.results = {(p, r): self.b.add(self.row("out", r), I64(64 * p)) for p, r in self.cells}
+
+    def begin(self) -> list[Any]:
+        b, totals = self.b, self.variables()
+        with b.if_else(b.icmp_unsigned("!=", self.at["begun"], I64(0))) as (again, new):
+            with again:
+                for cell, total in zip(self.cells, totals, strict=True):
+                    b.store(self.simd.load(self.results[cell], FLOATS), total)
+            with new:
+                for total in totals:
+                    b.store(ir.Constant(FLOATS, None), total)
+        return totals
+
+    def steps(self) -> Any:
+        return self.at["runs"]
+
+    def multiply(self, step: Any, totals: list[Any]) -> None:
+        b, sums = self.b, self._run(step)
+        by_run = b.mul(step, I64(64))
+
+        def x_scales() -> Iterator[Any]:
+            by_four = b.mul(step, I64(4))
+            for r in self.rows:
+                yield b.add(self.row("x_scales", r), by_four)
+
+        w_scales = (b.add(self.place("w_scales", p), by_run) for p in self.panels)
+        self.add_scaled(totals, sums, w_scales, x_scales())
+
+    def result(self, panel: int, row: int) -> Any:
+        return self.results[panel, row]
+
+    def row(self, name: str, r: int) -> Any:
+        """The address of a row of activations or of results, the last one again where there are no more."""
+        if len(self.rows) == MOST:
+            return self.place(name, r)
+        b, row = self.b, I64(r)
+        last = b.sub(self.at["count"], I64(1))
+        row = b.select(b.icmp_signed("<", row, last), row, last)
+        return b.add(self.at[name], b.mul(self.at[f"{name}_pitch"], row))
+
+    def _run(self, run: Any) -> list[Any]:
+        """The sums of a run."""
+        b, at = self.b, self.at
+        sums = self.zeros()
+        first = b.mul(run, at["steps"])
+        with cgutils.for_range(b, at["steps"], intp=I64) as loop:
+            self._step(b.add(first, loop.index), sums)
+        return [b.load(total) for total in sums]
+
+    def _step(self, step: Any, sums: list[Any]) -> None:
+        """Sixteen columns: eight pairs."""
+        b, simd = self.b, self.simd
+        near = [simd.apart(b.add(self.place("w", p), b.mul(step, I64(32 * STEP)))) for p in self.panels]
+        behind = b.mul(step, I64(2 * STEP))
+        if len(self.rows) == MOST:
+            places = self.by_threes(lambda r: b.add(self.row("x", r), behind))
+        else:
+            places = [simd.apart(b.add(self.row("x", r), behind)) for r in self.rows]
+        for j in range(STEP // 2):
+            weights = [b.bitcast(simd.load(b.add(panel, I64(64 * j)), FLOATS), BFLOATS) for panel in near]
+            pairs = [simd.load(b.add(place, I64(4 * j)), I32) for place in places]
+            for (p, r), total in zip(self.cells, sums, strict=True):
+                same = b.bitcast(simd.splat(pairs[r]), BFLOATS)
+                b.store(simd.call(DOT, FLOATS, b.load(total), weights[p], same), total)

@@ -1,7 +1,7 @@
-"""Products of 8-bit integers on Intel's matrix unit, from the panels of ``int_weights.py``, with int32 sums.
+"""Products of 8-bit integers on Intel's matrix unit, from the panels of ``int_multiply.py``, with int32 sums.
 
 Four neighbours of 16 rows are a row of a tile already, so a panel is a row of tiles and nothing has to be
-decoded. The sums are exact; zero points and scales are applied at the end of K as in ``int_tile.py``, with
+decoded. The sums are exact; zero points and scales are applied at the end of K as in ``int_product.py``, with
 the same results to the last bit.
 
 Floors for 32 rows of weights, 32 of activations and 64 columns: four products, 64 clocks.
@@ -16,12 +16,11 @@ import numpy as np
 from llvmlite import ir
 
 from ..amx.instructions import LINE, SUMS, instructions
-from ..amx.operands import CodeOperands
+from ..amx.multiply import CodeOperands
 from ..amx.unit import PITCH, TILE
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.simd import F32, FLOATS, I32, INTS, Simd
 from ..machine.target import AVX512
 from .int_layout import ROWS, Form
@@ -94,7 +93,7 @@ def multiplier(form: Form, unit: Any) -> Any:
 
 @cache
 def finisher(form: Form) -> Any:
-    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``int_tile.py`` does it."""
+    """An intrinsic that takes ADDRESSES: 16 sums of a row to floats, as ``int_product.py`` does it."""
 
     def emit(builder: Any, *addresses: Any) -> None:
         _finish(Simd(builder, AVX512), form, dict(zip(ADDRESSES, addresses, strict=True)))

@@ -1,8 +1,7 @@
 """Codes with scales to floats: value = scale · (code - zero), sixteen at a time.
 
-operands.py   the arguments of the kernels
-kernels.py    codes in a row to float32, compiled
-driver.py     decode, decode_into: a whole matrix, by threads
+driver.py    decode, decode_into: a whole matrix, by threads
+kernels.py   codes in a row to float32, compiled
 """
 
 from .driver import at_hand, decode, decode_into

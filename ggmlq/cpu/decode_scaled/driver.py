@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.scaled import Matrix
 from ..machine.kernels import Kernel, kernel
-from ..machine.tables import address
+from ..machine.tables import Address, address
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from .operands import Codes
 
 SLAB = 1 << 20  # codes that are decoded before they are converted further
 GRAIN = 1 << 15  # codes that a thread decodes at a time
@@ -55,3 +54,21 @@ def decode_into(m: Matrix, out: NDArray[Any]) -> None:
             part = np.empty((rows.stop - start, m.over.columns), np.float32)
             decode(m, rows, part)
             out[rows] = part
+
+
+# --- The arguments of the kernels that decode codes with scales -----------------------------------
+
+
+class Codes(NamedTuple):
+    """Arguments: rows of codes, and where their values go."""
+
+    codes: Address  # the first row
+    pitch: int  # bytes from a row to the next
+    columns: int
+    first: int  # the number of this row in the matrix
+    r: int  # of a tile
+    c: int
+    scales: Address  # float32 [bands, tiles of a row]; 0: without scales
+    zeros: Address  # int32, the same, where there are any
+    floats: Address  # float32 rows
+    floats_pitch: int

@@ -15,16 +15,15 @@ from llvmlite import ir
 from numba import types
 
 from ...codes import CODES, Code, MiniFloat
-from ..lanes.halves import widened
-from ..machine.arguments import reader
+from ..lanes import widened
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at, ints_at
+from ..machine.memory import floats_at, ints_at, reader
 from ..machine.simd import FLOATS, I8, I16, I64, INTS, vec
 from ..machine.target import Target
-from ..quantize_scaled.operands import LANES
+from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors, vector_loop
-from .operands import Codes
+from .driver import Codes
 
 HALF_MANTISSA, HALF_BIAS = 10, 15
 SIGN, REST = 0x8000, 0x7F  # of a half, and a code without its sign

@@ -23,7 +23,7 @@ from ..grouped.multiply import ADDRESSED, Variant, multiply
 from ..machine.kernels import kernel
 from ..machine.target import target
 from ..panels.layout import layout_of, rows_at_once
-from ..panels.prepare import panels
+from ..panels.multiply import panels
 
 
 def refuses(problem: ExpertLinear) -> str | None:

@@ -2,11 +2,9 @@
 
 A *use* is a row of activations with one of its experts; a *group* is some uses of one expert.
 
-    multiply.py     the driver: rows of codes, uses sorted by expert, panels of all experts
-    operands.py     the arguments of the kernels, by name
-    sort.py         kernel: the uses of each expert together, in work units of equal cost
-    product.py      kernels: panels of all groups counted through, as stored or made during the product
-    scattered.py    in them, tile and loops for rows that lie anywhere, as those of an expert's tokens do
+    multiply.py    the driver: rows of codes, uses sorted by expert, panels of all experts
+    product.py     kernels: the uses of each expert together, in work units of equal cost; panels of all
+                   groups counted through, as stored or made in the product, times rows that lie anywhere
 
 Rows are quantized once, whatever number of experts uses them, and stay where they are: a group is a list of
 addresses. Panels, rows of codes and the tile are those of ``panels/``. This is a room of its own

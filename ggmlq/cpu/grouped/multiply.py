@@ -16,16 +16,49 @@ from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.threads import PARTS, num_threads
 from ...formats.packing import RUN
-from ..encode._halves import float_rows
+from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.recorded import SMALL
 from ..machine.target import target
 from ..machine.workers import alone, share_kernel, share_table
-from ..panels.layout import ROWS, PanelLayout, remaining_zero, start, x_run_bytes
+from ..panels.layout import ROWS, Activations, PanelLayout, remaining_zero, start, x_run_bytes
 from ..panels.multiply import X_BYTES
-from ..panels.operands import Activations
-from .operands import MANY, Groups
+
+MANY = 32  # rows of a group that pay for expanding its panels
+
+
+class Groups(NamedTuple):
+    """Arguments of the kernel that sorts uses, and of every kernel that then multiplies.
+
+    The caller has the memory of the tables, ``counts`` and all below it. It fills ``places``; the sorting
+    fills the others.
+    """
+
+    ids: int  # address of int64 [uses]: the expert of each
+    uses: int
+    experts: int
+    per: int  # uses of a row of activations
+    x_rows: int  # address of the rows of activations
+    row_bytes: int
+    out: int  # address of float32 [uses, n]
+    n: int
+    runs: int  # of 32 columns: K / 32
+    panels: int  # of a matrix
+    line_bytes: int  # of a stored panel, or of a row of blocks
+    ahead: int  # bytes ahead of which panels are prefetched, with few rows of activations; 0: not at all
+    chunk: int  # rows of a group at most
+    units: int
+    counts: int  # address of int64 [2]: the number of groups, and rows of the expert with the most uses
+    ends: int  # address of int64 [experts], of use to the sorting alone
+    places: int  # address of int64 [experts]: where the panels lie, or the rows of blocks, of those in use
+    groups: int  # address of int64 [G, 3]: expert, the first row in the tables, how many rows
+    rows: int  # address of int64 [uses]: addresses of rows of activations, expert after expert
+    outs: int  # address of int64 [uses]: addresses of their results
+    cuts: (
+        int  # address of int64 [units + 1]: the first panel of each work unit, of all groups counted through
+    )
+
 
 ADDRESSED = 8  # rows at once: their addresses stay in registers, of which there are 16
 GRAIN = 16  # rows that a thread quantizes at a time
@@ -66,9 +99,9 @@ class Products:
         self._chunk = max(64, X_BYTES // self._row_bytes // 8 * 8)
         self._ahead = prefetch_distance() if len(q) * variant.line_bytes * self._panels > CACHED else 0
         self._small = SMALL // (self._n * k)  # uses
-        self._quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
+        self._quantize = kernel("panels.make.quantizer", layout.groups, layout.offset, kind)
         self._quantizing = 1, remaining_zero(layout, kind), start(layout)
-        self._sort = kernel("grouped.sort.sorter")
+        self._sort = kernel("grouped.product.sorter")
 
     def __call__(self, x: Any, q: QuantArray, ids: Any, out: Any) -> None:
         """``out[t, u] = x[…] @ q[ids[t, u]].T``; rows of NaN where an id is no expert."""

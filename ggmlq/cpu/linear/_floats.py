@@ -12,16 +12,15 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
+from ..machine.memory import reader
 from ..machine.numba_names import cgutils
-from ..machine.simd import FLOATS, I64
+from ..machine.simd import FLOATS, I64, total_of
 from ..machine.target import Target
-from ..machine.totals import total_of
-from ..quantize_scaled.operands import LANES
+from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors
-from ._operands import BAND, Floats
+from .r8_floats import BAND, Floats
 
 KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 WIDE = 8  # vector registers from which a tile has up to four rows of activations, else two

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..attention import tile
-from ..machine.arguments import reader
 from ..machine.jit import inner, jit
-from ..machine.memory import call_kernel, fail, floats_at
+from ..machine.memory import call_kernel, fail, floats_at, reader
 from ..machine.target import Target
 from .transposed import LANES, STRETCH, Columns
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ..encode._halves import float_rows
-from ..unpack._stretch import decode_into
+from ..encode.halves import float_rows
+from ..unpack import decode_into
 from .r8_floats import multiply_floats
 
 SLAB_BYTES = 4 << 20  # of decoded weights: fits the last-level cache beside the activations

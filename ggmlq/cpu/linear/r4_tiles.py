@@ -40,5 +40,5 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     assert isinstance(fmt, BlockFormat)
     raw = np.ascontiguousarray(q.raw)
     multiply(
-        x, raw, out, unpacked(fmt, kind), lambda rows: kernel("panels.gather.from_blocks", fmt, rows, kind)
+        x, raw, out, unpacked(fmt, kind), lambda rows: kernel("panels.product.from_blocks", fmt, rows, kind)
     )

@@ -22,8 +22,7 @@ from ..machine.features import zen
 from ..machine.kernels import kernel
 from ..machine.target import AVX512, Target, target
 from ..panels.layout import PanelLayout, expanded, layout_of
-from ..panels.multiply import multiply
-from ..panels.prepare import panels
+from ..panels.multiply import multiply, panels
 
 DIRECT, THROUGH_BYTES = "panels.product.direct", "panels.product.through_bytes"
 MANY = 32  # rows of activations that pay for expanding panels

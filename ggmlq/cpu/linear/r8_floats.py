@@ -12,18 +12,18 @@ more; with many a BLAS, which also keeps pieces of both in the caches, is ahead.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
-from ..encode._halves import float_rows
+from ..encode.halves import float_rows
 from ..machine.kernels import kernel
+from ..machine.tables import Address
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from ._operands import BAND, Floats
 
 MOST = {"f32": 16, "f16": 64, "bf16": 64}  # rows of activations at most: float32 goes to a BLAS sooner
 
@@ -59,3 +59,20 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     (n, k), at = q.shape, weights.ctypes.data
     arguments = Floats(at, weights.strides[0], rows.ctypes.data, len(rows), k, out.ctypes.data, n)
     share_kernel(kernel("linear._floats.sweep", q.format.name, target()), arguments, n, BAND)
+
+
+# --- The arguments of the kernel of ``r8_floats.py`` ----------------------------------------------
+
+BAND = 16  # rows of weights that meet all activations before the next of these
+
+
+class Floats(NamedTuple):
+    """Arguments: rows of weights as the file has them, rows of float32, and the result."""
+
+    weights: Address  # rows of k numbers
+    pitch: int  # bytes from a row to the next
+    x: Address  # float32 [m, k]
+    m: int
+    k: int
+    out: Address  # float32 [m, n]
+    n: int

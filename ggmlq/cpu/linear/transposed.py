@@ -21,7 +21,7 @@ from ..machine.kernels import kernel
 from ..machine.tables import Address
 from ..machine.target import target
 from ..machine.workers import share_kernel
-from ..unpack import has_file
+from ..unpack import has_walk
 
 STRETCH = 1024  # rows of weights whose products are summed as one: a constant, so that sums have one order
 BAND = 256  # columns: whole blocks of every format
@@ -57,7 +57,7 @@ def multiply(y: NDArray[np.float32], q: QuantArray | ScaledArray, out: NDArray[n
         return
     if not len(q):
         out[...] = 0
-    elif isinstance(q, QuantArray) and (q.format.name == "f32" or has_file(q.format)):
+    elif isinstance(q, QuantArray) and (q.format.name == "f32" or has_walk(q.format)):
         _compiled(y, q, out)
     else:
         _by_slabs(y, q, out)

@@ -4,11 +4,8 @@ Instructions:
 
     features.py        the features that Numba compiles for, in LLVM's names
     target.py          the facts that kernels are written for: a dot product, a number of registers
-    simd.py            vectors of 64 bytes as LLVM code, and the dot product of each target
+    simd.py            vectors of 64 bytes as LLVM code, the dot product of each target, tails of rows
     register_tile.py   the common part of all register tiles: cells, totals, steps along K
-    row_tail.py        the tail of a row: loads of the first lanes of a vector alone
-    totals.py          the sum of a vector's lanes
-    bfloats.py         LLVM's bfloat, for instructions that take it
 
 Kernels:
 
@@ -18,15 +15,13 @@ Kernels:
     loading.py         object code of a pack into memory
     jit.py             the one decorator of compiled functions
     numba_names.py     Numba's names for files that emit code, and what that decorator makes
-    intrinsics.py      intrinsics without a result: LLVM code that is written where they are called
+    intrinsics.py      LLVM code that is written where it is called: intrinsics without a result, fma, bits
     disk_cache.py      compiled code between processes
-    memory.py          addresses in compiled code: arrays over them, atomic steps
-    floats.py          arithmetic that Numba has no name for: a fused product, the bits of a float32
+    memory.py          addresses in compiled code: tables of arguments, arrays, atomic steps
 
 A product:
 
     tables.py          tables of arguments: words by name, some of them addresses
-    arguments.py       the reader of a table in compiled code
     workers.py         threads that wait in compiled code and share a kernel's work
     job.py             the board, the memory by which they share a job; board.py: their compiled part
     recorded.py        recorded launches: a repeated product runs the same tables with other addresses

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from .arguments import reader
 from .jit import inner, jit
 from .job import (
     ARGUMENTS,
@@ -35,6 +34,7 @@ from .memory import (
     compare_and_swap,
     fail,
     failed,
+    reader,
 )  # fmt: skip
 
 job, service = reader(Job), reader(Service)

@@ -33,8 +33,10 @@ class Digest(NamedTuple):
 @cache
 def adder() -> Any:
     """Compiled: take parts ``first`` … ``stop`` of the words into their lanes."""
-    from .arguments import reader  # Numba's names: only for a process that compiles
-    from .memory import bytes_at
+    from .memory import (
+        bytes_at,
+        reader,  # Numba's names: only for a process that compiles
+    )
 
     arguments_of = reader(Digest)
 

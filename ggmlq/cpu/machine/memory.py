@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numba
@@ -168,3 +169,32 @@ bytes_at = jit(_bytes_at, on_disk=False)
 floats_at = jit(_floats_at, on_disk=False)
 ints_at = jit(_ints_at, on_disk=False)
 words_at = jit(_words_at, on_disk=False)
+
+
+# --- The reader of a kernel's arguments: a kernel gets the address of a table of words and reads them by
+# name
+#
+# ``workers.py`` calls every kernel as ``kernel(arguments, start, stop)``. A named tuple of integers is the
+# description of such a table, and both sides use it: Python fills it and passes it on as it is, and the
+# kernel begins with ``fields = reader(Kind)(arguments)`` and says ``fields.rows``. Only the words that a
+# kernel names are read; the rest costs nothing.
+
+LONG = ir.IntType(64)
+
+
+@cache
+def reader(kind: type) -> Any:
+    """Compiled: the table at an address, as the named tuple ``kind`` of its words."""
+    fields = vars(kind)["_fields"]
+    words: Any = types.NamedUniTuple(types.int64, len(fields), kind)  # type: ignore[no-untyped-call]
+
+    @intrinsic
+    def read(typing: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            table = builder.inttoptr(args[0], LONG.as_pointer())
+            at = [cgutils.gep_inbounds(builder, table, i) for i in range(len(fields))]
+            return context.make_tuple(builder, words, [builder.load(place) for place in at])
+
+        return words(types.int64), emit
+
+    return read

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from .arguments import reader
 from .intrinsics import intrinsic_of
 from .jit import jit
-from .memory import words_at
+from .memory import reader, words_at
 from .numba_names import cgutils
 from .simd import BYTES, FLOATS, I32, I64, INTS, Simd
 from .target import Target

@@ -245,3 +245,57 @@ DOTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sdot": (_sdot, _as_is),
     "plain": (_plain, _plain_operand),
 }
+
+
+# --- LLVM's type bfloat, for instructions on bfloat16: llvmlite has no name for it ----------------
+
+
+class Bfloat(ir.Type):  # type: ignore[misc]
+    """LLVM's type of a bfloat16, the upper half of a float32."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bfloat)
+
+    def __hash__(self) -> int:
+        return hash(Bfloat)
+
+
+BFLOATS = vec(Bfloat(), 32)
+
+
+# --- Code of LLVM that sums the lanes of a vector of floats, in one order in all kernels ----------
+
+
+def total_of(b: Any, vector: Any) -> Any:
+    """The sum of all lanes, a power of two: the upper half is added to the lower until one is left."""
+    n = vector.type.count
+    while n > 1:
+        n //= 2
+        empty = ir.Constant(vector.type, ir.Undefined)
+        low, high = (ir.Constant(vec(I32, n), list(range(at, at + n))) for at in (0, n))
+        vector = b.fadd(b.shuffle_vector(vector, empty, low), b.shuffle_vector(vector, empty, high))
+    return b.extract_element(vector, I32(0))
+
+
+# --- Loads at the tail of a row, as LLVM code: the lanes behind the last number do not touch memory ---
+
+
+def first_lanes(simd: Simd, count: Any, lanes: int) -> Any:
+    """A mask of the first ``count`` of ``lanes`` lanes."""
+    number = simd.splat(simd.builder.trunc(count, I32), lanes)
+    return simd.builder.icmp_signed("<", ir.Constant(number.type, list(range(lanes))), number)
+
+
+def load_some(simd: Simd, address: Any, kind: ir.VectorType, count: Any = None) -> Any:
+    """A vector of numbers from memory, or the first ``count`` of them, the others 0."""
+    if count is None:
+        return simd.load(address, kind)
+    bits = "f32" if kind.element == F32 else f"i{kind.element.width}"
+    name = f"llvm.masked.load.v{kind.count}{bits}.p0"
+    pointer = simd.builder.inttoptr(address, kind.as_pointer())
+    return simd.call(
+        name, kind, pointer, I32(1), first_lanes(simd, count, kind.count), ir.Constant(kind, None)
+    )

@@ -1,7 +1,7 @@
 """Threads for compiled work of microseconds: they wait in compiled code and never need Python's lock.
 
 A kernel here is compiled as ``kernel(arguments, start, stop)``: ``arguments`` is the address of a
-table of int64 words, which ``arguments.py`` gives names, and ``start`` … ``stop`` the part to do. A job
+table of int64 words, which ``memory.py`` gives names, and ``start`` … ``stop`` the part to do. A job
 is written to a board in memory. Threads that look at the board take part after part by one atomic
 step each; after a short while without work they go to sleep, and the next job wakes them. A job never
 waits for a thread to wake: its caller does the parts that nobody has taken.

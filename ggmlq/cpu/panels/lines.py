@@ -17,16 +17,13 @@ from numba import types
 
 from ...formats import BlockFormat
 from ...formats.packing import RUN
-from ..machine.arguments import reader
 from ..machine.jit import jit
-from ..machine.memory import bytes_at, floats_at
+from ..machine.memory import bytes_at, floats_at, reader
 from ..machine.numba_names import cgutils, intrinsic
-from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, vec
+from ..machine.simd import BYTES, F32, FLOATS, I32, I64, INTS, Simd, total_of, vec
 from ..machine.target import Target
-from ..machine.totals import total_of
 from ..unpack import unpacker
-from .layout import LANE, unpacked, x_run_bytes
-from .operands import Operands
+from .layout import LANE, Operands, unpacked, x_run_bytes
 
 operands = reader(Operands)
 STRETCH = 2 * LANE  # bytes of the activations for one

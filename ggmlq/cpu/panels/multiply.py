@@ -7,16 +7,31 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays.array import QuantArray
+from ...base.threads import share
+from ...formats import BlockFormat
 from ...formats.format import Bytes, Floats
-from ...formats.packing import RUN
-from ..encode._halves import float_rows
+from ...formats.packing import RUN, halves, over, sub_scales
+from ...formats.scalars import bfloat16_bits
+from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.tables import address
 from ..machine.target import target
-from ..machine.workers import scratch, share_kernel
-from .layout import ROWS, PanelLayout, remaining_zero, rows_at_once, start, x_run_bytes
-from .operands import Activations, Operands
+from ..machine.workers import alone, scratch, share_kernel
+from .layout import (
+    ROWS,
+    Activations,
+    Assembly,
+    Operands,
+    PanelLayout,
+    Splitting,
+    layout_of,
+    remaining_zero,
+    rows_at_once,
+    start,
+    x_run_bytes,
+)
 
 ALONE = CACHED // 4  # as CACHED, for one row: a model reads its other layers before these weights come again
 X_BYTES = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
@@ -57,7 +72,7 @@ def x_rows_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
     kind, runs = target(), x.shape[1] // RUN
     rows = float_rows(x)
     x_rows = scratch((len(rows), runs * x_run_bytes(layout)), np.uint8)
-    quantize = kernel("panels.activations.quantizer", layout.groups, layout.offset, kind)
+    quantize = kernel("panels.make.quantizer", layout.groups, layout.offset, kind)
     at = address(x_rows)
     arguments = Activations(
         address(rows), at, len(rows), runs * RUN,
@@ -65,3 +80,86 @@ def x_rows_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
     )  # fmt: skip
     share_kernel(quantize, arguments, len(rows), 16)
     return x_rows, at
+
+
+# --- Panels of weights, laid out once from the bytes of their blocks ------------------------------
+
+SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
+
+
+def panels(q: QuantArray) -> Bytes:
+    """The panels of an array, uint8 [N / 16 rounded up, bytes of a panel]; rows beyond N are zeros."""
+    n, k = q.shape
+    layout = layout_of(q.format)
+    assert layout is not None
+    count = -(-n // ROWS)
+    nbytes = layout.panel_bytes(k // RUN)
+    memory = np.empty(count * nbytes + 64, np.uint8)
+    skip = -memory.ctypes.data % 64
+    laid_out = memory[skip : skip + count * nbytes].reshape(count, nbytes)
+    grain = max(1, SLAB // (ROWS * max(k, 1)))
+    share(lambda first, stop: _lay(q, layout, laid_out, first, stop, grain), count, grain)
+    laid_out.flags.writeable = False
+    return laid_out
+
+
+def _lay(q: QuantArray, layout: PanelLayout, out: Bytes, first: int, stop: int, grain: int) -> None:
+    """Panels ``first`` … ``stop``, slab by slab."""
+    assert isinstance(q.format, BlockFormat)
+    for top in range(first, stop, grain):
+        part = slice(top, min(top + grain, stop))
+        raw = q[top * ROWS : part.stop * ROWS].raw  # not .blocks: these may be big-endian
+        blocks = np.ascontiguousarray(raw).view(q.format.dtype)
+        above = np.zeros((*blocks.shape, 0), np.float16)
+        if layout.nested:  # with d = 1 the scales are the integers under it, times the unit
+            above, blocks = over(q.format, blocks), blocks.copy()
+            for name in halves(q.format):
+                blocks[name] = 1
+        codes, scales, offsets = split_rows(q.format, blocks.view(np.uint8).reshape(len(blocks), -1))
+        if layout.nested:
+            by_block = scales.reshape(*blocks.shape, q.format.block_size // q.format.group)
+            scales = sub_scales(q.format, by_block, blocks).reshape(scales.shape)
+        if q.format.group > RUN:
+            scales = scales.repeat(q.format.group // RUN, axis=1)
+        out[part] = 0
+        _place(layout, codes, _stored(scales, layout), _stored(offsets, layout), above, out[part])
+
+
+def split_rows(fmt: BlockFormat, raw: Bytes) -> tuple[Any, Any, Any]:
+    """Rows of blocks uint8 [n, bytes] as codes, scales and offsets [n, …]."""
+    n, columns = len(raw), raw.shape[1] // fmt.dtype.itemsize * fmt.block_size
+    codes, groups = np.empty((n, columns), np.int8), columns // fmt.group
+    scales = np.empty((n, groups), np.float32)
+    offsets = np.empty((n, groups if fmt.has_offset else 0), np.float32)
+    arguments = Splitting(
+        raw.ctypes.data, raw.shape[1], columns,
+        codes.ctypes.data, groups, scales.ctypes.data, offsets.ctypes.data,
+    )  # fmt: skip
+    alone(kernel("panels.make.splitter", fmt), arguments, n)
+    return codes, scales, offsets
+
+
+def _place(layout: PanelLayout, codes: Any, scales: Bytes, offsets: Bytes, above: Any, out: Bytes) -> None:
+    """Write codes and scales into panels of zeros; ``above`` float16 [n, supers, 1 or 2]."""
+    index, high = _index(layout), np.ascontiguousarray(above)
+    arguments = Assembly(
+        codes.ctypes.data, codes.shape[1],
+        scales.ctypes.data, offsets.ctypes.data, scales.shape[2], high.ctypes.data, 2 * high.shape[2],
+        out.ctypes.data, out.shape[1], index.ctypes.data,
+    )  # fmt: skip
+    alone(kernel("panels.make.assembler", layout), arguments, len(codes))
+
+
+def _stored(scales: Any, layout: PanelLayout) -> Any:
+    """Scales as the panel holds them, as bytes [n, groups, width], one after another."""
+    kind: Any = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i4": np.uint8}.get(layout.scale)
+    values = bfloat16_bits(scales) if kind is None else scales.astype(kind)
+    return np.ascontiguousarray(values).view(np.uint8).reshape(*scales.shape, values.itemsize)
+
+
+def _index(layout: PanelLayout) -> Any:
+    """The stored byte of each code, by code + 128."""
+    codes = np.arange(-128, 128)
+    if not layout.table:
+        return ((codes + layout.zero) & 255).astype(np.uint8)
+    return np.abs(codes[:, None] - np.array(layout.table)).argmin(axis=1).astype(np.uint8)

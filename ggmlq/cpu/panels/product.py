@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.arguments import reader
+from ...formats import BlockFormat
+from ...formats.packing import RUN
+from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at
+from ..machine.memory import bytes_at, floats_at, reader
+from ..machine.numba_names import cgutils
+from ..machine.simd import I64
 from ..machine.target import Target
-from .expand import expander
-from .layout import ROWS, PanelLayout, batch, expanded
-from .operands import Operands
-from .tile import tile
+from ..unpack import unpacker
+from .layout import ROWS, Operands, PanelLayout, batch, expanded, unpacked
+from .tile import Panel, tile
 
 operands = reader(Operands)
 NEAR = 256 << 10  # bytes of panels that meet the same few rows of activations: the second cache holds both
@@ -117,3 +120,81 @@ def from_scratch(layout: PanelLayout, rows: int, target: Target, fill: Any) -> A
             several(scratch.ctypes.data + skip, pitch, count, x_rows, out, panel * ROWS, fields.runs, 0)
 
     return jit(multiply)
+
+
+# --- The expansion of a stored panel to bytes and float32, which pays where many rows of activations use
+# it
+
+
+@cache
+def expander(layout: PanelLayout, target: Target) -> Any:
+    """An intrinsic that expands a panel: (its address, that of the expanded one, number of runs)."""
+    wide = expanded(layout, target)
+    return intrinsic_of(lambda builder, *words: _emit(Panel(builder, layout, target), wide, *words), 3)
+
+
+def _emit(panel: Panel, to: PanelLayout, source: Any, target: Any, runs: Any) -> None:
+    b, store = panel.b, panel.simd.store
+    with cgutils.for_range(b, runs, intp=I64) as loop:
+        here = panel.run_at(source, loop.index)
+        there = b.add(target, b.mul(loop.index, I64(to.run_bytes)))
+        for group in range(to.groups):
+            scale, offset = panel.scale(here, group)
+            store(scale, b.add(there, I64(4 * ROWS * group)))
+            if to.offset:
+                store(offset, b.add(there, I64(to.scales + 4 * ROWS * group)))
+        for j in range(8):
+            store(panel.codes(here, j), b.add(there, I64(to.codes_at + 64 * j)))
+
+
+# --- The kernel that unpacks a file's blocks to panels of bytes during a product: for any format ---
+
+CHUNK = 1024  # weights of a row unpacked at a time: 16 rows of them fit the first cache
+
+
+@cache
+def from_blocks(fmt: BlockFormat, rows: int, target: Target) -> Any:
+    """Compiled: unpack panels ``first`` … ``stop`` from blocks uint8 [N, bytes], and multiply them."""
+    layout = unpacked(fmt, target)
+    fill_panel = filler(fmt, layout)
+
+    def fill(arguments: int, panel: int, memory: Any) -> None:
+        fields = operands(arguments)
+        raw = bytes_at(fields.weights, fields.weight_rows, fields.weight_bytes)
+        fill_panel(raw, panel * ROWS, memory)
+
+    return from_scratch(layout, rows, target, inner(fill))
+
+
+@cache
+def filler(fmt: BlockFormat, layout: PanelLayout) -> Any:
+    """Compiled: unpack 16 rows of blocks from row ``first`` on into one panel."""
+    unpack = unpacker(fmt)
+    size, nbytes, group = fmt.block_size, fmt.dtype.itemsize, fmt.group
+    blocks = max(1, CHUNK // size)
+    flip = np.uint32(0x80808080 if layout.zero else 0)
+    pitch, codes_at, offsets_at = layout.run_bytes // 4, layout.codes_at // 4, layout.scales // 4
+    groups, offset, step = layout.groups, layout.offset, layout.group
+
+    def fill(raw: Any, first: int, panel: Any) -> None:
+        count = raw.shape[1] // nbytes
+        words, floats = panel.view(np.uint32), panel.view(np.float32)
+        codes = np.empty(blocks * size, np.int8)
+        fours = codes.view(np.uint32)
+        scales = np.empty(blocks * size // group, np.float32)
+        offsets = np.empty_like(scales)
+        for start in range(0, count, blocks):
+            stop = min(start + blocks, count)
+            for r in range(min(ROWS, raw.shape[0] - first)):
+                unpack(raw[first + r, start * nbytes : stop * nbytes], codes, scales, offsets)
+                for run in range((stop - start) * size // RUN):
+                    to = (start * size // RUN + run) * pitch + r
+                    for part in range(groups):
+                        g = (run * RUN + part * step) // group
+                        floats[to + ROWS * part] = scales[g]
+                        if offset:
+                            floats[to + offsets_at + ROWS * part] = offsets[g]
+                    for j in range(8):
+                        words[to + codes_at + ROWS * j] = fours[run * 8 + j] ^ flip
+
+    return jit(fill)

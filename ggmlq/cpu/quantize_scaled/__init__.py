@@ -1,11 +1,9 @@
 """Floats to codes with scales, compiled: the bits of ``ggmlq/codes/scaling.py`` at the speed of memory.
 
-    operands.py   the cases of kernels, and their arguments
-    units.py      rows and columns cut into units: whole tiles that the cache holds, or parts of large ones
-    vectors.py    16 numbers at a time: widened, divided, encoded
-    extremes.py   the smallest and the largest, or the largest magnitude, of numbers in a row
-    kernels.py    the loops over the tiles of a unit
-    driver.py     quantize, encode, zeros_of: a whole array, by threads
+    driver.py    quantize, encode, zeros_of: a whole array in units, whole tiles that the cache holds or parts
+                 of large ones, by threads
+    kernels.py   the loops over the tiles of a unit
+    vectors.py   16 numbers at a time: widened, divided, encoded; the extremes of numbers in a row
 
 A tile that the second cache holds is read from memory once: its largest magnitude first, its codes
 while it is still near. Larger ones (a tensor, long columns) are read twice, there is no other way: all of

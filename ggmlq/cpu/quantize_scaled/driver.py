@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,9 @@ from ...codes import scaling
 from ...codes.scaling import Quantized, Rule, empty, values
 from ...codes.tiling import Tiling
 from ..machine.kernels import Kernel, kernel
-from ..machine.tables import address
-from ..machine.target import target
+from ..machine.tables import Address, address
+from ..machine.target import Target, target
 from ..machine.workers import scratch, share_kernel
-from .operands import LANES, WIDTH, Kind, Numbers
-from .units import Cut, far, flat, near
 
 COPIED = 1 << 16  # elements that a thread converts at a time
 
@@ -166,3 +164,108 @@ def _ordered(scales: NDArray[Any], zeros: Any, rule: Rule) -> tuple[NDArray[Any]
         return copied
 
     return moved(scales), None if zeros is None else moved(zeros)
+
+
+# --- The units that threads take: whole tiles that the cache holds, or parts of tiles too large for it ---
+#
+# *Near*: a unit is one row of tiles, and of it as many columns as the cache holds; their extremes, scales
+# and codes are made one after the other. *Far*: a unit is a part of one tile; the extremes of all units are
+# computed and put together. *Flat*: a unit is a part of a tile, or of a few beside each other, which is
+# encoded under scales that are known by then.
+
+SMALL = 16 << 10  # bytes of a unit of small tiles: the first cache holds them
+NEAR = 256 << 10  # of a unit of larger ones: a part of the second cache
+LARGEST = 512 << 10  # of a tile that is still near
+
+
+class Cut(NamedTuple):
+    """Units over [rows, columns], by bands of r rows; the last of each may be shorter."""
+
+    rows: int
+    columns: int
+    r: int  # rows of a band: of a tile
+    c: int  # columns of a tile
+    high: int  # rows of a unit
+    wide: int  # columns of a unit: tiles, or a part of one
+    parts: int  # units below each other in a band
+    across: int  # units beside each other
+
+    @property
+    def bands(self) -> int:
+        """The number of rows of tiles."""
+        return -(-self.rows // self.r)
+
+    @property
+    def units(self) -> int:
+        """The number of units."""
+        return self.bands * self.parts * self.across
+
+
+def near(over: Tiling, itemsize: int) -> Cut | None:
+    """Units of whole tiles, or None where a tile is too large."""
+    tile = over.r * over.c * itemsize
+    if tile > LARGEST:
+        return None
+    tiles = max(1, (SMALL if 4 * tile <= SMALL else NEAR) // tile)
+    return _cut(over, over.r, tiles * over.c)
+
+
+def far(over: Tiling, itemsize: int) -> Cut:
+    """Units for extremes of large tiles: parts of tiles that a thread reads in one go, each of one tile."""
+    wide = min(over.c, NEAR // itemsize)
+    high = min(over.r, max(1, NEAR // (wide * itemsize)))
+    if wide < over.c < over.columns:
+        return _cut(over, high, over.c)  # a unit never holds parts of two tiles
+    return _cut(over, high, wide)
+
+
+def flat(over: Tiling, itemsize: int) -> Cut:
+    """Units for encoding under known scales: rows of tiles, in parts."""
+    near_by = NEAR // itemsize
+    columns = near_by if over.c >= over.columns else max(over.c, near_by // over.c * over.c)
+    high = min(over.r, max(1, NEAR // (min(columns, over.columns) * itemsize)))
+    return _cut(over, high, columns)
+
+
+def _cut(over: Tiling, high: int, wide: int) -> Cut:
+    wide = min(wide, max(over.columns, 1))
+    return Cut(*over, high, wide, -(-over.r // high), -(-over.columns // wide))
+
+
+# --- The cases that kernels of the quantizer are compiled for, and their arguments ----------------
+
+LANES = 16  # numbers at a time
+WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
+
+
+class Kind(NamedTuple):
+    """The case that a kernel from numbers to codes and scales is compiled for."""
+
+    read: str  # dtype of the numbers
+    code: str  # a name in CODES
+    rounding: str
+    zeros: bool
+    scale: str  # "float32" or "e8m0"
+    target: Target
+
+
+class Numbers(NamedTuple):
+    """The arguments of all kernels: numbers [rows, columns], their units, their results."""
+
+    rows: int
+    columns: int
+    r: int  # of a tile
+    c: int
+    high: int  # of a unit, see units.py
+    wide: int
+    parts: int
+    across: int
+    numbers: Address  # the first of them
+    pitch: int  # bytes from a row to the next
+    codes: Address
+    codes_pitch: int
+    scales: Address  # [bands, tiles of a row]
+    zeros: Address  # int32, the same; or 0
+    eps: int  # the bits of a float32
+    low: Address  # float32, one a unit: the least so far
+    most: Address  # the same: the largest

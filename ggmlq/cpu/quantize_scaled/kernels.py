@@ -9,14 +9,12 @@ import numpy as np
 
 from ...codes import CODES
 from ..atoms import verb
-from ..machine.arguments import reader
-from ..machine.floats import bits, from_bits
+from ..machine.intrinsics import bits, from_bits
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at, ints_at
+from ..machine.memory import bytes_at, floats_at, ints_at, reader
 from ..machine.target import Target
-from .extremes import extremes
-from .operands import WIDTH, Kind, Numbers
-from .vectors import row_encoder
+from .driver import WIDTH, Kind, Numbers
+from .vectors import extremes, row_encoder
 
 numbers = reader(Numbers)
 

@@ -13,17 +13,16 @@ from llvmlite import ir
 
 from ...codes import CODES, MiniFloat
 from ..decode_scaled.kernels import divided, power
-from ..machine.arguments import reader
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import jit
-from ..machine.memory import floats_at
+from ..machine.memory import floats_at, reader
 from ..machine.numba_names import cgutils
 from ..machine.simd import F32, FLOATS, I8, I32, I64, vec
 from ..machine.target import Target
 from ..panels.layout import NEARER
-from ..quantize_scaled.operands import LANES
+from ..quantize_scaled.driver import LANES
 from ..quantize_scaled.vectors import Vectors, vector_loop
-from ._operands import Lines
+from .r4_lines import Lines
 
 CHAINS = 4  # sums under way
 NEAR = 16 << 10  # bytes of activations that the first cache holds beside weights

@@ -52,7 +52,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
 @cache
 def kernel(code_a: Code, code_b: Code, zeros_a: bool, zeros_b: bool) -> Any:
     """The compiled product of two matrices, for two codes, with or without zero points."""
-    from ..machine.floats import fma  # Numba's names: only for a process that compiles
+    from ..machine.intrinsics import fma  # Numba's names: only for a process that compiles
 
     value_a, value_b = verb(code_a.value), verb(code_b.value)
     integer = code_a.kind == "integer"

@@ -60,7 +60,7 @@ def _whole(m: Matrix) -> NDArray[np.int32]:
 @cache
 def kernel() -> Any:
     """The compiled product of rows ``first`` … ``stop`` of weights with all activations."""
-    from ..machine.floats import fma  # Numba's names: only for a process that compiles
+    from ..machine.intrinsics import fma  # Numba's names: only for a process that compiles
 
     def multiply(
         qa: Any, qb: Any, sa: Any, sb: Any, every: Any, out: Any, group: int, first: int, stop: int

@@ -95,7 +95,7 @@ def _add(whole: Any, x_scales: Any, w_scales: Any, out: Any) -> None:
 @cache
 def kernel() -> Any:
     """Compiled: rows ``start`` … ``stop`` of sums, times both scales, added to the result."""
-    from ..machine.floats import fma  # Numba's names: only for a process that compiles
+    from ..machine.intrinsics import fma  # Numba's names: only for a process that compiles
 
     def fused(whole: Any, x_scales: Any, w_scales: Any, out: Any, start: int, stop: int) -> None:
         for i in range(start, stop):

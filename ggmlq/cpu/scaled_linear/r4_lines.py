@@ -11,7 +11,7 @@ Limited by decoding, five instructions for sixteen weights. With more rows a BLA
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from ...dispatch.problems import ScaledLinear
 from ..decode_scaled import decode
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import kernel
-from ..machine.tables import address
+from ..machine.tables import Address, address
 from ..machine.target import target
 from ..machine.workers import scratch, share_kernel
 from ..panels.layout import NEARER
-from ._operands import Lines
 
 ROWS = 4  # of activations at a time
 MOST = 16  # where decoding everything first costs as much
@@ -64,3 +63,26 @@ def _ahead(m: Matrix) -> int:
         return 0
     rows, pitch = prefetch_distance() // max(m.over.columns, 1) // NEARER * NEARER, int(m.codes.strides[0])
     return max(rows, NEARER) * pitch
+
+
+# --- The arguments of the kernel of ``r4_lines.py`` -----------------------------------------------
+
+
+class Lines(NamedTuple):
+    """Arguments: weights as codes, a few rows of activations as float32, scales of both."""
+
+    codes: Address  # rows of weights
+    pitch: int  # bytes from a row to the next
+    w_scales: Address  # float32 [bands, tiles of a row]
+    w_r: int  # of a tile
+    w_c: int
+    x: Address  # float32 [rows, k]
+    k: int
+    group: int  # columns that share both scales
+    x_scales: Address  # float32 [bands, tiles of a row]
+    x_first: int  # the number of the first row of activations
+    x_r: int
+    x_c: int
+    out: Address  # float32 [rows, n]
+    n: int
+    ahead: int  # bytes ahead of which weights are prefetched; 0: not at all

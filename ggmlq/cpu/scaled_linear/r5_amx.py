@@ -20,7 +20,7 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..amx import permission
-from ..codes8 import float_layout, float_needs
+from ..codes8 import float_layout, float_multiply
 from ..codes8.int_layout import cut_of
 from . import r3_tiles
 
@@ -45,16 +45,13 @@ def _refuses_integers(problem: ScaledLinear) -> str | None:
 def _refuses_floats(problem: ScaledLinear) -> str | None:
     if not problem.k or float_layout.cut_of(problem).width % WIDE:
         return f"groups of K, filled up to {float_layout.STEP} columns, are not whole tiles of {WIDE} here"
-    return float_needs.refused() or permission.refused()
+    return float_multiply.refused() or permission.refused()
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32, float32", refuses=refuses, invariant=True)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     problem = ScaledLinear.of(x, w)
-    # llvmlite's names: only where there is such a unit
-    if problem.integer:
-        from ..codes8.int_amx_multiply import multiply
-    else:
-        from ..codes8.float_amx_multiply import multiply
+    from ..codes8 import amx_multiply  # llvmlite's names: only where there is such a unit
 
+    multiply = amx_multiply.integers if problem.integer else amx_multiply.floats
     multiply(problem, x, w, out)

@@ -21,7 +21,7 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8 import float_needs
+from ..codes8 import float_multiply
 from ..codes8.float_layout import STEP
 from ..codes8.float_multiply import multiply
 
@@ -31,7 +31,7 @@ def refuses(problem: ScaledLinear) -> str | None:
         return "it multiplies 8-bit floats"
     if problem.varies and problem.group < STEP:
         return f"it fills groups of K up to {STEP} columns, and scales change every {problem.group}"
-    return float_needs.refused()
+    return float_multiply.refused()
 
 
 def alone(x: ScaledArray, w: ScaledArray, out: Any) -> None:

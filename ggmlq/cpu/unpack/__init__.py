@@ -1,23 +1,35 @@
 """Blocks to int8 codes and float32 scales on the CPU: what every product and decoder starts from.
 
-A format that deserves better than its atoms has a file here named after it; the folder's listing
-is the table of them. Such a file states one function, ``walk(row, put, out)``: it goes through the
-blocks of a row, stores their scales in ``out[1]`` and their offsets in ``out[2]``, and hands codes
-to ``put(out, at, codes)`` as vectors, after the scales that they need. What ``put`` does with the
-codes makes it an unpacker (here) or a decoder (``_decode.py``). Scalars may have a file for decoding.
+A format that deserves better than its atoms has a function in ``walks.py`` named after it, and its name in
+``WALKED``: ``walk_<format>(row, put, out)`` goes through the blocks of a row, stores their scales in
+``out[1]`` and their offsets in ``out[2]``, and hands codes to ``put(out, at, codes)`` as vectors, after the
+scales that they need. What ``put`` does with the codes makes it an unpacker (here) or a decoder
+(``decode.py``). Scalars may have one for decoding.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...formats import BlockFormat, Format
+from ...formats.format import Bytes
 from ..atoms import atoms
 from ..machine.jit import jit
+from ..machine.kernels import kernel
+from ..machine.workers import alone
+
+# Beside the functions, so that asking for one does not import Numba.
+WALKED = frozenset((
+    "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "tq1_0", "tq2_0", "mxfp4",
+    "nvfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs",
+    "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+))  # fmt: skip
 
 
 @cache
@@ -29,7 +41,7 @@ def unpacker(fmt: BlockFormat) -> Callable[..., None]:
     otherwise offsets are left alone and may be empty. All are contiguous. Compiled code does not
     check lengths: the caller owes them.
     """
-    from ._put import put_codes  # Numba, a second: only where something is compiled
+    from .walks import put_codes  # Numba, a second: only where something is compiled
 
     walk = walker(fmt)
     if walk is None:
@@ -44,17 +56,20 @@ def unpacker(fmt: BlockFormat) -> Callable[..., None]:
 
 @cache
 def walker(fmt: Format) -> Callable[..., None] | None:
-    """The ``walk`` in a format's file, or None where it has none."""
-    if not has_file(fmt):
+    """The ``walk`` of a format, or None where it has none.
+
+    Looked up by its name, which no text has: so a kernel's digest has the walk of its own format alone
+    (``store/reach.py``).
+    """
+    if not has_walk(fmt):
         return None
-    walk: Callable[..., None] = importlib.import_module(f"{__name__}.{fmt.name.lower()}").walk
+    walk: Callable[..., None] = getattr(import_module(".walks", __name__), f"walk_{fmt.name.lower()}")
     return walk
 
 
-@cache
-def has_file(fmt: Format) -> bool:
-    """True where a format has a file here."""
-    return fmt.name.lower() in {module.name for module in pkgutil.iter_modules(__path__)}
+def has_walk(fmt: Format) -> bool:
+    """True where a format has vector code in ``walks.py``."""
+    return fmt.name.lower() in WALKED
 
 
 def by_atoms(fmt: BlockFormat) -> Callable[..., None]:
@@ -75,3 +90,21 @@ def by_atoms(fmt: BlockFormat) -> Callable[..., None]:
 
     compiled: Callable[..., None] = jit(unpack)
     return compiled
+
+
+class Stretch(NamedTuple):
+    """Arguments of a decoder, whose code may have come with the package: ``decode.floats``."""
+
+    raw: int  # address of whole blocks
+    nbytes: int
+    values: int  # address of float32
+    length: int
+
+
+def decode_into(fmt: Format, raw: Bytes, values: NDArray[np.float32]) -> bool:
+    """Contiguous blocks to contiguous floats; False, and nothing done, where only NumPy decodes a format."""
+    if not has_walk(fmt):
+        return False
+    arguments = Stretch(raw.ctypes.data, raw.size, values.ctypes.data, values.size)
+    alone(kernel("unpack.decode.floats", fmt), arguments, values.size)
+    return True

@@ -13,8 +13,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from ...cpu.lanes import chosen, convert, gather, load, store
-from ...cpu.lanes.kind import emitted, order
+from ...cpu.lanes import chosen, convert, emitted, gather, load, order, store
 from ...cpu.machine.features import compiled_for
 from ...cpu.machine.jit import inline
 from ...formats.atoms import recompiler

@@ -14,8 +14,7 @@
     plain.py       the kernels of r0 to r2, for any widths
     project.py     the input terms of the gates, by tensor cores
     tile.py        16 units of 8 rows: weights in registers, products by tensor cores
-    lanes.py       a lane's units and rows: from sums to gates, states and outputs
-    steps.py       the kernel of r3 and r4, around such tiles
+    steps.py       the kernel of r3 and r4, around such tiles: from sums to gates, states and outputs
 
 ``ggmlq/gru/step.py`` and ``ggmlq/gru/plan.py`` say what is computed: codes are those of the CPU and of the
 oracle, to the bit.
