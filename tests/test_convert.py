@@ -13,7 +13,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.base.mixes import FILE_TYPES
 from ggmlq.convert import plan_quantize
-from ggmlq.errors import ConvertError, FormatError, GGMLQError, GGUFOSError, UnsupportedError
+from ggmlq.errors import ConvertError, FormatError, GGUFOSError, UnsupportedError
 from ggmlq.formats import FORMATS
 
 SEED = int(np.random.default_rng().integers(1 << 30))

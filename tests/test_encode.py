@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ import ggmlq as gq
 from ggmlq.formats import FORMATS
 from ggmlq.ops.quantize import any_invalid
 from ggmlq.testing.blocks import assert_same_blocks
-from ggmlq.testing.rows import KINDS, MODEST, rows
+from ggmlq.testing.rows import KINDS, rows
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
 PACKED = [fmt for fmt in ENCODED if getattr(fmt, "pack", ...) is not None]  # the rest: test_encode_grids.py

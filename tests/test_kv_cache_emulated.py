@@ -19,7 +19,6 @@ from ggmlq.cuda.activations import layers
 from ggmlq.cuda.attention import call
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.quantize import rows
 from ggmlq.ops.cache import Rotation, hadamard
 
 REFUSE = device.refuse_capture

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import assert_same_blocks, assert_same_values, random_blocks
 from ggmlq.testing.oracle import assert_right
 from ggmlq.testing.rows import rows
 

@@ -18,7 +18,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-
 from fake_cupy import put_gpu
 from made_of import PACKAGE, functions_of, in_packs
 from scripts import ROOT, load
-from stale import demand, skip_if_stale
+from stale import demand
 
 import ggmlq as gq
 from ggmlq.cuda.machine import compile_process, compile_worker, served

@@ -76,7 +76,6 @@ def _rows(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from .. import __version__
     from ..demo import climb
     from .demo import telling
 

@@ -20,7 +20,6 @@ from ..errors import GGMLQError
 from ..formats import FORMATS
 from ..ops import linear
 from ..pages import Lines, Series
-from ..arrays.blocks import random_weights
 from ..testing.floors import Roofs, roofs_of
 from . import table
 from .measure import Tell, bound, on_clock

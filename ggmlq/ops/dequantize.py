@@ -110,7 +110,7 @@ def _halves(flat: NDArray[Any]) -> NDArray[Any]:
 def decoder(fmt: Format) -> Decoder | None:
     """The compiled decoder of a format, or None where it has none."""
     with until_imported("numba"):
-        decode: Decoder | None = importlib.import_module("ggmlq.cpu.unpack._decode").decoder(fmt)
+        decode: Decoder | None = importlib.import_module("ggmlq.cpu.unpack.decode").decoder(fmt)
     return decode
 
 

@@ -90,7 +90,7 @@ def copy_rate(nbytes: int) -> float:
 def product_rate(arithmetic: str) -> float:
     """Operations a second of all threads' products in an arithmetic: two for each product."""
     if arithmetic == "bf16" and permission.refused() is None:
-        work, each = kernel("amx.peak.multiplier"), 4 * 16 * 16 * 32
+        work, each = kernel("amx.instructions.multiplier"), 4 * 16 * 16 * 32
     else:
         floats = arithmetic != "q8"
         work, each = kernel("machine.peaks.multiplier", target(), floats), products(target(), floats)

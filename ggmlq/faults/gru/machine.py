@@ -27,7 +27,7 @@ from ...base.devices import to_host
 from ...errors import DTypeError, ShapeError
 from ...fixed.qformat import QFormat
 from ...fixed.shift import shifted_array
-from ...gru import FixedGRU, shapes
+from ...gru import FixedGRU, weights
 from ...gru.run import INTERMEDIATE, format_in_call
 from ...reference.gru import STAGES, Codes, Scene, Tensors, compensation, exact
 from ..findings import Mistake
@@ -72,9 +72,9 @@ def checked(codes: Any, f: FixedGRU, x: Any, h0: Any, batch_first: bool) -> list
         raise DTypeError(
             f"{CALL}: f is {type(f).__name__}; its formats and codes say what is right; pass a FixedGRU"
         )
-    x = shapes.inputs(CALL, to_host(x), f.inputs, batch_first)
+    x = weights.inputs(CALL, to_host(x), f.inputs, batch_first)
     t, n = x.shape[:2]
-    starts = shapes.states(CALL, None if h0 is None else to_host(h0), len(f.cells), n, f.units)
+    starts = weights.states(CALL, None if h0 is None else to_host(h0), len(f.cells), n, f.units)
     y, last, v = _parts(codes, len(f.cells), t, n, f.units, batch_first)
     runs = []
     for d, cell in enumerate(f.cells):
