@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.activations import expert_codes, expert_x_tiles
+from ggmlq.cuda.activations import code_tiles, x_tiles
 from ggmlq.cuda.codes8 import small_m_schedules
 from ggmlq.cuda.codes8.small_m import SPLITS
 from ggmlq.cuda.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
@@ -112,7 +112,7 @@ def kernels(names: list[str]) -> list[Any]:
     kinds = {codes[name] for name in names if name in codes}
     for make, cases in every:
         listing += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in kinds]
-    gatherers = expert_x_tiles.gatherer(), expert_x_tiles.few_gatherer(), expert_codes.gatherer()
+    gatherers = x_tiles.gatherer(), x_tiles.few_gatherer(), code_tiles.gatherer()
     return [*listing, groups.grouper(), *gatherers]
 
 

@@ -33,7 +33,7 @@ from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
 from ggmlq.cuda.packed.layout import PackedLayout, layout_of
-from ggmlq.cuda.rings.mma_tile import TILES
+from ggmlq.cuda.rings.mma_copies import TILES
 from ggmlq.cuda.unpacked import tiles
 from ggmlq.formats import FORMATS, BlockFormat
 

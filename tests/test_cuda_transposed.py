@@ -14,8 +14,8 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
-from ggmlq.cuda.gemv.transposed import COLUMNS, TransposedStage
-from ggmlq.cuda.linear import transposed, transposed_tiles
+from ggmlq.cuda.linear import transposed
+from ggmlq.cuda.linear.transposed import TRANSPOSED_COLUMNS, TransposedStage
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.packed import to_halves
 from ggmlq.cuda.packed.layout import layouts
@@ -87,7 +87,7 @@ def test_tiles(case, monkeypatch, fresh):
 @pytest.mark.parametrize("layout", layouts(), ids=lambda layout: layout.name)
 def test_tiles_have_room_for_their_stages(layout):
     """Two fragments side by side in each; four stages or more hide a fetch."""
-    for tile in transposed_tiles.TILES:
+    for tile in transposed.TRANSPOSED_TILES:
         assert tile.fragments == 2
         assert not tile.wide
         assert tile.stages(layout) >= 4
@@ -96,7 +96,7 @@ def test_tiles_have_room_for_their_stages(layout):
 def test_blocks_find_room_and_splits_have_a_place(fresh):
     """For any layout, and the fullest multiprocessor has no more to do than with one block a tile."""
     for layout in layouts():
-        for columns, most in COLUMNS.items():
+        for columns, most in TRANSPOSED_COLUMNS.items():
             stage = TransposedStage.of(layout, columns)
             assert stage.blocks * (stage.shared + RESERVED) <= ROOMY
             tiles, height = int(fresh.integers(1, 300)), int(fresh.integers(1, 2000))

@@ -16,7 +16,8 @@ import ggmlq as gq
 from ggmlq import errors
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.activations import floats, layers
-from ggmlq.cuda.attention import call, lengths
+from ggmlq.cuda.attention import call
+from ggmlq.cuda.attention import operands as lengths
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.quantize import rows

@@ -35,7 +35,7 @@ BESIDE = (
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
     "ggmlq.cuda.epilogue.gates.gater",
     "ggmlq.cuda.activations.layers.spreader",
-    "ggmlq.cuda.activations.joined.sum_normer", "ggmlq.cuda.activations.joined.pair_gater",
+    "ggmlq.cuda.activations.layers.sum_normer", "ggmlq.cuda.activations.layers.pair_gater",
     "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",
     "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
     "ggmlq.cuda.quantize.heads.heads_spreader",
@@ -46,7 +46,7 @@ WHOLE = (
     "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
     "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
     "ggmlq.cuda.expert_linear.gated.kernel", "ggmlq.cuda.linear.gated.kernel",
-    "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.linear.transposed_tiles.kernel",
+    "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.linear.transposed.tile_kernel",
     "ggmlq.cuda.packed.to_halves.decoder",
 )  # fmt: skip
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in

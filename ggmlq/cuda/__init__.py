@@ -27,7 +27,7 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
     cost/choice.py                        orders the rungs by their estimates, which are in cost/packed.py
     linear/r16_warp_specialized.py        is the first: ``launch`` finds a tile and a split, ``kernel`` runs
     cost/warp_specialized.py              the tile that should take least time
-    cost/split.py                         the split of the last wave that should take least time
+    cost/warp_specialized.py                         the split of the last wave that should take least time
     packed/pack.py                        the packed weights, made once; they stay with the array
     activations/x_tiles.py                the kernel before: x as x_tiles of bfloat16, all or the first ones;
                                           there is none for bfloat16 and narrow tiles (plain_rows.py)
@@ -37,11 +37,11 @@ and in each of its blocks, which stay on the card until all tiles are computed:
 
     warp_specialized/schedules.py         the block's share of the work; what producers and consumers need
     warp_specialized/kernel.py            each warp is a producer or a consumer
-    schedule/work_units.py                the tile, and the steps of it, that come next
+    schedule/raster.py                the tile, and the steps of it, that come next
     schedule/raster.py                    the place of that tile
     warp_specialized/producer.py          one thread fetches weights and x_tiles into the ring of stages;
                                           plain_rows.py: weights and x as it lies
-    warp_specialized/late_activations.py  with wide tiles three more warps make the later x_tiles meanwhile
+    warp_specialized/producer.py  with wide tiles three more warps make the later x_tiles meanwhile
     warp_specialized/consumers.py         two warpgroups wait for full stages, unpack and multiply
     packed/weights.py                     a fragment's bits to bfloat16 weights, scale included
     epilogue/thread_sums.py               sums to results

@@ -107,7 +107,7 @@ class DeviceLengths(Lengths):
             same, numbers = (int(more[0]), lengths) if (more == more[0]).all() else (-1, self._copied(more))
         self._changes()
         self._late = self.known is not None
-        module = cuda_module("attention.lengths")
+        module = cuda_module("attention.operands")
         return module.placed(lengths, numbers, same, heads, queries, positions)
 
     def grow(self, more: Any) -> None:

@@ -7,10 +7,7 @@
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
     turned.py      up to eight rows, or sixteen: keys and values are the wide operand
     wide.py        many rows on Hopper, by ``wgmma``
-    wide_plan.py   the plan of its blocks
-    producer.py    its warpgroup that copies and decodes
     merge.py       the parts of a row, put together
-    lengths.py     rows of a cache for new positions
 
 and what the kernels are made of:
 
@@ -18,12 +15,7 @@ and what the kernels are made of:
     rows.py        copies into shared memory, tiles of 16-bit floats
     codes.py       blocks decoded to halves
     products.py    scores, and weights times values, of a warp
-    block_products.py  the same with blocks that are decoded in registers
-    turned_products.py  the same of turned.py
-    turned_blocks.py    the same with blocks
     softmax.py     scores to weights: options, hidden positions, maxima and sums
     results.py     sums to results
-    slots.py       sums of warps, and of a cluster's blocks, added
-    floats.py      queries and results of three kinds of floats
     unrolled.py    loops that are written out
 """

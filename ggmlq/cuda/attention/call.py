@@ -10,7 +10,7 @@ from ...arrays.array import QuantArray
 from ...arrays.scaled import ScaledArray
 from ...errors import UnsupportedError
 from ..machine import device
-from .floats import KINDS
+from .codes import KINDS
 from .kernel import LEAST, kernel
 from .merge import FEW as MERGED_FEW
 from .merge import MANY as MERGED_MANY
@@ -25,16 +25,18 @@ from .plan import (
     TURNED,
     WIDE,
     Plan,
+    WidePlan,
     plan_of,
     row_bytes,
+    takes,
     turned_plan_of,
     turns,
+    wide_plan_of,
 )  # fmt: skip
 from .turned import kernel as turned_kernel
 from .unpacked import unpacked, unpacks
 from .wide import HOPPER
 from .wide import kernel as wide_kernel
-from .wide_plan import WidePlan, takes, wide_plan_of
 
 FIXED = 16  # steps of a part whose bits depend on no other row
 FEW = 16  # rows of queries that share their positions

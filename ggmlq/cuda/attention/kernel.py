@@ -18,10 +18,18 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from .block_products import block_row_mixer, block_row_scorer, no_place
 from .plan import EDGE, Plan, plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, look, placer, queries_of, rows_finder
-from .products import clearer, key_place, mixer, query_place, scorer
+from .products import (
+    block_row_mixer,
+    block_row_scorer,
+    clearer,
+    key_place,
+    mixer,
+    no_place,
+    query_place,
+    scorer,
+)
 from .results import writer
 from .rows import copier, query_loader, tile_decoder
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker

@@ -10,10 +10,9 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, warp_and_lane
 from ..intrinsics.language import cuda, float32, types, uint32, uint64
 from ..machine.launch import Kernel, family
-from .floats import pair_storer
+from .codes import pair_storer
 from .plan import LANES, WIDTHS
-from .slots import factor_of, weight_of
-from .softmax import NEVER
+from .softmax import NEVER, factor_of, weight_of
 
 FEW, MANY = 512, 128  # threads of a block, where rows are few, and where they fill the card
 FOUR = 4  # columns of a thread

@@ -10,11 +10,10 @@ from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from .block_products import LAST_PLACE, LIFTS
-from .floats import pair_storer
+from .codes import pair_storer
 from .plan import EDGE, SIXTEEN, Plan
-from .slots import cluster_epilogue, factor_of, pair_writer, slot_adder
-from .softmax import row_combiner
+from .products import LAST_PLACE, LIFTS
+from .softmax import cluster_epilogue, factor_of, pair_writer, row_combiner, slot_adder
 from .unrolled import unrolled
 
 
@@ -186,7 +185,7 @@ def column_placer(plan: Plan) -> Any:
         places = cuda.local.array(4, uint32)
         if floats:
             places[0] = g * uint32(4)
-        elif name == "q8_0":  # as turned_products.py reads a word of four columns
+        elif name == "q8_0":  # as turned.py reads a word of four columns
             places[2], places[3] = uint32(128) + g * uint32(16), uint32(136) + g * uint32(16)
             places[0], places[1] = g * uint32(16) - uint32(8), g * uint32(16)
             if g == uint32(0):

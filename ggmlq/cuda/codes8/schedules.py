@@ -5,7 +5,7 @@
     experts    blocks stay and take the tiles of all experts from a plan (schedule/groups.py)
 
 The rows of an expert's tile are a slot of its uses, the columns a part of its weights; its tiles are taken in
-the order of one product. Rows of x lie in the plan's order (expert_operands.py), or in place where the uses
+the order of one product. Rows of x lie in the plan's order (operands.py), or in place where the uses
 are in order. A box of weights that reaches over an expert's end brings rows of the next expert, for outputs
 that nobody writes. In the table of scales each expert begins at a multiple of 128 columns, for boxes of
 scales must begin at a multiple of 16 bytes, wherever the expert's rows do.

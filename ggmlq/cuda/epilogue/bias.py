@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...base.slots import Slot
-from ..activations.sixteen import NAMES
+from ..activations.floats import NAMES
 from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.assembly import f32, instruction

@@ -13,8 +13,7 @@ from ...arrays.array import QuantArray
 from ...dispatch.card import Card
 from ...formats import BlockFormat
 from ..activations.floats import aligned_floats
-from ..activations.joined import numbered_gating
-from ..activations.layers import GATES
+from ..activations.layers import GATES, numbered_gating
 from ..gemv import digits
 from ..gemv.stages import FOUR, TWO, WIDE
 from ..machine import device
@@ -22,7 +21,7 @@ from ..machine.launch import Kernel, family
 from ..packed.byte_codes import serves
 from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
 from ..packed.pack import LONGEST, packed_weights
-from ..schedule.uses import IDS_PER_LANE
+from ..schedule.groups import IDS_PER_LANE
 from ._gemv import SPAN, experts_kernel, fragment_rows_for, stage_for
 
 

@@ -21,7 +21,7 @@ from ..gemv.stages import FOUR, TWO
 from ..machine.launch import Kernel, family
 from ..packed.byte_codes import serves
 from ..packed.layout import PackedLayout, layout_of, layouts
-from ..schedule.uses import IDS_PER_LANE
+from ..schedule.groups import IDS_PER_LANE
 from ._gemv import experts_kernel, multiply_uses, refuses_uses, stage_for
 
 

@@ -25,7 +25,7 @@ from ...dispatch.problems import ExpertLinear, Linear, Operand
 from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..cost.mma import step_clocks, tiles_of
-from ..epilogue.listed_rows import holder, scatterer
+from ..epilogue.wgmma_sums import holder, scatterer
 from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.address import address
 from ..intrinsics.integers import load16_l2
@@ -36,12 +36,11 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.mma_copies import fetchers, listed_activations, sources
-from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
+from ..rings.mma_copies import WARP_FRAGMENTS, MmaTile, fetchers, listed_activations, sources
 from ..rings.ring import offset_advancer, prologue, refiller
 from ..schedule import groups
-from ..schedule.uses import NAN
-from ..warp_specialized.problems import LEAST, refuses_shape
+from ..schedule.groups import NAN
+from ..warp_specialized.tile import LEAST, refuses_shape
 
 KIND = "bfloat16"  # of activations that are multiplied
 THREADS, HOPPER, MOST_USES = 128, (9, 0), 1 << 19

@@ -10,9 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...dispatch.epilogue import Epilogue
-from ..epilogue.residual import residual_adder, residual_of
-from ..epilogue.results import NOTHING, bias_loader, result_of
-from ..epilogue.split_sums import FOUR, add_partials
+from ..epilogue.results import (
+    FOUR,
+    NOTHING,
+    add_partials,
+    bias_loader,
+    residual_adder,
+    residual_of,
+    result_of,
+)
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
@@ -22,10 +28,9 @@ from ..machine import device
 from ..machine.launch import Kernel
 from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout
-from ..rings.mma_copies import sources
-from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
+from ..rings.mma_copies import WARP_FRAGMENTS, MmaTile, sources
 from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
-from ..warp_specialized.problems import LEAST
+from ..warp_specialized.tile import LEAST
 
 
 class MmaParts(NamedTuple):
@@ -43,7 +48,7 @@ class MmaParts(NamedTuple):
 def storer(columns: int, fragment: tuple[Callable[..., Any], ...]) -> Any:
     """The device function that writes a lane's results, or its partial sums, of ``columns`` columns.
 
-    ``more``: a residual and its kind, as epilogue/residual.py has them.
+    ``more``: a residual and its kind, as epilogue/results.py has them.
     """
     ends, load_bias, add, nothing = (
         thread_sums(columns),
@@ -74,10 +79,7 @@ def storer(columns: int, fragment: tuple[Callable[..., Any], ...]) -> Any:
     return store
 
 
-def tile_kernel(
-    name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts, least: tuple[int, int] = LEAST,
-    exact: bool = False,
-) -> Kernel:  # fmt: skip
+def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
     length, stages, fragment_bytes = tile.stage(layout), tile.stages(layout), layout.fragment_bytes
     ahead, end, of_activations = stages - 1, (stages - 1) * length, parts.place
@@ -94,7 +96,7 @@ def tile_kernel(
         x: Any,  # activations, as ``parts`` take them
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [splits, m, n]: epilogue/results.py
         m: Any, n: Any, k: Any, steps: Any,
-        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/residual.py
+        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/results.py
     ) -> None:  # fmt: skip
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)
@@ -122,8 +124,8 @@ def tile_kernel(
     parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)
     return Kernel(
         name, product, *parameters,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=least,
-        exact=exact, early=True, limits_blocks=True,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST,
+        early=True, limits_blocks=True,
     )  # fmt: skip
 
 

@@ -16,8 +16,7 @@ from ..packed.code_halves import can_fold, folded_unpacker, half_unpacker, sub_p
 from ..packed.codes import buffer_sizes, step_unpacker, word_loader
 from ..packed.layout import FRAGMENT_ROWS, PackedLayout
 from ..packed.scales import number_loader, scale_loader, scale_value
-from ..rings.mma_copies import ROW
-from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
+from ..rings.mma_copies import ROW, WARP_FRAGMENTS, MmaTile
 
 
 def products_of(layout: PackedLayout, tile: MmaTile, kind: str) -> RunProducts:

@@ -15,6 +15,7 @@ thousands of rows cuBLAS on a decoded copy is still ahead.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -24,20 +25,61 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed_for_wgmma
+from ..epilogue.results import FOUR, add_partials, result_of
 from ..intrinsics import bf16x2, dependent_launch, ptx, warpgroup
 from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..machine import device
 from ..machine.launch import Kernel, family
+from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
+from ..packed.pack import packed_weights
 from ..packed.weights import FragmentWeights, fragment_weights
 from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
 from ..unpacked.tiles import store_four
 from ..warp_specialized.consumers import multiplier
-from ..warp_specialized.problems import refuses_without_wgmma
-from ._tiled import BUDGET, launch_tiles
+from ..warp_specialized.tile import refuses_without_wgmma
+
+# The launch of cuda:wgmma: a tile for the rows, K split where there are few tiles. K split among blocks by
+# the grid, where there are few tiles.
+
+
+SHORTEST = 6  # steps of a part of K
+
+
+def split_of(tiles: int, blocks: int, steps: int) -> int:
+    """The number of parts of K with which the blocks fill the card once.
+
+    ``blocks``: how many a multiprocessor holds.
+    """
+    return max(1, min(device.multiprocessors() * blocks // tiles, steps // SHORTEST))
+
+
+BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor share on Hopper
+
+
+def launch_tiles(
+    kernel: Callable[..., Kernel], tiles: Sequence[Any], x: Any, q: QuantArray, out: Any
+) -> None:
+    """Launch ``kernel(layout, tile)`` with the smallest tile that holds all rows; add up partial sums.
+
+    ``x``: the activations as the kernel reads them.
+    """
+    w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
+    tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
+    down, across, steps = -(-n // TILE_ROWS), -(-m // tile.columns), w.fragments.shape[1]
+    beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
+    splits = split_of(down * across, beside, steps)
+    wide = n if splits == 1 else -(-n // FOUR) * FOUR
+    to = out if splits == 1 else between((splits, m, wide), np.float32)
+    grid, sizes = (down, across, splits), (m, wide, k, steps)
+    kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
+    if splits > 1:
+        add_partials(to, result_of(out, None), m, n)
+
 
 THREADS = 32 * FRAGMENT_ROWS  # a warp for each fragment row of a block
 PITCH = 4 * (TILE_ROWS + 4)  # bytes between columns of sums in shared memory

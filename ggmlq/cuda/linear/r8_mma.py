@@ -18,15 +18,14 @@ from ...dispatch.card import older_than, too_small_for
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ..activations.int8 import activations
+from ..activations.code_tiles import activations
 from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import refuses as refuses_unpacked
-from ..unpacked.offsets import compensate
 from ..unpacked.tiles import STEP, IntTile, accumulator, storer
-from ..unpacked.weights import unpacked_weights
+from ..unpacked.weights import compensate, unpacked_weights
+from ..unpacked.weights import refuses as refuses_unpacked
 
 START = int32(0)
 SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while the other waits

@@ -3,9 +3,9 @@
     entries   [experts + 1]    first slot << 16 | uses; in the last one, the number of slots
 
 It takes a block a microsecond or two to read all ids. A kernel that does it for all, and the wait of the
-next kernel for its end, take five. So the kernel that gathers rows (activations/expert_x_tiles.py) and the
-one that multiplies (grouped.py) each find the expert of a slot themselves. A use gets the column of its
-rank among the ids of its expert, the same in every run.
+next kernel for its end, take five. So the kernel that gathers rows (activations/x_tiles.py) and the
+one that multiplies (warp_specialized/schedules.py) each find the expert of a slot themselves. A use gets
+the column of its rank among the ids of its expert, the same in every run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..intrinsics import bf16x2, ptx, votes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, uint32
-from .uses import NO_EXPERT, expert_of
+from .groups import NO_EXPERT, expert_of
 
 MOST_USES, MOST_EXPERTS = 1024, 256
 AT_ONCE = 4  # ids that a thread reads together

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..epilogue import listed_rows, results
-from ..epilogue.gate_factors import FIRST, MOST_GATED, gate_multiplier
-from ..epilogue.residual import residual_adder
+from ..epilogue import results, wgmma_sums
+from ..epilogue.gates import FIRST, MOST_GATED, gate_multiplier
+from ..epilogue.results import residual_adder
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
 from ..intrinsics import dependent_launch, warpgroup
@@ -29,7 +29,7 @@ from ..packed.layout import ROWS, PackedLayout
 from ..packed.natural import lane_order, natural_loader
 from ..packed.weights import fragment_weights
 from ..rings.boxed import stage_advancer
-from ..schedule.work_units import next_work_unit
+from ..schedule.raster import next_work_unit
 from .kernel import Frame, Schedule, Weights
 from .stream_k import SplitEpilogue
 from .tile import CONSUMER_REGISTERS, CONSUMER_WARPS, PRODUCER_REGISTERS, WarpSpecializedTile
@@ -244,7 +244,7 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
 
 def listed_results(tile: WarpSpecializedTile) -> TileResults:
     """The functions for rows of float32 that a list names for the columns of a tile."""
-    scatter, nothing = listed_rows.scatterer(tile.columns), results.NOTHING
+    scatter, nothing = wgmma_sums.scatterer(tile.columns), results.NOTHING
 
     @inlined
     def add(total: Any, y: Any, place: Any, n: Any, parts: Any, residual: Any) -> Any:
@@ -255,7 +255,7 @@ def listed_results(tile: WarpSpecializedTile) -> TileResults:
         row, column, _ = place
         scatter(total, y, rows_of_y, column, row, n)
 
-    return TileResults(listed_rows.holder(tile.columns), add, write)
+    return TileResults(wgmma_sums.holder(tile.columns), add, write)
 
 
 def packed_blocks(products: Products) -> Weights:
@@ -270,7 +270,7 @@ def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults
     """The device function of the consumer warps.
 
     ``needs``: the lane; outputs, partial sums and flags; where tiles lie; rows of weights and steps of K; the
-    block's rank with what schedule/work_units.py says of its work units; the split of the last wave; whether
+    block's rank with what schedule/raster.py says of its work units; the split of the last wave; whether
     x lies in the order of its columns, whether it is float16, and a residual with its kind, or 0.
     """
     accumulate, make_order = either_accumulator(products), lane_weights(products, False).order
