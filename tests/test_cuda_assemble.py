@@ -25,7 +25,7 @@ from llvmlite import ir
 from scripts import load
 
 from ggmlq.cuda.epilogue import gates
-from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, warpgroup
+from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, wgmma
 from ggmlq.cuda.intrinsics.assembly import KINDS
 from ggmlq.cuda.intrinsics.language import cuda, float32
 from ggmlq.cuda.linear import r8_mma, r10_streamk, r14_mma_bf16
@@ -231,7 +231,7 @@ def test_what_needs_a_warp_is_convergent():
     """LLVM may not move it to where fewer lanes are: seen in the code that Numba hands over."""
     warp = [dependent_launch.wait_for_predecessor, bf16x2.mma, ptx.load_matrices, ptx.commit]
     warp += [codes8.integer_mma("s8", "s8")]
-    warp += [warpgroup.wait, warpgroup.publish]
+    warp += [wgmma.wait, wgmma.publish]
     lane = [ptx.mul, ptx.load16, ptx.dp4a, bf16x2.fma, bf16x2.take8]
     for wrapper in (*warp, *lane):
         assert ("convergent" in calls(wrapper)) is (wrapper in warp), wrapper

@@ -19,7 +19,7 @@ from fake_cupy import on_device
 from sources import ROOT
 
 from ggmlq.codes import CODES
-from ggmlq.cuda.linear.chapters import (
+from ggmlq.cuda.ladder import (
     c1_swizzle,
     c2_boxes,
     c3_warp_specialized,
@@ -32,7 +32,7 @@ from ggmlq.cuda.linear.chapters import (
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.errors import ShapeError
 
-FOLDER = ROOT / "ggmlq" / "cuda" / "linear" / "chapters"
+FOLDER = ROOT / "ggmlq" / "cuda" / "ladder"
 WHOLE = {  # chapter: its product, and a shape
     "c1_swizzle, plain": (partial(c1_swizzle.product, layout="plain"), 64, 64, 256),
     "c1_swizzle, padded": (partial(c1_swizzle.product, layout="padded"), 128, 32, 128),
@@ -185,7 +185,7 @@ SIMULATION = """
 import sys
 import numpy as np
 from numba import cuda
-from ggmlq.cuda.linear.chapters import c7_split_softmax as chapter
+from ggmlq.cuda.ladder import c7_split_softmax as chapter
 
 case = np.load(sys.argv[1])
 q, k, v = (case[name] for name in "qkv")
@@ -228,14 +228,14 @@ CHAPTERS = sorted(path.stem for path in FOLDER.glob("c[0-9]*.py"))
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_is_short_and_stands_alone(name):
-    """It imports instructions, the launcher and the host's side of a call: no kernel, no other chapter."""
+    """It imports instructions, the launcher, sums and the host's side of a call: no kernel, no other chapter."""
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 250
     assert "\nLimited by" in text or name == "c1_swizzle"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.level:
             parts = (node.module or "").split(".")
-            assert parts[0] in ("errors", "intrinsics", "machine", "operands"), ast.unparse(node)
+            assert parts[0] in ("errors", "intrinsics", "machine", "operands", "sums"), ast.unparse(node)
 
 
 @pytest.mark.drawn(3)
@@ -243,7 +243,7 @@ def test_a_chapter_is_short_and_stands_alone(name):
 def test_a_chapter_becomes_machine_code(name):
     """Without a register in memory, and without what the assembler would ignore or put in a row."""
     for family_name, family in families().items():
-        if family_name.startswith(f"ggmlq.cuda.linear.chapters.{name}."):
+        if family_name.startswith(f"ggmlq.cuda.ladder.{name}."):
             for case in family.cases:
                 kernel = family.make(*case)
                 _, said = kernel.linked(max(kernel.least, (8, 0))) if kernel.lto else (b"", "")

@@ -10,7 +10,7 @@ from ggmlq.cuda.codes8.variant import Variant
 from ggmlq.cuda.intrinsics import barrier as barriers
 from ggmlq.cuda.intrinsics import ptx
 from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
-from ggmlq.cuda.intrinsics.wgmma8 import STEP, unpromoted_products
+from ggmlq.cuda.intrinsics.wgmma import STEP, unpromoted_products
 from ggmlq.cuda.machine import tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.tensor_maps import Box

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from ..intrinsics import codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.codes import four_bytes, size_of
 from ..intrinsics.floats import KINDS, LEAST
-from ..intrinsics.lane import ALL_LANES
+from ..intrinsics.lane import ALL_LANES, address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family

@@ -12,10 +12,9 @@ import numpy as np
 
 from ...base.slots import Slot
 from ..intrinsics import bf16x2, codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
-from ..intrinsics.lane import four_into
+from ..intrinsics.lane import address, four_into
 from ..intrinsics.language import cuda, float32, float64, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..intrinsics import bf16x2, codes, dependent_launch, halves, integers, ptx, votes
-from ..intrinsics.address import address
+from ..intrinsics import bf16x2, codes, dependent_launch, halves, integers, ptx
+from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS, LEAST
-from ..intrinsics.lane import ALL_LANES, warp_and_lane
+from ..intrinsics.lane import ALL_LANES, address, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -243,7 +243,7 @@ def chunk_swapper() -> Any:
     lanes of a pair have one row, and ``sixteen``, the number of a lane's 16 columns, counts on from one to
     the next.
     """
-    from_neighbour = votes.from_neighbour
+    from_neighbour = lanes.from_neighbour
 
     @inlined
     def pair(sixteen: Any, a: Any, b: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..intrinsics import barrier as barriers
-from ..intrinsics import ptx, votes
+from ..intrinsics import lane, ptx
 from ..intrinsics.assembly import f32, instruction
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES
@@ -149,7 +149,7 @@ def weigher(plan: Plan) -> Any:
     """
     fours, of_row = plan.fours, row_combiner(plan, ptx.larger)
     larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
-    lanes_where_equal = votes.lanes_where_equal
+    lanes_where_equal = lane.lanes_where_equal
 
     def largest(j: Any, s: Any, most: Any) -> None:
         for r in range(2):

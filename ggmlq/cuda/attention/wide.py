@@ -19,8 +19,7 @@ from ..intrinsics import bf16x2, dependent_launch, halves, integers, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..intrinsics.warpgroup import publish
-from ..intrinsics.wgmma16 import mix_starter, score_starter, settler
+from ..intrinsics.wgmma import mix_starter, publish, score_starter, settler
 from ..machine.launch import Kernel, family
 from .codes import EIGHT, KINDS, decoder, pair_loader, unit_columns
 from .plan import (

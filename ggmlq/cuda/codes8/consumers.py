@@ -18,8 +18,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import BUFFER, ROWS
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import int32, uint32, uint64
-from ..intrinsics.promoted import TURNS, float_products
-from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
+from ..intrinsics.wgmma import LOW, STEP, TURNS, float_products, unpromoted_products
 from ..rings.boxed import BoxTile, stage_advancer
 from ..warp_specialized.kernel import Schedule
 from .blocks import CodeWeights

@@ -18,12 +18,12 @@ from ...codes import CODES
 from ..epilogue.wgmma_sums import SIZES, box_putter, float_patch, row_scatterer, storer
 from ..intrinsics import barrier as barriers
 from ..intrinsics import codes, ptx
-from ..intrinsics.address import address
 from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import ROWS
+from ..intrinsics.lane import address
 from ..intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
-from ..intrinsics.wgmma8 import unpacked
+from ..intrinsics.wgmma import unpacked
 from ..quantize_scaled._codes import WORDS, Conversion, storing, to_word
 from ..quantize_scaled._division import divider
 from ..schedule.groups import HEAD

@@ -22,7 +22,7 @@ from ..epilogue.wgmma_sums import SIZES, columns_of_box
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.boxes import ROWS as ROWS_OF_BOX
 from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import device, tensor_maps
 from ..machine.launch import Kernel, family
 from ..machine.tensor_maps import Box

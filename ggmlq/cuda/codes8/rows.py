@@ -18,7 +18,7 @@ from ...arrays.scaled import Matrix, ScaledArray
 from ...codes import CODES
 from ...codes.tiling import expanded
 from ...dispatch.problems import INT32, ScaledLinear
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import tensor_maps
 from ..machine.device import cupy
 

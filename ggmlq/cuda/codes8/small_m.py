@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..intrinsics import barrier as barriers
-from ..intrinsics.wgmma8 import INTEGERS, STEP, Form
+from ..intrinsics.wgmma import INTEGERS, STEP, Form
 from ..rings.boxed import KILO
 from ..warp_specialized.kernel import Frame
 from .variant import FLOAT32_OUTPUT, OutputKind

@@ -20,8 +20,7 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, boxes, codes8, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..intrinsics.promoted import float_products
-from ..intrinsics.wgmma8 import LOW, STEP, unpromoted_products
+from ..intrinsics.wgmma import LOW, STEP, float_products, unpromoted_products
 from ..rings.boxed import barrier_initializer, ring_placer, stage_advancer
 from ..schedule.groups import NO_EXPERT, finder
 from ..warp_specialized.kernel import Schedule

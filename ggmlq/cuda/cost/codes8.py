@@ -17,7 +17,7 @@ from ...dispatch.card import UNKNOWN, Card, clusters
 from ..codes8.small_m import SPLITS, SmallMTile
 from ..codes8.small_m import TILES as FEW
 from ..codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..rings.boxed import BoxTile
 from ..schedule.raster import best_tile
 from .stage import at_one_time, constants

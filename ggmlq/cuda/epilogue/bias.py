@@ -9,10 +9,10 @@ import numpy as np
 from ...base.slots import Slot
 from ..activations.floats import NAMES
 from ..intrinsics import codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.assembly import f32, instruction
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..machine.recorded import RecordedLaunches, X, Y

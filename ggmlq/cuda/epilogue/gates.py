@@ -13,7 +13,7 @@ from ..activations.layers import GATES, numbered_gating
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, cuda, ir, types, uint32, uint64
-from ..intrinsics.wgmma8 import unpacked
+from ..intrinsics.wgmma import unpacked
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from .results import FEW, LETTERS, residual_of, store_as

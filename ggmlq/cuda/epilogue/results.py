@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..intrinsics import codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.assembly import (
     FLOAT,
     as_intrinsic,
@@ -26,9 +25,9 @@ from ..intrinsics.assembly import (
 )
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
-from ..intrinsics.lane import four_into
+from ..intrinsics.lane import address, four_into
 from ..intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
-from ..intrinsics.wgmma8 import unpacked
+from ..intrinsics.wgmma import unpacked
 from ..machine.launch import Kernel, family
 
 KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}

@@ -1,7 +1,7 @@
 """From the sums of ``wgmma`` to results: int32 to floats, stores of a tile of floats, exchange in a cluster.
 
 Sums are a tuple, ``halves`` of 64 rows each; a thread has rows g and g + 8 of its warp's 16, columns 8 j +
-2 t and 8 j + 2 t + 1 (intrinsics/wgmma8.py). A tuple is taken apart while the code is made, so that all
+2 t and 8 j + 2 t + 1 (intrinsics/wgmma.py). A tuple is taken apart while the code is made, so that all
 values stay in registers.
 """
 
@@ -25,7 +25,7 @@ from ..intrinsics.assembly import (
 )
 from ..intrinsics.boxes import COMMIT, PUT, UNTIL_READ
 from ..intrinsics.language import SIMULATED, ir, types
-from ..intrinsics.wgmma8 import unpacked
+from ..intrinsics.wgmma import unpacked
 
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 NARROW = {"float16": "f16", "bfloat16": "bf16"}

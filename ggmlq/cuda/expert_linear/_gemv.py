@@ -20,9 +20,8 @@ from ..activations.floats import aligned_floats
 from ..gemv.gated import block_adder, pair_fetcher, row_of_gate, sum_putter
 from ..gemv.stages import FOUR, LEAST, RESERVED, ROOMY, TWO, WIDE, GemvStage, fetchers
 from ..intrinsics import bf16x2, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel

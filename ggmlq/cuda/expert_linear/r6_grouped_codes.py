@@ -40,7 +40,7 @@ from ..codes8.variant import (
     Variant,
     expert_variants,
 )  # fmt: skip
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile

@@ -26,7 +26,7 @@ from ..codes8.small_m import SPLITS, SmallMTile, SmallMVariant
 from ..codes8.small_m_schedules import IDS_PER_LANE, MOST, small_m_experts, small_m_weights
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
 from ..cost import codes8
-from ..intrinsics.wgmma8 import INTEGERS, STEP
+from ..intrinsics.wgmma import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..warp_specialized import kernel as specialized

@@ -27,9 +27,8 @@ from ..activations.floats import narrowed
 from ..cost.mma import step_clocks, tiles_of
 from ..epilogue.wgmma_sums import holder, scatterer
 from ..intrinsics import codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.integers import load16_l2
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..linear._mma_step import multiplier, products_of
 from ..machine import device

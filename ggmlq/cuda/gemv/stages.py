@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from ..epilogue.results import bias_loader, store_result
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, codes, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..packed.layout import ROWS, STEP, PackedLayout
 

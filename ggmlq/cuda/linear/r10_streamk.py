@@ -20,7 +20,7 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ..activations.code_tiles import activations
 from ..intrinsics import ptx
-from ..intrinsics.address import address
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family

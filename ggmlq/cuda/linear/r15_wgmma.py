@@ -26,10 +26,9 @@ from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed_for_wgmma
 from ..epilogue.results import FOUR, add_partials, result_of
-from ..intrinsics import bf16x2, dependent_launch, ptx, warpgroup
-from ..intrinsics.address import address
+from ..intrinsics import bf16x2, dependent_launch, ptx, wgmma
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -163,15 +162,15 @@ def unpacker(weights: FragmentWeights) -> Any:
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
-    weights, times = fragment_weights(layout), warpgroup.sums(tile.columns).times
+    weights, times = fragment_weights(layout), wgmma.sums(tile.columns).times
     length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
     fragment_bytes = layout.fragment_bytes
     ahead, end, weights_at = count - 1, (count - 1) * length, columns * 2 * STEP
-    fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
+    fetch, zeros, publish = fetchers(layout, tile), wgmma.sums(columns).zeros, wgmma.publish
     start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
     unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
-    base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
+    base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), wgmma.wait
     let_successor_start, shrunk = dependent_launch.let_successor_start, np.float32(weights.factor)
 
     def product(
@@ -226,7 +225,7 @@ def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
 @cache
 def storer(columns: int) -> Any:
     """The device function that writes a tile through shared memory: four rows of outputs a lane."""
-    put, take_floats = warpgroup.sums(columns).put, ptx.take_floats
+    put, take_floats = wgmma.sums(columns).put, ptx.take_floats
     store16, bits_of = ptx.store16, ptx.bits_of
 
     @inlined

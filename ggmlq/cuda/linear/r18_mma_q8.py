@@ -28,10 +28,10 @@ from ...formats import BlockFormat
 from ..activations.code_tiles import code_tiles_of
 from ..cost.mma import BYTES, MmaSplit, best_split, tiles_of
 from ..intrinsics.atoms import inlined
-from ..intrinsics.byte_runs import MAGIC_BITS, ByteForm, ByteProducts, byte_products
+from ..intrinsics.integers import held
 from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import cuda, float32, int32, uint32
-from ..intrinsics.wide import held
+from ..intrinsics.mma_runs import MAGIC_BITS, ByteForm, ByteProducts, byte_products
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.byte_codes import byte_unit, serves, signed_unpacker

@@ -1,7 +1,7 @@
 """Many rows with sums of halves: twice the rate on cards whose tensor cores sum floats slowly.
 
 Changed from mma_bf16: ``mma`` adds the products of one run, 32 columns or 16, as halves. Each such sum
-becomes float32 where it is scaled (intrinsics/half_runs.py), so no more than two roundings of a half are in
+becomes float32 where it is scaled (intrinsics/mma_runs.py), so no more than two roundings of a half are in
 it. Tensor cores of a GeForce card sum in float32 at half their speed; this is the whole. So that no sum
 overflows, each row of activations is multiplied with a power of two first (activations/x_tiles.py), and
 its results with the inverse.
@@ -27,10 +27,9 @@ from ..activations.x_tiles import half_rows_of
 from ..cost.mma import HALF_SUMS, MmaSplit, best_split, tiles_of
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.half_runs import HalfProducts, half_products
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from ..intrinsics.mma_runs import STEPS, RunForm
+from ..intrinsics.mma_runs import STEPS, HalfProducts, RunForm, half_products
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, word_loader

@@ -15,8 +15,8 @@ from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ..activations.code_tiles import activations
 from ..intrinsics import ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..unpacked.weights import compensate, refuses, unpacked_weights

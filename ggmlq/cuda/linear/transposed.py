@@ -37,10 +37,9 @@ from ..gemv.stages import (
     warp_placer,
 )
 from ..intrinsics import bf16x2, codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family

@@ -24,7 +24,7 @@ from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, instruction, only_on_a_gpu, u32
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32
-from ..intrinsics.wgmma8 import unpacked
+from ..intrinsics.wgmma import unpacked
 from .code_halves import half_unpacker
 from .codes import step_unpacker
 from .layout import FRAGMENT_ROWS, PackedLayout

@@ -13,10 +13,9 @@ from typing import Any
 from ...arrays.array import QuantArray
 from ...formats import BlockFormat
 from ..intrinsics import bf16x2, dependent_launch, halves, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, LEAST
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device, served
 from ..machine.launch import Kernel, family

@@ -19,10 +19,10 @@ from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..intrinsics import ptx
-from ..intrinsics.address import address
 from ..intrinsics.assembly import instruction, only_on_a_gpu, u32, u64
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import LEAST
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, int64, uint32, uint64
 from ..intrinsics.tables import Table
 from ..machine import device

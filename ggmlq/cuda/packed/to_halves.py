@@ -12,10 +12,9 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ..intrinsics import codes8, dependent_launch, halves, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family

@@ -15,9 +15,9 @@ from ...formats import BLOCK_FORMATS, BlockFormat
 from ...formats.scalars import ScalarFormat
 from ..activations.floats import converted
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import atoms, inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int64, uint8, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family

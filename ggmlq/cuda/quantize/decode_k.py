@@ -18,9 +18,9 @@ import numpy as np
 
 from ...formats import BlockFormat, q2_k, q3_k, q4_k, q5_k, q6_k
 from ..intrinsics import bf16x2, codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS, storing
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 
 RUNS, COLUMNS = 4, 32  # of a half, and of a run

@@ -11,8 +11,8 @@ from ...errors import UnsupportedError
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..activations.floats import converted
 from ..intrinsics import dependent_launch
-from ..intrinsics.address import address
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int64, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family

@@ -16,9 +16,8 @@ from typing import Any
 
 from ...codes import CODES
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.lane import address, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ._codes import Conversion, keeps_nan_of, scale_storing, scaler, storing, zero_of

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...codes import CODES
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.address import address
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ._codes import WORDS, Conversion, keeps_nan_of, scale_storing, scaler, storing, zero_of

@@ -15,9 +15,9 @@ from ...codes import CODES, Code
 from ..activations.floats import converted
 from ..intrinsics import codes as words
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.grid import address_and_strides, by_levels

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ..intrinsics import bf16x2, codes, ptx
 from ..intrinsics.atoms import inlined
+from ..intrinsics.integers import held, wide_place
 from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.wide import held, wide_place
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
 from .ring import Fetchers
 

@@ -30,7 +30,7 @@ from ..codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
 from ..codes8.small_m_schedules import small_m, small_m_weights
 from ..codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
 from ..cost import codes8
-from ..intrinsics.wgmma8 import INTEGERS, STEP
+from ..intrinsics.wgmma import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..warp_specialized import kernel as specialized

@@ -27,7 +27,7 @@ from ..codes8.rows import code_kind, operand_pair, refuses_persistent
 from ..codes8.schedules import split_k
 from ..codes8.variant import MOST_SPLITS, SPLIT_TILES, Variant, split_variants
 from ..cost import codes8
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile

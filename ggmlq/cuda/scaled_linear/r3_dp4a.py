@@ -27,7 +27,7 @@ from ..codes8.rows import INTEGER_KINDS, not_bytes, operand_pair, too_large_for_
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32
-from ..intrinsics.wgmma8 import INTEGERS
+from ..intrinsics.wgmma import INTEGERS
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from .r0_naive import strided, too_many_rows

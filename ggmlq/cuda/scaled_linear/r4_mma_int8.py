@@ -43,7 +43,7 @@ from ..epilogue.mma_sums import clearer, scale_loader, stage_scales, storer, zer
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..intrinsics.wgmma8 import INTEGERS
+from ..intrinsics.wgmma import INTEGERS
 from ..machine.launch import Kernel, family
 from ..rings.shape import ByteTile, raster
 

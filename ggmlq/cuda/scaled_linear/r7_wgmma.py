@@ -28,8 +28,7 @@ from ..codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch
 from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.promoted import float_products
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP, float_products
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster, ring_placer
 

@@ -24,7 +24,7 @@ from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.promoted import float_products
+from ..intrinsics.wgmma import float_products
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile, raster, stage_advancer
 from .r7_wgmma import refuses, run, variants

@@ -39,7 +39,7 @@ from ..codes8.variant import (
     float_variants,
     integer_variants,
 )  # fmt: skip
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile

@@ -13,7 +13,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics import bf16x2, ptx, votes
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, uint32
@@ -32,7 +33,7 @@ def planner(threads: int, stores_experts: bool) -> Any:
     ``stores_experts``: the expert of each use is stored, from ``experts_at`` on.
     """
     expert_of_use, count_slots = expert_of(uncached=True), slot_counter()
-    put, take4, add = ptx.put, bf16x2.take4, votes.add_shared
+    put, take4, add = ptx.put, bf16x2.take4, lanes.add_shared
 
     @inlined
     def plan(entries: Any, experts_at: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
@@ -65,7 +66,7 @@ def planner(threads: int, stores_experts: bool) -> Any:
 @cache
 def slot_counter() -> Any:
     """The device function by which one warp adds the first slot of each expert to the expert's entry."""
-    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, lanes.from_lane, lanes.sum_up_to
 
     @inlined
     def count_slots(entries: Any, experts: Any, columns: Any) -> None:
@@ -117,7 +118,7 @@ def column_ranker() -> Any:
 
     ``experts_at``: the experts of all uses; the use must have one.
     """
-    equal, ones, take4 = votes.lanes_where_equal, votes.count, bf16x2.take4
+    equal, ones, take4 = lanes.lanes_where_equal, lanes.count, bf16x2.take4
 
     @inlined
     def rank(entries: Any, experts_at: Any, use: Any, expert: Any, columns: Any, lane: Any) -> Any:

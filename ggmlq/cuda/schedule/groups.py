@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..intrinsics import barrier as barriers
-from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx, votes
+from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
+from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
@@ -69,7 +70,7 @@ def finder(columns: int, ids_per_lane: int) -> Any:
 
     It returns how many uses there are, none if an earlier block serves them, and the expert.
     """
-    expert_of_use, equal, ones, put = expert_of(), votes.lanes_where_equal, votes.count, ptx.put
+    expert_of_use, equal, ones, put = expert_of(), lanes.lanes_where_equal, lanes.count, ptx.put
 
     @inlined
     def find(at: Any, ids: Any, use: Any, uses: Any, experts: Any, lane: Any) -> Any:
@@ -151,7 +152,7 @@ def slot_counter() -> Any:
     """The device function by which a warp finds each expert's first slot and the number of slots; and each
     expert's first use, which counts if uses are in order.
     """
-    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, lanes.from_lane, lanes.sum_up_to
 
     @inlined
     def count_slots(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
@@ -240,7 +241,7 @@ def use_counter() -> Any:
     same expert were counted before each. Blocks with more uses than their threads hold keep ranks in
     ``places``.
     """
-    expert_of_use, put, store4, add = expert_of(), ptx.put, ptx.store4, votes.add_shared
+    expert_of_use, put, store4, add = expert_of(), ptx.put, ptx.store4, lanes.add_shared
 
     @inlined
     def count(

@@ -23,9 +23,8 @@ from functools import cache
 from typing import Any
 
 from ..intrinsics import codes8, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import four_into, g_and_t, warp_and_lane
+from ..intrinsics.lane import address, four_into, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..rings.ring import offset_advancer
 

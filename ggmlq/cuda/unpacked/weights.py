@@ -12,8 +12,8 @@ from ...dispatch.problems import Linear
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ...formats.packing import packing
 from ..intrinsics import ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import atoms
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int64, uint8, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family

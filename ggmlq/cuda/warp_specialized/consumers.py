@@ -19,7 +19,7 @@ from ..epilogue.gates import FIRST, MOST_GATED, gate_multiplier
 from ..epilogue.results import residual_adder
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
-from ..intrinsics import dependent_launch, warpgroup
+from ..intrinsics import dependent_launch, wgmma
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32, uint64
@@ -62,7 +62,7 @@ class LaneWeights(NamedTuple):
 
 def multiplier(columns: int, floats: str = "bf16") -> Any:
     """The device function that starts a step's products, and waits for those of the step before."""
-    advance = warpgroup.sums(columns, floats).advance
+    advance = wgmma.sums(columns, floats).advance
 
     @inlined
     def multiply(total: Any, a: Any, at: Any) -> Any:
@@ -113,10 +113,10 @@ def accumulator(products: Products, halves: bool) -> Any:
     """
     layout, tile = products.layout, products.tile
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
-    single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
+    single, after, sums = tile.fragments == 1, stage_advancer(stages), wgmma.sums(tile.columns)
     multiply = multiplier(tile.columns, "f16" if halves else "bf16")
     count, place, second, _, load, unpack, scale, settle = lane_weights(products, halves)
-    wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
+    wait, arrive, wait_for_products = barriers.wait, barriers.arrive, wgmma.wait
     zeros, times, factor, scales = sums.zeros, sums.times, np.float32(scale), scale != 1
 
     @inlined

@@ -16,9 +16,9 @@ from ..activations.floats import sixteen_loader
 from ..activations.x_tiles import THREAD_COLUMNS, chunk_placer, chunk_swapper
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import tensor_maps
 from ..packed import natural

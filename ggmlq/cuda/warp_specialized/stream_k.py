@@ -26,8 +26,8 @@ from ..epilogue import results
 from ..epilogue.thread_sums import counted, thread_sums
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..packed.layout import TILE_ROWS, PackedLayout
 from ..schedule.raster import MAX_CLUSTER, blocks_of_tile, shared_stages

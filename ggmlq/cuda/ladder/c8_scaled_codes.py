@@ -21,15 +21,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....errors import ShapeError
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, ptx
-from ...intrinsics.lane import g_and_t, warp_and_lane
-from ...intrinsics.language import cuda, float32, uint32, uint64
-from ...intrinsics.sums import scaled_adder, storer
-from ...intrinsics.wgmma8 import LOW, Form, unpromoted_products
-from ...machine.launch import Kernel, array, family
+from ...errors import ShapeError
+from ..intrinsics import barrier as barriers
+from ..intrinsics import boxes, ptx
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine.launch import Kernel, array, family
 from .operands import STEP, map_of, result_of
+from .sums import scaled_adder, storer
 
 ROWS, COLUMNS = 64, 64
 W = ROWS * STEP

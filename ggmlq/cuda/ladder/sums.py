@@ -1,4 +1,4 @@
-"""A thread's sums of ``wgmma``, as wgmma8.py has them: stored, added to memory, and added up with factors.
+"""A thread's sums of ``wgmma``, as wgmma.py has them: stored, added to memory, and added up with factors.
 
 A thread, lane 4 g + t, has for every 8 columns the sums of columns 2 t and 2 t + 1 of row g, then those of
 row g + 8. ``at`` is the address of row g, column 2 t of 32-bit numbers whose rows are ``pitch`` bytes
@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from .assembly import LONG, WORD, emit_assembly, f32, i32, only_on_a_gpu, u32, u64
-from .language import ir, types
-from .wgmma8 import INTEGERS, Form, tuple_of, unpacked, wrapped
+from ..intrinsics.assembly import LONG, WORD, emit_assembly, f32, i32, only_on_a_gpu, u32, u64
+from ..intrinsics.language import ir, types
+from ..intrinsics.wgmma import INTEGERS, Form, tuple_of, unpacked, wrapped
 
 
 def _kinds(form: Form) -> tuple[Any, str]:

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, ptx
-from ...intrinsics.lane import g_and_t, warp_and_lane
-from ...intrinsics.language import cuda, uint32, uint64
-from ...intrinsics.sums import adder, storer
-from ...intrinsics.wgmma8 import LOW, Form, unpromoted_products
-from ...machine.launch import Kernel, family
+from ..intrinsics import barrier as barriers
+from ..intrinsics import boxes, ptx
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine.launch import Kernel, family
 from .operands import STEP, map_of, result_of
+from .sums import adder, storer
 
 ROWS, COLUMNS = 64, 64
 W = ROWS * STEP

@@ -23,10 +23,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ....errors import ShapeError
-from ...intrinsics.language import cuda, float32, int32
-from ...machine import device
-from ...machine.launch import Kernel, array, family
+from ...errors import ShapeError
+from ..intrinsics.language import cuda, float32, int32
+from ..machine import device
+from ..machine.launch import Kernel, array, family
 
 THREADS = 128
 MOST = 1024  # positions of a part: their logits lie in shared memory

@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...intrinsics import codes8, integers, ptx
-from ...intrinsics.atoms import inlined
-from ...intrinsics.lane import g_and_t, warp_and_lane
-from ...intrinsics.language import cuda, int32, uint32, uint64
-from ...machine.launch import Kernel, array, family
+from ..intrinsics import codes8, integers, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, int32, uint32, uint64
+from ..machine.launch import Kernel, array, family
 from .operands import STEP, result_of
 
 BANKS, WORD, CHUNK = 32, 4, 16  # bytes of a word, of a chunk

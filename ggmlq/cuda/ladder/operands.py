@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....errors import ShapeError
-from ...machine import device, tensor_maps
-from ...machine.tensor_maps import Box
+from ...errors import ShapeError
+from ..machine import device, tensor_maps
+from ..machine.tensor_maps import Box
 
 STEP = 128  # bytes of a row in a box: codes along K
 

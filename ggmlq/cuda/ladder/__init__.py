@@ -14,4 +14,5 @@ chapter: instructions of ``intrinsics/``, and the host's side of a call, operand
     c7_split_softmax.py      attention of one query: positions in parts, softmax put together again
     c8_scaled_codes.py       FP8 with a scale for 128 columns, and sums that are promoted
     operands.py              checks of shapes, maps for the copy engine
+    sums.py                  sums of ``wgmma`` stored, added to memory, added up with factors
 """
