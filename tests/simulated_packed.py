@@ -59,7 +59,7 @@ def values_read(fragments, fmt):
     """The values [rows, columns] that a product reads from fragments, in float64; a block of threads is a
     warp. Codes as bytes are held against codes as floats.
     """
-    from ggmlq.cuda.packed import byte_codes, codes, scales
+    from ggmlq.cuda.packed import codes, scales
     from ggmlq.cuda.packed.layout import layout_of
 
     layout = layout_of(fmt)
@@ -67,9 +67,9 @@ def values_read(fragments, fmt):
     READ.bytes = fragments.reshape(-1)
     unpack_step, load_words = codes.step_unpacker(layout), codes.word_loader(layout)
     load_scales, sizes = scales.scale_loader(layout), codes.buffer_sizes(layout)
-    as_bytes = byte_codes.serves(layout)
-    unpack_bytes = byte_codes.byte_unpacker(layout) if as_bytes else None
-    unpack_signed = byte_codes.signed_unpacker(layout) if as_bytes else None
+    as_bytes = codes.serves_bytes(layout)
+    unpack_bytes = codes.byte_unpacker(layout) if as_bytes else None
+    unpack_signed = codes.signed_unpacker(layout) if as_bytes else None
     found = np.full((16 * count, 64 * steps), np.nan)
 
     def read(found):
@@ -88,10 +88,10 @@ def values_read(fragments, fmt):
                 pair = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 if as_bytes:
                     byte = np.array([int(a_bytes[r % 2]) & 0xFFFFFFFF], np.uint32).view(np.int8)
-                    of_pair = byte[r // 2 :: 2] + np.float32(byte_codes.lowest_byte(layout))
+                    of_pair = byte[r // 2 :: 2] + np.float32(codes.lowest_byte(layout))
                     assert np.array_equal(of_pair, pair.view(np.float32))
                     byte = np.array([int(a_signed[r % 2]) & 0xFFFFFFFF], np.uint32).view(np.int8)
-                    assert np.array_equal(byte[r // 2 :: 2], of_pair * byte_codes.byte_unit(layout))
+                    assert np.array_equal(byte[r // 2 :: 2], of_pair * codes.byte_unit(layout))
                 i, row = r % 2 * layout.scales + 16 * s // layout.run, 16 * fragment_row + g + 8 * (r % 2)
                 value = pair.view(np.float32) * np.float64(made[i])
                 if layout.has_offset:
@@ -137,9 +137,8 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """
     from ggmlq.cuda.packed import natural
-    from ggmlq.cuda.packed.half_weights import serves_halves
     from ggmlq.cuda.packed.layout import layout_of
-    from ggmlq.cuda.packed.weights import fragment_weights
+    from ggmlq.cuda.packed.weights import fragment_weights, serves_halves
 
     q, layout = weights(fmt, n, k, seed).copy(), layout_of(fmt)
     if exponents:
@@ -181,8 +180,7 @@ def check_pairs(fmt, n, k, seed, exponents=None):
 
 def check_halves(q, fmt, layout):
     """Check the first fragment's halves: codes around the middle times scales as halves; offsets rounded."""
-    from ggmlq.cuda.packed.half_weights import half_weights
-    from ggmlq.cuda.packed.weights import fragment_weights
+    from ggmlq.cuda.packed.weights import fragment_weights, half_weights
 
     (words_each, load, *_), pack = fragment_weights(layout), half_weights(layout)
     found = np.full((16, 64), np.nan)

@@ -16,7 +16,7 @@ from ggmlq.cuda.activations import floats
 from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
-from ggmlq.cuda.packed.code_halves import MOST_EXACT, can_fold
+from ggmlq.cuda.packed.codes import MOST_EXACT, can_fold
 from ggmlq.cuda.packed.layout import layout_of, layouts
 from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.rings.mma_copies import RESERVED, SHARED

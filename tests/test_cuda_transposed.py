@@ -17,7 +17,7 @@ from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
 from ggmlq.cuda.linear import transposed
 from ggmlq.cuda.linear.transposed import TRANSPOSED_COLUMNS, TransposedStage
 from ggmlq.cuda.machine import device, tensor_maps
-from ggmlq.cuda.packed import to_halves
+from ggmlq.cuda.packed import to_bf16
 from ggmlq.cuda.packed.layout import layouts
 from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.warp_specialized import producer
@@ -118,6 +118,6 @@ def test_float16_times_a_power_of_two(name, monkeypatch, fresh):
         state.memory.add(array)
     values = host.dequantize()
     power = 14 - int(np.floor(np.log2(np.abs(values).max())))
-    to_halves.decode_halves(PackedWeights(fragments, layout), 0, out[1:-1], power)
+    to_bf16.decode_halves(PackedWeights(fragments, layout), 0, out[1:-1], power)
     assert (out[[0, -1]] == 7).all(), "written past its outputs"
     assert np.array_equal(np.asarray(out[1:-1]), np.ldexp(values, power).astype(np.float16))

@@ -47,7 +47,7 @@ WHOLE = (
     "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
     "ggmlq.cuda.expert_linear.gated.kernel", "ggmlq.cuda.linear.gated.kernel",
     "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.linear.transposed.tile_kernel",
-    "ggmlq.cuda.packed.to_halves.decoder",
+    "ggmlq.cuda.packed.to_bf16.half_decoder",
 )  # fmt: skip
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes

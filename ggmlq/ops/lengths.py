@@ -108,7 +108,7 @@ class DeviceLengths(Lengths):
         self._changes()
         self._late = self.known is not None
         module = cuda_module("attention.operands")
-        return module.placed(lengths, numbers, same, heads, queries, positions)
+        return module.cache_rows(lengths, numbers, same, heads, queries, positions)
 
     def grow(self, more: Any) -> None:
         self._late = False

@@ -5,7 +5,7 @@
                 the same of sums, by run, where weights have offsets
 
 Codes and scales are those of the arithmetic ``q8`` (code_tiles.py). The four codes are those of columns 4 t,
-4 t + 2, 4 t + 1, 4 t + 3 (packed/byte_codes.py). So neighbouring rows of a step are one piece of memory, a
+4 t + 2, 4 t + 1, 4 t + 3 (packed/codes.py). So neighbouring rows of a step are one piece of memory, a
 lane takes all its codes of a row with one load of 16 bytes, and its scales with another. Columns beyond K are
 zeros. Rows beyond M hold anything; their sums are never read.
 """

@@ -61,7 +61,7 @@ def counter() -> Kernel:
     return Kernel("rows of a cache", kernel, NUMBERS, NUMBERS, NUMBERS, *words, threads=THREADS, early=True)
 
 
-def length_placed(lengths: Any, numbers: Any, same: int, heads: int, queries: int, positions: int) -> Any:
+def cache_rows(lengths: Any, numbers: Any, same: int, heads: int, queries: int, positions: int) -> Any:
     """Ids [B, HK, T] of rows [B · HK · positions] for new positions, by which ``lengths`` [B] grow.
 
     Of T positions each sequence gets the first ``same``, or if that is -1 its part of ``numbers`` [B]. Ids of

@@ -12,8 +12,15 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import cuda, float32, uint32
 from ..intrinsics.mma_runs import LINE, PAIR, STEPS, RunForm, RunProducts, run_products
-from ..packed.code_halves import can_fold, folded_unpacker, half_unpacker, sub_pairs
-from ..packed.codes import buffer_sizes, step_unpacker, word_loader
+from ..packed.codes import (
+    buffer_sizes,
+    can_fold,
+    folded_unpacker,
+    half_unpacker,
+    step_unpacker,
+    sub_pairs,
+    word_loader,
+)
 from ..packed.layout import FRAGMENT_ROWS, PackedLayout
 from ..packed.scales import number_loader, scale_loader, scale_value
 from ..rings.mma_copies import ROW, WARP_FRAGMENTS, MmaTile

@@ -22,7 +22,7 @@ from ..intrinsics.lane import opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ..packed.byte_codes import serves
+from ..packed.codes import serves_bytes
 from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
 from ..packed.pack import LONGEST, packed_weights
 from ..rings.ring import offset_advancer
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
     lambda: (
         (layout, small, fragment_rows)
         for layout in layouts()
-        if serves(layout)
+        if serves_bytes(layout)
         for fragment_rows in (TWO, FOUR)
         for small in kinds_of(fragment_rows, 1)
     )
@@ -116,7 +116,7 @@ def kernel(layout: PackedLayout, small: bool, fragment_rows: int) -> Kernel:
 def refuses(card: Card | None, *matrices: QuantArray) -> str | None:
     """The reason why one launch does not serve matrices [N, K], or None."""
     fmt, (n, k) = matrices[0].format, matrices[0].shape
-    if not isinstance(fmt, BlockFormat) or not serves(layout_of(fmt)):
+    if not isinstance(fmt, BlockFormat) or not serves_bytes(layout_of(fmt)):
         return "is written for blocks whose codes are bytes"
     if any(q.format is not fmt or q.scale is not None for q in matrices):
         return "takes matrices of one type, without a scale of their own"

@@ -10,7 +10,7 @@ columns are split among blocks too, and a second, small kernel adds the partial 
 A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output (intrinsics/mma_runs.py).
 The rest is exact: integer codes, sums in float32. Where weights have offsets, each warp sums a part of the
 tile's activations for all. Codes of most K types are exact in float16 even times their sub-scales: then 64
-columns have one scale (packed/code_halves.py).
+columns have one scale (packed/codes.py).
 
 Limited by ``mma.sync``, which reaches under two thirds of what Hopper's wgmma does, and by the multiply-adds
 of scales: two beside each mma.

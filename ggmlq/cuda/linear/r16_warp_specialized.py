@@ -40,9 +40,9 @@ from ..epilogue.results import KIND_NUMBERS, result_of
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from ..packed.half_weights import serves_halves
 from ..packed.layout import FRAGMENT_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
+from ..packed.weights import serves_halves
 from ..schedule.raster import raster
 from ..warp_specialized import kernel as specialized
 from ..warp_specialized.consumers import HALVES, Products, dense_results, packed_blocks

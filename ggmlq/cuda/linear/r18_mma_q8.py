@@ -34,8 +34,7 @@ from ..intrinsics.language import cuda, float32, int32, uint32
 from ..intrinsics.mma_runs import MAGIC_BITS, ByteForm, ByteProducts, byte_products
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.byte_codes import byte_unit, serves, signed_unpacker
-from ..packed.codes import buffer_sizes, word_loader
+from ..packed.codes import buffer_sizes, byte_unit, serves_bytes, signed_unpacker, word_loader
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout, layout_of, layouts
 from ..packed.pack import packed_weights
 from ..packed.scales import scale_loader
@@ -158,7 +157,9 @@ def as_it_is(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
 
 
 @family(
-    lambda: ((layout, tile) for layout in layouts() if serves(layout) for tile in tiles_of(layout, BYTES))
+    lambda: (
+        (layout, tile) for layout in layouts() if serves_bytes(layout) for tile in tiles_of(layout, BYTES)
+    )
 )
 def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
     """The kernel for code tiles; its ``k`` is the number of their rows."""
@@ -170,7 +171,7 @@ def kernel(layout: PackedLayout, tile: CodeTile) -> Kernel:
 def refuses(problem: Linear) -> str | None:
     if isinstance(problem.format, BlockFormat):
         layout = layout_of(problem.format)
-        if not serves(layout):
+        if not serves_bytes(layout):
             return "takes codes that are integers, not floats of four bits"
         if layout.scale == "single":
             return "takes scales made of halves, not of float32"

@@ -44,12 +44,10 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from ..packed.half_weights import serves_halves
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import PackedWeights, packed_weights
-from ..packed.row_pairs import HIGH_HALVES, LOW_HALVES, row_pairs
-from ..packed.to_bf16 import decode_packed
-from ..packed.to_halves import decode_halves, fitting_power
+from ..packed.to_bf16 import decode_halves, decode_packed, fitting_power
+from ..packed.weights import HIGH_HALVES, LOW_HALVES, row_pairs, serves_halves
 from ..rings.ring import offset_advancer
 from ..schedule.raster import raster
 from ..warp_specialized import kernel as specialized

@@ -25,12 +25,19 @@ from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, instr
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32
 from ..intrinsics.wgmma import unpacked
-from .code_halves import half_unpacker
-from .codes import step_unpacker
+from .codes import half_unpacker, step_unpacker
 from .layout import FRAGMENT_ROWS, PackedLayout
-from .row_pairs import HIGH_HALVES, LOW_HALVES, multipliers, weigher
 from .scales import run_scale_loader
-from .weights import NONE, code_reader, code_shift, fragment_weights
+from .weights import (
+    HIGH_HALVES,
+    LOW_HALVES,
+    NONE,
+    code_reader,
+    code_shift,
+    fragment_weights,
+    multipliers,
+    weigher,
+)
 
 BELOW = FRAGMENT_ROWS // 2  # fragments below each other that are unpacked together
 IN_ORDER, SWAPPED, NEXT_BYTE = 0x6420, 0x4602, 0x1111  # picks of bytes for two columns, and of those behind

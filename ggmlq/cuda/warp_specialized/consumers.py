@@ -24,10 +24,9 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32, uint64
 from ..packed.column_weights import BELOW, column_weights, untwister
-from ..packed.half_weights import half_weights, serves_halves
 from ..packed.layout import ROWS, PackedLayout
 from ..packed.natural import lane_order, natural_loader
-from ..packed.weights import fragment_weights
+from ..packed.weights import fragment_weights, half_weights, serves_halves
 from ..rings.boxed import stage_advancer
 from ..schedule.raster import next_work_unit
 from .kernel import Frame, Schedule, Weights
