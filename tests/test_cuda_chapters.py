@@ -228,7 +228,7 @@ CHAPTERS = sorted(path.stem for path in FOLDER.glob("c[0-9]*.py"))
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_is_short_and_stands_alone(name):
-    """It imports instructions, the launcher, sums and the host's side of a call: no other kernel or chapter."""
+    """It imports instructions, the launcher, sums and the host's side of a call: no other kernel."""
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 250
     assert "\nLimited by" in text or name == "c1_swizzle"

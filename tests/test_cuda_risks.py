@@ -21,7 +21,7 @@ from ggmlq.cuda.activations import x_tiles
 from ggmlq.cuda.cost import warp_specialized
 from ggmlq.cuda.intrinsics import barrier, dependent_launch
 from ggmlq.cuda.intrinsics.language import uint32, uint64
-from ggmlq.cuda.machine import device, driver_calls, graph_memory, tensor_maps
+from ggmlq.cuda.machine import device, driver_calls, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.testing.cases import weights
 
@@ -53,7 +53,7 @@ def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
             signals.append(arguments[1].value)
 
     monkeypatch.setattr(driver_calls, "call", call)
-    monkeypatch.setattr(graph_memory, "_OF_CAPTURES", captured := {})
+    monkeypatch.setattr(device, "_OF_CAPTURES", captured := {})
     keep = []
     for _ in range(2):
         with device.recording("a product", keep):
@@ -100,7 +100,7 @@ def test_a_hundred_recorded_products_take_the_memory_of_the_largest(cupy):
             del graph
             cupy.cuda.runtime.deviceSynchronize()
             for _ in range(200):  # a thread of the driver says that the graph is gone
-                graph_memory.give_back()
+                device.give_back()
                 if pool.used_bytes() == before:
                     break
                 time.sleep(0.01)

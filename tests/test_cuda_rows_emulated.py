@@ -15,7 +15,7 @@ import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.activations import floats
 from ggmlq.cuda.packed import pack, to_bf16
-from ggmlq.cuda.quantize import decode_rows, rows
+from ggmlq.cuda.quantize import decode, rows
 from ggmlq.testing.blocks import random_blocks
 
 N, K = 9, 64
@@ -30,7 +30,7 @@ def on_card(q):
 @pytest.fixture
 def card(monkeypatch):
     state = put_emulated(monkeypatch)
-    for module in (rows, decode_rows, floats):
+    for module in (rows, decode, floats):
         monkeypatch.setattr(module, "cupy", lambda: state.cupy)
     return state
 

@@ -15,7 +15,6 @@ The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands th
     schedules.py           dense, split along K, experts: the tiles of a block, and its producers
     consumers.py           weights: warps that multiply, from a full stage to sums
     epilogue.py            bias, conversion and stores of the outputs
-    cluster_sums.py        sums that the blocks of a cluster exchange and add up
 
 The same kernel with few rows of x, where weights are the wide operand of ``wgmma``:
 

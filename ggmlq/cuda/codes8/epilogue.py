@@ -4,7 +4,7 @@
               one column to the next: 0 where one scale serves all
 
 Codes are those of ``quantize_scaled``, made by its functions. A kernel whose threads hold four neighbours
-of a row (cluster_sums.py) loads their bias and scales before it has the sums, and then writes
+of a row (small_m_schedules.py) loads their bias and scales before it has the sums, and then writes
 all four. The sums of a warpgroup of persistent blocks go through a buffer of their warp, 16 rows and 32
 columns at a time: a lane gets 16 neighbours of a row, so that its conversions do not wait for each other.
 """
@@ -24,8 +24,7 @@ from ..intrinsics.boxes import ROWS
 from ..intrinsics.lane import address
 from ..intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
 from ..intrinsics.wgmma import unpacked
-from ..quantize_scaled._codes import WORDS, Conversion, storing, to_word
-from ..quantize_scaled._division import divider
+from ..quantize_scaled._codes import WORDS, Conversion, divider, storing, to_word
 from ..schedule.groups import HEAD
 from .variant import OutputKind, Variant
 

@@ -206,7 +206,7 @@ def split_k(variant: Variant, weights: CodeWeights) -> Schedule:
     @inlined
     def read(operands: Any, sizes: Any, results: Any, part: Any) -> Any:
         maps, terms, y, extent, _ = read_weights(operands, sizes[:-3])
-        split, rows_per_block, inverse = sizes[-3:]  # blocks of a cluster; cluster_sums.py: row_split
+        split, rows_per_block, inverse = sizes[-3:]  # blocks of a cluster; small_m_schedules.py: row_split
         rank, work = part
         return maps, terms, y, extent, work, (rank, split, rows_per_block, inverse, results)
 

@@ -20,10 +20,9 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ..codes8 import operands as operands8
 from ..codes8 import small_m
-from ..codes8.cluster_sums import sum_exchanger
 from ..codes8.rows import code_kind, operand_pair
 from ..codes8.small_m import SPLITS, SmallMTile, SmallMVariant
-from ..codes8.small_m_schedules import IDS_PER_LANE, MOST, small_m_experts, small_m_weights
+from ..codes8.small_m_schedules import IDS_PER_LANE, MOST, small_m_experts, small_m_weights, sum_exchanger
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
 from ..cost import codes8
 from ..intrinsics.wgmma import INTEGERS, STEP

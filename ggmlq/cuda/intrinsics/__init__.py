@@ -5,7 +5,6 @@ The ground:
 
     language.py          Numba's own words, and an error where it is missing
     numba_cuda.py        the words of numba-cuda
-    quick_inlining.py    compilation by Numba in 40 % of its time
     assembly.py          how an instruction without a name in Numba becomes a function
     atoms.py             a format's own functions, compiled for the GPU
 

@@ -15,7 +15,6 @@
     _gemv.py     the frame of r13 and r17, and their launch
     _mma_frame.py  the frame of r14 and r18, and the launch of r19 too
     _cublas.py   the slabs that r7 and r11 decode and multiply
-    _mma_step.py a step of r14
 
 The head of a file says what it changed from the rung below, why that helps and what limits it now.
 docs/ladder.md has the figures.

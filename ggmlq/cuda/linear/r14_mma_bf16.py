@@ -33,8 +33,7 @@ from ..packed.layout import PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.mma_copies import MmaTile, fetchers, sources
 from ..warp_specialized.tile import refuses_shape
-from ._mma_frame import MmaParts, launch_tiles, tile_kernel
-from ._mma_step import multiplier, products_of
+from ._mma_frame import MmaParts, launch_tiles, multiplier, products_of, tile_kernel
 
 NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
 

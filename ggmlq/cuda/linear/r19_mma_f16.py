@@ -39,8 +39,7 @@ from ..packed.scales import scale_loader
 from ..rings.mma_copies import ROW, WARP_FRAGMENTS, MmaTile, fetchers, sources
 from ..rings.ring import offset_advancer, prologue, refiller
 from ..warp_specialized.tile import LEAST, refuses_shape
-from ._mma_frame import launch_tiles, storer
-from ._mma_step import activation_summer, lane_places, run_codes
+from ._mma_frame import activation_summer, lane_places, launch_tiles, run_codes, storer
 
 # A step of cuda:mma_f16: fragment rows of a warp times a stage of halves, added to a lane's totals.
 #

@@ -4,7 +4,7 @@ While a rung runs, each launch is recorded (launch.py) with its arguments. x and
 (base/slots.py), and so has memory in which a kernel leaves results for the next one, which rungs ask of
 :func:`between`. All other arrays must be memory of the weights, or prepared with them, which is the same in
 the next call. So the next product of as many rows takes one allocation, a few addresses and the driver's
-calls (prepared_launch.py).
+calls (submit.py).
 
 That is right for rungs that only launch kernels, the same ones for every x of a shape: they declare it
 (``repeats`` of ``register``). A recording belongs to the prepared memory of its array, and is dropped with
@@ -21,7 +21,7 @@ from ...base.slots import Slot, labelled, slot_of
 from ...dispatch.epilogue import PLAIN, Epilogue
 from . import device, serving
 from .launch import RECORDING, Kernel
-from .prepared_launch import PreparedLaunch
+from .submit import PreparedLaunch
 
 X, Y, WORKSPACE, BIAS, RESIDUAL = 0, 1, 2, 3, 4  # numbers of a call's addresses
 APART = 256  # bytes to which arrays between kernels are aligned

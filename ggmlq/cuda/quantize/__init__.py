@@ -1,8 +1,8 @@
 """``gq.quantize`` on the GPU: encoders that write the CPU's bytes, a file of its name for each format.
 
-decode.py and decode_k.py are ``dequantize`` on the GPU; rows.py is ``put`` and decode_rows.py ``take``;
+decode.py and decode.py are ``dequantize`` on the GPU; rows.py is ``put`` and decode.py ``take``;
 heads.py puts keys and values into a cache, turned by their positions on the way;
-_block.py and _kinds.py have parts of them.
+_block.py and _block.py have parts of them.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
-from ..machine.grid import address_and_strides, by_levels
-from ..machine.launch import Kernel, family
+from ..machine.launch import Kernel, address_and_strides, by_levels, family
 from ._codes import value_of_power
 
 THREADS = 256
