@@ -38,7 +38,7 @@ import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.activations import code_tiles, x_tiles
-from ggmlq.cuda.codes8 import small_m_schedules
+from ggmlq.cuda.codes8 import small_m
 from ggmlq.cuda.codes8.small_m import SPLITS
 from ggmlq.cuda.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
@@ -325,7 +325,7 @@ def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
     """Rows of the chosen kernel; for few tokens also of the other one."""
     pair, most = ("gemv", "grouped"), r4_gemv.MOST_LISTED
     if cell.name in TILES:
-        pair, most = ("small_m_codes", "grouped_codes"), small_m_schedules.MOST
+        pair, most = ("small_m_codes", "grouped_codes"), small_m.MOST
     usual = cell.shape.tokens or TOKENS
     for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
         row = cell.time(tokens, "even", "auto")

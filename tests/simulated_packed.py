@@ -136,7 +136,7 @@ def check_pairs(fmt, n, k, seed, exponents=None):
 
     ``exponents``: those that blocks have instead of ordinary ones, where a scale is nothing else.
     """
-    from ggmlq.cuda.packed import natural
+    from ggmlq.cuda.packed import operand
     from ggmlq.cuda.packed.layout import layout_of
     from ggmlq.cuda.packed.weights import fragment_weights, serves_halves
 
@@ -147,7 +147,7 @@ def check_pairs(fmt, n, k, seed, exponents=None):
     count, steps, size = fragments.shape
     READ.bytes = fragments.reshape(-1)
     words_each, load, pack, shrunk = fragment_weights(layout)
-    orders = (load, *natural_loads(layout)) if natural.serves(layout) else (load,)
+    orders = (load, *natural_loads(layout)) if operand.serves(layout) else (load,)
     taken = np.full((len(orders), 16 * count, 64 * steps), np.nan)
 
     def read(taken):
@@ -207,9 +207,9 @@ def check_halves(q, fmt, layout):
 
 def natural_loads(layout):
     """Loads as packed and in the natural order, by the functions that know both."""
-    from ggmlq.cuda.packed import natural
+    from ggmlq.cuda.packed import operand
 
-    order, load = natural.lane_order(layout), natural.natural_loader(layout)
+    order, load = operand.lane_order(layout), operand.natural_loader(layout)
     return [lambda at, lane, words, way=way: load(at, lane, order(lane, way), words) for way in (False, True)]
 
 

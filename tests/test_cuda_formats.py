@@ -97,11 +97,11 @@ def test_encode_other_floats_and_odd_addresses(dtype, cupy):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tiny"])
 def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
-    from ggmlq.cuda.quantize import launch, q8_1
+    from ggmlq.cuda.quantize import encoders, launch
 
     x = rows(kind, 9, 512, SEED)
     raw = cupy.empty((9, 16, 36), np.uint8)
-    launch(q8_1.kernel("ggml-mmvq"), cupy.asarray(x), raw, cupy.zeros(1, np.uint32))
+    launch(encoders.q8_1_kernel("ggml-mmvq"), cupy.asarray(x), raw, cupy.zeros(1, np.uint32))
     blocks = raw.get().view(FORMATS["q8_1"].dtype)[..., 0]
     with np.errstate(over="ignore"):
         want = quantize_runs(x, MMVQ)

@@ -18,8 +18,7 @@ from test_cuda_assemble import BY_LTO, FAMILIES
 from test_cuda_scaled_linear import SPREAD, card, error, multiply, problem_of, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.codes8.small_m import TILES, SmallMVariant
-from ggmlq.cuda.codes8.small_m_schedules import IDS_PER_LANE
+from ggmlq.cuda.codes8.small_m import IDS_PER_LANE, TILES, SmallMVariant
 from ggmlq.cuda.codes8.variant import (
     COLUMN_SCALE_TILES,
     CONSUMER_REGISTERS,

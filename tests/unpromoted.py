@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmlq.cuda.codes8.consumers import thread_placer
 from ggmlq.cuda.codes8.epilogue import writer
+from ggmlq.cuda.codes8.schedules import thread_placer
 from ggmlq.cuda.codes8.variant import Variant
 from ggmlq.cuda.intrinsics import barrier as barriers
 from ggmlq.cuda.intrinsics import ptx

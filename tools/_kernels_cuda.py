@@ -31,7 +31,7 @@ FEW = 8  # cases of a family that come together
 # Families for activations that do not lie as kernels read them, for repeated products with a bias, for
 # torch's own products, and for the small parts of a layer.
 BESIDE = (
-    "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
+    "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.results.bias_adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
     "ggmlq.cuda.epilogue.gates.gater",
     "ggmlq.cuda.activations.layers.spreader",

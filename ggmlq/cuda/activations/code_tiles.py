@@ -31,13 +31,12 @@ from ..unpacked.weights import Unpacked, padded
 from .floats import aligned_floats, four_loader
 from .x_tiles import readable_rows
 
-# The kernel that copies rows of 8-bit codes of x to the places of their uses in a plan
-# (schedule/groups.py).
+# The kernel that copies rows of 8-bit codes of x to the places of their uses in a plan (schedule/groups.py).
 #
 # A row of codes is read once and written for each of its uses, 64 bytes a thread. So are the words that
-# belong to it: scales of its groups along K or, for integers, its scale and its zero-point terms. Rows of
-# the plan without a use hold anything; their sums are never read. Where each row has one use, and uses are
-# in order, rows stay where they are, and only those words are written.
+# belong to it: scales of its groups along K or, for integers, its scale and its zero-point terms. Rows of the
+# plan without a use hold anything; their sums are never read. Where each row has one use, and uses are in
+# order, rows stay where they are, and only those words are written.
 
 GATHER_THREADS = 256
 CHUNK, CHUNKS = 16, 4  # codes that are loaded at a time; of a thread

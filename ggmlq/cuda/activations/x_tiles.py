@@ -24,14 +24,13 @@ from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from ..schedule.block_plan import BYTES, MOST_USES, column_ranker, planner
-from ..schedule.groups import NAN, NO_EXPERT, NOWHERE
+from ..schedule.groups import BYTES, MOST_USES, NAN, NO_EXPERT, NOWHERE, column_ranker, planner
 from .floats import aligned_floats, four_loader, kind_of, sixteen_loader
 
 # Activations as halves, each row times a power of two, so that sums of halves do not overflow.
 #
-# halves   float16 [m, k]: the row's largest is below 2**top factors  float32 [m, rounded up to whole
-# tiles]: what a row's results are multiplied with
+#     halves   float16 [m, k]: the row's largest is below 2**top
+#     factors  float32 [m, rounded up to whole tiles]: what a row's results are multiplied with
 #
 # A power of two changes no bit of a half but where one falls below the least normal one: 2**-14, that is
 # 2**-(14 + top) of the row's largest. The largest of a row with infinity or NaN counts as 2**128.
@@ -105,9 +104,8 @@ def half_rows_of(x: Any, rows: int, top: int) -> tuple[Any, Any]:
 
 # Activations of experts as x_tiles of bfloat16: each row at the places of its uses in a plan.
 #
-# The plan is that of schedule/groups.py, or of schedule/block_plan.py for few uses. The layout is that of
-# x_tiles.py. A row is read once and written for each of its uses. Rows without a use hold anything; their
-# sums are never read.
+# The plan is that of schedule/groups.py, also for few uses. The layout is that of all x_tiles. A row is
+# read once and written for each of its uses. Rows without a use hold anything; their sums are never read.
 
 
 @family()

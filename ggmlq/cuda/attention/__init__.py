@@ -7,7 +7,6 @@
     kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
     turned.py      up to eight rows, or sixteen: keys and values are the wide operand
     wide.py        many rows on Hopper, by ``wgmma``
-    merge.py       the parts of a row, put together
 
 and what the kernels are made of:
 

@@ -1,7 +1,7 @@
 """Attention in one pass: tiles of keys and values in a ring of shared memory, a softmax that runs along.
 
 A block has rows of queries that share their keys, of all heads of a group, and goes over a part of the
-positions. Where there are few rows the parts of all blocks together fill the card, and merge.py adds what
+positions. Where there are few rows the parts of all blocks together fill the card, and results.py adds what
 they found. Rows of blocks are decoded once for all rows of a block.
 
 With few rows it is limited by memory; with many by ``mma.sync``, which reaches under two thirds of what wgmma

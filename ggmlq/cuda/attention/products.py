@@ -23,11 +23,11 @@ from .unrolled import unrolled
 
 # Products of a warp with blocks of q8_0 and q4_0, decoded in registers; for few rows of queries.
 #
-# products.py reads tiles of halves, which other code has decoded into shared memory. Here a lane takes
-# bytes of blocks as they lie, and makes the narrow operand of ``mma`` itself:
+# products.py reads tiles of halves, which other code has decoded into shared memory. Here a lane takes bytes
+# of blocks as they lie, and makes the narrow operand of ``mma`` itself:
 #
-# scores    lane 4 g + t has eight codes of position g: neighbours, or two fours sixteen columns apart
-# values    it has codes of columns 2 g, 2 g + 1, and 16 columns on, of positions 2 t, 2 t + 1, and 8 on
+#     scores    lane 4 g + t has eight codes of position g: neighbours, or two fours sixteen columns apart
+#     values    it has codes of columns 2 g, 2 g + 1, and 16 columns on, of positions 2 t, 2 t + 1, and 8 on
 #
 # A product sums over columns, or positions, in any order, as long as the other operand has the same. A byte
 # in a half without other bits is that number × 2**-24, and stays exact when the zero of the codes is taken

@@ -32,13 +32,13 @@ from .unrolled import unrolled
 
 # Products of turned.py with keys and values in blocks, decoded in registers. Lane 4 g + t:
 #
-# keys     eight codes of each of positions 2 g, 2 g + 1 of a block values   four columns of positions 4 t …
-# 4 t + 3 of a block
+#     keys     eight codes of each of positions 2 g, 2 g + 1 of a block
+#     values   four columns of positions 4 t … 4 t + 3 of a block
 #
 # Blocks lie as they were copied. A byte in a half without other bits is that number × 2**-24. The zero of
-# keys' codes is taken off before: products begin with minus the zero times the queries' sum. Two blocks
-# begin at a word together. The first has its scale in front of two codes of its first word, and its last
-# two codes in front of the scale of the second: lanes 0 take those four together.
+# keys' codes is taken off before: products begin with minus the zero times the queries' sum. Two blocks begin
+# at a word together. The first has its scale in front of two codes of its first word, and its last two codes
+# in front of the scale of the second: lanes 0 take those four together.
 
 SMALLEST = 2.0**-LAST_PLACE
 SIXTEENTH = np.uint32(halves.pair(1 / 16))  # upper four bits of a byte count sixteen times
@@ -307,13 +307,14 @@ def block_mixer(plan: Plan) -> Any:
 
 # Products of a warp for up to eight rows of queries: keys and values are the wide operand of ``mma``.
 #
-# Sixteen positions, or columns of values, take the sixteen rows of that operand; queries, or weights, are
-# the narrow one. So a warp makes half the products of products.py, and has half the scores and sums. Lane 4
-# g + t:
+# Sixteen positions, or columns of values, take the sixteen rows of that operand; queries, or weights, are the
+# narrow one. So a warp makes half the products of products.py, and has half the scores and sums. Lane 4 g +
+# t:
 #
-# scores   of rows 2 t, 2 t + 1 at two positions: s[2 r + i], row r, position i sums     of the same rows in
-# two columns for each sixteen: o[4 n + 2 r + i], column i floats   positions g, g + 8, columns g, g + 8 of
-# sixteen, by ldmatrix blocks   as turned.py says
+#     scores   of rows 2 t, 2 t + 1 at two positions: s[2 r + i], row r, position i
+#     sums     of the same rows in two columns for each sixteen: o[4 n + 2 r + i], column i
+#     floats   positions g, g + 8, columns g, g + 8 of sixteen, by ldmatrix
+#     blocks   as turned.py says
 
 
 class Products(NamedTuple):

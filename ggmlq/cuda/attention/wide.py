@@ -59,11 +59,11 @@ from .unrolled import unrolled
 
 # The producer of wide.py: a warpgroup that fills stages with tiles of keys and values.
 #
-# Floats are copied to where they are multiplied. Blocks are copied as they are stored, some tiles ahead,
-# and decoded into their stage by the same threads. Tiles come in the order in which they are needed: the
-# scores of a step are made beside the values of the one before.
+# Floats are copied to where they are multiplied. Blocks are copied as they are stored, some tiles ahead, and
+# decoded into their stage by the same threads. Tiles come in the order in which they are needed: the scores
+# of a step are made beside the values of the one before.
 #
-# K0  K1  V0  K2  V1  …
+#     K0  K1  V0  K2  V1  …
 
 
 @cache

@@ -9,15 +9,12 @@ Kernels of ``mma.sync``, for any card from capability 8.0 on:
 The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands the copy engine fetches in boxes
 (rings/boxed.py):
 
-    blocks.py              the words of a kernel, and the two producers of a block
     variant.py             what a kernel is compiled for: its tile, its codes, its outputs
     operands.py            maps of codes, scales in the order of steps, all words of a kernel
     schedules.py           dense, split along K, experts: the tiles of a block, and its producers
-    consumers.py           weights: warps that multiply, from a full stage to sums
     epilogue.py            bias, conversion and stores of the outputs
 
 The same kernel with few rows of x, where weights are the wide operand of ``wgmma``:
 
-    small_m.py             tiles, shared memory, variants
-    small_m_schedules.py   one product, or experts: the rows and the part of K of a block, and its producers
+    small_m.py   one product, or experts: the rows and the part of K of a block, and its producers
 """

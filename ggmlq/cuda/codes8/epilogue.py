@@ -4,7 +4,7 @@
               one column to the next: 0 where one scale serves all
 
 Codes are those of ``quantize_scaled``, made by its functions. A kernel whose threads hold four neighbours
-of a row (small_m_schedules.py) loads their bias and scales before it has the sums, and then writes
+of a row (small_m.py) loads their bias and scales before it has the sums, and then writes
 all four. The sums of a warpgroup of persistent blocks go through a buffer of their warp, 16 rows and 32
 columns at a time: a lane gets 16 neighbours of a row, so that its conversions do not wait for each other.
 """
@@ -28,8 +28,7 @@ from ..quantize_scaled._codes import WORDS, Conversion, divider, storing, to_wor
 from ..schedule.groups import HEAD
 from .variant import OutputKind, Variant
 
-# Steps of the epilogue on a thread's sums of ``wgmma`` (wgmma_sums.py): add a bias, stage patches for
-# codes.
+# Steps of the epilogue on a thread's sums of ``wgmma`` (wgmma_sums.py): add a bias, stage patches for codes.
 #
 # A bias is added in registers. Where results become codes, patches of 16 rows × 32 columns go through a
 # buffer of shared memory, so that a thread gets 16 neighbours of a row (codes8/epilogue.py).

@@ -19,14 +19,14 @@ from ..intrinsics.lane import four_into, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.recorded import between
-from ..rings.ring import offset_advancer
+from ..rings.mma_copies import offset_advancer
 from ..rings.shape import MOST_SHARED, MOST_STAGES, ByteTile
 from ..unpacked.tiles import warp_origin
 from .rows import STEPS, OperandPair, operand_pair, too_short
 
 # The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
 #
-# stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
+#     stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
 #
 # A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swizzle(r), where rows that
 # share the 128 bytes of all banks have the same swizzle. So neither the copies, which go along rows, nor

@@ -233,7 +233,7 @@ def _terms_maker(groups: Any, zeros: bool) -> Callable[[ScaledArray], IntegerTer
 
 
 class Words(NamedTuple):
-    """The words of a kernel, in the order of consumers.py or small_m_schedules.py."""
+    """The words of a kernel, in the order of schedules.py or small_m.py."""
 
     operands: tuple[Any, ...]
     sizes: tuple[int, ...]
@@ -277,9 +277,9 @@ def small_m_words(
 # Operands of experts' products of 8-bit codes: rows of x in the order of a plan, scales of w by expert.
 #
 # Codes of w are read in place through one map, all experts one below the other. Their scales are a small
-# table that is prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so
-# that a tile finds its scales by a division. Where not all of 128 rows share a scale, the table has one for
-# each row. Boxes bring those, and a box must begin at a multiple of 16 bytes.
+# table that is prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that
+# a tile finds its scales by a division. Where not all of 128 rows share a scale, the table has one for each
+# row. Boxes bring those, and a box must begin at a multiple of 16 bytes.
 
 SPARE = 256  # columns behind the last expert's, where its last tile may end
 

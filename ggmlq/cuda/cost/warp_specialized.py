@@ -14,8 +14,7 @@ from ..warp_specialized.producer import X_TILE_US, reads_plain, waiting_us
 from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
 from .stage import PLAIN, SHARE, at_one_time, constants, stage_us
 
-# The best split of the tiles of cuda:warp_specialized, by estimate: whole tiles, parts along K, or
-# clusters.
+# The best split of the tiles of cuda:warp_specialized, by estimate: whole tiles, parts along K, or clusters.
 #
 # A stage takes its time in all blocks at once. Whole tiles are written at their end; those in parts are
 # finished by blocks that wait for each other, or meet in clusters.

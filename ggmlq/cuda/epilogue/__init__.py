@@ -11,5 +11,5 @@ gates.py   the function of a gate, which multiplies such sums
 results.py     the kernel that adds partial sums of columns that were split among blocks
 wgmma_sums.py    results that go to rows named by a list: the uses of experts
 gates.py          the kernel of a gate behind two products
-bias.py           the kernel that adds a bias where no epilogue does
+results.py           the kernel that adds a bias where no epilogue does
 """

@@ -24,7 +24,8 @@ from .results import FEW, LETTERS, residual_of, store_as
 # multiply each its part of the sums, for a factor is the same for all parts; where that part overflows, the
 # result is infinite or NaN. Sums and places are those of results.py.
 #
-# silu    g / (1 + exp(-g)) gelu    g / (1 + exp(-g (SLOPE + CUBE g²))), which is that by tanh
+#     silu    g / (1 + exp(-g))
+#     gelu    g / (1 + exp(-g (SLOPE + CUBE g²))), which is that by tanh
 
 MOST_GATED = 96  # columns of a tile; with wider ones a kernel behind is faster
 FACTORS = ("silu", "gelu")

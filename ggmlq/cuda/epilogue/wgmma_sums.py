@@ -42,7 +42,7 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
     """The device function ``put(totals, lane, buffer, at, map, column, row)``: boxes write a warp's outputs.
 
     ``buffer``: 2048 bytes of shared memory of a warp, ``at``: this thread's place in it, from
-    codes8/consumers.py:thread_placer.
+    codes8/schedules.py:thread_placer.
     """
     sums, box_sums = columns // 2, columns_of_box(kind) // 2
     totals_kind = types.UniTuple(f32, halves * sums)

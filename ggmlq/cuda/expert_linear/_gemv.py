@@ -27,7 +27,7 @@ from ..machine import device
 from ..machine.launch import Kernel
 from ..packed.layout import ROWS, STEP, PackedLayout, layout_of
 from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import offset_advancer
+from ..rings.mma_copies import offset_advancer
 from ..schedule.groups import IDS_PER_LANE, MOST_LISTED, NAN, NO_EXPERT, finder
 
 # The parts of cuda:gemv for experts: stages, loads of activations and an epilogue for the rows of uses.

@@ -7,7 +7,7 @@ And warp-specialised blocks, those of cuda:warp_specialized of linear, take one 
 the plan, whatever its expert (warp_specialized/schedules.py). The tiles of the last wave are split along
 the columns; the kernel counts them itself. Results go straight to the rows of the uses. Up to a thousand
 uses of 256 experts the first kernel is left out: the blocks of both others make the plan for themselves
-(schedule/block_plan.py).
+(schedule/groups.py).
 
 So neither the number of launches nor the size of a grid depends on the values of ids. The uses that an
 expert has on average decide how wide tiles are: wide ones unpack weights less often, narrow ones waste less
@@ -38,7 +38,7 @@ from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..schedule import groups
-from ..schedule.block_plan import MOST_EXPERTS, MOST_USES
+from ..schedule.groups import MOST_EXPERTS, MOST_USES
 from ..schedule.raster import raster_width
 from ..warp_specialized import kernel as specialized
 from ..warp_specialized.consumers import Products, listed_results, packed_blocks

@@ -26,10 +26,10 @@ from ...dispatch.experts import refuses_blocks
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ..codes8 import operands
-from ..codes8.consumers import weights_of
 from ..codes8.epilogue import row_writer
 from ..codes8.rows import code_kind, operand_pair, refuses_persistent
 from ..codes8.schedules import experts as expert_schedule
+from ..codes8.schedules import weights_of
 from ..codes8.variant import (
     EXPERT_COLUMN_SCALE_TILES,
     EXPERT_FLOAT_TILES,

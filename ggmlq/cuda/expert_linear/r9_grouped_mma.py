@@ -2,7 +2,7 @@
 
 Changed from grouped: its blocks need Hopper's copy engine and warpgroups. Here a block has one tile of the
 plan (schedule/groups.py): 128 rows of an expert's weights × a slot of its uses. It multiplies as
-cuda:mma_bf16 of linear does, from the same ring of stages (rings/ring.py). Rows of activations are not
+cuda:mma_bf16 of linear does, from the same ring of stages (rings/mma_copies.py). Rows of activations are not
 gathered: each thread copies 16 bytes of the rows that the plan lists, from where they lie. Results go to the
 rows of their uses. A small kernel writes NaN where an id names no expert.
 
@@ -35,8 +35,16 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.mma_copies import WARP_FRAGMENTS, MmaTile, fetchers, listed_activations, sources
-from ..rings.ring import offset_advancer, prologue, refiller
+from ..rings.mma_copies import (
+    WARP_FRAGMENTS,
+    MmaTile,
+    fetchers,
+    listed_activations,
+    offset_advancer,
+    prologue,
+    refiller,
+    sources,
+)
 from ..schedule import groups
 from ..schedule.groups import NAN
 from ..warp_specialized.tile import LEAST, refuses_shape

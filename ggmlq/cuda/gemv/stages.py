@@ -301,8 +301,8 @@ def activation_loader(stage: GemvStage) -> Any:
 
 # Small blocks of cuda:gemv: a cluster of them splits the columns of a tile, so that any N fills a card.
 #
-# warp       0 … 3 of block 0    0 … 3 of block 1    … spans      0 … 3               4 … 7               …
-# and so on, round after round
+#     warp       0 … 3 of block 0    0 … 3 of block 1    …
+#     spans      0 … 3               4 … 7               …       and so on, round after round
 #
 # In the end a block adds up the sums of its warps and sends each column of sums to the block of the cluster
 # that writes it. That block adds up the sums of all blocks, in their order. From capability 9.0 on.

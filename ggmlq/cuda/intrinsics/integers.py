@@ -90,8 +90,8 @@ def load1(address: Any) -> Any:
 
 # Addresses of what a thread fetches step by step: one multiply-add, and numbers that stay in a register.
 #
-# Left to themselves LLVM takes four instructions for such an address, and the assembler computes anew in
-# each round of a loop what follows from a thread's number.
+# Left to themselves LLVM takes four instructions for such an address, and the assembler computes anew in each
+# round of a loop what follows from a thread's number.
 
 
 @instruction("mad.wide.u32 $0, $1, $2, $3;", u64, u32, u32, u64)

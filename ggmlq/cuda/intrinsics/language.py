@@ -22,10 +22,11 @@ from ...errors import MissingDependencyError
 
 # Stand-ins for Numba's words where nothing is compiled: importing Numba takes a second, blanks no time.
 #
-# A module of kernels names types, decorates functions and builds closures when it is imported. Blanks
-# answer all of that with further blanks, which remember their names and arguments, and do nothing. So code
-# that launches a kernel works as it is, and only the compiler needs the words themselves. Attributes of
-# types that are read while kernels are made: their arguments.
+# A module of kernels names types, decorates functions and builds closures when it is imported. Blanks answer
+# all of that with further blanks, which remember their names and arguments, and do nothing. So code that
+# launches a kernel works as it is, and only the compiler needs the words themselves.
+
+# Attributes of types that are read while kernels are made: their arguments.
 
 FACTS = {"types.UniTuple()": ("dtype", "count"), "types.Array()": ("dtype", "ndim", "layout")}
 

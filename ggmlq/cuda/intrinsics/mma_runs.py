@@ -202,9 +202,9 @@ def _sums_putter(form: RunForm) -> Any:
 
 # Products of a warp by ``mma`` whose sums of one run are halves, and are made float32 when they are scaled.
 #
-# As mma_runs.py does, with the same tuples. A fragment's sums of eight rows of activations are two
-# registers: columns 2 t, 2 t + 1 of row g, and of row g + 8. Four conversions and four multiply-adds, times
-# the scales of these rows, add them to the totals; offsets meet sums of activations in float32.
+# As mma_runs.py does, with the same tuples. A fragment's sums of eight rows of activations are two registers:
+# columns 2 t, 2 t + 1 of row g, and of row g + 8. Four conversions and four multiply-adds, times the scales
+# of these rows, add them to the totals; offsets meet sums of activations in float32.
 
 
 ROW_FACTORS = 32  # bytes of the factors of eight rows of activations

@@ -130,8 +130,8 @@ def unpromoted_products(form: Form) -> UnpromotedProducts:
 
 # ``wgmma`` on 16-bit floats for attention: scores of two tiles in shared memory, then weights times values.
 #
-# Sums are in an array of the thread, which stays in registers. Lane 4 g + t of warp w has those of rows 16
-# w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j. Tiles lie in parts of 64
+# Sums are in an array of the thread, which stays in registers. Lane 4 g + t of warp w has those of rows 16 w
+# + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j. Tiles lie in parts of 64
 # columns, whose rows of 128 bytes are swizzled: chunk c of 16 bytes at c ^ (row % 8).
 #
 # Products are started, and done once ``settle`` has waited for them. Only Hopper has these instructions.
@@ -361,9 +361,9 @@ def sums(columns: int, floats: str = "bf16") -> Sums:
 #
 # The tensor cores keep about 14 bits of a sum. So the sums of 128 columns are ``work``, and are added to
 # ``totals`` with one multiply-add, times both scales. Four wgmma, the commit and the wait are one piece of
-# assembly: no compiler may touch a value that is in flight. The sums go in and out in the same registers
-# even though the first wgmma ignores them; otherwise the assembler moves the promotion of the sums before
-# behind these products, and needs twice the registers.
+# assembly: no compiler may touch a value that is in flight. The sums go in and out in the same registers even
+# though the first wgmma ignores them; otherwise the assembler moves the promotion of the sums before behind
+# these products, and needs twice the registers.
 
 FINISH = "wgmma.wait_group.sync.aligned 0;}"
 TURNS = 2, 3  # barriers by which two warpgroups take turns, 0 being that of the block, 1 of all that multiply

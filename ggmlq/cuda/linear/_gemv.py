@@ -40,7 +40,7 @@ from ..machine import device
 from ..machine.launch import Kernel
 from ..packed.layout import ROWS, PackedLayout, layout_of
 from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import offset_advancer
+from ..rings.mma_copies import offset_advancer
 
 
 def spans(layout: PackedLayout, columns: int, newer: bool = True) -> tuple[int, ...]:

@@ -39,8 +39,16 @@ from ..packed.codes import (
 )
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout
 from ..packed.scales import number_loader, scale_loader, scale_value
-from ..rings.mma_copies import ROW, WARP_FRAGMENTS, MmaTile, sources
-from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
+from ..rings.mma_copies import (
+    ROW,
+    WARP_FRAGMENTS,
+    Fetchers,
+    MmaTile,
+    offset_advancer,
+    prologue,
+    refiller,
+    sources,
+)
 from ..warp_specialized.tile import LEAST
 
 # A step of cuda:mma_bf16: fragment rows of a warp times a stage of activations, added to a lane's totals.

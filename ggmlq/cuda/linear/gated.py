@@ -25,7 +25,7 @@ from ..machine.launch import Kernel, family
 from ..packed.codes import serves_bytes
 from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
 from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import offset_advancer
+from ..rings.mma_copies import offset_advancer
 from ._gemv import split_for
 
 

@@ -1,8 +1,8 @@
 """Many rows: tiles of activations that all warps of a block share, and a ring that four warps fill.
 
-Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make
-128 rows of outputs from one tile of up to 128 rows of activations, which all warps read in the same
-stages of shared memory (rings/ring.py), with one barrier a step. Activations of 16 bits are read as they lie,
+Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make 128
+rows of outputs from one tile of up to 128 rows of activations, which all warps read in the same stages of
+shared memory (rings/mma_copies.py), with one barrier a step. Activations of 16 bits are read as they lie,
 and multiplied as what they are: codes are exact in float16 and in bfloat16. Where there are few tiles the
 columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
 (epilogue/results.py).

@@ -36,14 +36,15 @@ from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..packed.weights import FragmentWeights, fragment_weights
-from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
+from ..rings.mma_copies import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
 from ..unpacked.tiles import store_four
 from ..warp_specialized.consumers import multiplier
 from ..warp_specialized.tile import refuses_without_wgmma
 
-# The launch of cuda:wgmma: a tile for the rows, K split where there are few tiles. K split among blocks by
-# the grid, where there are few tiles.
+# The launch of cuda:wgmma: a tile for the rows, K split where there are few tiles.
+
+# K split among blocks by the grid, where there are few tiles.
 
 
 SHORTEST = 6  # steps of a part of K

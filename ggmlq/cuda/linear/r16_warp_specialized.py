@@ -16,7 +16,7 @@ by. With the widest tiles three more warps make x_tiles of later steps meanwhile
 (warp_specialized/producer.py).
 
 Activations of 16 bits are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
-their columns (packed/natural.py), so no kernel runs before. Activations in float32, and those of wider tiles,
+their columns (packed/operand.py), so no kernel runs before. Activations in float32, and those of wider tiles,
 become x_tiles first. float16 is multiplied as float16 with weights as halves, where scales are halves.
 
 Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial

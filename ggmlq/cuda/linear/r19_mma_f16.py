@@ -36,8 +36,16 @@ from ..packed.codes import buffer_sizes, word_loader
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..packed.scales import scale_loader
-from ..rings.mma_copies import ROW, WARP_FRAGMENTS, MmaTile, fetchers, sources
-from ..rings.ring import offset_advancer, prologue, refiller
+from ..rings.mma_copies import (
+    ROW,
+    WARP_FRAGMENTS,
+    MmaTile,
+    fetchers,
+    offset_advancer,
+    prologue,
+    refiller,
+    sources,
+)
 from ..warp_specialized.tile import LEAST, refuses_shape
 from ._mma_frame import activation_summer, lane_places, launch_tiles, run_codes, storer
 

@@ -48,7 +48,7 @@ from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, 
 from ..packed.pack import PackedWeights, packed_weights
 from ..packed.to_bf16 import decode_halves, decode_packed, fitting_power
 from ..packed.weights import HIGH_HALVES, LOW_HALVES, row_pairs, serves_halves
-from ..rings.ring import offset_advancer
+from ..rings.mma_copies import offset_advancer
 from ..schedule.raster import raster
 from ..warp_specialized import kernel as specialized
 from ..warp_specialized.consumers import HALVES as WGMMA_HALVES
@@ -61,10 +61,9 @@ from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 
 # ``y @ q`` by the warp-specialised kernel of Hopper: packed weights as they lie, for many rows of y.
 #
-# A stage has the bytes of one of ``x @ q.T``: eight fragments below each other, two side by side. There
-# they are 128 rows of weights; here 128 columns are a tile, and sums run down the rows, 128 of them a
-# stage. Each warp takes one step of a fragment, 16 columns (packed/column_weights.py). y has 16 bits and is
-# read as it lies.
+# A stage has the bytes of one of ``x @ q.T``: eight fragments below each other, two side by side. There they
+# are 128 rows of weights; here 128 columns are a tile, and sums run down the rows, 128 of them a stage. Each
+# warp takes one step of a fragment, 16 columns (packed/weights.py). y has 16 bits and is read as it lies.
 
 TRANSPOSED_TILES = tuple(map(WarpSpecializedTile, (64, 128)))
 NO_ADDEND, NOTHING_LATE = (0, 0), (0,) * 5  # warp_specialized/schedules.py:dense
@@ -122,13 +121,13 @@ def multiply_tiles(
 # The parts of the kernel for ``y @ q`` with few rows: stages, loads of activations, products, sums.
 #
 # Sums run over rows of weights, so weights are the first operand of ``mma`` the other way round: 16 columns
-# by 16 rows. A lane of ``mma`` wants four rows, which t says, of two columns, which g says. A word of
-# packed codes has four columns of rows r and r + 8. So lane 4 g + t takes the words that are made for lanes
-# 4 t + g % 4 and 16 further, rows t, t + 8 and t + 4, t + 12, of fragment g / 4 of two: no number moves
-# between lanes.
+# by 16 rows. A lane of ``mma`` wants four rows, which t says, of two columns, which g says. A word of packed
+# codes has four columns of rows r and r + 8. So lane 4 g + t takes the words that are made for lanes 4 t + g
+# % 4 and 16 further, rows t, t + 8 and t + 4, t + 12, of fragment g / 4 of two: no number moves between
+# lanes.
 #
-# a warp's stage   two rows of two fragments, and the 32 columns of y that meet their rows a lane's sums
-# of columns 16 s + 4 (g % 4) … + 3 of each step s, by rows 2 t, 2 t + 1 of y
+#     a warp's stage   two rows of two fragments, and the 32 columns of y that meet their rows
+#     a lane's sums    of columns 16 s + 4 (g % 4) … + 3 of each step s, by rows 2 t, 2 t + 1 of y
 
 TRANSPOSED_COLUMNS = {8: 4, 16: 2, 32: 2}  # rows of y that kernels are made for: the most blocks of a cluster
 SPAN, PAIR = 2, 2  # fragments side by side in a stage; rows of them

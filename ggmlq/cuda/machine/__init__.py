@@ -22,7 +22,6 @@ Launches:
 
     submit.py            the launch itself, past Numba's slow one
     recorded.py          the launches of a product, recorded once and repeated
-    side_stream.py       a second stream, for work beside that of the current one
     parallel/            several GPUs: streams, copies, NCCL
 
 Memory:

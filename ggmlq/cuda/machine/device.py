@@ -29,10 +29,10 @@ from .serving import SERVING, torch_library
 #
 # Products of a stream run one after the other, in replays too. So the memory between two kernels of one
 # product serves the next product, as it does outside of graphs, and a hundred recorded products take the
-# memory of the largest. Nobody else gets that memory while the graph exists. The driver raises a signal
-# when the graph is destroyed: a semaphore, for a function of Python must not run on the driver's thread.
-# Then the next recording, or the next preparation of weights, gives the memory back to the allocator that
-# it came from.
+# memory of the largest. Nobody else gets that memory while the graph exists. The driver raises a signal when
+# the graph is destroyed: a semaphore, for a function of Python must not run on the driver's thread. Then the
+# next recording, or the next preparation of weights, gives the memory back to the allocator that it came
+# from.
 
 SEMAPHORE = 64  # bytes, at least
 UNSIGNED = ctypes.c_uint32

@@ -31,8 +31,8 @@ from .submit import MOST, PreparedLaunch, submit
 # It copies each function twice before it inlines it, although it has just made it for that: with
 # ``cuda:warp_specialized`` three quarters of the time of a compilation. And for each variable with several
 # assignments it goes through all statements, twice: here it takes the blocks that have the variable. After
-# each step it finds the variables that live at the beginning of each block, which generators alone need.
-# The PTX is the same.
+# each step it finds the variables that live at the beginning of each block, which generators alone need. The
+# PTX is the same.
 
 CORE = "numba.cuda.core"  # of numba-cuda 0.30
 UNCOPIED = SimpleNamespace(copy=copy.copy, deepcopy=lambda item: item)

@@ -6,8 +6,6 @@
     scales.py      a fragment's halves and bytes as float32 scales and offsets
     operand.py     codes and scales together, as the wide operand of ``mma``
     weights.py     codes times scales in pairs of bfloat16, as ``wgmma`` takes them
-    column_weights.py  the same for ``wgmma``: a warp's columns of four fragments below each other
-    natural.py     the same for activations in the order of their columns
     to_bf16.py     packed weights back to a matrix, for cuBLAS
     to_blocks.py   packed weights back to the file's bytes
 

@@ -155,8 +155,8 @@ def buffer_sizes(layout: PackedLayout) -> tuple[int, int]:
 # A lane's words of a fragment as operands of ``mma`` on float16: codes as pairs of halves, exact.
 #
 # As codes.py does for bfloat16. A half has three bits more: the last place of 1024 is worth one. So a plane
-# of four bits takes two registers out of each byte without a shift, codes of eight bits need one
-# instruction to get there, and what is looked up are the halves of the levels.
+# of four bits takes two registers out of each byte without a shift, codes of eight bits need one instruction
+# to get there, and what is looked up are the halves of the levels.
 #
 # Codes of some types are exact even times the sub-scales of their runs, integers too: those of q2_K, q3_K,
 # q4_K and q5_K have at most eleven bits then. So one scale is left for all runs of a block, and the

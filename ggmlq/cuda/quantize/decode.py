@@ -27,10 +27,10 @@ from ._block import IDS, KIND_OF, SCALARS, STEP, THREADS, bits_in, loading, word
 # ``dequantize`` of q2_K … q6_K on the GPU: codes are handled by words, four in one instruction.
 #
 # A block has two halves of 128 weights, a half four runs of 32. Codes lie in planes of 1, 2 or 4 bits: rows
-# of 32 bytes, of which byte j serves column j of two, four or eight runs. A thread takes neighbouring
-# columns of all four runs of a half, so each word that it loads has codes of all of them, and what it
-# stores lies beside what its neighbours store. Bytes of codes become floats without a conversion: a byte
-# under the exponent of 2**23 is a float, of which 2**23 and the format's zero are taken off again, exactly.
+# of 32 bytes, of which byte j serves column j of two, four or eight runs. A thread takes neighbouring columns
+# of all four runs of a half, so each word that it loads has codes of all of them, and what it stores lies
+# beside what its neighbours store. Bytes of codes become floats without a conversion: a byte under the
+# exponent of 2**23 is a float, of which 2**23 and the format's zero are taken off again, exactly.
 #
 # Blocks of 84, 110 and 210 bytes begin anywhere, and so may those of a slice: a word is made of the two
 # aligned ones around it, and none is read that has no byte of the block.

@@ -13,23 +13,23 @@ from ..intrinsics.language import cuda, float32, int32, uint32
 
 # Division by a scale with two instructions an element, and the same codes as IEEE division gives.
 #
-# A scale serves many elements, so its inverse is computed once, as a sum h + l of two floats, h rounded
-# down. The quotient is then fma(x, h, x l), within 2**-21 units in the last place of what x / s is before
-# it is rounded. So it is either the float32 that division gives or, where x / s lies that close to the
-# middle of two floats, the other one of the two. That changes a code only if one of the two is a boundary
-# between codes, a number b of few bits (5 for e4m3, 8 or 9 for integers of 8 bits).
+# A scale serves many elements, so its inverse is computed once, as a sum h + l of two floats, h rounded down.
+# The quotient is then fma(x, h, x l), within 2**-21 units in the last place of what x / s is before it is
+# rounded. So it is either the float32 that division gives or, where x / s lies that close to the middle of
+# two floats, the other one of the two. That changes a code only if one of the two is a boundary between
+# codes, a number b of few bits (5 for e4m3, 8 or 9 for integers of 8 bits).
 #
 # Such a case, with the significands of x, s, b as integers X, S, B 2**(24 - bits) of 24 bits, means
 #
-# X 2**k = S (2 B 2**(24 - bits) ± 1) + n          k >= 24,  |n| <= 2 S 2**-21 <= 16
+#     X 2**k = S (2 B 2**(24 - bits) ± 1) + n          k >= 24,  |n| <= 2 S 2**-21 <= 16
 #
 # (below a power of two with 4 for 2, and half the unit), so S and -+n agree in their last 25 - bits bits.
 # Scales within 64 of a multiple of 2**(25 - bits) are few, powers of two among them; for these, and for
-# scales that are no normal number between 2**-100 and 2**100, it is a division. l is never below zero,
-# which keeps the sign of x = -0, and never 0 where it is used, which would make NaN of infinities.
+# scales that are no normal number between 2**-100 and 2**100, it is a division. l is never below zero, which
+# keeps the sign of x = -0, and never 0 where it is used, which would make NaN of infinities.
 #
-# Quotients below 2**-100, where x l may lose bits, are far below half of any code's smallest number. A
-# scale e8m0 is a power of two, so its inverse is one too and a single product is the quotient, always.
+# Quotients below 2**-100, where x l may lose bits, are far below half of any code's smallest number. A scale
+# e8m0 is a power of two, so its inverse is one too and a single product is the quotient, always.
 
 NEAR = 64  # units in the last place
 LEAST, SPAN = 27 << 23, 200 << 23  # bits of 2**-100, and how far those of 2**100 are from them

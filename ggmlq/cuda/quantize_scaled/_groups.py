@@ -261,12 +261,12 @@ def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool =
 
 # Quantizes floats with a scale for each tile of up to 16384, a block of threads a tile; reads them once.
 #
-# A thread loads all its pieces before it looks at one of them; the raw words stay, so that floats of 16
-# bits take half a register each, and are made into floats twice: for the extremes, then for the codes.
-# Warps agree by shuffles, the block through a few words of shared memory.
+# A thread loads all its pieces before it looks at one of them; the raw words stay, so that floats of 16 bits
+# take half a register each, and are made into floats twice: for the extremes, then for the codes. Warps agree
+# by shuffles, the block through a few words of shared memory.
 #
-# 128 × 128      of DeepSeek's weights: two rows of a tile, 256 bytes each, to a warp's load of 16 bits 1 ×
-# columns    whole rows, up to 16384; what a tile has beyond the last column is 0
+#     128 × 128      of DeepSeek's weights: two rows of a tile, 256 bytes each, to a warp's load of 16 bits
+#     1 × columns    whole rows, up to 16384; what a tile has beyond the last column is 0
 #
 # Limited by memory, and by what a multiprocessor holds at a time: three tiles of 16 bits, two of 32.
 

@@ -25,8 +25,7 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
 from ..codes8.rows import code_kind, operand_pair, refuses_persistent
-from ..codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
-from ..codes8.small_m_schedules import small_m, small_m_weights, sum_exchanger
+from ..codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant, small_m, small_m_weights, sum_exchanger
 from ..codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
 from ..cost import codes8
 from ..intrinsics.wgmma import INTEGERS, STEP

@@ -21,9 +21,9 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
-from ..codes8.consumers import thread_placer
 from ..codes8.epilogue import writer
 from ..codes8.rows import operand_pair, refuses_boxes
+from ..codes8.schedules import thread_placer
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch

@@ -17,9 +17,8 @@ from typing import Any
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
-from ..codes8.consumers import thread_placer
 from ..codes8.epilogue import writer
-from ..codes8.schedules import dense_producers, late_opener
+from ..codes8.schedules import dense_producers, late_opener, thread_placer
 from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes

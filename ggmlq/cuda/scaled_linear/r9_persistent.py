@@ -25,10 +25,9 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..codes8 import operands as operands8
-from ..codes8.consumers import weights_of
 from ..codes8.epilogue import tile_writer
 from ..codes8.rows import code_kind, operand_pair, refuses_persistent
-from ..codes8.schedules import dense
+from ..codes8.schedules import dense, weights_of
 from ..codes8.variant import (
     CODED_ZERO_POINT_TILES,
     COLUMN_SCALE_TILES,

@@ -6,6 +6,6 @@ raster.py  the steps of a tile that a block computes; the last wave split along 
 linear/r15_wgmma.py     K split among blocks by the grid
 groups.py        the expert of a use, and the uses that a block serves where tokens are few
 groups.py      a plan in memory: uses sorted by expert, a column of a tile for each
-block_plan.py  the same plan for a thousand uses, made by every block for itself
+groups.py  the same plan for a thousand uses, made by every block for itself
 warp_specialized/schedules.py     the order of the tiles of all experts
 """

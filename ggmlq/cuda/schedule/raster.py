@@ -84,18 +84,19 @@ def consumer_locator(columns: int) -> Any:
 # Work units: the steps of a tile that a block computes, so that all blocks of a card are busy to the end.
 #
 # Blocks take whole tiles, wave after wave. The last wave has fewer tiles than blocks. Its tiles are *split*
-# among all blocks along the columns: block after block takes an equal length of the steps, across the
-# borders of tiles.
+# among all blocks along the columns: block after block takes an equal length of the steps, across the borders
+# of tiles.
 #
-# tile      0                1                2 steps
-# |----------------|----------------|----------------| block     |- 0 --|- 1 --|- 2 --|- 3 --|- 4 --|- 5
-# --|- 6 --|     all blocks |-  0  -|-  1  -|-  2  -|-  3  -|-  4  -|-  5  -|      or as many for each tile
+#     tile      0                1                2
+#     steps     |----------------|----------------|----------------|
+#     block     |- 0 --|- 1 --|- 2 --|- 3 --|- 4 --|- 5 --|- 6 --|     all blocks
+#               |-  0  -|-  1  -|-  2  -|-  3  -|-  4  -|-  5  -|      or as many for each tile
 #
-# A block with parts of two tiles finishes both, one after the other; where tiles are short this takes
-# longer than a few idle blocks.
+# A block with parts of two tiles finishes both, one after the other; where tiles are short this takes longer
+# than a few idle blocks.
 #
-# warp_specialized/stream_k.py says what becomes of partial sums. Blocks are numbered from the last one
-# down, so the block with the first steps of a tile is started after all other blocks of that tile.
+# warp_specialized/stream_k.py says what becomes of partial sums. Blocks are numbered from the last one down,
+# so the block with the first steps of a tile is started after all other blocks of that tile.
 
 MAX_CLUSTER = 8  # blocks of the largest cluster that any card takes
 

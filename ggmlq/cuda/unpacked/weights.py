@@ -79,9 +79,10 @@ def compensate(y: Any, a: Unpacked, w: Unpacked) -> None:
 # scales into a matrix of floats, by column of blocks; both padded to whole tiles, so that kernels load
 # without a check. Codes in the padding may be anything, its scales are 0.
 #
-# codes   int8     [rows', k']          rows' and k' are multiples of 128 scale   float32  [k' / run, rows']
-# run: 16 or 32 elements offset  float32  [k' / run, rows']    weights with an offset sums    float32  [k' /
-# run, rows']    activations for those: scale times the sum of the codes
+#     codes   int8     [rows', k']          rows' and k' are multiples of 128
+#     scale   float32  [k' / run, rows']    run: 16 or 32 elements
+#     offset  float32  [k' / run, rows']    weights with an offset
+#     sums    float32  [k' / run, rows']    activations for those: scale times the sum of the codes
 #
 # An array keeps its unpacked weights as long as it lives (9 bits a weight, or 10 with runs of 16).
 # Activations are quantized as the arithmetic q8 says: x * (127 / amax) of 32, to nearest even.

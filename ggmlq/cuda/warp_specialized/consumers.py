@@ -4,7 +4,7 @@ There are two warpgroups, each with 64 rows of weights. While the tensor cores m
 registers, the next fragment is unpacked into the other set; its words were loaded before that. Whichever
 warpgroup is ready takes the tensor cores.
 
-A lane takes weights in the order in which x lies in stages (packed/natural.py), as halves where x is float16.
+A lane takes weights in the order in which x lies in stages (packed/operand.py), as halves where x is float16.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from ..intrinsics import dependent_launch, wgmma
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32, uint64
-from ..packed.column_weights import BELOW, column_weights, untwister
 from ..packed.layout import ROWS, PackedLayout
-from ..packed.natural import lane_order, natural_loader
-from ..packed.weights import fragment_weights, half_weights, serves_halves
+from ..packed.operand import lane_order, natural_loader
+from ..packed.weights import BELOW, column_weights, fragment_weights, half_weights, serves_halves, untwister
 from ..rings.boxed import stage_advancer
 from ..schedule.raster import next_work_unit
 from .kernel import Frame, Schedule, Weights

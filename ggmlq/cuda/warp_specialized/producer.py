@@ -21,7 +21,7 @@ from ..intrinsics.floats import KINDS
 from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import tensor_maps
-from ..packed import natural
+from ..packed import operand
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
 from ..packed.pack import packed_weights
 from ..rings.boxed import stage_advancer
@@ -154,18 +154,18 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
 # Late activations: x_tiles that a product makes while it multiplies, with wide tiles and many rows.
 #
 # A kernel that makes all x_tiles beforehand takes a tenth of the time of a product with a thousand rows.
-# Three warps beside the producer have nothing to do: they make the x_tiles that are needed later. The
-# kernel before makes only the beginning, as much as these warps could not finish while the first tiles are
+# Three warps beside the producer have nothing to do: they make the x_tiles that are needed later. The kernel
+# before makes only the beginning, as much as these warps could not finish while the first tiles are
 # multiplied. Tiles that blocks share along K come last (schedule/raster.py).
 #
 # A *section* is some columns of the rows of a raster sweep (schedule/raster.py). Sections are made in the
 # order in which tiles want them, sweep after sweep, along K:
 #
-# section    0   1   2   3 | 4   5   6   7 | 8  …        4 sections a sweep made by    kernel before | warps
-# that take tickets, some rows of a section each
+#     section    0   1   2   3 | 4   5   6   7 | 8  …        4 sections a sweep
+#     made by    kernel before | warps that take tickets, some rows of a section each
 #
-# A warp increments the section's counter when it finishes a ticket. The producer waits on that counter
-# before its first load from the section. Only running warps hold tickets, so this cannot deadlock.
+# A warp increments the section's counter when it finishes a ticket. The producer waits on that counter before
+# its first load from the section. Only running warps hold tickets, so this cannot deadlock.
 
 LANES, ROWS = 32, 8  # lanes of a warp, rows of a ticket
 STEPS = LANES * THREAD_COLUMNS // 64  # of a section, 64 columns each
@@ -337,7 +337,7 @@ def row_pair_reorderer(kind: str) -> Any:
 
 def reads_plain(layout: PackedLayout, tile: WarpSpecializedTile) -> bool:
     """True where blocks with a tile can read x as it lies; producer.py serves wide tiles."""
-    return not tile.wide and natural.serves(layout)
+    return not tile.wide and operand.serves(layout)
 
 
 def map_words(x: Any, tile: WarpSpecializedTile) -> tuple[int, ...] | None:

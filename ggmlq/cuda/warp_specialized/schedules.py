@@ -23,8 +23,7 @@ from ..machine import tensor_maps
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout
 from ..rings.boxed import barrier_initializer
 from ..schedule import raster
-from ..schedule.block_plan import BYTES, entry_finder, planner
-from ..schedule.groups import HEAD
+from ..schedule.groups import BYTES, HEAD, entry_finder, planner
 from ..schedule.raster import shared_stages, split_last_wave
 from .consumers import HALVES
 from .kernel import Schedule
@@ -35,9 +34,9 @@ from .tile import CONSUMER_THREADS, CONSUMER_WARPS, SCRATCH, WarpSpecializedTile
 # The order of the tiles of all experts, for the warp-specialised kernel of cuda:grouped.
 #
 # This is to the tiles of a plan (groups.py, block_plan.py) what raster.py is to one product. A tile is 128
-# rows of an expert's weights × a slot of its uses. Those of an expert are computed in sweeps over some
-# slots, row of tiles after row: tiles that share weights follow each other, and the x_tiles of a sweep stay
-# in the L2 cache.
+# rows of an expert's weights × a slot of its uses. Those of an expert are computed in sweeps over some slots,
+# row of tiles after row: tiles that share weights follow each other, and the x_tiles of a sweep stay in the
+# L2 cache.
 
 
 @cache

@@ -265,17 +265,17 @@ def through_memory(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Spli
 
 # Tiles whose K is split among the blocks of a cluster: partial sums go through shared memory.
 #
-# block      r              r + 1          r + 2           the first block is the last one of its cluster
-# finishes   0, 3, 6, …     1, 4, 7, …     2, 5, 8, …      of each thread's fours of sums
+#     block      r              r + 1          r + 2           the first block is the last one of its cluster
+#     finishes   0, 3, 6, …     1, 4, 7, …     2, 5, 8, …      of each thread's fours of sums
 #
 # This replaces stream_k.py where a tile has no more blocks than a cluster, and no block has parts of two
-# tiles. It needs no global memory and no flags, and no block waits for one that was not started. The
-# *inbox* of a block lies where its stages were, once no block of the cluster multiplies any more:
+# tiles. It needs no global memory and no flags, and no block waits for one that was not started. The *inbox*
+# of a block lies where its stages were, once no block of the cluster multiplies any more:
 #
-# [blocks, in their order][fours][threads]
+#     [blocks, in their order][fours][threads]
 #
-# Sums are added up in that order, as in stream_k.py: the results are the same. With narrow tiles a barrier
-# of each block counts the bytes that arrive. With wide ones plain stores are faster, and all blocks meet.
+# Sums are added up in that order, as in stream_k.py: the results are the same. With narrow tiles a barrier of
+# each block counts the bytes that arrive. With wide ones plain stores are faster, and all blocks meet.
 
 INBOX_BARRIER = 24  # offset in the scratch words
 FOUR_BYTES = 16 * CONSUMER_THREADS  # of one four of sums of all threads
