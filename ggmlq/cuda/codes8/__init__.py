@@ -1,20 +1,24 @@
 """Products of 8-bit codes with scales: what the rungs of ``scaled_linear`` and of experts share.
 
-    rows.py                both operands as kernels read them: aligned codes, scales, zero points
+    rows.py        both operands as kernels read them: aligned codes, scales, zero points; reasons why a
+                   kernel does not take a product
 
 Kernels of ``mma.sync``, for any card from capability 8.0 on:
 
-    mma_tiles.py           which tile serves a shape, and the arguments that all of them take
+    mma_tiles.py   which tile serves a shape, and the arguments that all of them take; their ring of stages
+                   and the main loop along K
 
 The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands the copy engine fetches in boxes
 (rings/boxed.py):
 
-    variant.py             what a kernel is compiled for: its tile, its codes, its outputs
-    operands.py            maps of codes, scales in the order of steps, all words of a kernel
-    schedules.py           dense, split along K, experts: the tiles of a block, and its producers
-    epilogue.py            bias, conversion and stores of the outputs
+    variant.py     what a kernel is compiled for: its tile, its codes, its outputs
+    operands.py    maps of codes, scales in the order of steps, all words of a kernel; rows sorted by expert
+    schedules.py   the tiles of a block: dense, split along K, experts; its producers, and the warps that
+                   multiply, from a full stage to sums
+    epilogue.py    bias, conversion and stores of the outputs
 
 The same kernel with few rows of x, where weights are the wide operand of ``wgmma``:
 
-    small_m.py   one product, or experts: the rows and the part of K of a block, and its producers
+    small_m.py     one product, or experts: tiles, the rows and the part of K of a block, producers, warps
+                   that multiply, and sums that the blocks of a cluster exchange
 """

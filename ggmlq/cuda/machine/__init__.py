@@ -1,6 +1,7 @@
 """The GPU itself: which one it is, how kernels are compiled, stored and launched, how bytes get there.
 
-    device.py            CuPy if it is there, facts of the card, refusals for older cards
+    device.py            CuPy if it is there, facts of the card, refusals for older cards; the card's context,
+                         made while Python imports CuPy; memory of products that a CUDA graph records
     driver_calls.py      the driver's own calls, by ctypes
 
 Products of torch's tensors, without CuPy:
@@ -11,7 +12,7 @@ Products of torch's tensors, without CuPy:
 Kernels:
 
     launch.py            Kernel: a Python function, its code for a capability, called with arrays; families
-                         of them
+                         of them; launches over arrays of any height; compilation in 40 % of Numba's time
     compiling.py         machine code of a function, by Numba and nvJitLink
     compile_process.py   the same in another process, where this one does without Numba
     compile_worker.py    that process
@@ -20,8 +21,10 @@ Kernels:
 
 Launches:
 
-    submit.py            the launch itself, past Numba's slow one
-    recorded.py          the launches of a product, recorded once and repeated
+    submit.py            the launch itself, past Numba's slow one; a launch prepared once, whose calls fill in
+                         addresses
+    recorded.py          the launches of a product, recorded once and repeated; a second stream beside the
+                         current one
     parallel/            several GPUs: streams, copies, NCCL
 
 Memory:

@@ -1,11 +1,13 @@
 """``gq.quantize_scaled`` on the GPU: floats to codes with scales and back, bit for bit as codes/scaling.py.
 
-    _codes.py          a quotient to its code, a tile's extremes to its scale and zero point
-    _groups.py         tiles within a row, 16 to 512 columns: read once, in a part of a warp
+    _codes.py          a quotient to its code, a tile's extremes to its scale and zero point; quotients that
+                       give the codes of IEEE division, two instructions each
+    _groups.py         loads of 16 bytes as floats; tiles within a row, 16 to 512 columns: read once, in a
+                       part of a warp; tiles of up to 16384 floats, whole rows too: read once, in a block
     _three_passes.py   any tile: extremes, scales and codes, a kernel each
     decode.py          codes with scales back to floats
 
-``quantize`` takes the first of _groups, _blocks and _three_passes that serves a tile.
+``quantize`` takes the first of these that serves a tile.
 """
 
 from __future__ import annotations
