@@ -33,8 +33,8 @@ from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
 from ggmlq.cuda.packed.layout import PackedLayout, layout_of
+from ggmlq.cuda.rings import int_tiles
 from ggmlq.cuda.rings.mma_copies import TILES
-from ggmlq.cuda.unpacked import tiles
 from ggmlq.formats import FORMATS, BlockFormat
 
 CAPABILITIES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
@@ -157,12 +157,12 @@ def assert_right_instructions(kernel, text):
         assert converts is kernel.name.startswith("mma,"), f"{kernel}: magic is there to convert nothing"
 
 
-@pytest.mark.parametrize("shape", [r8_mma.SHAPE, r10_streamk.LOW, tiles.IntTile()], ids=str)
+@pytest.mark.parametrize("shape", [r8_mma.SHAPE, r10_streamk.LOW, int_tiles.IntTile()], ids=str)
 def test_a_tile_adds_up(shape):
     assert shape.sums * shape.threads == shape.rows * shape.columns
     assert shape.rows * 8 % shape.threads == 0
     assert shape.shared * shape.blocks <= 227 << 10
-    assert shape.offsets[-1] + 4 * tiles.RUNS * shape.columns == shape.stage
+    assert shape.offsets[-1] + 4 * int_tiles.RUNS * shape.columns == shape.stage
 
 
 def double(x, y):

@@ -129,7 +129,7 @@ def test_activations_with_exact_sums(kind, cupy):
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "iq1_s"])
 def test_planes_of_weights(name, cupy):
-    from ggmlq.cuda.unpacked.weights import unpack_weights
+    from ggmlq.cuda.packed.unpacked import unpack_weights
 
     fmt = FORMATS[name]
     q = gq.QuantArray.from_bytes(random_blocks(fmt, 5, 3, SEED), fmt, (5, 3 * fmt.block_size))

@@ -191,10 +191,10 @@ def test_kernels_are_compiled_ahead():
     assert {
         "linear.r10_streamk.kernel",
         "linear.r10_streamk.adder",
-        "unpacked.weights.weight_kernel",
+        "packed.unpacked.weight_kernel",
     } <= names
     assert "linear.r8_mma.kernel" not in names
-    assert len([name for name, _ in tasks if name.endswith("unpacked.weights.weight_kernel")]) == 1
+    assert len([name for name, _ in tasks if name.endswith("packed.unpacked.weight_kernel")]) == 1
 
 
 def test_without_a_gpu_it_says_so(tmp_path):

@@ -8,8 +8,8 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     attention/          attention over keys and values in blocks
     cost/               how long kernels take, and the choice by it (choice.json, rungs.json, costs.json)
     schedule/           which block computes which steps of which tile
-    packed/             weights in the file's bits, in the order in which tensor cores take them
-    unpacked/           weights and activations as int8 codes and scales, for the middle of the ladder
+    packed/             weights in the file's bits, in the order in which tensor cores take them; weights as
+                        int8 codes and scales, for the middle of the ladder
     activations/        rows of floats as other floats, int8 codes, x_tiles
     codes8/             products of 8-bit codes with scales: operands, weights, schedules, epilogues
     gemv/               the kernel for few rows of packed weights

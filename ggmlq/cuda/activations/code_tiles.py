@@ -25,9 +25,9 @@ from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
+from ..packed.unpacked import Unpacked, padded
 from ..rings.mma_copies import CODES, EIGHT, SCALED, SCALES, eight_bytes
 from ..schedule.groups import NAN, NOWHERE
-from ..unpacked.weights import Unpacked, padded
 from .floats import aligned_floats, four_loader
 from .x_tiles import readable_rows
 

@@ -19,9 +19,9 @@ from ..intrinsics.lane import four_into, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.recorded import between
+from ..rings.int_tiles import warp_origin
 from ..rings.mma_copies import offset_advancer
 from ..rings.shape import MOST_SHARED, MOST_STAGES, ByteTile
-from ..unpacked.tiles import warp_origin
 from .rows import STEPS, OperandPair, operand_pair, too_short
 
 # The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.

@@ -24,8 +24,8 @@ from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..unpacked.tiles import STEP, IntTile, accumulator, store_four, storer
-from ..unpacked.weights import compensate, padded, unpacked_weights
+from ..packed.unpacked import compensate, padded, unpacked_weights
+from ..rings.int_tiles import STEP, IntTile, accumulator, store_four, storer
 from . import r9_mma_magic
 from .r8_mma import LEAST
 from .r9_mma_magic import START, scaled

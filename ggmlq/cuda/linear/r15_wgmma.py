@@ -36,9 +36,9 @@ from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..packed.weights import FragmentWeights, fragment_weights
+from ..rings.int_tiles import store_four
 from ..rings.mma_copies import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
-from ..unpacked.tiles import store_four
 from ..warp_specialized.consumers import multiplier
 from ..warp_specialized.tile import refuses_without_wgmma
 

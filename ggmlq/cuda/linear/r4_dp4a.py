@@ -17,7 +17,7 @@ from ..activations.code_tiles import activations
 from ..intrinsics import ptx
 from ..intrinsics.language import cuda, float32, int32
 from ..machine.launch import Kernel, array, family
-from ..unpacked.weights import compensate, refuses, unpacked_weights
+from ..packed.unpacked import compensate, refuses, unpacked_weights
 
 SIDE, WORDS = 16, 16  # a tile: rows of either operand, words of four codes
 TILE, PADDED = (SIDE, WORDS), (SIDE, WORDS + 1)  # padded: a column lies in 16 banks

@@ -20,7 +20,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..unpacked.weights import compensate, refuses, unpacked_weights
+from ..packed.unpacked import compensate, refuses, unpacked_weights
 
 SIDE, THREADS, THREAD_SIDE = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
 ALL = THREAD_SIDE * THREAD_SIDE

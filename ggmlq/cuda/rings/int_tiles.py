@@ -26,7 +26,7 @@ from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import address, four_into, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..rings.mma_copies import offset_advancer
+from .mma_copies import offset_advancer
 
 STEP, RUNS = 128, 4  # columns of a stage, and runs of 32 in it
 
