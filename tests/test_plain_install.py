@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from stale_packs import need_fresh
 
 # numba-cuda puts itself in the place of numba.cuda by a finder; without that finder it is not there.
 PLAIN = """
@@ -97,6 +98,7 @@ print(doctor._gpu()["error"], doctor._auto()["error"])
 
 def test_beside_cupy_kernels_of_the_package_are_served():
     """All modules of the CUDA side are imported, and what comes with the package is found, without Numba."""
+    need_fresh()
     code = """
 from ggmlq import doctor
 from ggmlq.cuda.machine.launch import FAMILIES
@@ -132,6 +134,7 @@ except gq.GGMLQError as error:
 
 def test_a_card_that_is_not_here_needs_no_package_for_gpus():
     """Its kernels are listed with all figures; filling the cache names what only a compiler would give."""
+    need_fresh()
     code = """
 from ggmlq.cli import main
 from ggmlq.cuda.machine import served

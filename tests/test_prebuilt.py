@@ -22,6 +22,7 @@ from fake_cupy import put_gpu
 from launched_kernels import CARDS, launch, launch_experts, put_card
 from made_of import PACKAGE, functions_of
 from scripts import ROOT, load
+from stale_packs import REBUILD, need_fresh
 
 import ggmlq as gq
 from ggmlq.cuda.cost.warp_specialized import TILES
@@ -40,7 +41,6 @@ CUDA = reach.SIDES["cuda"]
 BLOCKS = _kernels.stored()
 ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 64, 65, 200, 512, 1024, 4096)
 GEMV = "ggmlq.cuda.linear.r13_gemv.kernel"
-REBUILD = "run python tools/prebuild.py"
 
 
 # --- what is in ---------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def fresh_code():
 def origins(path):
     """The kernels of a pack, by the cases that their families list."""
     names = packs.opened(path).kernels
-    for family in sorted({name.partition("(")[0] for name in names}):
+    for family in sorted({name.partition("(")[0] for name in names} & _kernels.families().keys()):
         for case in _kernels.families()[family].cases:
             if str(origin := Origin(family, case)) in names:
                 yield origin
@@ -70,9 +70,19 @@ def named(kernel, machine):
     return pack is not None and str(kernel.origin) in pack.kernels
 
 
+@cache
+def moved():
+    """Families in packs that no module has any more: packs are older than a move."""
+    listed = {each.name.partition("(")[0] for each in _packs.held(served.STORE.prebuilt)}
+    return listed - _kernels.families().keys()
+
+
 def in_packs(kernel, card):
     machines = [served.machine_of(card.capability), *([] if kernel.exact else [served.PTX])]
-    return any(named(kernel, machine) for machine in machines)
+    there = any(named(kernel, machine) for machine in machines)
+    if not there and moved():
+        pytest.skip(f"packs are stale: they know {kernel.origin.family} by another name; {REBUILD}")
+    return there
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -163,6 +173,8 @@ def test_machine_code_is_for_its_gpu():
 def test_ptx_becomes_machine_code_for_every_gpu(fresh):
     """A few kernels, without a stack; ``tools/assemble.py`` looks at all."""
     listed = [each for each in fresh_code().items() if each[0].machine == served.PTX]
+    if len(listed) < 4:
+        need_fresh()
     for i in fresh.choice(len(listed), 4, replace=False):
         each, code = listed[i]
         kernel = _kernels.families()[each.origin.family].make(*each.origin.case)
@@ -178,6 +190,8 @@ def test_ptx_becomes_machine_code_for_every_gpu(fresh):
 
 def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
     all_origins = [each.origin for each in fresh_code()]
+    if not all_origins:
+        need_fresh()
     names = sorted({origin.family for origin in all_origins})
     drawn = [[origin for origin in all_origins if origin.family == name] for name in names]
     for listed in drawn:
@@ -351,6 +365,7 @@ def process(code, tmp_path, **more):
 
 def test_nothing_of_numba_is_imported_where_nothing_is_compiled(tmp_path):
     """A process makes all kernels of products and finds their code, as far as that goes without a card."""
+    need_fresh()
     code = """
         import sys
         import pytest

@@ -67,7 +67,9 @@ def has(code: bytes, *patterns: tuple[int, int]) -> bool:
 def objects():
     """All code for arm64, without seals."""
     kept = _packs.fresh_code(served.STORE.prebuilt, _cpu.wanted(tuple(ARM.values())))
-    assert {each.machine for each in kept} == {*ARM}
+    if (machines := {each.machine for each in kept}) != {*ARM}:
+        need_fresh("cpu")
+    assert machines == {*ARM}
     return {each: content[: -loading.SEAL] for each, content in kept.items()}
 
 
