@@ -45,9 +45,10 @@ from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_s
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.schedule import groups
+from ggmlq.cuda.schedule.groups import MOST_LISTED
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ExpertLinear
-from ggmlq.formats import BlockFormat
+from ggmlq.formats import BLOCK_FORMATS, BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.oracle import TOLERANCE
@@ -323,7 +324,7 @@ def line(row: dict[str, Any]) -> str:
 
 def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
     """Rows of the chosen kernel; for few tokens also of the other one."""
-    pair, most = ("gemv", "grouped"), r4_gemv.MOST_LISTED
+    pair, most = ("gemv", "grouped"), MOST_LISTED
     if cell.name in TILES:
         pair, most = ("small_m_codes", "grouped_codes"), small_m.MOST
     usual = cell.shape.tokens or TOKENS
@@ -397,7 +398,7 @@ def main() -> int:
     args = parser.parse_args()
     names = args.types.split(",") if args.types else list(TIMED)
     if names == ["all"]:
-        names = [fmt.name for fmt in r4_gemv.BLOCK_FORMATS]
+        names = [fmt.name for fmt in BLOCK_FORMATS]
     if args.compile:
         compile_all(names, args.jobs)
         return 0

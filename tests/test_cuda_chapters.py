@@ -238,6 +238,15 @@ def test_a_chapter_is_short_and_stands_alone(name):
             assert parts[0] in ("errors", "intrinsics", "machine", "operands", "sums"), ast.unparse(node)
 
 
+def test_nothing_of_the_package_imports_a_chapter():
+    """So chapters can be changed or dropped alone; ``ggmlq ladder page`` reads their text."""
+    for path in (ROOT / "ggmlq").rglob("*.py"):
+        if path.parent != FOLDER:
+            assert not re.search(r"(import|from) [\w., ]*\bladder\.?(c\d|sums)", path.read_text("utf-8")), (
+                path
+            )
+
+
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_becomes_machine_code(name):
