@@ -12,6 +12,7 @@ from typing import NamedTuple
 import llvmlite.binding as llvm
 import pytest
 from scripts import ROOT, load
+from stale_packs import need_fresh
 
 from ggmlq.cpu.machine import features, loading, served
 from ggmlq.cpu.machine.levels import LEVELS, best
