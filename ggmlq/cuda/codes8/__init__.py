@@ -2,11 +2,8 @@
 
     rows.py        both operands as kernels read them: aligned codes, scales, zero points; reasons why a
                    kernel does not take a product
-
-Kernels of ``mma.sync``, for any card from capability 8.0 on:
-
-    mma_tiles.py   which tile serves a shape, and the arguments that all of them take; their ring of stages
-                   and the main loop along K
+    mma_tiles.py   kernels of ``mma.sync``, for any card from capability 8.0 on: which tile serves a shape, the
+                   arguments that all of them take, their ring of stages, and the main loop along K
 
 The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands the copy engine fetches in boxes
 (rings/boxed.py):
@@ -16,9 +13,7 @@ The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands th
     schedules.py   the tiles of a block: dense, split along K, experts; its producers, and the warps that
                    multiply, from a full stage to sums
     epilogue.py    bias, conversion and stores of the outputs
-
-The same kernel with few rows of x, where weights are the wide operand of ``wgmma``:
-
-    small_m.py     one product, or experts: tiles, the rows and the part of K of a block, producers, warps
-                   that multiply, and sums that the blocks of a cluster exchange
+    small_m.py     the same kernel with few rows of x, where weights are the wide operand, for one product or
+                   experts: tiles, the rows and the part of K of a block, producers, warps that multiply, and
+                   sums that the blocks of a cluster exchange
 """
