@@ -37,17 +37,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.activations import expert_codes, expert_x_tiles
-from ggmlq.cuda.codes8 import small_m_schedules
+from ggmlq.cuda.activations import code_tiles, x_tiles
+from ggmlq.cuda.codes8 import small_m
 from ggmlq.cuda.codes8.small_m import SPLITS
 from ggmlq.cuda.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
 from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.schedule import groups
+from ggmlq.cuda.schedule.groups import MOST_LISTED
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ExpertLinear
-from ggmlq.formats import BlockFormat
+from ggmlq.formats import BLOCK_FORMATS, BlockFormat
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 from ggmlq.testing.oracle import TOLERANCE
@@ -112,7 +113,7 @@ def kernels(names: list[str]) -> list[Any]:
     kinds = {codes[name] for name in names if name in codes}
     for make, cases in every:
         listing += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in kinds]
-    gatherers = expert_x_tiles.gatherer(), expert_x_tiles.few_gatherer(), expert_codes.gatherer()
+    gatherers = x_tiles.gatherer(), x_tiles.few_gatherer(), code_tiles.gatherer()
     return [*listing, groups.grouper(), *gatherers]
 
 
@@ -323,9 +324,9 @@ def line(row: dict[str, Any]) -> str:
 
 def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
     """Rows of the chosen kernel; for few tokens also of the other one."""
-    pair, most = ("gemv", "grouped"), r4_gemv.MOST_LISTED
+    pair, most = ("gemv", "grouped"), MOST_LISTED
     if cell.name in TILES:
-        pair, most = ("small_m_codes", "grouped_codes"), small_m_schedules.MOST
+        pair, most = ("small_m_codes", "grouped_codes"), small_m.MOST
     usual = cell.shape.tokens or TOKENS
     for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
         row = cell.time(tokens, "even", "auto")
@@ -397,7 +398,7 @@ def main() -> int:
     args = parser.parse_args()
     names = args.types.split(",") if args.types else list(TIMED)
     if names == ["all"]:
-        names = [fmt.name for fmt in r4_gemv.BLOCK_FORMATS]
+        names = [fmt.name for fmt in BLOCK_FORMATS]
     if args.compile:
         compile_all(names, args.jobs)
         return 0

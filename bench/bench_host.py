@@ -121,10 +121,10 @@ def small_products(q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
 
 def single(cp: Any) -> dict[str, Work]:
     """Calls that launch one kernel, by ggmlq and by CuPy."""
-    from ggmlq.cuda.activations.int8 import THREADS, activation_kernel
+    from ggmlq.cuda.activations.code_tiles import INT8_THREADS, activation_kernel
     from ggmlq.cuda.machine.device import current, driver
 
-    kernel, grid, block = activation_kernel(32, False), (1, 1), (THREADS,)
+    kernel, grid, block = activation_kernel(32, False), (1, 1), (INT8_THREADS,)
     x, codes = cp.ones((1, 1024), np.float32), cp.empty((1, 1024), np.int8)
     scale, sums = (cp.empty((32, 1), np.float32) for _ in range(2))
     arguments = (x, codes, scale, sums, 1024, 1, 1024)

@@ -34,7 +34,7 @@ from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.codes8 import small_m
 from ggmlq.cuda.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
-from ggmlq.cuda.cost import gemv, split, warp_specialized
+from ggmlq.cuda.cost import gemv, warp_specialized
 from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
@@ -99,7 +99,7 @@ def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
     stages = -(-k // (UNIT_FRAGMENTS * STEP))
     shape = warp_specialized.WarpSpecializedShape.on(card, m, n, stages, layout, True)
 
-    def product(q: Any, tile: Any, each: split.Split) -> None:
+    def product(q: Any, tile: Any, each: warp_specialized.Split) -> None:
         def taken(*_: Any) -> Any:
             return each, 0.0
 
@@ -112,14 +112,14 @@ def tile_ways(fmt: Any, m: int, n: int, k: int) -> Iterator[Way]:
             continue
         blocks = device.resident_blocks(tile.blocks, tile.shared(layout))
         wave, tiles = shape.wave(tile, blocks), shape.down * shape.across(tile)
-        able = split.splits(tiles, stages, wave)
-        ways[tile] = sorted((split.split_us(each, tiles, stages, wave), each) for each in able)
+        able = warp_specialized.splits(tiles, stages, wave)
+        ways[tile] = sorted((warp_specialized.split_us(each, tiles, stages, wave), each) for each in able)
     least = min(others[0][0] for others in ways.values())
     for tile, others in ways.items():
         us, best = others[0]
         if us > FAR * least:
             continue
-        kinds: dict[Any, split.Split] = {}
+        kinds: dict[Any, warp_specialized.Split] = {}
         for _, each in others if us < NEAR * least else []:
             kinds.setdefault((each.splits > 1, each.split_tiles > 0, each.cluster > 1), each)
             kinds.setdefault("second", each)

@@ -13,7 +13,8 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq.base import devices
 from ggmlq.base.slots import Slot
-from ggmlq.cuda.machine import device, side_stream
+from ggmlq.cuda.machine import device
+from ggmlq.cuda.machine import recorded as side_stream
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
 

@@ -15,12 +15,12 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
-from made_of import in_packs
 from scripts import load
+from stale import demand, is_stale, skip_if_stale
 
 import ggmlq as gq
 from ggmlq.cuda.cost import choice, roof
-from ggmlq.cuda.machine import coverage
+from ggmlq.cuda.machine import coverage, served
 from ggmlq.cuda.scaled_linear import r2_dequant
 from ggmlq.dispatch import ladder, listing
 from ggmlq.dispatch.card import CARDS, Card, card_named, target
@@ -44,9 +44,10 @@ TEACHING = {
 # --- default paths --------------------------------------------------------------------------
 
 
-def lacking(kernels, card):
-    """Kernels that the package has for no such card."""
-    return [kernel.origin for kernel in kernels if not in_packs(kernel, card)]
+def all_packed(lacking, message):
+    """An error where kernels that the package should have are not in it."""
+    listed = [str(kernel.origin) for kernel in lacking]
+    demand(not listed, served.STORE, f"{message}: {', '.join(listed)}")
 
 
 @pytest.mark.slow
@@ -67,7 +68,7 @@ def test_no_default_path_of_blocks_compiles_or_calls_a_library_or_teaches(name, 
             kernel = explain(problem).rung.name
             assert kernel not in choice.LIBRARY, problem
             assert kernel.removeprefix("cuda:") not in TEACHING["linear"], problem
-        assert not lacking(coverage.unpacked(problems), card), f"{fmt} on {name} for rows {rows}"
+        all_packed(coverage.unpacked(problems), f"{fmt} on {name} for rows {rows}")
 
 
 @pytest.mark.slow
@@ -82,13 +83,13 @@ def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
             assert kernel not in TEACHING["scaled_linear"], problem
             if card.capability >= (8, 0) and (code != "e5m2" or card.capability != (9, 0)):
                 groups = replace(problem, x=problem.x._replace(c=128), w=problem.w._replace(c=128))
-                assert not lacking(coverage.unpacked([problem, groups]), card), problem
+                all_packed(coverage.unpacked([problem, groups]), problem)
                 tile = (1, None) if code == "int8" else (128, 128)
                 floats = dry_runs.float_kernels(code, tile, card, [(1024, 2048)], [m])
-                assert not lacking(floats, card), problem
+                all_packed([k for k in floats if not served.is_served(k.origin, card.capability, k.exact)], problem)
         problem = ExpertLinear.shown(fresh.choice(STORED), "cuda", card, (256, 1024))[0].with_rows(m % 64 + 1)
         assert explain(problem).rung.name.removeprefix("cuda:") not in TEACHING["expert_linear"]
-        assert not lacking(coverage.unpacked([problem]), card)
+        all_packed(coverage.unpacked([problem]), problem)
 
 
 def test_floats_of_8_bits_before_8_0_are_decoded_for_the_library(fresh, monkeypatch):
@@ -160,6 +161,7 @@ def test_records_say_what_is_taken_and_what_it_costs(name, fresh):
         assert [r.name for r in records if any(m in span for span in r.taken)] == [kernel]
     for r in records:
         assert r.estimate is None or 0 < r.floor <= r.estimate
+        assert r.packed or not r.taken or is_stale(served.STORE.prebuilt)
         other_rows = r.refuses(Linear(FORMATS[fmt], rows, *shape, device="cuda", card=card)) is not None
         assert r.packed in (True, False) or other_rows
         assert not r.taken or r.estimate or other_rows
@@ -216,6 +218,7 @@ def test_a_card_without_facts_has_no_figures():
 
 def test_another_process_answers_where_cupy_is_loaded(monkeypatch):
     """On paper other functions stand in CuPy's place, which a process that uses the GPU must not see."""
+    skip_if_stale(served.STORE)
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
     monkeypatch.setattr(coverage, "unpacked", None)
     card = card_named("test", "sm_86")

@@ -25,7 +25,7 @@ from llvmlite import ir
 from scripts import load
 
 from ggmlq.cuda.epilogue import gates
-from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, warpgroup
+from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, wgmma
 from ggmlq.cuda.intrinsics.assembly import KINDS
 from ggmlq.cuda.intrinsics.language import cuda, float32
 from ggmlq.cuda.linear import r8_mma, r10_streamk, r14_mma_bf16
@@ -33,8 +33,8 @@ from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
 from ggmlq.cuda.packed.layout import PackedLayout, layout_of
-from ggmlq.cuda.rings.mma_tile import TILES
-from ggmlq.cuda.unpacked import tiles
+from ggmlq.cuda.rings import int_tiles
+from ggmlq.cuda.rings.mma_copies import TILES
 from ggmlq.formats import FORMATS, BlockFormat
 
 CAPABILITIES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
@@ -151,12 +151,12 @@ def assert_right_instructions(kernel, text):
         assert converts is kernel.name.startswith("mma,"), f"{kernel}: magic is there to convert nothing"
 
 
-@pytest.mark.parametrize("shape", [r8_mma.SHAPE, r10_streamk.LOW, tiles.IntTile()], ids=str)
+@pytest.mark.parametrize("shape", [r8_mma.SHAPE, r10_streamk.LOW, int_tiles.IntTile()], ids=str)
 def test_a_tile_adds_up(shape):
     assert shape.sums * shape.threads == shape.rows * shape.columns
     assert shape.rows * 8 % shape.threads == 0
     assert shape.shared * shape.blocks <= 227 << 10
-    assert shape.offsets[-1] + 4 * tiles.RUNS * shape.columns == shape.stage
+    assert shape.offsets[-1] + 4 * int_tiles.RUNS * shape.columns == shape.stage
 
 
 def double(x, y):
@@ -225,7 +225,7 @@ def test_what_needs_a_warp_is_convergent():
     """LLVM may not move it to where fewer lanes are: seen in the code that Numba hands over."""
     warp = [dependent_launch.wait_for_predecessor, bf16x2.mma, ptx.load_matrices, ptx.commit]
     warp += [codes8.integer_mma("s8", "s8")]
-    warp += [warpgroup.wait, warpgroup.publish]
+    warp += [wgmma.wait, wgmma.publish]
     lane = [ptx.mul, ptx.load16, ptx.dp4a, bf16x2.fma, bf16x2.take8]
     for wrapper in (*warp, *lane):
         assert ("convergent" in calls(wrapper)) is (wrapper in warp), wrapper

@@ -18,7 +18,7 @@ from fake_cupy import on_device
 from scripts import ROOT
 
 from ggmlq.codes import CODES
-from ggmlq.cuda.linear.chapters import (
+from ggmlq.cuda.ladder import (
     c1_swizzle,
     c2_boxes,
     c3_warp_specialized,
@@ -31,7 +31,7 @@ from ggmlq.cuda.linear.chapters import (
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.errors import ShapeError
 
-FOLDER = ROOT / "ggmlq" / "cuda" / "linear" / "chapters"
+FOLDER = ROOT / "ggmlq" / "cuda" / "ladder"
 WHOLE = {  # chapter: its product, and a shape
     "c1_swizzle, plain": (partial(c1_swizzle.product, layout="plain"), 64, 64, 256),
     "c1_swizzle, padded": (partial(c1_swizzle.product, layout="padded"), 128, 32, 128),
@@ -185,7 +185,7 @@ SIMULATION = """
 import sys
 import numpy as np
 from numba import cuda
-from ggmlq.cuda.linear.chapters import c7_split_softmax as chapter
+from ggmlq.cuda.ladder import c7_split_softmax as chapter
 
 case = np.load(sys.argv[1])
 q, k, v = (case[name] for name in "qkv")
@@ -226,13 +226,22 @@ def test_split_softmax_on_a_card(parts, fresh, cupy):
 CHAPTERS = sorted(path.stem for path in FOLDER.glob("c[0-9]*.py"))
 
 
+def test_nothing_of_the_package_imports_a_chapter():
+    """So chapters can be changed or dropped alone; ``ggmlq ladder page`` reads their text."""
+    for path in (ROOT / "ggmlq").rglob("*.py"):
+        if path.parent != FOLDER:
+            assert not re.search(r"(import|from) [\w., ]*\bladder\.?(c\d|sums)", path.read_text("utf-8")), (
+                path
+            )
+
+
 @pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_chapter_becomes_machine_code(name):
     """Without a register in memory, and without what the assembler would ignore or put in a row."""
     for family_name, family in families().items():
-        if family_name.startswith(f"ggmlq.cuda.linear.chapters.{name}."):
+        if family_name.startswith(f"ggmlq.cuda.ladder.{name}."):
             for case in family.cases:
                 kernel = family.make(*case)
                 _, said = kernel.linked(max(kernel.least, (8, 0))) if kernel.lto else (b"", "")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import ggmlq as gq
-from ggmlq.cuda.machine import context_warmup, device
+from ggmlq.cuda.machine import device
 
 
 class Driver:
@@ -35,24 +35,24 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     found = Driver()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: found if name == context_warmup.DRIVER else None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: found if name == device.DRIVER else None)
     return found
 
 
 def test_the_context_of_a_gpu(driver):
-    context_warmup.warm_up(1).join()
+    device.warm_up(1).join()
     assert driver.asked == [("init", 0), ("device", 1), ("context", 71)]
 
 
 def test_a_gpu_that_is_not_there_is_left_to_cupy(driver, monkeypatch):
-    context_warmup.warm_up(2).join()
+    device.warm_up(2).join()
     assert driver.asked == [("init", 0), ("device", 2)]
 
     def missing(name):
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    context_warmup.warm_up(0).join()
+    device.warm_up(0).join()
 
 
 def test_only_who_has_yet_to_import_cupy(monkeypatch):

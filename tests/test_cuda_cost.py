@@ -11,8 +11,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from test_choice import H200, ROOM, problem
 
 from ggmlq.cuda.cost import choice
-from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
-from ggmlq.cuda.cost.stage import stage_us
+from ggmlq.cuda.cost.stage import KINDS, PLACE, constants, stage_us
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch.card import Card

@@ -22,9 +22,9 @@ from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.rings.mma_tile import TILES
+from ggmlq.cuda.rings.mma_copies import TILES
 from ggmlq.cuda.schedule import groups
-from ggmlq.cuda.schedule.work_units import split_last_wave
+from ggmlq.cuda.schedule.raster import split_last_wave
 from ggmlq.cuda.warp_specialized import producer
 from ggmlq.cuda.warp_specialized.tile import WarpSpecializedTile
 from ggmlq.dispatch.card import card_named

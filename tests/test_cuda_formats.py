@@ -97,11 +97,11 @@ def test_encode_other_floats_and_odd_addresses(dtype, cupy):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tiny"])
 def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
-    from ggmlq.cuda.quantize import launch, q8_1
+    from ggmlq.cuda.quantize import encoders, launch
 
     x = rows(kind, 9, 512, SEED)
     raw = cupy.empty((9, 16, 36), np.uint8)
-    launch(q8_1.kernel("ggml-mmvq"), cupy.asarray(x), raw, cupy.zeros(1, np.uint32))
+    launch(encoders.q8_1_kernel("ggml-mmvq"), cupy.asarray(x), raw, cupy.zeros(1, np.uint32))
     blocks = raw.get().view(FORMATS["q8_1"].dtype)[..., 0]
     with np.errstate(over="ignore"):
         want = quantize_runs(x, MMVQ)
@@ -113,7 +113,7 @@ def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations_with_exact_sums(kind, cupy):
     """The planes that int8 kernels multiply are the operands of the arithmetic q8."""
-    from ggmlq.cuda.activations.int8 import activations
+    from ggmlq.cuda.activations.code_tiles import activations
 
     x = rows(kind, 5, 192, SEED)
     want = reference.operands.activations(x, "q8_0", "q8")
@@ -129,7 +129,7 @@ def test_activations_with_exact_sums(kind, cupy):
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "iq1_s"])
 def test_planes_of_weights(name, cupy):
-    from ggmlq.cuda.unpacked.weights import unpack_weights
+    from ggmlq.cuda.packed.unpacked import unpack_weights
 
     fmt = FORMATS[name]
     q = gq.QuantArray.from_bytes(random_blocks(fmt, 5, 3, SEED), fmt, (5, 3 * fmt.block_size))

@@ -13,8 +13,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.cost.gemv import GemvSplit
-from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
-from ggmlq.cuda.gemv.stages import FOUR, TWO
+from ggmlq.cuda.gemv.stages import ALONE, FOUR, TWO, SplitBlocks
 from ggmlq.cuda.linear import gated
 from ggmlq.cuda.machine import device
 from ggmlq.ops.gated_linear import ACTIVATIONS

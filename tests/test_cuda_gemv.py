@@ -13,8 +13,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
-from ggmlq.cuda.gemv.clusters import ALONE, SplitBlocks
-from ggmlq.cuda.gemv.stages import FOUR, ROOMY, TWO, GemvStage, columns_of, kinds_of
+from ggmlq.cuda.gemv.stages import ALONE, FOUR, ROOMY, TWO, GemvStage, SplitBlocks, columns_of, kinds_of
 from ggmlq.cuda.linear import _gemv
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import layout_of

@@ -14,8 +14,7 @@ from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq.base import devices
-from ggmlq.cuda.intrinsics.blank import Blank
-from ggmlq.cuda.intrinsics.language import cuda, elements_of, float32, types, uint8, uint32, uint64
+from ggmlq.cuda.intrinsics.language import Blank, cuda, elements_of, float32, types, uint8, uint32, uint64
 from ggmlq.cuda.machine import device, submit
 from ggmlq.cuda.machine.launch import Kernel, array
 

@@ -12,7 +12,7 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import joined, layers, router
+from ggmlq.cuda.activations import layers, router
 from ggmlq.cuda.epilogue import gates
 from ggmlq.cuda.quantize import heads
 from ggmlq.errors import ShapeError
@@ -86,7 +86,7 @@ def test_a_sum_and_its_norm(card, fresh, columns):
     """The sum is that of float32, and the norm that of the sum."""
     x, y = fresh.standard_normal((2, 3, columns)).astype(np.float32)
     weights = fresh.standard_normal(columns).astype(np.float32)
-    sums, normed = joined.normed_sum(on_device(x), on_device(y), on_device(weights), 1e-5)
+    sums, normed = layers.normed_sum(on_device(x), on_device(y), on_device(weights), 1e-5)
     assert np.array_equal(sums, x + y)
     expected = HOST.norm((x + y).astype(np.float64), 1e-5) * weights
     assert np.allclose(normed, expected, rtol=64 * ULP, atol=0)
@@ -96,7 +96,7 @@ def test_a_sum_and_its_norm(card, fresh, columns):
 def test_gates_of_pairs(card, fresh, name):
     both = 3 * fresh.standard_normal((2, 2, 140)).astype(np.float32)
     apart = gates.gate_product(name, on_device(both[..., :70]), on_device(both[..., 70:]))
-    assert np.array_equal(joined.gated_pair(name, on_device(both)), apart)
+    assert np.array_equal(layers.gated_pair(name, on_device(both)), apart)
 
 
 @pytest.mark.parametrize("halves", [False, True])

@@ -14,9 +14,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from ggmlq.codes import CODES
 from ggmlq.cuda.intrinsics import codes8, ptx
 from ggmlq.cuda.intrinsics.language import cuda, float32, int32, uint32
-from ggmlq.cuda.intrinsics.quick_inlining import CORE, quick_inlining
 from ggmlq.cuda.machine import device, launch
-from ggmlq.cuda.machine.launch import Kernel, array
+from ggmlq.cuda.machine.launch import CORE, Kernel, array, quick_inlining
 
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]
 FLOATS = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 127.5, -126.5, 1 / 3, 2.0**-25], np.float32)

@@ -17,11 +17,11 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import put_gpu
 
 import ggmlq as gq
-from ggmlq.cuda.activations import expert_x_tiles
-from ggmlq.cuda.cost import split
+from ggmlq.cuda.activations import x_tiles
+from ggmlq.cuda.cost import warp_specialized
 from ggmlq.cuda.intrinsics import barrier, dependent_launch
 from ggmlq.cuda.intrinsics.language import uint32, uint64
-from ggmlq.cuda.machine import device, driver_calls, graph_memory, tensor_maps
+from ggmlq.cuda.machine import device, driver_calls, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.testing.cases import weights
 
@@ -53,7 +53,7 @@ def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
             signals.append(arguments[1].value)
 
     monkeypatch.setattr(driver_calls, "call", call)
-    monkeypatch.setattr(graph_memory, "_OF_CAPTURES", captured := {})
+    monkeypatch.setattr(device, "_OF_CAPTURES", captured := {})
     keep = []
     for _ in range(2):
         with device.recording("a product", keep):
@@ -73,7 +73,7 @@ def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
 
 def test_rows_of_experts_are_read_past_the_first_cache():
     """Before the predecessor ends: that cache may hold what an earlier kernel read of the same memory."""
-    text = expert_x_tiles.gatherer().ptx((9, 0))
+    text = x_tiles.gatherer().ptx((9, 0))
     before = text[: text.index("griddepcontrol.wait")]
     assert "ld.global.cg" in before
     assert "ld.global.v" not in before
@@ -100,7 +100,7 @@ def test_a_hundred_recorded_products_take_the_memory_of_the_largest(cupy):
             del graph
             cupy.cuda.runtime.deviceSynchronize()
             for _ in range(200):  # a thread of the driver says that the graph is gone
-                graph_memory.give_back()
+                device.give_back()
                 if pool.used_bytes() == before:
                     break
                 time.sleep(0.01)
@@ -132,8 +132,8 @@ def test_a_second_operand_that_is_rewritten(cupy, fresh):
 @pytest.mark.cuda
 def test_blocks_that_start_one_after_the_other(cupy, monkeypatch):
     """Other work holds all multiprocessors but two, and blocks that share tiles wait for each other."""
-    monkeypatch.setattr(split.Wave, "takes_clusters", lambda *_: False)
-    split.best_split.cache_clear()
+    monkeypatch.setattr(warp_specialized.Wave, "takes_clusters", lambda *_: False)
+    warp_specialized.best_split.cache_clear()
     load, wait_for_predecessor = barrier.load_relaxed, dependent_launch.wait_for_predecessor
 
     def hold(flag, most):
@@ -154,7 +154,7 @@ def test_blocks_that_start_one_after_the_other(cupy, monkeypatch):
         y = [gq.linear(x, q, kernel="cuda:warp_specialized") for _ in range(3)]
         flag.fill(1)
     cupy.cuda.runtime.deviceSynchronize()
-    split.best_split.cache_clear()
+    warp_specialized.best_split.cache_clear()
     assert all(cupy.array_equal(each, want) for each in y)
 
 

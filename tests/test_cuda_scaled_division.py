@@ -15,7 +15,7 @@ import ggmlq as gq
 from ggmlq.codes import CODES, MiniFloat
 from ggmlq.codes.tiling import Tiling
 from ggmlq.cuda.intrinsics import codes as words
-from ggmlq.cuda.quantize_scaled import _division as division
+from ggmlq.cuda.quantize_scaled import _codes as division
 from ggmlq.cuda.quantize_scaled import rows_of
 from ggmlq.cuda.quantize_scaled._codes import NATIVE, Conversion
 

@@ -11,7 +11,7 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 from ggmlq.cuda.activations import floats, x_tiles
-from ggmlq.cuda.epilogue import bias
+from ggmlq.cuda.epilogue import results
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.machine.launch import Kernel
@@ -110,8 +110,8 @@ def test_a_bias_is_added_as_cupy_adds_it(kind, card, fresh):
     want = np.array(y)
     with np.errstate(invalid="ignore"):
         for at in np.ndindex(*want.shape):
-            want[at] = bias.add_flushed.meaning(want[at], values[at[1]])
-        grid = (-(-n // bias.THREADS), 3)  # fewer than there are rows
-        bias.adder(kind)(grid, (bias.THREADS,), b, y, 5, n)
+            want[at] = results.add_flushed.meaning(want[at], values[at[1]])
+        grid = (-(-n // results.THREADS), 3)  # fewer than there are rows
+        results.bias_adder(kind)(grid, (results.THREADS,), b, y, 5, n)
     assert np.array_equal(y.view(np.uint32)[~np.isnan(want)], want.view(np.uint32)[~np.isnan(want)])
     assert np.array_equal(np.isnan(y), np.isnan(want))

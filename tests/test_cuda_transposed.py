@@ -13,10 +13,10 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
-from ggmlq.cuda.gemv.transposed import COLUMNS, TransposedStage
-from ggmlq.cuda.linear import transposed, transposed_tiles
+from ggmlq.cuda.linear import transposed
+from ggmlq.cuda.linear.transposed import TRANSPOSED_COLUMNS, TransposedStage
 from ggmlq.cuda.machine import device, tensor_maps
-from ggmlq.cuda.packed import to_halves
+from ggmlq.cuda.packed import to_bf16
 from ggmlq.cuda.packed.layout import layouts
 from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.warp_specialized import producer
@@ -86,7 +86,7 @@ def test_tiles(case, monkeypatch, fresh):
 @pytest.mark.parametrize("layout", layouts(), ids=lambda layout: layout.name)
 def test_tiles_have_room_for_their_stages(layout):
     """Two fragments side by side in each; four stages or more hide a fetch."""
-    for tile in transposed_tiles.TILES:
+    for tile in transposed.TRANSPOSED_TILES:
         assert tile.fragments == 2
         assert not tile.wide
         assert tile.stages(layout) >= 4
@@ -95,7 +95,7 @@ def test_tiles_have_room_for_their_stages(layout):
 def test_blocks_find_room_and_splits_have_a_place(fresh):
     """For any layout, and the fullest multiprocessor has no more to do than with one block a tile."""
     for layout in layouts():
-        for columns, most in COLUMNS.items():
+        for columns, most in TRANSPOSED_COLUMNS.items():
             stage = TransposedStage.of(layout, columns)
             assert stage.blocks * (stage.shared + RESERVED) <= ROOMY
             tiles, height = int(fresh.integers(1, 300)), int(fresh.integers(1, 2000))
@@ -118,6 +118,6 @@ def test_float16_times_a_power_of_two(name, monkeypatch, fresh):
         state.memory.add(array)
     values = host.dequantize()
     power = 14 - int(np.floor(np.log2(np.abs(values).max())))
-    to_halves.decode_halves(PackedWeights(fragments, layout), 0, out[1:-1], power)
+    to_bf16.decode_halves(PackedWeights(fragments, layout), 0, out[1:-1], power)
     assert (out[[0, -1]] == 7).all(), "written past its outputs"
     assert np.array_equal(np.asarray(out[1:-1]), np.ldexp(values, power).astype(np.float16))

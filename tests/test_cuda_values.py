@@ -13,12 +13,12 @@ from fake_cupy import DeviceArray
 import ggmlq as gq
 from ggmlq.cuda.intrinsics.floats import DTYPES, KINDS
 from ggmlq.cuda.machine import launch
+from ggmlq.cuda.quantize import decode
 from ggmlq.cuda.quantize import decode as dequantize
-from ggmlq.cuda.quantize import decode_k
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
 
-NAMES = tuple(decode_k.LAYOUTS)
+NAMES = tuple(decode.LAYOUTS)
 
 
 def placed(memory, raw, astray):
@@ -77,7 +77,7 @@ def test_values(monkeypatch, fresh):
 @pytest.mark.parametrize("name", NAMES)
 def test_planes_are_where_the_format_says(name):
     """Planes have as many bits as codes, and hold each byte of codes once."""
-    fmt, layout = FORMATS[name], decode_k.LAYOUTS[name]
+    fmt, layout = FORMATS[name], decode.LAYOUTS[name]
     lowest, highest = (int(fmt.code(np.full(fmt.dtype.itemsize, byte, np.uint8), 0)) for byte in (0, 255))
     assert sum(plane.bits for plane in layout.planes) == (highest - lowest + 1).bit_length() - 1
     taken = np.zeros(fmt.dtype.itemsize, int)

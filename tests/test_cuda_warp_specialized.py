@@ -12,17 +12,21 @@ from emulated_packed import pack_blocks, pack_q4_0
 from fake_cupy import decoded, encoded, on_device
 
 import ggmlq as gq
-from ggmlq.cuda.cost.split import MAX_CLUSTER, Split, Wave, best_split, most_partials
 from ggmlq.cuda.cost.stage import SHARE
 from ggmlq.cuda.cost.warp_specialized import (
     CLEAR_US,
+    MAX_CLUSTER,
     MOST_EMPTY,
     MOST_PLAIN,
     TILES,
+    Split,
     WarpSpecializedShape,
+    Wave,
+    best_split,
     best_tile,
+    most_partials,
 )
-from ggmlq.cuda.epilogue.gate_factors import MOST_GATED
+from ggmlq.cuda.epilogue.gates import MOST_GATED
 from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.intrinsics.language import elements_of
 from ggmlq.cuda.linear import r16_warp_specialized
@@ -30,10 +34,9 @@ from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.schedule import work_units
-from ggmlq.cuda.schedule.raster import Raster
-from ggmlq.cuda.schedule.work_units import blocks_of_tile, next_work_unit, shared_stages, split_last_wave
-from ggmlq.cuda.warp_specialized import late_activations, producer, schedules
+from ggmlq.cuda.schedule import raster
+from ggmlq.cuda.schedule.raster import Raster, blocks_of_tile, next_work_unit, shared_stages, split_last_wave
+from ggmlq.cuda.warp_specialized import producer, schedules
 from ggmlq.dispatch.card import UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
@@ -48,7 +51,7 @@ def plain(function):
 @pytest.fixture
 def on_the_host(monkeypatch):
     """The functions of work_units.py as Python has them."""
-    monkeypatch.setattr(work_units, "block_of_stage", plain(work_units.block_of_stage))
+    monkeypatch.setattr(raster, "block_of_stage", plain(raster.block_of_stage))
 
 
 def uint32s(*numbers):
@@ -167,11 +170,11 @@ def test_the_first_tiles_do_not_wait_for_late_activations(fresh):
     order = Raster(16, 16, 112, 112)
     for _ in range(50):
         wave_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
-        late = late_activations.plan_late(order, True, 256, steps, 0, 0, wave_us)
+        late = producer.plan_late(order, True, 256, steps, 0, 0, wave_us)
         numbers = 16 * 256 * steps * 64
         if late.tickets:
-            assert late.ready >= min(late_activations.AHEAD, late.sections)
-            late_us = numbers * (1 - late.ready / late.sections) * late_activations.NUMBER_US
+            assert late.ready >= min(producer.AHEAD, late.sections)
+            late_us = numbers * (1 - late.ready / late.sections) * producer.NUMBER_US
             assert late_us <= max(wave_us, 1e-9)
             assert (late.sections - late.ready) * late.section_tickets == late.tickets
 
@@ -242,7 +245,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     Blocks of a cluster send their sums to each other. The product itself makes the x_tiles of wide tiles,
     except the first ones. A bias and a residual of some kind are added, or a gate multiplies.
     """
-    monkeypatch.setattr(late_activations, "LEAST", 0)
+    monkeypatch.setattr(producer, "LEAST", 0)
     cut = int(fresh.integers(2, MAX_CLUSTER + 1))
 
     def shared(tiles, stages, wave):

@@ -180,7 +180,7 @@ def card(monkeypatch):
 
     for module in PRODUCTS:
         monkeypatch.setattr(module, "run", run)
-    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(placed=numbered))
+    monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(cache_rows=numbered))
 
     state.attends = True  # attention has a kernel
 

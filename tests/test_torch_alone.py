@@ -85,7 +85,7 @@ def test_an_error_of_the_driver_in_words(monkeypatch):
 def pair(fresh):
     """Two arrays with one memory: torch's and NumPy's."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from ggmlq.cuda.machine.torch_array import TorchArray
+    from ggmlq.cuda.machine.torch_library import TorchArray
 
     values = fresh.standard_normal((4, 6, 8)).astype(np.float32)
     return TorchArray.over(torch.from_numpy(values)), values

@@ -15,7 +15,7 @@ if __name__ == "__main__":  # pytest imports it, too, to look for examples
 import ggmlq as gq
 from ggmlq.base.devices import cuda_device, cuda_module
 from ggmlq.cuda.machine import serving
-from ggmlq.cuda.packed import on_host
+from ggmlq.cuda.packed import to_blocks
 from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.ops.tensors import as_torch_works, of_layer
 from ggmlq.testing.blocks import random_blocks
@@ -109,10 +109,10 @@ def values(fresh):
 def strips(fresh):
     """Names of formats whose bytes come back wrongly from packed weights: on the GPU, and on the host."""
     wrong, count = [], 0
-    able = [fmt for fmt in BLOCK_FORMATS if on_host.packed_shape(fmt, (1, 256)) is not None]
+    able = [fmt for fmt in BLOCK_FORMATS if to_blocks.packed_shape(fmt, (1, 256)) is not None]
     for fmt in fresh.permutation(able)[:FORMATS]:
         for shape in ((19, 2 * max(fmt.block_size, 96) // fmt.block_size * fmt.block_size), (2, 18, 256)):
-            size = on_host.packed_shape(fmt, shape)
+            size = to_blocks.packed_shape(fmt, shape)
             *lead, n, k = shape
             raw = random_blocks(
                 fmt, int(np.prod(lead)) * n, k // fmt.block_size, int(fresh.integers(1 << 31))
@@ -123,7 +123,7 @@ def strips(fresh):
                 fragments = cuda_module("packed.pack").packed_weights(there).fragments
                 back = cuda_module("packed.to_blocks").restored(there).get()
             count += 1
-            on_cpu = on_host.restored_on_host(fmt, shape, fragments.get())
+            on_cpu = to_blocks.restored_on_host(fmt, shape, fragments.get())
             if not (np.array_equal(on_cpu, raw) and np.array_equal(back, raw) and fragments.shape == size):
                 wrong.append(f"{fmt.name} {shape}")
     return {"wrong": wrong, "count": count}

@@ -32,11 +32,11 @@ FEW = 8  # cases of a family that come together
 # Families for activations that do not lie as kernels read them, for repeated products with a bias, for
 # torch's own products, and for the small parts of a layer.
 BESIDE = (
-    "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.bias.adder",
+    "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.results.bias_adder",
     "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
     "ggmlq.cuda.epilogue.gates.gater",
     "ggmlq.cuda.activations.layers.spreader",
-    "ggmlq.cuda.activations.joined.sum_normer", "ggmlq.cuda.activations.joined.pair_gater",
+    "ggmlq.cuda.activations.layers.sum_normer", "ggmlq.cuda.activations.layers.pair_gater",
     "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",
     "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
     "ggmlq.cuda.quantize.heads.heads_spreader",
@@ -47,8 +47,8 @@ WHOLE = (
     "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
     "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
     "ggmlq.cuda.expert_linear.gated.kernel", "ggmlq.cuda.linear.gated.kernel",
-    "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.linear.transposed_tiles.kernel",
-    "ggmlq.cuda.packed.to_halves.decoder",
+    "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.linear.transposed.tile_kernel",
+    "ggmlq.cuda.packed.to_bf16.half_decoder",
 )  # fmt: skip
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes

@@ -32,16 +32,16 @@ from ggmlq.base.progress import Progress
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.codes8.small_m import TILES
-from ggmlq.cuda.cost import codes8, gemv, split, stage, warp_specialized
-from ggmlq.cuda.cost.constants import KINDS, PLACE, constants
-from ggmlq.cuda.gemv.clusters import SplitBlocks
+from ggmlq.cuda.cost import codes8, gemv, stage, warp_specialized
+from ggmlq.cuda.cost.stage import KINDS, PLACE, constants
+from ggmlq.cuda.gemv.stages import SplitBlocks
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
 from ggmlq.dispatch.card import card_named
 
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
-WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/constants.py says what they are"
+WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/stage.py says what they are"
 OF_KERNELS = {"gemv": "gemv", "warp_specialized": "tiles", "codes8": "codes"}
 # Steps of a fit, the shift of a derivative, and the share of a gain below which a fit ends.
 STEPS, SHIFT, LEAST_GAIN = 20, 1e-3, 1e-3
@@ -70,7 +70,7 @@ def tile_estimates(figure: Figure) -> Iterator[float]:
         tile = WarpSpecializedTile(columns, blocks)
         wave = shape.wave(tile, blocks)
         for way in ways:
-            yield warp_specialized.tile_us(shape, tile, split.Split(*way[2:-1]), wave)
+            yield warp_specialized.tile_us(shape, tile, warp_specialized.Split(*way[2:-1]), wave)
 
 
 def code_estimates(figure: Figure) -> Iterator[float]:
@@ -97,7 +97,7 @@ def trial(kind: str, values: Any) -> Iterator[None]:
     """Estimates with other constants of a kind."""
     other = constants()._replace(**{kind: values})
     with ExitStack() as stack:
-        for module in (codes8, gemv, split, stage, warp_specialized):
+        for module in (codes8, gemv, stage, warp_specialized):
             stack.enter_context(mock.patch.object(module, "constants", return_value=other))
         yield
 

@@ -8,8 +8,8 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     attention/          attention over keys and values in blocks
     cost/               how long kernels take, and the choice by it (choice.json, rungs.json, costs.json)
     schedule/           which block computes which steps of which tile
-    packed/             weights in the file's bits, in the order in which tensor cores take them
-    unpacked/           weights and activations as int8 codes and scales, for the middle of the ladder
+    packed/             weights in the file's bits, in the order in which tensor cores take them; weights as
+                        int8 codes and scales, for the middle of the ladder
     activations/        rows of floats as other floats, int8 codes, x_tiles
     codes8/             products of 8-bit codes with scales: operands, weights, schedules, epilogues
     gemv/               the kernel for few rows of packed weights
@@ -17,8 +17,9 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     rings/              rings of stages in shared memory
     epilogue/           from sums in registers to results in memory
     intrinsics/         instructions without a name in Numba, and formats' atoms on the GPU
+    ladder/             chapters: each technique of the summit alone, which nothing else imports
     machine/            the GPU itself, or several; how kernels are compiled, stored and launched; uploads
-    quantize/           encoders, one format a file, and decoders of all formats
+    quantize/           encoders of some formats, decoders of all
     quantize_scaled/    floats to codes with scales for tiles, and back
 
 How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
@@ -26,26 +27,25 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
     ops/linear.py                         checks the operands and asks dispatch/ladder.py for a rung
     cost/choice.py                        orders the rungs by their estimates, which are in cost/packed.py
     linear/r16_warp_specialized.py        is the first: ``launch`` finds a tile and a split, ``kernel`` runs
-    cost/warp_specialized.py              the tile that should take least time
-    cost/split.py                         the split of the last wave that should take least time
+    cost/warp_specialized.py              the tile, and the split of the last wave, that should take least
+                                          time
     packed/pack.py                        the packed weights, made once; they stay with the array
     activations/x_tiles.py                the kernel before: x as x_tiles of bfloat16, all or the first ones;
-                                          there is none for bfloat16 and narrow tiles (plain_rows.py)
+                                          there is none for bfloat16 and narrow tiles (producer.py)
     machine/launch.py                     the kernel's code: prebuilt, or compiled, then loaded and launched
 
 and in each of its blocks, which stay on the card until all tiles are computed:
 
     warp_specialized/schedules.py         the block's share of the work; what producers and consumers need
     warp_specialized/kernel.py            each warp is a producer or a consumer
-    schedule/work_units.py                the tile, and the steps of it, that come next
-    schedule/raster.py                    the place of that tile
-    warp_specialized/producer.py          one thread fetches weights and x_tiles into the ring of stages;
-                                          plain_rows.py: weights and x as it lies
-    warp_specialized/late_activations.py  with wide tiles three more warps make the later x_tiles meanwhile
+    schedule/raster.py                    the tile, the steps of it that come next, and its place
+    warp_specialized/producer.py          one thread fetches weights and x_tiles into the ring of stages, or
+                                          weights and x as it lies; with wide tiles three more warps make the
+                                          later x_tiles meanwhile
     warp_specialized/consumers.py         two warpgroups wait for full stages, unpack and multiply
     packed/weights.py                     a fragment's bits to bfloat16 weights, scale included
     epilogue/thread_sums.py               sums to results
-    warp_specialized/stream_k.py          sums of tiles that blocks share; cluster_split.py: within a cluster
+    warp_specialized/stream_k.py          sums of tiles that blocks share, in memory or within a cluster
 
 Up to 32 rows linear/r13_gemv.py comes first where its estimate is lower: each of its warps keeps fragments in
 flight for itself (gemv/stages.py), and all add up in the end. One row is r17_gemv_int16.py's.

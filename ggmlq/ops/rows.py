@@ -214,7 +214,7 @@ def take(
         if q.scale is not None:
             values = _scaled(q, rows, kind)
         elif not is_host(q.memory):
-            values = cuda_module("quantize.decode_rows").take(q, rows, kind)
+            values = cuda_module("quantize.decode").take(q, rows, kind)
         else:
             apart = out is not None and not any(np.may_share_memory(out, one) for one in (q.raw, rows))
             direct = apart and out.flags.c_contiguous and out.flags.aligned

@@ -49,7 +49,7 @@ SIDES = {
         (
             "cuda/machine/",
             "cuda/prebuilt/",
-            *(f"cuda/intrinsics/{name}.py" for name in ("language", "blank", "numba_cuda", "quick_inlining")),
+            *(f"cuda/intrinsics/{name}.py" for name in ("language", "numba_cuda")),
             TABLE,
         ),
         ("cuda/machine/compiling.py",),

@@ -108,7 +108,7 @@ def forget(w: torch.Tensor) -> None:
 
 def _of_strips(w: torch.Tensor, fmt: gq.Format, shape: tuple[int, ...]) -> gq.QuantArray:
     """The array of what ``prepare`` made: over its memory on a GPU; on the host of the bytes, restored."""
-    on_host = cuda_module("packed.on_host")
+    on_host = cuda_module("packed.to_blocks")
     if w.device.type == "cpu":
         return gq.QuantArray(fmt, shape, on_host.restored_on_host(fmt, shape, _bytes(w))).lasting()
     # A parameter that was flattened with others may lie anywhere: it is copied, and the copy stays.

@@ -4,61 +4,198 @@
     eight rows  [row g][t][step s of 16 columns][4 codes], then [t][32 columns][row 2 t, 2 t + 1] scales, then
                 the same of sums, by run, where weights have offsets
 
-Codes and scales are those of the arithmetic ``q8`` (int8.py). The four codes are those of columns 4 t,
-4 t + 2, 4 t + 1, 4 t + 3 (packed/byte_codes.py). So neighbouring rows of a step are one piece of memory, a
+Codes and scales are those of the arithmetic ``q8`` (code_tiles.py). The four codes are those of columns 4 t,
+4 t + 2, 4 t + 1, 4 t + 3 (packed/codes.py). So neighbouring rows of a step are one piece of memory, a
 lane takes all its codes of a row with one load of 16 bytes, and its scales with another. Columns beyond K are
 zeros. Rows beyond M hold anything; their sums are never read.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..intrinsics import bf16x2, codes, dependent_launch, ptx
-from ..intrinsics.address import address
+from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.codes import four_bytes, size_of
 from ..intrinsics.floats import KINDS, LEAST
-from ..intrinsics.lane import ALL_LANES
+from ..intrinsics.lane import ALL_LANES, address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
+from ..machine.device import cupy
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from ..rings.mma_tile import CODES, EIGHT, SCALED, SCALES, eight_bytes
-from .int8 import largest_size
+from ..packed.unpacked import Unpacked, padded
+from ..rings.mma_copies import CODES, EIGHT, SCALED, SCALES, eight_bytes
+from ..schedule.groups import NAN, NOWHERE
+from .floats import aligned_floats, four_loader
 from .x_tiles import readable_rows
 
+# The kernel that copies rows of 8-bit codes of x to the places of their uses in a plan (schedule/groups.py).
+#
+# A row of codes is read once and written for each of its uses, 64 bytes a thread. So are the words that
+# belong to it: scales of its groups along K or, for integers, its scale and its zero-point terms. Rows of the
+# plan without a use hold anything; their sums are never read. Where each row has one use, and uses are in
+# order, rows stay where they are, and only those words are written.
+
+GATHER_THREADS = 256
+CHUNK, CHUNKS = 16, 4  # codes that are loaded at a time; of a thread
+WORDS = CHUNKS * CHUNK // 4
+NARROW_NAN = 0x7FFF  # of float16 and of bfloat16
+
+
+@family()
+def gatherer() -> Kernel:
+    """The kernel that gathers rows of codes and the words beside them; uses without an expert get rows of
+    NaN.
+    """
+    load_words, load4, take_turn = codes.load_words, codes.load4, dependent_launch.take_turn
+    store16, store4, store2 = ptx.store16, ptx.store4, ptx.store2
+
+    def gather(
+        x: Any,  # codes: rows ``pitch`` bytes apart, a multiple of 16
+        to: Any,  # uint8 [rows of the plan, 16 · chunks]
+        beside: Any,  # words of 32 bits that belong to rows,
+        row_bytes: Any, column_bytes: Any,  # and the bytes between them
+        to_beside: Any,  # [columns, height]
+        plan: Any, places: Any,  # uint32 [m · per_token]: of the plan
+        y: Any,  # outputs [m · per_token, n]
+        pitch: Any, m: Any, per_token: Any, n: Any, chunks: Any,
+        threads: Any,  # of a row, and the distance between a thread's chunks
+        size: Any,  # bytes of an output
+        shared: Any,  # rows of x that share the words beside them
+        columns: Any, height: Any,  # rows of the plan
+    ) -> None:  # fmt: skip
+        take_turn()
+        i = uint32(uint32(cuda.blockIdx.x) * uint32(GATHER_THREADS) + uint32(cuda.threadIdx.x))
+        row = uint32(i // threads)
+        if row < m:
+            first_chunk, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
+            stay = per_token == uint32(1) and load4(plan + uint64(4)) != uint32(0)
+            if not stay:
+                for q in range(CHUNKS):
+                    chunk = min(uint32(first_chunk + uint32(uint32(q) * threads)), uint32(chunks - uint32(1)))
+                    words = load_words(x + uint64(row) * uint64(pitch) + uint64(chunk) * uint64(CHUNK))
+                    at = 4 * q
+                    v[at], v[at + 1], v[at + 2], v[at + 3] = words[0], words[1], words[2], words[3]
+            row_beside = beside + uint64(uint32(row // shared)) * row_bytes
+            use = uint32(row * per_token)
+            end = uint32(use + per_token)
+            while use < end:
+                column = load4(places + uint64(use) * uint64(4))
+                if column != uint32(NOWHERE):
+                    if not stay:
+                        for q in range(CHUNKS):
+                            chunk, at = uint32(first_chunk + uint32(uint32(q) * threads)), 4 * q
+                            if chunk < chunks:
+                                target = address(to, column, chunks, chunk, CHUNK)
+                                store16(target, v[at], v[at + 1], v[at + 2], v[at + 3])
+                    for j in range(first_chunk, columns, threads):
+                        word = load4(row_beside + uint64(j) * column_bytes)
+                        store4(address(to_beside, j, height, column, 4), word)
+                else:
+                    for j in range(first_chunk, n, threads):
+                        if size == uint32(2):
+                            store2(address(y, use, n, j, 2), uint32(NARROW_NAN))
+                        else:
+                            store4(address(y, use, n, j, 4), uint32(NAN))
+                use = uint32(use + uint32(1))
+
+    return Kernel(
+        "rows of codes of experts", gather, *(uint64,) * 9, *(uint32,) * 10,
+        threads=GATHER_THREADS, early=True,
+    )  # fmt: skip
+
+
+# Rows of floats as int8 codes with a scale for each 32: the activations of the arithmetic ``q8``.
+
+INT8_THREADS = 256
+
+
+@inlined
+def place_of_row(row: Any) -> Any:
+    """The place of a row's scale as ``mma`` wants it: rows r, r + 8, r + 16, r + 24 of 32 side by side."""
+    return (row & ~uint32(31)) | (row & uint32(7)) << uint32(2) | (row >> uint32(3)) & uint32(3)
+
+
+@inlined
+def as_it_is(row: Any) -> Any:
+    return row
+
+
+@inlined
+def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """The largest magnitude among four values of each of eight threads; NaN if there is one."""
+    size = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
+    for step in (4, 2, 1):
+        size = max(size, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(size), step)))
+    return ptx.float_of(size)
+
+
+@family((run, for_mma) for run in (16, 32) for for_mma in (False, True))
+def activation_kernel(run: int, for_mma: bool) -> Kernel:
+    """The kernel that quantizes: eight threads serve 32 neighbours, four each."""
+    place = place_of_row if for_mma else as_it_is
+    load_floats, store4, store_float = ptx.load_floats, ptx.store4, ptx.store_float
+    mul, div, nearest_even = ptx.mul, ptx.div, ptx.nearest_even
+    steps = (2, 1) if run == 16 else (4, 2, 1)
+
+    @inlined
+    def code(value: Any, per: Any) -> Any:
+        return min(max(nearest_even(mul(value, per)), int32(-127)), int32(127))
+
+    def quantize(
+        x: Any,  # float32 [m, k]
+        codes: Any,  # int8 [rows, columns]
+        scales: Any,  # float32 [columns / 32, rows]
+        sums: Any,  # float32 [columns / run, rows]
+        k: Any, rows: Any, columns: Any,
+    ) -> None:  # fmt: skip
+        thread = uint32(cuda.blockIdx.y) * uint32(INT8_THREADS) + uint32(cuda.threadIdx.x)
+        column, row = thread * uint32(4), uint32(cuda.blockIdx.x)
+        live = column < k
+        v0 = v1 = v2 = v3 = float32(0)
+        if live:
+            v0, v1, v2, v3 = load_floats(address(x, row, k, column, 4))
+        largest = largest_size(v0, v1, v2, v3)
+        d, per = div(largest, float32(127)), div(float32(127), largest)
+        if size_of(largest) == uint32(0):
+            per = float32(0)
+        q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
+        total = int32(int32(q0 + q1) + int32(q2 + q3))
+        for step in steps:
+            total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
+        if live:
+            store4(address(codes, row, columns, column, 1), four_bytes(q0, q1, q2, q3))
+            if column % uint32(run) == uint32(0):
+                store_float(address(sums, column // uint32(run), rows, row, 4), mul(d, float32(total)))
+                if column % uint32(32) == uint32(0):
+                    store_float(address(scales, column // uint32(32), rows, place(row), 4), d)
+
+    parameters = (uint64, uint64, uint64, uint64, uint32, uint32, uint32)
+    name = f"activations in runs of {run}{' for mma' if for_mma else ''}"
+    return Kernel(name, quantize, *parameters, threads=INT8_THREADS)
+
+
+def activations(x: Any, run: int, for_mma: bool = False) -> Unpacked:
+    """Rows x [M, K] of floats as unpacked codes, for weights in runs of ``run``; ``scale`` is always by 32.
+
+    ``for_mma``: scales in the order of :func:`place_of_row`.
+    """
+    cp, (m, k) = cupy(), x.shape
+    rows, columns = padded(m), padded(k)
+    make = cp.empty if columns == k else cp.zeros
+    codes = cp.empty((rows, columns), np.int8)
+    scale = make((columns // 32, rows), np.float32)
+    sums = make((columns // run, rows), np.float32)
+    grid = (m, -(-k // (4 * INT8_THREADS)))
+    activation_kernel(run, for_mma)(
+        grid, (INT8_THREADS,), aligned_floats(x), codes, scale, sums, k, rows, columns
+    )
+    return Unpacked(codes, scale, sums, run)
+
+
 THREADS, STEP = 256, 64  # of a block; columns
-
-
-@cache
-def four_loader(kind: str) -> Any:
-    """The device function that loads four values of a kind as float32."""
-    load_floats, load8, half_values, float_of = ptx.load_floats, bf16x2.load8, codes.half_values, ptx.float_of
-    upper = 0xFFFF0000
-
-    @inlined
-    def load(at: Any) -> Any:
-        return load_floats(at)
-
-    @inlined
-    def load_halves(at: Any) -> Any:
-        pairs = load8(at)
-        a, b = half_values(pairs[0]), half_values(pairs[1])
-        return a[0], a[1], b[0], b[1]
-
-    @inlined
-    def load_bfloats(at: Any) -> Any:
-        pairs = load8(at)
-        a, b = pairs[0], pairs[1]
-        return (
-            float_of(uint32(a << uint32(16))), float_of(uint32(a & uint32(upper))),
-            float_of(uint32(b << uint32(16))), float_of(uint32(b & uint32(upper))),
-        )  # fmt: skip
-
-    return {"float32": load, "float16": load_halves, "bfloat16": load_bfloats}[kind]
 
 
 @family((kind, run) for kind in KINDS for run in (0, 16, 32))

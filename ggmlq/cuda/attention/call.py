@@ -10,11 +10,8 @@ from ...arrays.array import QuantArray
 from ...arrays.scaled import ScaledArray
 from ...errors import UnsupportedError
 from ..machine import device
-from .floats import KINDS
+from .codes import KINDS
 from .kernel import LEAST, kernel
-from .merge import FEW as MERGED_FEW
-from .merge import MANY as MERGED_MANY
-from .merge import merger
 from .operands import LONG, Rows, placed
 from .plan import (
     BLOCKS,
@@ -25,16 +22,21 @@ from .plan import (
     TURNED,
     WIDE,
     Plan,
+    WidePlan,
     plan_of,
     row_bytes,
+    takes,
     turned_plan_of,
     turns,
+    wide_plan_of,
 )  # fmt: skip
+from .results import FEW as MERGED_FEW
+from .results import MANY as MERGED_MANY
+from .results import merger
 from .turned import kernel as turned_kernel
 from .unpacked import unpacked, unpacks
 from .wide import HOPPER
 from .wide import kernel as wide_kernel
-from .wide_plan import WidePlan, takes, wide_plan_of
 
 FIXED = 16  # steps of a part whose bits depend on no other row
 FEW = 16  # rows of queries that share their positions
@@ -178,7 +180,8 @@ def _clustered(plan: AnyPlan, blocks: int, steps: int) -> bool:
     """True if the blocks of all parts are a cluster, each on a multiprocessor, which adds them there.
 
     The other half of the card is for the kernel behind. With more steps two launches are as fast: of 4096
-    positions clusters of 8 and of 16 blocks took 10 µs on an H200, parts and merge.py 9; of 16384 20 and 17.
+    positions clusters of 8 and of 16 blocks took 10 µs on an H200, parts and results.py 9; of 16384 20 and
+    17.
     """
     parts, most = min(steps, MOST_BLOCKS), CLUSTERED_BLOCKS if plan.k in BLOCKS else CLUSTERED
     alone = steps <= most and 2 * blocks * parts <= device.multiprocessors()

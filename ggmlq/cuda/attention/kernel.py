@@ -1,7 +1,7 @@
 """Attention in one pass: tiles of keys and values in a ring of shared memory, a softmax that runs along.
 
 A block has rows of queries that share their keys, of all heads of a group, and goes over a part of the
-positions. Where there are few rows the parts of all blocks together fill the card, and merge.py adds what
+positions. Where there are few rows the parts of all blocks together fill the card, and results.py adds what
 they found. Rows of blocks are decoded once for all rows of a block.
 
 With few rows it is limited by memory; with many by ``mma.sync``, which reaches under two thirds of what wgmma
@@ -18,10 +18,18 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from .block_products import block_row_mixer, block_row_scorer, no_place
 from .plan import EDGE, Plan, plans
 from .problem import ADDRESSES, SIZES, STRIDES, block_finder, look, placer, queries_of, rows_finder
-from .products import clearer, key_place, mixer, query_place, scorer
+from .products import (
+    block_row_mixer,
+    block_row_scorer,
+    clearer,
+    key_place,
+    mixer,
+    no_place,
+    query_place,
+    scorer,
+)
 from .results import writer
 from .rows import copier, query_loader, tile_decoder
 from .softmax import LOG2_E, NEVER, changer, read_options, shrinker, weights_maker

@@ -8,8 +8,7 @@ from typing import Any
 from ..intrinsics import bf16x2, codes8, halves, integers
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32, uint64
-from .codes import EIGHT, decoder, unit_columns
-from .floats import pair_loader, pair_of_words
+from .codes import EIGHT, decoder, pair_loader, pair_of_words, unit_columns
 from .plan import LANES, SIXTEEN, Plan, row_bytes
 from .unrolled import unrolled
 

@@ -1,28 +1,19 @@
 """Products of 8-bit codes with scales: what the rungs of ``scaled_linear`` and of experts share.
 
-    checks.py              reasons why a kernel does not take a product
-    rows.py                both operands as kernels read them: aligned codes, scales, zero points
-
-Kernels of ``mma.sync``, for any card from capability 8.0 on:
-
-    mma_tiles.py           which tile serves a shape, and the arguments that all of them take
-    stages.py              their ring of stages in shared memory, and the main loop along K
+    rows.py        both operands as kernels read them: aligned codes, scales, zero points; reasons why a
+                   kernel does not take a product
+    mma_tiles.py   kernels of ``mma.sync``, for any card from capability 8.0 on: which tile serves a shape,
+                   the arguments that all of them take, their ring of stages, the main loop along K
 
 The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands the copy engine fetches in boxes
 (rings/boxed.py):
 
-    blocks.py              the words of a kernel, and the two producers of a block
-    variant.py             what a kernel is compiled for: its tile, its codes, its outputs
-    operands.py            maps of codes, scales in the order of steps, all words of a kernel
-    schedules.py           dense, split along K, experts: the tiles of a block, and its producers
-    consumers.py           weights: warps that multiply, from a full stage to sums
-    epilogue.py            bias, conversion and stores of the outputs
-    cluster_sums.py        sums that the blocks of a cluster exchange and add up
-    expert_operands.py     rows of x sorted by expert, scales of w by expert
-
-The same kernel with few rows of x, where weights are the wide operand of ``wgmma``:
-
-    small_m.py             tiles, shared memory, variants
-    small_m_schedules.py   one product, or experts: the rows and the part of K of a block, and its producers
-    small_m_consumers.py   weights: warps that multiply, copies of scales
+    variant.py     what a kernel is compiled for: its tile, its codes, its outputs
+    operands.py    maps of codes, scales in the order of steps, all words of a kernel; rows sorted by expert
+    schedules.py   the tiles of a block: dense, split along K, experts; its producers, and the warps that
+                   multiply, from a full stage to sums
+    epilogue.py    bias, conversion and stores of the outputs
+    small_m.py     the same kernel with few rows of x, where weights are the wide operand, for one product or
+                   experts: tiles, the rows and the part of K of a block, producers, warps that multiply, and
+                   sums that the blocks of a cluster exchange
 """

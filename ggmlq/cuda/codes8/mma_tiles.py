@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +12,187 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...dispatch.card import older_than
 from ...dispatch.problems import ScaledLinear
-from ..epilogue.results import result_of
-from ..epilogue.split_sums import FOUR, add_partials
-from ..intrinsics.language import uint32, uint64
+from ..epilogue.results import FOUR, add_partials, result_of
+from ..intrinsics import bf16x2, ptx
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import four_into, warp_and_lane
+from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.recorded import between
+from ..rings.int_tiles import warp_origin
+from ..rings.mma_copies import offset_advancer
 from ..rings.shape import MOST_SHARED, MOST_STAGES, ByteTile
-from .checks import too_short
-from .rows import STEPS, OperandPair, operand_pair
+from .rows import STEPS, OperandPair, operand_pair, too_short
+
+# The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
+#
+#     stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
+#
+# A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swizzle(r), where rows that
+# share the 128 bytes of all banks have the same swizzle. So neither the copies, which go along rows, nor
+# ldmatrix, which goes down columns, have bank conflicts. Rows and columns beyond the ends are zeros.
+
+
+def swizzler(step: int) -> Any:
+    """The device function for the number that a row's chunks are swizzled by."""
+    chunks = step // 16
+    together, mask = 8 // chunks, chunks - 1
+
+    @inlined
+    def swizzle(row: Any) -> Any:
+        return row // uint32(together) & uint32(mask)
+
+    return swizzle
+
+
+@cache
+def stage_fetcher(tile: ByteTile) -> Any:
+    """The device function that starts the copies of one stage's codes.
+
+    ``x_at``, ``w_at``: the address of this thread's chunk in the first step; ``left_x``, ``left_w``: the
+    rows that remain from the thread's first row on.
+    """
+    threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
+    chunks, w_offset = step // 16, rows * step
+    rows_apart = threads // chunks  # rows between two copies of one thread
+    swizzle, copy16_or_zeros = swizzler(step), bf16x2.copy16_or_zeros
+
+    @inlined
+    def start_copies(to: Any, source: Any, count: Any, left: Any, pitch: Any, inside: Any) -> None:
+        for p in range(0, count, rows_apart):
+            if count % rows_apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
+                size = uint32(16) if inside and int32(p) < left else uint32(0)
+                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * uint64(pitch), size)
+
+    @inlined
+    def fetch(
+        at: Any, x_at: Any, w_at: Any, left_x: Any, left_w: Any, now: Any, k: Any, pitch_x: Any, pitch_w: Any
+    ) -> None:
+        row, chunk = uint32(cuda.threadIdx.x) // uint32(chunks), uint32(cuda.threadIdx.x) % uint32(chunks)
+        to = at + row * uint32(step) + ((chunk ^ swizzle(row)) << uint32(4))
+        column = now * uint32(step)
+        inside = column + chunk * uint32(16) < k
+        start_copies(to, x_at + uint64(column), rows, left_x, pitch_x, inside)
+        start_copies(to + uint32(w_offset), w_at + uint64(column), columns, left_w, pitch_w, inside)
+
+    return fetch
+
+
+@cache
+def fragment_loader(tile: ByteTile) -> Any:
+    """The device function that loads 32 columns of a stage into registers, as fragments of ``mma``."""
+    (down, across), step, w_offset = tile.grid, tile.step, tile.rows * tile.step
+    swizzle, load_matrices = swizzler(step), ptx.load_matrices
+
+    @inlined
+    def load(at: Any, wm: Any, wn: Any, part: Any, a: Any, b: Any) -> None:
+        _, lane = warp_and_lane()
+        chunk = uint32(2 * part)
+        row = lane & uint32(15)
+        chunk_at = (((lane >> uint32(4)) + chunk) ^ swizzle(row)) << uint32(4)
+        a_at = at + (wm + row) * uint32(step) + chunk_at
+        for i in range(down):
+            four_into(a, 4 * i, load_matrices(a_at + uint32(16 * step * i)))
+        row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
+        chunk_at = (((lane >> uint32(3) & uint32(1)) + chunk) ^ swizzle(row)) << uint32(4)
+        b_at = at + uint32(w_offset) + (wn + row) * uint32(step) + chunk_at
+        for j in range(across // 2):
+            four_into(b, 4 * j, load_matrices(b_at + uint32(16 * step * j)))
+
+    return load
+
+
+class LoopSteps(NamedTuple):
+    """Device functions that a kernel adds to the main loop."""
+
+    fetch: Any  # (at, source, step): start the copies of a stage's scales
+    multiply: Any  # (sums, part, a, b): multiply 32 columns that are in registers
+    hold: Any  # (at, wm, wn, held): load a stage's scales into registers
+    finish: Any  # (sums, part, held, step, source): called after a stage was multiplied
+
+
+@inlined
+def fetch_no_scales(at: Any, scale_source: Any, step: Any) -> None:
+    """A kernel that reads its scales after the loop fetches none with the stages."""
+
+
+@inlined
+def load_no_scales(at: Any, wm: Any, wn: Any, held: Any) -> None:
+    """A kernel that reads its scales after the loop loads none from the stages."""
+
+
+@inlined
+def finish_nothing(sums: Any, part: Any, held: Any, step: Any, scale_source: Any) -> None:
+    """A kernel that adds up all of K at once does nothing when a stage ends."""
+
+
+@cache
+def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
+    """The device function of the main loop along K: a stage is multiplied while later ones are copied.
+
+    Operands are loaded into registers 32 columns ahead, across the end of a stage too: the barrier comes
+    before the last products of a stage, whose operands are in registers by then.
+    """
+    count, length, step = tile.stages, tile.stage, tile.step
+    after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
+    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
+    first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
+    warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns
+    chunks, parts, (count_a, count_b) = step // 16, step // 32, tile.fragments
+    fetch_scales, multiply, hold, finish = work
+
+    @inlined
+    def run_loop(
+        sums: Any, part: Any, held: Any, x: Any, w: Any, scale_source: Any, m0: Any, n0: Any, m: Any, n: Any,
+        k: Any, pitch_x: Any, pitch_w: Any,
+    ) -> None:  # fmt: skip
+        row, chunk = uint32(cuda.threadIdx.x) // uint32(chunks), uint32(cuda.threadIdx.x) % uint32(chunks)
+        x_at = x + uint64(m0 + row) * uint64(pitch_x) + uint64(chunk * uint32(16))
+        w_at = w + uint64(n0 + row) * uint64(pitch_w) + uint64(chunk * uint32(16))
+        left_x, left_w = int32(m) - int32(m0 + row), int32(n) - int32(n0 + row)
+        wm, wn = warp_origin(warp_rows, warp_columns, across)
+        steps = (k + uint32(step - 1)) // uint32(step)
+        for i in range(count):
+            if uint32(i) < steps:
+                at = base() + uint32(i * length)
+                fetch(at, x_at, w_at, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
+                fetch_scales(at, scale_source, uint32(i))
+            commit()
+        a, b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
+        next_a, next_b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
+        here = uint32(0)
+        first_there()
+        cuda.syncthreads()
+        load(base(), wm, wn, 0, next_a, next_b)
+        for now in range(steps):
+            for p in range(parts - 1):
+                for i in range(count_a):
+                    a[i] = next_a[i]
+                for i in range(count_b):
+                    b[i] = next_b[i]
+                load(base() + here, wm, wn, p + 1, next_a, next_b)
+                multiply(sums, part, a, b)
+            for i in range(count_a):
+                a[i] = next_a[i]
+            for i in range(count_b):
+                b[i] = next_b[i]
+            at = base() + here
+            hold(at, wm, wn, held)
+            wait()
+            cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
+            later = uint32(now) + uint32(count)
+            if later < steps:
+                fetch(at, x_at, w_at, left_x, left_w, later, k, pitch_x, pitch_w)
+                fetch_scales(at, scale_source, later)
+            commit()
+            here = after(here)
+            load(base() + here, wm, wn, 0, next_a, next_b)  # after the last stage: a load that nobody uses
+            multiply(sums, part, a, b)
+            finish(sums, part, held, uint32(now), scale_source)
+        all_there()  # no copy may be in flight when a block ends
+
+    return run_loop
+
 
 # What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
 # scales: addresses, bytes from row to row and column to column · rows and steps that share one

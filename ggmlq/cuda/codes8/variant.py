@@ -12,9 +12,9 @@ from ...codes import CODES as ALL_CODES
 from ...dispatch.epilogue import is_written
 from ..epilogue.wgmma_sums import SIZES
 from ..intrinsics import barrier as barriers
-from ..intrinsics.wgmma8 import INTEGERS, Form
+from ..intrinsics.wgmma import INTEGERS, Form
 from ..rings.boxed import BoxTile, SharedLayout
-from ..schedule.waves import RatedTile
+from ..schedule.raster import RatedTile
 from ..warp_specialized.kernel import Frame
 
 RASTER_HEIGHT = 16  # tiles of a column of the raster that blocks go down together

@@ -13,11 +13,20 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import UNKNOWN
-from ..gemv.clusters import ALONE, SplitBlocks
-from ..gemv.stages import FLOATS, FOUR, SPANS, TWO, GemvStage, columns_for, columns_of, kinds_of
+from ..gemv.stages import (
+    ALONE,
+    FLOATS,
+    FOUR,
+    SPANS,
+    TWO,
+    GemvStage,
+    SplitBlocks,
+    columns_for,
+    columns_of,
+    kinds_of,
+)
 from ..packed.layout import ROWS, STEP, PackedLayout
-from .constants import constants
-from .stage import SHARE, at_one_time, extra_instructions
+from .stage import SHARE, at_one_time, constants, extra_instructions
 
 # Usable share of resident blocks when launched as clusters: some multiprocessors are in incomplete groups.
 FILLED = {2: 0.9, 4: 0.82}

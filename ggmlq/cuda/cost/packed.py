@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..gemv.stages import COLUMNS
-from ..packed import byte_codes
+from ..packed import codes
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from ..warp_specialized.tile import UNIT_FRAGMENTS
 from . import warp_specialized
@@ -48,7 +48,7 @@ def warp_specialized_us(shape: PackedShape) -> float:
 def estimates(shape: PackedShape, every: bool = False) -> dict[str, float]:
     """Estimated microseconds of kernels that may be best for a shape, or of all, by the names of rungs."""
     us_of = {}
-    if shape.m == 1 and byte_codes.serves(shape.layout):
+    if shape.m == 1 and codes.serves_bytes(shape.layout):
         us = gemv_us(shape)
         us_of = {"cuda:gemv_int16": us, "cuda:gemv": us / INT16}
         if not every:

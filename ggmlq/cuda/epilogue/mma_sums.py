@@ -11,12 +11,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ..intrinsics import bf16x2, codes8, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
+from ..rings.int_tiles import warp_origin
 from ..rings.shape import ByteTile
-from ..unpacked.tiles import warp_origin
 
 
 @inlined

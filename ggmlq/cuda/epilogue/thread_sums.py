@@ -1,7 +1,7 @@
 """A thread's sums of ``wgmma`` with packed weights: write results, store partial sums, send them to blocks.
 
 Sums are a tuple. Four of them are those of columns 2 t, 2 t + 1 of row g and of row g + 8; the next four
-are 8 columns on (intrinsics/warpgroup.py). Rows are those of the weights, columns those of the activations,
+are 8 columns on (intrinsics/wgmma.py). Rows are those of the weights, columns those of the activations,
 so a result lies at [column, row]; the eight lanes with one t write 32 neighbouring bytes. Where results have
 16 bits, lanes of two neighbouring rows swap, and each stores a pair of one column.
 """
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..intrinsics.assembly import LONG, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
 from ..intrinsics.language import SIMULATED, ir, types
-from ..intrinsics.wgmma8 import unpacked
+from ..intrinsics.wgmma import unpacked
 
 VOID = ir.VoidType()
 

@@ -13,22 +13,24 @@ from ...arrays.array import QuantArray
 from ...dispatch.card import Card
 from ...formats import BlockFormat
 from ..activations.floats import aligned_floats
-from ..activations.joined import numbered_gating
-from ..activations.layers import GATES
+from ..activations.layers import GATES, numbered_gating
 from ..gemv import digits
 from ..gemv.stages import FOUR, TWO, WIDE
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..packed.byte_codes import serves
+from ..packed.codes import serves_bytes
 from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
 from ..packed.pack import LONGEST, packed_weights
-from ..schedule.uses import IDS_PER_LANE
+from ..schedule.groups import IDS_PER_LANE
 from ._gemv import SPAN, experts_kernel, fragment_rows_for, stage_for
 
 
 @family(
     lambda: (
-        (layout, fragment_rows) for layout in layouts() if serves(layout) for fragment_rows in (TWO, FOUR)
+        (layout, fragment_rows)
+        for layout in layouts()
+        if serves_bytes(layout)
+        for fragment_rows in (TWO, FOUR)
     )
 )
 def kernel(layout: PackedLayout, fragment_rows: int) -> Kernel:
@@ -47,7 +49,7 @@ def of_stack(
     None where one launch does not serve them. ``fragment_rows`` of a block: another number than the best.
     """
     (e, both, k), (tokens, uses), fmt = q.shape, ids.shape, q.format
-    if not isinstance(fmt, BlockFormat) or not serves(layout_of(fmt)) or q.scale is not None:
+    if not isinstance(fmt, BlockFormat) or not serves_bytes(layout_of(fmt)) or q.scale is not None:
         return None
     if card is None or card.capability != WIDE or tokens != 1 or not 0 < uses <= 32 * IDS_PER_LANE[0]:
         return None

@@ -2,7 +2,7 @@
 
 Changed: no expert is a product of its own, and nothing is looked at on the host. The kernel is that of
 cuda:gemv of linear, with a block for each use of an expert and 32 or 64 of its rows; tokens that share an
-expert are served by one block (schedule/uses.py). So a projection of a mixture is one launch, and can be
+expert are served by one block (schedule/groups.py). So a projection of a mixture is one launch, and can be
 recorded in a CUDA graph. The packed weights of all experts lie one after the other (packed/pack.py).
 
 Blocks have 8 warps, and several of them share a multiprocessor: with eight experts there are more
@@ -22,7 +22,7 @@ from ..gemv import by_runs
 from ..gemv.stages import FOUR, TWO
 from ..machine.launch import Kernel, family
 from ..packed.layout import PackedLayout, layouts
-from ..schedule.uses import IDS_PER_LANE
+from ..schedule.groups import IDS_PER_LANE
 from ._gemv import COLUMNS, experts_kernel, multiply_uses, refuses_uses, stage_for
 
 CASES = [  # columns, fragment rows of a block, ids of a lane

@@ -2,12 +2,12 @@
 
 Changed: up to 256 uses of an expert, those of a tile, share its weights. There are three kernels, and the
 host waits for none. A few blocks count the uses of each expert and give every use a column of a tile
-(schedule/groups.py). Rows of activations are narrowed and copied to these columns
-(activations/expert_x_tiles.py). And warp-specialised blocks, those of cuda:warp_specialized of linear, take
-one tile after the other from the plan, whatever its expert (schedule/grouped.py). The tiles of the last
-wave are split along the columns; the kernel counts them itself. Results go straight to the rows of the
-uses. Up to a thousand uses of 256 experts the first kernel is left out: the blocks of both others make the
-plan for themselves (schedule/block_plan.py).
+(schedule/groups.py). Rows of activations are narrowed and copied to these columns (activations/x_tiles.py).
+And warp-specialised blocks, those of cuda:warp_specialized of linear, take one tile after the other from
+the plan, whatever its expert (warp_specialized/schedules.py). The tiles of the last wave are split along
+the columns; the kernel counts them itself. Results go straight to the rows of the uses. Up to a thousand
+uses of 256 experts the first kernel is left out: the blocks of both others make the plan for themselves
+(schedule/groups.py).
 
 So neither the number of launches nor the size of a grid depends on the values of ids. The uses that an
 expert has on average decide how wide tiles are: wide ones unpack weights less often, narrow ones waste less
@@ -29,25 +29,24 @@ from ...arrays.array import QuantArray
 from ...dispatch.experts import refuses_scaled
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Linear, Operand
-from ..activations.expert_x_tiles import few_gatherer, gatherer
 from ..activations.floats import aligned_floats
-from ..activations.x_tiles import STEP, THREAD_COLUMNS, THREADS
-from ..cost.split import least_saved, most_partials
+from ..activations.x_tiles import STEP, THREAD_COLUMNS, THREADS, few_gatherer, gatherer
 from ..cost.stage import stage_us
+from ..cost.warp_specialized import least_saved, most_partials
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..schedule import groups
-from ..schedule.block_plan import MOST_EXPERTS, MOST_USES
+from ..schedule.groups import MOST_EXPERTS, MOST_USES
 from ..schedule.raster import raster_width
 from ..warp_specialized import kernel as specialized
-from ..warp_specialized import problems
 from ..warp_specialized.consumers import Products, listed_results, packed_blocks
 from ..warp_specialized.producer import weights_map
 from ..warp_specialized.schedules import experts
 from ..warp_specialized.stream_k import through_memory
 from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
+from ..warp_specialized.tile import refuses as refuses_tiles
 
 TILES = (
     *(WarpSpecializedTile(columns, 2) for columns in (16, 32, 48, 64)),
@@ -88,7 +87,7 @@ def refuses(problem: ExpertLinear) -> str | None:
         return "takes up to 2**36 elements of activations and 2**28 rows of weights"
     weights, card = problem.weights, problem.card
     assert not isinstance(weights, Operand)
-    return problems.refuses(Linear(weights, 1, problem.n, problem.k, device=problem.device, card=card))
+    return refuses_tiles(Linear(weights, 1, problem.n, problem.k, device=problem.device, card=card))
 
 
 @register(__name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses)

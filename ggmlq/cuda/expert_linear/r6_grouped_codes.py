@@ -1,7 +1,7 @@
 """Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
 
 Changed: as cuda:grouped does for blocks, but for codes with scales. One block, or a few, give every use a row
-of a tile (schedule/groups.py); rows of codes and their scales are copied there (activations/expert_codes.py);
+of a tile (schedule/groups.py); rows of codes and their scales are copied there (activations/code_tiles.py);
 and the persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
 (codes8/schedules.py). Results go straight to the rows of the uses. Where each row of x has one use and ids
 are in order, rows are not copied but fetched from x. The host waits for nothing, and neither the number of
@@ -25,12 +25,11 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.experts import refuses_blocks
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
-from ..codes8 import expert_operands
-from ..codes8.checks import refuses_persistent
-from ..codes8.consumers import weights_of
+from ..codes8 import operands
 from ..codes8.epilogue import row_writer
-from ..codes8.rows import code_kind, operand_pair
+from ..codes8.rows import code_kind, operand_pair, refuses_persistent
 from ..codes8.schedules import experts as expert_schedule
+from ..codes8.schedules import weights_of
 from ..codes8.variant import (
     EXPERT_COLUMN_SCALE_TILES,
     EXPERT_FLOAT_TILES,
@@ -41,12 +40,12 @@ from ..codes8.variant import (
     Variant,
     expert_variants,
 )  # fmt: skip
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile
 from ..schedule import groups
-from ..schedule.waves import RatedTile
+from ..schedule.raster import RatedTile
 from ..warp_specialized import kernel as specialized
 
 
@@ -95,7 +94,7 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
     """``tile``: one to take in place of the best."""
     (experts, n, _), both, integer = q.shape, operand_pair(x, q, STEP), q.code.kind == "integer"
     zeros = x.zeros is not None or q.zeros is not None
-    column_scales = not integer and not expert_operands.shares_scales(q, SCALE_ROWS)
+    column_scales = not integer and not operands.expert_shares_scales(q, SCALE_ROWS)
     if integer:
         tiles: tuple[RatedTile, ...] = EXPERT_ZERO_POINT_TILES if zeros else EXPERT_INTEGER_TILES
     else:
@@ -104,6 +103,6 @@ def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | N
     output = OutputKind(str(out.dtype))
     variant = Variant(tile, code_kind(x), code_kind(q), output, False, column_scales, zeros)
     plan = groups.UsePlan(ids.size, experts, tile.rows)
-    words = expert_operands.kernel_words(variant, x, q, both, ids, plan, out)
+    words = operands.expert_words(variant, x, q, both, ids, plan, out)
     grid = min(plan.slots * -(-n // tile.columns), device.multiprocessors())
     kernel(variant)((grid,), (variant.threads,), words.operands, words.sizes, ())

@@ -2,7 +2,7 @@
 
 Changed: nothing is sorted and no row is copied. The kernel is that of scaled_linear's cuda:small_m, with
 blocks for each use of an expert: those of a use find the other uses of its expert among the ids
-(codes8/small_m_schedules.py), serve up to eight of them, and end at once where an earlier use serves them
+(codes8/small_m.py), serve up to eight of them, and end at once where an earlier use serves them
 already. Rows of codes are fetched in place, a box a row, and so are their scales. So a projection of a
 mixture is one launch, where cuda:grouped_codes has three kernels that wait for each other.
 
@@ -20,14 +20,20 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear
 from ..codes8 import operands as operands8
 from ..codes8 import small_m
-from ..codes8.cluster_sums import sum_exchanger
 from ..codes8.rows import code_kind, operand_pair
-from ..codes8.small_m import SPLITS, SmallMTile, SmallMVariant
-from ..codes8.small_m_consumers import small_m_weights
-from ..codes8.small_m_schedules import IDS_PER_LANE, MOST, small_m_experts
+from ..codes8.small_m import (
+    IDS_PER_LANE,
+    MOST,
+    SPLITS,
+    SmallMTile,
+    SmallMVariant,
+    small_m_experts,
+    small_m_weights,
+    sum_exchanger,
+)
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
 from ..cost import codes8
-from ..intrinsics.wgmma8 import INTEGERS, STEP
+from ..intrinsics.wgmma import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..warp_specialized import kernel as specialized

@@ -19,9 +19,9 @@ from ...formats import BlockFormat
 from ..gemv import digits
 from ..gemv.stages import FOUR, TWO
 from ..machine.launch import Kernel, family
-from ..packed.byte_codes import serves
+from ..packed.codes import serves_bytes
 from ..packed.layout import PackedLayout, layout_of, layouts
-from ..schedule.uses import IDS_PER_LANE
+from ..schedule.groups import IDS_PER_LANE
 from ._gemv import experts_kernel, multiply_uses, refuses_uses, stage_for
 
 
@@ -29,7 +29,7 @@ from ._gemv import experts_kernel, multiply_uses, refuses_uses, stage_for
     lambda: (
         (layout, 1, fragment_rows, IDS_PER_LANE[0])
         for layout in layouts()
-        if serves(layout)
+        if serves_bytes(layout)
         for fragment_rows in (TWO, FOUR)
     )
 )
@@ -43,7 +43,7 @@ def kernel(layout: PackedLayout, columns: int, fragment_rows: int, ids_per_lane:
 def refuses(problem: ExpertLinear) -> str | None:
     if (refused := refuses_uses(problem)) is not None:
         return refused
-    if isinstance(problem.weights, BlockFormat) and not serves(layout_of(problem.weights)):
+    if isinstance(problem.weights, BlockFormat) and not serves_bytes(layout_of(problem.weights)):
         return "multiplies codes as bytes, which floats of four bits are not"
     if problem.t != 1 or problem.u > 32 * IDS_PER_LANE[0]:
         return f"takes one token and up to {32 * IDS_PER_LANE[0]} of its experts"

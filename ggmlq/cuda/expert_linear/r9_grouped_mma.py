@@ -2,7 +2,7 @@
 
 Changed from grouped: its blocks need Hopper's copy engine and warpgroups. Here a block has one tile of the
 plan (schedule/groups.py): 128 rows of an expert's weights × a slot of its uses. It multiplies as
-cuda:mma_bf16 of linear does, from the same ring of stages (rings/ring.py). Rows of activations are not
+cuda:mma_bf16 of linear does, from the same ring of stages (rings/mma_copies.py). Rows of activations are not
 gathered: each thread copies 16 bytes of the rows that the plan lists, from where they lie. Results go to the
 rows of their uses. A small kernel writes NaN where an id names no expert.
 
@@ -25,23 +25,29 @@ from ...dispatch.problems import ExpertLinear, Linear, Operand
 from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..cost.mma import step_clocks, tiles_of
-from ..epilogue.listed_rows import holder, scatterer
+from ..epilogue.wgmma_sums import holder, scatterer
 from ..intrinsics import codes, dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.integers import load16_l2
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
-from ..linear._mma_step import multiplier, products_of
+from ..linear._mma_frame import multiplier, products_of
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.mma_copies import fetchers, listed_activations, sources
-from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
-from ..rings.ring import offset_advancer, prologue, refiller
+from ..rings.mma_copies import (
+    WARP_FRAGMENTS,
+    MmaTile,
+    fetchers,
+    listed_activations,
+    offset_advancer,
+    prologue,
+    refiller,
+    sources,
+)
 from ..schedule import groups
-from ..schedule.uses import NAN
-from ..warp_specialized.problems import LEAST, refuses_shape
+from ..schedule.groups import NAN
+from ..warp_specialized.tile import LEAST, refuses_shape
 
 KIND = "bfloat16"  # of activations that are multiplied
 THREADS, HOPPER, MOST_USES = 128, (9, 0), 1 << 19

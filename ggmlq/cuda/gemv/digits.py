@@ -22,8 +22,7 @@ from ..intrinsics import bf16x2, codes, codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, four_into, g_and_t
 from ..intrinsics.language import cuda, float32, int32, uint32
-from ..packed.byte_codes import byte_unpacker, lowest_byte
-from ..packed.codes import buffer_sizes, word_loader
+from ..packed.codes import buffer_sizes, byte_unpacker, lowest_byte, word_loader
 from ..packed.layout import STEP
 from ..packed.scales import run_scale_loader
 from .stages import HALVES, TWO, GemvStage

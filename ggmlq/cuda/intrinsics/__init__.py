@@ -3,10 +3,9 @@ atoms, small helpers.
 
 The ground:
 
-    language.py          Numba's own words, and an error where it is missing
-    blank.py             stand-ins for them where nothing is compiled
+    language.py          Numba's own words; stand-ins for them where nothing is compiled; an error where it is
+                         missing
     numba_cuda.py        the words of numba-cuda
-    quick_inlining.py    compilation by Numba in 40 % of its time
     assembly.py          how an instruction without a name in Numba becomes a function
     atoms.py             a format's own functions, compiled for the GPU
     tables.py            constant tables in global memory, which atoms read
@@ -14,30 +13,24 @@ The ground:
 Instructions of all cards (load and store: device memory; take and put: shared memory):
 
     ptx.py               floats, bits, loads, stores, copies into shared memory, ldmatrix
-    integers.py          integers that stay 32 bits wide
+    integers.py          integers that stay 32 bits wide; addresses of what a thread fetches step by step
     bf16x2.py            pairs of bfloat16, and ``mma`` on them
     halves.py            pairs of float16: arithmetic, matrices in shared memory
-    mma_runs.py          products by ``mma`` of packed weights, a run at a time
-    half_runs.py         the same with sums of halves, which become floats before they are scaled
-    byte_runs.py         the same on bytes, whose integer sums are scaled twice
+    mma_runs.py          products by ``mma`` of packed weights, a run at a time: sums of floats, of halves, of
+                         bytes
     codes.py             floats to 8-bit codes four at a time, loads and stores of their sizes
     codes8.py            products of bytes by ``mma`` and dp4a, and FP8 widened to halves
-    votes.py             exchanges among the lanes of a warp
-    lane.py              a thread's warp and lane, and its elements of ``mma`` operands
+    lane.py              a thread's warp and lane, its elements of ``mma`` operands, addresses of matrix
+                         elements; exchanges among the lanes of a warp
     floats.py            stores of results in the kinds of floats
-    address.py           addresses of matrix elements
-    wide.py              addresses of what a thread fetches step by step
 
 Hopper's:
 
     barrier.py           barriers in shared memory, of warps, clusters and grids; registers of a warpgroup
     boxes.py             the copy engine: boxes of matrices
     dependent_launch.py  a kernel that starts while its predecessor still runs
-    warpgroup.py         ``wgmma`` with weights in registers
-    wgmma8.py            ``wgmma`` on 8-bit codes
-    wgmma16.py           ``wgmma`` for attention, with sums in an array of the thread
-    sums.py              its sums: stored, added to memory, added up with factors
-    promoted.py          ``wgmma`` on FP8 codes, with sums promoted to float32
+    wgmma.py             ``wgmma``: on 8-bit codes, with sums promoted to float32, for attention, with weights
+                         in registers
 
 Sizes are 32 bits wide, addresses 64. With plain integers Numba would compute both in 64 bits, so kernels
 convert them by name, ``uint32(…)`` and ``uint64(…)``.

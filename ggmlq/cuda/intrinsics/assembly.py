@@ -18,8 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .blank import Blank
-from .language import BLANK, SIMULATED, extending, ir, several, types
+from .language import BLANK, SIMULATED, Blank, extending, ir, several, types
 
 f32, f64, i32, u32, u64 = types.float32, types.float64, types.int32, types.uint32, types.uint64
 TOGETHER = re.compile(r"\.sync\b|\.aligned\b|wait|commit|griddepcontrol|fence")

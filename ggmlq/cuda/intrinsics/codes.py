@@ -64,12 +64,6 @@ def whole(value: Any) -> Any:
     return np.rint(np.float32(value))
 
 
-@instruction("cvt.rzi.f32.f32 $0, $1;", f32, f32)
-def towards_zero(value: Any) -> Any:
-    """A float without its fraction, as a float."""
-    return np.trunc(np.float32(value))
-
-
 # --- memory -----------------------------------------------------------------------------------
 
 

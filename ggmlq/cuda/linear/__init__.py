@@ -12,15 +12,9 @@
     r19          many rows: sums of halves, for cards whose tensor cores sum floats slowly
     gated.py     one row times two matrices, and the gate between them, in one launch
     transposed.py  ``y @ q``: up to 32 rows by packed weights as they lie, very many by decoded ones
-    transposed_tiles.py  the rows between, by the warp-specialised kernel
     _gemv.py     the frame of r13 and r17, and their launch
-    _mma_frame.py  the frame of r14 and r18, and the launch of r19 too
+    _mma_frame.py  the frame of r14 and r18, and the launch of r19 too; a step of r14
     _cublas.py   the slabs that r7 and r11 decode and multiply
-    _mma_step.py a step of r14
-    _byte_step.py  a step of r18
-    _half_step.py  a step of r19
-    _tiled.py    the launch of r15
-    chapters/    the techniques of r16 and its neighbours, each alone
 
 The head of a file says what it changed from the rung below, why that helps and what limits it now.
 docs/ladder.md has the figures.

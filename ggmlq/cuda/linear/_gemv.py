@@ -18,10 +18,20 @@ from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
 from ..cost import gemv as cost
-from ..epilogue.residual import residual_loader, residual_of
-from ..epilogue.results import KIND_NUMBERS, result_of
-from ..gemv import clusters
-from ..gemv.stages import LEAST, SPANS, TWO, WIDE, GemvStage, columns_for, fetchers, widths_of
+from ..epilogue.results import KIND_NUMBERS, residual_loader, residual_of, result_of
+from ..gemv.stages import (
+    ALONE,
+    LEAST,
+    SPANS,
+    TWO,
+    WIDE,
+    GemvStage,
+    cluster_epilogue,
+    columns_for,
+    fetchers,
+    warp_placer,
+    widths_of,
+)
 from ..intrinsics import bf16x2, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
@@ -30,7 +40,7 @@ from ..machine import device
 from ..machine.launch import Kernel
 from ..packed.layout import ROWS, PackedLayout, layout_of
 from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import offset_advancer
+from ..rings.mma_copies import offset_advancer
 
 
 def spans(layout: PackedLayout, columns: int, newer: bool = True) -> tuple[int, ...]:
@@ -45,8 +55,8 @@ def spans(layout: PackedLayout, columns: int, newer: bool = True) -> tuple[int, 
 def sum_adder(stage: GemvStage) -> Any:
     """The device function that adds a residual to the sums of the first warp, in shared memory.
 
-    ``more``: a residual and its kind, as epilogue/residual.py has them. Nobody needs to wait: a thread adds
-    to the sums that it takes from there later (gemv/clusters.py).
+    ``more``: a residual and its kind, as epilogue/results.py has them. Nobody needs to wait: a thread adds
+    to the sums that it takes from there later (gemv/stages.py).
     """
     columns, rows, stride, warps = stage.columns, stage.rows, stage.sums, stage.warps
     base, load = ptx.shared_base, residual_loader()
@@ -74,7 +84,7 @@ def epilogue(stage: GemvStage) -> Any:
     The first block of a tile adds the residual.
     """
     columns, tiles, stride, twice = stage.columns, stage.tiles, stage.sums, stage.fragment_rows > TWO
-    share, base, put_float = clusters.cluster_epilogue(stage), ptx.shared_base, bf16x2.put_float
+    share, base, put_float = cluster_epilogue(stage), ptx.shared_base, bf16x2.put_float
     add = sum_adder(stage)
 
     @inlined
@@ -120,14 +130,14 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
     let_start, wait_for_predecessor = (
         dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor
     )  # fmt: skip
-    place, rows = clusters.warp_placer(stage), stage.rows
+    place, rows = warp_placer(stage), stage.rows
 
     def gemv(
         fragments: Any,  # uint8 [fragment rows, spans, fragments of a span, fragment]
         x: Any, x_kind: Any,  # [m, k], of a kind by its place in KINDS; no float32 from 9 rows on
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [m, n]: epilogue/results.py
         m: Any, n: Any, k: Any, spans: Any, splits: Any,
-        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/residual.py
+        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/results.py
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         tile, rank, first, stride = place(warp, splits)
@@ -218,7 +228,7 @@ def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSpli
     """The split that should take least time on Hopper; elsewhere lone blocks with two fragment rows."""
     card = device.card_of(device.current())
     if card.capability != WIDE:
-        return cost.GemvSplit(TWO, clusters.ALONE)
+        return cost.GemvSplit(TWO, ALONE)
     shape = cost.GemvShape(layout, count, k, m, card.multiprocessors, card.memory)
     return cost.best_split(shape)[1]
 
@@ -240,7 +250,7 @@ def multiply_rows(
     w = packed_weights(q)
     rows, kind = readable_rows(x)
     fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, m)
-    small, (splits, most) = blocks != clusters.ALONE, blocks
+    small, (splits, most) = blocks != ALONE, blocks
     stage = stage_for(w.layout, m, small, fragment_rows, kind != "float32")
     assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
     if kind == "float32" and not stage.floats:

@@ -11,22 +11,21 @@ from typing import Any, NamedTuple
 from ...arrays.array import QuantArray
 from ...dispatch.card import Card
 from ...formats import BlockFormat
-from ..activations.joined import numbered_gating
-from ..activations.layers import GATES
+from ..activations.layers import GATES, numbered_gating
 from ..activations.x_tiles import readable_rows
 from ..cost.gemv import GemvSplit
 from ..epilogue.results import KIND_NUMBERS, result_of
-from ..gemv import clusters, digits, gated
-from ..gemv.stages import FOUR, SPANS, TWO, WIDE, GemvStage, fetchers, kinds_of
+from ..gemv import digits, gated
+from ..gemv.stages import ALONE, FOUR, SPANS, TWO, WIDE, GemvStage, fetchers, kinds_of, warp_placer
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.lane import opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ..packed.byte_codes import serves
+from ..packed.codes import serves_bytes
 from ..packed.layout import ROWS, PackedLayout, layout_of, layouts
 from ..packed.pack import LONGEST, packed_weights
-from ..rings.ring import offset_advancer
+from ..rings.mma_copies import offset_advancer
 from ._gemv import split_for
 
 
@@ -44,7 +43,7 @@ class Pair(NamedTuple):
     lambda: (
         (layout, small, fragment_rows)
         for layout in layouts()
-        if serves(layout)
+        if serves_bytes(layout)
         for fragment_rows in (TWO, FOUR)
         for small in kinds_of(fragment_rows, 1)
     )
@@ -56,7 +55,7 @@ def kernel(layout: PackedLayout, small: bool, fragment_rows: int) -> Kernel:
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
     multiply, gather, sum_count = digits.multiplier(stage), digits.gatherer(stage), stage.numbers
     fetch_weights, (_, fetch_activations) = gated.pair_fetcher(stage), fetchers(stage)
-    finish, place = gated.epilogue(stage, numbered_gating()), clusters.warp_placer(stage)
+    finish, place = gated.epilogue(stage, numbered_gating()), warp_placer(stage)
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
     let_start, pairs = dependent_launch.let_successor_start, fragment_rows // 2
     wait_for_predecessor = dependent_launch.wait_for_predecessor
@@ -117,7 +116,7 @@ def kernel(layout: PackedLayout, small: bool, fragment_rows: int) -> Kernel:
 def refuses(card: Card | None, *matrices: QuantArray) -> str | None:
     """The reason why one launch does not serve matrices [N, K], or None."""
     fmt, (n, k) = matrices[0].format, matrices[0].shape
-    if not isinstance(fmt, BlockFormat) or not serves(layout_of(fmt)):
+    if not isinstance(fmt, BlockFormat) or not serves_bytes(layout_of(fmt)):
         return "is written for blocks whose codes are bytes"
     if any(q.format is not fmt or q.scale is not None for q in matrices):
         return "takes matrices of one type, without a scale of their own"
@@ -146,7 +145,7 @@ def multiply(activation: str, x: Any, pair: Pair, out: Any, split: GemvSplit | N
     rows, kind = readable_rows(x)
     height, k, steps = -(-pair.n // ROWS), x.shape[-1], pair.gate.shape[1]
     fragment_rows, (splits, most) = split or split_for(pair.layout, 8 * -(-height // 4), k, 1)
-    small = (splits, most) != clusters.ALONE
+    small = (splits, most) != ALONE
     make, tiles = kernel(pair.layout, small, fragment_rows), -(-2 * height // fragment_rows)
     (bias, other), which = pair.biases, GATES.index(activation)
     make(

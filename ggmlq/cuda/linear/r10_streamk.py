@@ -18,16 +18,14 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
-from ..activations.int8 import activations
+from ..activations.code_tiles import activations
 from ..intrinsics import ptx
-from ..intrinsics.address import address
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import padded
-from ..unpacked.offsets import compensate
-from ..unpacked.tiles import STEP, IntTile, accumulator, store_four, storer
-from ..unpacked.weights import unpacked_weights
+from ..packed.unpacked import compensate, padded, unpacked_weights
+from ..rings.int_tiles import STEP, IntTile, accumulator, store_four, storer
 from . import r9_mma_magic
 from .r8_mma import LEAST
 from .r9_mma_magic import START, scaled

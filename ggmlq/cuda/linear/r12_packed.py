@@ -25,9 +25,8 @@ from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..intrinsics import bf16x2, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, step_unpacker, word_loader

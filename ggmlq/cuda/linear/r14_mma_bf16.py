@@ -1,16 +1,16 @@
 """Many rows: tiles of activations that all warps of a block share, and a ring that four warps fill.
 
-Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make
-128 rows of outputs from one tile of up to 128 rows of activations, which all warps read in the same
-stages of shared memory (rings/ring.py), with one barrier a step. Activations of 16 bits are read as they lie,
+Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make 128
+rows of outputs from one tile of up to 128 rows of activations, which all warps read in the same stages of
+shared memory (rings/mma_copies.py), with one barrier a step. Activations of 16 bits are read as they lie,
 and multiplied as what they are: codes are exact in float16 and in bfloat16. Where there are few tiles the
 columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
-(epilogue/split_sums.py).
+(epilogue/results.py).
 
 A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output (intrinsics/mma_runs.py).
 The rest is exact: integer codes, sums in float32. Where weights have offsets, each warp sums a part of the
 tile's activations for all. Codes of most K types are exact in float16 even times their sub-scales: then 64
-columns have one scale (packed/code_halves.py).
+columns have one scale (packed/codes.py).
 
 Limited by ``mma.sync``, which reaches under two thirds of what Hopper's wgmma does, and by the multiply-adds
 of scales: two beside each mma.
@@ -31,11 +31,9 @@ from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.mma_copies import fetchers, sources
-from ..rings.mma_tile import MmaTile
-from ..warp_specialized.problems import refuses_shape
-from ._mma_frame import MmaParts, launch_tiles, tile_kernel
-from ._mma_step import multiplier, products_of
+from ..rings.mma_copies import MmaTile, fetchers, sources
+from ..warp_specialized.tile import refuses_shape
+from ._mma_frame import MmaParts, launch_tiles, multiplier, products_of, tile_kernel
 
 NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
 

@@ -15,6 +15,7 @@ thousands of rows cuBLAS on a decoded copy is still ahead.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -24,20 +25,61 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed_for_wgmma
-from ..intrinsics import bf16x2, dependent_launch, ptx, warpgroup
-from ..intrinsics.address import address
+from ..epilogue.results import FOUR, add_partials, result_of
+from ..intrinsics import bf16x2, dependent_launch, ptx, wgmma
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..machine import device
 from ..machine.launch import Kernel, family
+from ..machine.recorded import between
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
+from ..packed.pack import packed_weights
 from ..packed.weights import FragmentWeights, fragment_weights
-from ..rings.ring import Fetchers, offset_advancer, prologue, refiller
+from ..rings.int_tiles import store_four
+from ..rings.mma_copies import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
-from ..unpacked.tiles import store_four
 from ..warp_specialized.consumers import multiplier
-from ..warp_specialized.problems import refuses_without_wgmma
-from ._tiled import BUDGET, launch_tiles
+from ..warp_specialized.tile import refuses_without_wgmma
+
+# The launch of cuda:wgmma: a tile for the rows, K split where there are few tiles.
+
+# K split among blocks by the grid, where there are few tiles.
+
+
+SHORTEST = 6  # steps of a part of K
+
+
+def split_of(tiles: int, blocks: int, steps: int) -> int:
+    """The number of parts of K with which the blocks fill the card once.
+
+    ``blocks``: how many a multiprocessor holds.
+    """
+    return max(1, min(device.multiprocessors() * blocks // tiles, steps // SHORTEST))
+
+
+BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor share on Hopper
+
+
+def launch_tiles(
+    kernel: Callable[..., Kernel], tiles: Sequence[Any], x: Any, q: QuantArray, out: Any
+) -> None:
+    """Launch ``kernel(layout, tile)`` with the smallest tile that holds all rows; add up partial sums.
+
+    ``x``: the activations as the kernel reads them.
+    """
+    w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
+    tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
+    down, across, steps = -(-n // TILE_ROWS), -(-m // tile.columns), w.fragments.shape[1]
+    beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
+    splits = split_of(down * across, beside, steps)
+    wide = n if splits == 1 else -(-n // FOUR) * FOUR
+    to = out if splits == 1 else between((splits, m, wide), np.float32)
+    grid, sizes = (down, across, splits), (m, wide, k, steps)
+    kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
+    if splits > 1:
+        add_partials(to, result_of(out, None), m, n)
+
 
 THREADS = 32 * FRAGMENT_ROWS  # a warp for each fragment row of a block
 PITCH = 4 * (TILE_ROWS + 4)  # bytes between columns of sums in shared memory
@@ -121,15 +163,15 @@ def unpacker(weights: FragmentWeights) -> Any:
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
 def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
     """The kernel: block (row of tiles, tile of activations, part of the columns)."""
-    weights, times = fragment_weights(layout), warpgroup.sums(tile.columns).times
+    weights, times = fragment_weights(layout), wgmma.sums(tile.columns).times
     length, count, columns = tile.stage(layout), tile.stages(layout), tile.columns
     fragment_bytes = layout.fragment_bytes
     ahead, end, weights_at = count - 1, (count - 1) * length, columns * 2 * STEP
-    fetch, zeros, publish = fetchers(layout, tile), warpgroup.sums(columns).zeros, warpgroup.publish
+    fetch, zeros, publish = fetchers(layout, tile), wgmma.sums(columns).zeros, wgmma.publish
     start, after = prologue(fetch, ahead, length), offset_advancer(count, length)
     refill = refiller(fetch, ptx.wait_for_all_but(count - 3), publish)
     unpack, multiply, store = unpacker(weights), multiplier(columns), storer(columns)
-    base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), warpgroup.wait
+    base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), wgmma.wait
     let_successor_start, shrunk = dependent_launch.let_successor_start, np.float32(weights.factor)
 
     def product(
@@ -184,7 +226,7 @@ def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
 @cache
 def storer(columns: int) -> Any:
     """The device function that writes a tile through shared memory: four rows of outputs a lane."""
-    put, take_floats = warpgroup.sums(columns).put, ptx.take_floats
+    put, take_floats = wgmma.sums(columns).put, ptx.take_floats
     store16, bits_of = ptx.store16, ptx.bits_of
 
     @inlined

@@ -8,15 +8,15 @@ cores while the other unpacks.
 
 Tiles are up to 256 rows of activations wide, which halves the cost to unpack weights and to fetch
 activations. Blocks stay on the card and split the last wave of tiles along the columns
-(schedule/work_units.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
+(schedule/raster.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
 of the partial sums (warp_specialized/stream_k.py).
 
 Tiles are made in a raster (schedule/raster.py), so that activations stay in the L2 cache while weights go
 by. With the widest tiles three more warps make x_tiles of later steps meanwhile
-(warp_specialized/late_activations.py).
+(warp_specialized/producer.py).
 
 Activations of 16 bits are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
-their columns (packed/natural.py), so no kernel runs before. Activations in float32, and those of wider tiles,
+their columns (packed/operand.py), so no kernel runs before. Activations in float32, and those of wider tiles,
 become x_tiles first. float16 is multiplied as float16 with weights as halves, where scales are halves.
 
 Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
@@ -34,27 +34,22 @@ from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
-from ..cost.split import best_split
-from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_tile
-from ..epilogue.gate_factors import MOST_GATED, addend_of
+from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_split, best_tile
+from ..epilogue.gates import MOST_GATED, addend_of
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
-from ..packed.half_weights import serves_halves
 from ..packed.layout import FRAGMENT_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
+from ..packed.weights import serves_halves
 from ..schedule.raster import raster
 from ..warp_specialized import kernel as specialized
-from ..warp_specialized.cluster_split import within_clusters
 from ..warp_specialized.consumers import HALVES, Products, dense_results, packed_blocks
-from ..warp_specialized.late_activations import plan_late
-from ..warp_specialized.plain_rows import map_words, reads_plain
-from ..warp_specialized.problems import refuses
-from ..warp_specialized.producer import weights_map
+from ..warp_specialized.producer import map_words, plan_late, reads_plain, weights_map
 from ..warp_specialized.schedules import MAP_WORDS, dense
-from ..warp_specialized.stream_k import exchange_sizes
-from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
+from ..warp_specialized.stream_k import exchange_sizes, within_clusters
+from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile, refuses
 
 NO_MAP = (0,) * (MAP_WORDS - 1)
 

@@ -22,7 +22,7 @@ from ..cost.gemv import GemvSplit
 from ..gemv import digits
 from ..gemv.stages import FOUR, TWO, GemvStage, kinds_of
 from ..machine.launch import Kernel, family
-from ..packed.byte_codes import serves
+from ..packed.codes import serves_bytes
 from ..packed.layout import PackedLayout, layout_of, layouts
 from ._gemv import gemv_kernel, multiply_rows, refuses_rows, spans
 
@@ -31,7 +31,7 @@ from ._gemv import gemv_kernel, multiply_rows, refuses_rows, spans
     lambda: (
         (layout, 1, span, small, fragment_rows)
         for layout in layouts()
-        if serves(layout)
+        if serves_bytes(layout)
         for fragment_rows in (TWO, FOUR)
         for span in spans(layout, 1)
         for small in kinds_of(fragment_rows, 1)
@@ -44,7 +44,7 @@ def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_
 
 
 def refuses(problem: Linear) -> str | None:
-    if isinstance(problem.format, BlockFormat) and not serves(layout_of(problem.format)):
+    if isinstance(problem.format, BlockFormat) and not serves_bytes(layout_of(problem.format)):
         return "multiplies codes as bytes, which floats of four bits are not"
     return refuses_rows(problem, 1)
 

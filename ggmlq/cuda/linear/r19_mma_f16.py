@@ -1,9 +1,9 @@
 """Many rows with sums of halves: twice the rate on cards whose tensor cores sum floats slowly.
 
 Changed from mma_bf16: ``mma`` adds the products of one run, 32 columns or 16, as halves. Each such sum
-becomes float32 where it is scaled (intrinsics/half_runs.py), so no more than two roundings of a half are in
+becomes float32 where it is scaled (intrinsics/mma_runs.py), so no more than two roundings of a half are in
 it. Tensor cores of a GeForce card sum in float32 at half their speed; this is the whole. So that no sum
-overflows, each row of activations is multiplied with a power of two first (activations/half_rows.py), and
+overflows, each row of activations is multiplied with a power of two first (activations/x_tiles.py), and
 its results with the inverse.
 
 The arithmetic is ``f16r``, with an error of about 1e-7 of the result, in squares (docs/cards.md).
@@ -14,27 +14,124 @@ Limited, on an H200, by the conversions: two beside each ``mma``, which is no fa
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from ...arrays.array import QuantArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
-from ..activations.half_rows import half_rows_of
+from ..activations.x_tiles import half_rows_of
 from ..cost.mma import HALF_SUMS, MmaSplit, best_split, tiles_of
 from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
-from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.mma_runs import STEPS
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..intrinsics.mma_runs import STEPS, HalfProducts, RunForm, half_products
 from ..machine import device
 from ..machine.launch import Kernel, family
+from ..packed.codes import buffer_sizes, word_loader
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
-from ..rings.mma_copies import fetchers, sources
-from ..rings.mma_tile import WARP_FRAGMENTS, MmaTile
-from ..rings.ring import offset_advancer, prologue, refiller
-from ..warp_specialized.problems import LEAST, refuses_shape
-from ._half_step import centred, multiplier, products_of
-from ._mma_frame import launch_tiles, storer
+from ..packed.scales import scale_loader
+from ..rings.mma_copies import (
+    ROW,
+    WARP_FRAGMENTS,
+    MmaTile,
+    fetchers,
+    offset_advancer,
+    prologue,
+    refiller,
+    sources,
+)
+from ..warp_specialized.tile import LEAST, refuses_shape
+from ._mma_frame import activation_summer, lane_places, launch_tiles, run_codes, storer
+
+# A step of cuda:mma_f16: fragment rows of a warp times a stage of halves, added to a lane's totals.
+#
+# Where weights have offsets, the middle of the codes is taken off them: sums of codes from 0 on would be
+# large, and offsets would take most of them off again, but not their roundings.
+
+KIND = "float16"  # of activations that are multiplied
+
+
+def centred(layout: PackedLayout) -> PackedLayout:
+    """The layout whose codes are multiplied: those around 0."""
+    return replace(layout, lowest=-layout.middle) if layout.has_offset else layout
+
+
+def products_of(layout: PackedLayout, tile: MmaTile) -> HalfProducts:
+    """The device functions for the products of a warp."""
+    eights, steps = tile.columns // 8, STEPS // layout.runs
+    return half_products(
+        RunForm(KIND, WARP_FRAGMENTS, eights, steps, int(layout.has_offset), tile.warps, tile.columns)
+    )
+
+
+@cache
+def run_adder(layout: PackedLayout, tile: MmaTile) -> Any:
+    """The device function that adds a run to a lane's totals."""
+    scales, runs, has_offset, columns = layout.scales, layout.runs, layout.has_offset, tile.columns
+    codes_of, places_of = run_codes(centred(layout), KIND), lane_places(STEPS // runs)
+    add, middle, fma = products_of(layout, tile).multiply, np.float32(layout.middle), ptx.fma
+
+    @inlined
+    def of_rows(f0: Any, f1: Any, at: Any) -> Any:
+        return float32(f0[at]), float32(f0[scales + at]), float32(f1[at]), float32(f1[scales + at])
+
+    @inlined
+    def turned(f0: Any, f1: Any, run: Any) -> Any:
+        (s0, s1, s2, s3), (o0, o1, o2, o3) = of_rows(f0, f1, run), of_rows(f0, f1, runs + run)
+        low, high = fma(middle, s0, -o0), fma(middle, s1, -o1)
+        return low, high, fma(middle, s2, -o2), fma(middle, s3, -o3)
+
+    @inlined
+    def add_run(totals: Any, run: Any, w0: Any, w1: Any, f0: Any, f1: Any, lane_at: Any, opaque: Any) -> Any:
+        x_at, t, swap, sums_at = lane_at
+        codes, places = codes_of(w0, w1, run, opaque), places_of(x_at, t, swap, run)
+        factors = of_rows(f0, f1, run)
+        offsets = turned(f0, f1, run) if has_offset else factors
+        return add(totals, codes, factors, offsets, places, uint32(sums_at + uint32(4 * columns * run)))
+
+    return add_run
+
+
+@cache
+def multiplier(layout: PackedLayout, tile: MmaTile) -> Any:
+    """The device function that adds one step to a lane's totals; ``sums_at``: behind the stages."""
+    fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
+    has_offset, (words_count, scales_count), runs = layout.has_offset, buffer_sizes(layout), layout.runs
+    load_words, load_scales, add_run = word_loader(layout), scale_loader(layout), run_adder(layout, tile)
+    sum_up: Any = activation_summer(layout, tile, KIND) if has_offset else None
+
+    @inlined
+    def multiply(at: Any, sums_at: Any, warp: Any, lane: Any, totals: Any, opaque: Any) -> Any:
+        g, t = g_and_t(lane)
+        swap, row_of_x = (g & uint32(3)) << uint32(1), at + uint32(weights_at) + (t & uint32(1)) * uint32(8)
+        x_at, sums_at = uint32(row_of_x + g * uint32(ROW)), uint32(sums_at + t * uint32(8))
+        if has_offset:
+            sum_up(x_at, sums_at, warp, g, t, swap)
+        w_at = uint32(at + warp * uint32(WARP_FRAGMENTS * fragment_bytes))
+        lane_at = x_at, t, swap, sums_at
+        w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
+        f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
+        load_words(w_at, lane, w0)
+        load_words(uint32(w_at + uint32(fragment_bytes)), lane, w1)
+        load_scales(w_at, lane, f0)
+        load_scales(uint32(w_at + uint32(fragment_bytes)), lane, f1)
+        totals = add_run(totals, 0, w0, w1, f0, f1, lane_at, opaque)  # a loop would not be unrolled
+        if has_offset:
+            cuda.syncwarp()  # else both runs' scales are in registers at one time, which are too few
+        totals = add_run(totals, 1, w0, w1, f0, f1, lane_at, opaque)
+        if runs == 4:
+            totals = add_run(totals, 2, w0, w1, f0, f1, lane_at, opaque)
+            totals = add_run(totals, 3, w0, w1, f0, f1, lane_at, opaque)
+        return totals
+
+    return multiply
+
 
 MOST = 65504  # the largest half
 
@@ -56,7 +153,7 @@ def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
         x: Any, factors: Any,  # float16 [m, k], and float32 of each row
         y: Any, y_kind: Any, bias: Any, bias_kind: Any,  # of y [splits, m, n]: epilogue/results.py
         m: Any, n: Any, k: Any, steps: Any,
-        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/residual.py
+        residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/results.py
     ) -> None:  # fmt: skip
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
         m0 = uint32(cuda.blockIdx.y) * uint32(columns)

@@ -26,7 +26,7 @@ from ..intrinsics.language import cuda, float32, int32, uint8
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from ..quantize import launch as encode
-from ..quantize.q8_1 import kernel as q8_1
+from ..quantize.encoders import q8_1_kernel as q8_1
 
 SIDE = 16
 RUN = 32

@@ -16,7 +16,7 @@ from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ...formats.packing import packing
-from ..activations.int8 import activations
+from ..activations.code_tiles import activations
 from ..intrinsics.atoms import atoms
 from ..intrinsics.language import cuda, float32, int8, int32, uint8
 from ..machine.launch import Kernel, array, family

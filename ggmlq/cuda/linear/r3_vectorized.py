@@ -1,6 +1,6 @@
 """Wide loads: 16 codes with one instruction, straight from global memory.
 
-Changed: no tiles, as in the naive rung. Weights are unpacked (unpacked/layout.py), laid out once so that
+Changed: no tiles, as in the naive rung. Weights are unpacked (packed/unpacked.py), laid out once so that
 codes lie side by side, and a thread loads 16 of them at a time. Nothing is shared and nothing else is
 saved: each byte is still multiplied on its own, so wide loads alone show what they are worth.
 
@@ -13,15 +13,13 @@ from typing import Any
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ..activations.int8 import activations
+from ..activations.code_tiles import activations
 from ..intrinsics import ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import refuses
-from ..unpacked.offsets import compensate
-from ..unpacked.weights import unpacked_weights
+from ..packed.unpacked import compensate, refuses, unpacked_weights
 
 SIDE = 16
 

@@ -13,13 +13,11 @@ from typing import Any
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ..activations.int8 import activations
+from ..activations.code_tiles import activations
 from ..intrinsics import ptx
 from ..intrinsics.language import cuda, float32, int32
 from ..machine.launch import Kernel, array, family
-from ..unpacked.layout import refuses
-from ..unpacked.offsets import compensate
-from ..unpacked.weights import unpacked_weights
+from ..packed.unpacked import compensate, refuses, unpacked_weights
 
 SIDE, WORDS = 16, 16  # a tile: rows of either operand, words of four codes
 TILE, PADDED = (SIDE, WORDS), (SIDE, WORDS + 1)  # padded: a column lies in 16 banks

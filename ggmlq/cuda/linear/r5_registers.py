@@ -14,15 +14,13 @@ from typing import Any
 
 from ...arrays.array import QuantArray
 from ...dispatch.ladder import register
-from ..activations.int8 import activations
+from ..activations.code_tiles import activations
 from ..intrinsics import ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import refuses
-from ..unpacked.offsets import compensate
-from ..unpacked.weights import unpacked_weights
+from ..packed.unpacked import compensate, refuses, unpacked_weights
 
 SIDE, THREADS, THREAD_SIDE = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
 ALL = THREAD_SIDE * THREAD_SIDE

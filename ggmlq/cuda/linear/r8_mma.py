@@ -1,7 +1,7 @@
 """Tensor cores: a warp multiplies 16 × 32 codes with 32 × 8 in one instruction.
 
 Changed: the codes are multiplied again, by ``mma.sync`` on fragments that ldmatrix brings from shared
-memory, which cp.async fills a few stages ahead (unpacked/tiles.py). One instruction makes 4096
+memory, which cp.async fills a few stages ahead (rings/int_tiles.py). One instruction makes 4096
 multiplications; a run of 32 columns is exactly one.
 
 Limited by the steps after it: each int32 sum is converted to float (at half rate), multiplied by
@@ -18,15 +18,14 @@ from ...dispatch.card import older_than, too_small_for
 from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ..activations.int8 import activations
+from ..activations.code_tiles import activations
 from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ..unpacked.layout import refuses as refuses_unpacked
-from ..unpacked.offsets import compensate
-from ..unpacked.tiles import STEP, IntTile, accumulator, storer
-from ..unpacked.weights import unpacked_weights
+from ..packed.unpacked import compensate, unpacked_weights
+from ..packed.unpacked import refuses as refuses_unpacked
+from ..rings.int_tiles import STEP, IntTile, accumulator, storer
 
 START = int32(0)
 SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # two blocks: one multiplies while the other waits

@@ -23,7 +23,7 @@ from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import float32, int32
 from ..machine.launch import Kernel, family
-from ..unpacked.tiles import IntTile
+from ..rings.int_tiles import IntTile
 from . import r8_mma
 
 START = int32(0x4B400000)

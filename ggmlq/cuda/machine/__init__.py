@@ -1,19 +1,18 @@
 """The GPU itself: which one it is, how kernels are compiled, stored and launched, how bytes get there.
 
-    device.py            CuPy if it is there, facts of the card, refusals for older cards
-    context_warmup.py    the card's context, made while Python imports CuPy
+    device.py            CuPy if it is there, facts of the card, refusals for older cards; the card's context,
+                         made while Python imports CuPy; memory of products that a CUDA graph records
     driver_calls.py      the driver's own calls, by ctypes
 
 Products of torch's tensors, without CuPy:
 
     serving.py           the library that serves a thread: CuPy or torch
     torch_library.py     torch under CuPy's names
-    torch_array.py       its arrays
 
 Kernels:
 
     launch.py            Kernel: a Python function, its code for a capability, called with arrays; families
-                         of them
+                         of them; launches over arrays of any height; compilation in 40 % of Numba's time
     compiling.py         machine code of a function, by Numba and nvJitLink
     compile_process.py   the same in another process, where this one does without Numba
     compile_worker.py    that process
@@ -22,16 +21,14 @@ Kernels:
 
 Launches:
 
-    submit.py            the launch itself, past Numba's slow one
-    prepared_launch.py   a launch prepared once; each call fills in addresses
-    recorded.py          the launches of a product, recorded once and repeated
-    grid.py              launches over arrays of any height
-    side_stream.py       a second stream, for work beside that of the current one
+    submit.py            the launch itself, past Numba's slow one; a launch prepared once, whose calls fill in
+                         addresses
+    recorded.py          the launches of a product, recorded once and repeated; a second stream beside the
+                         current one
     parallel/            several GPUs: streams, copies, NCCL
 
 Memory:
 
-    graph_memory.py      the memory of products that a CUDA graph records
     tensor_maps.py       maps of matrices for Hopper's copy engine
     upload.py            host memory to the card, in portions
 

@@ -6,7 +6,10 @@ here give torch's device, streams and memory, by a library that has CuPy's names
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -18,9 +21,142 @@ from ...base import missing
 from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
-from . import graph_memory
-from .context_warmup import warm_up
+from . import driver_calls
+from .driver_calls import ADDRESS, INTEGER, WORD
 from .serving import SERVING, torch_library
+
+# The memory of products that a CUDA graph records: one pool for each graph.
+#
+# Products of a stream run one after the other, in replays too. So the memory between two kernels of one
+# product serves the next product, as it does outside of graphs, and a hundred recorded products take the
+# memory of the largest. Nobody else gets that memory while the graph exists. The driver raises a signal when
+# the graph is destroyed: a semaphore, for a function of Python must not run on the driver's thread. Then the
+# next recording, or the next preparation of weights, gives the memory back to the allocator that it came
+# from.
+
+SEMAPHORE = 64  # bytes, at least
+UNSIGNED = ctypes.c_uint32
+NO_WAIT, MOVE = UNSIGNED(1), UNSIGNED(1)  # flags of the driver for an object of a graph
+
+_LOCK = threading.Lock()
+# By the number of what is recorded and the device, until their graphs are destroyed.
+_OF_CAPTURES: dict[tuple[int, int], GraphMemory] = {}
+_SIGNALS: dict[int, Any] = {}  # semaphores that the driver still holds, by their addresses
+
+
+class GraphMemory:
+    """The pool of a graph's memory on a device."""
+
+    def __init__(self, pool: Any, device: Any, signal: int) -> None:
+        self.pool, self.device, self._signal, self._is_over = pool, device, signal, False
+
+    def allocate(self, size: int) -> Any:
+        """Memory for the products of the graph."""
+        return self.pool.malloc(size)
+
+    def look(self) -> bool:
+        """True while the graph exists, or an array lies in its memory; else the memory is given back."""
+        if self.pool is not None and (self._is_over or _raised(self._signal)):
+            self._is_over = True
+            with self.device:  # a pool of CuPy speaks of the current device alone
+                self.pool.free_all_blocks()  # one that is dropped keeps its free blocks for good
+                if not self.pool.used_bytes():
+                    self.pool = None
+        return self.pool is not None
+
+
+def allocator(stream: int, device: Any, allocate: Any, keep: list[Any], make_pool: Any) -> Any:
+    """An allocator for a stream that records a graph, of memory that lasts as long: of the graph's pool.
+
+    Where the driver cannot tell a graph's end, ``keep`` holds each piece of memory that ``allocate`` gives.
+    """
+    give_back()
+    try:
+        number, graph = _capture(stream)
+        with _LOCK:
+            memory = _OF_CAPTURES.get((number, device.id))
+            if memory is None:
+                memory = GraphMemory(make_pool(), device, _signal_of(graph))
+                _OF_CAPTURES[number, device.id] = memory
+        return memory.allocate
+    except (OSError, AttributeError, driver_calls.CUDADriverError):
+
+        def allocate_and_keep(size: int) -> Any:
+            keep.append(allocate(size))
+            return keep[-1]
+
+        return allocate_and_keep
+
+
+def give_back() -> None:
+    """Give back the memory of graphs that were destroyed."""
+    with _LOCK:
+        for place, memory in list(_OF_CAPTURES.items()):
+            if not memory.look():
+                del _OF_CAPTURES[place]
+
+
+def _capture(stream: int) -> tuple[int, Any]:
+    """The number of what a stream records, and the graph."""
+    status, number, graph = INTEGER(), WORD(), ADDRESS()
+    driver_calls.call(
+        "cuStreamGetCaptureInfo_v2", ADDRESS(stream), ctypes.byref(status), ctypes.byref(number),
+        ctypes.byref(graph), None, None,
+    )  # fmt: skip
+    return number.value, graph
+
+
+@cache
+def _semaphores() -> Any:
+    """The library with the functions of semaphores."""
+    return ctypes.CDLL(None)
+
+
+def _signal_of(graph: Any) -> int:
+    """The address of a semaphore that the driver raises when a graph and all that was made of it are gone."""
+    library, buffer = _semaphores(), ctypes.create_string_buffer(SEMAPHORE)
+    address, holder = ctypes.addressof(buffer), ADDRESS()
+    library.sem_init(ADDRESS(address), 0, 0)
+    post = ctypes.cast(library.sem_post, ADDRESS)
+    driver_calls.call(
+        "cuUserObjectCreate", ctypes.byref(holder), ADDRESS(address), post, UNSIGNED(1), NO_WAIT
+    )
+    _SIGNALS[address] = buffer
+    driver_calls.call("cuGraphRetainUserObject", graph, holder, UNSIGNED(1), MOVE)
+    return address
+
+
+def _raised(signal: int) -> bool:
+    """True once, where a semaphore was raised."""
+    if signal not in _SIGNALS or _semaphores().sem_trywait(ADDRESS(signal)):
+        return False
+    _SIGNALS.pop(signal, None)
+    return True
+
+
+# A GPU's context, made while Python imports CuPy: both together are most of the wait for a first product.
+#
+# The import is Python's work, the context the driver's, some tenths of a second each. CuPy finds and takes
+# the same context, a GPU's primary one. Failures are ignored here: CuPy meets the same one, and reports it.
+
+DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
+
+def warm_up(index: int) -> threading.Thread:
+    """Start a thread that makes the context of a GPU, by its number."""
+    thread = threading.Thread(target=_wake, args=(index,), name="ggmlq: a context", daemon=True)
+    thread.start()
+    return thread
+
+
+def _wake(index: int) -> None:
+    """Make the context and keep it: it lives as long as the process."""
+    with contextlib.suppress(OSError, AttributeError):
+        driver = ctypes.CDLL(DRIVER)
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
 
 _usable: list[ModuleType | None] = [None]  # CuPy, once it has found a GPU
 
@@ -106,7 +242,7 @@ def capturing(index: int) -> bool:
 
 @contextmanager
 def recording(task: object, keep: list[Any]) -> Iterator[None]:
-    """Work that a CUDA graph records, in memory that lasts as long as the graph (graph_memory.py).
+    """Work that a CUDA graph records, in memory that lasts as long as the graph (device.py).
 
     Otherwise CuPy would give that memory to others, and replays would write to it. Where the driver cannot
     tell when a graph ends, ``keep`` holds the memory.
@@ -116,7 +252,7 @@ def recording(task: object, keep: list[Any]) -> Iterator[None]:
     if not hasattr(before, "kept_for_graphs"):
         stream = driver().stream(current()).ptr
         where, new_pool = cuda.Device(current()), lambda: cuda.MemoryPool(before)
-        allocate = graph_memory.allocator(stream, where, before, keep, new_pool)
+        allocate = allocator(stream, where, before, keep, new_pool)
     try:
         with cuda.using_allocator(allocate):
             yield
@@ -141,7 +277,7 @@ def refuse_capture(what: str) -> None:
 def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
-    graph_memory.give_back()
+    give_back()
     with nullcontext() if SERVING.torch is None else SERVING.torch.lasting():
         result = make()
     driver().stream(current()).synchronize()

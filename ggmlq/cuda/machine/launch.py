@@ -8,9 +8,13 @@ launches it, for Numba's own launcher takes 15 to 36 µs.
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, cached_property, wraps
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from ...base.progress import long_work
@@ -18,11 +22,90 @@ from ...base.slots import Slot
 from ...errors import DeviceError
 from ...store.origin import Origin
 from ..intrinsics.language import BLANK, axes_of, elements_of, types
-from ..intrinsics.quick_inlining import quick_inlining
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
-from .prepared_launch import PreparedLaunch
-from .submit import MOST, submit
+from .submit import MOST, PreparedLaunch, submit
+
+# Quick inlining: Numba inlines the device functions of a kernel in a fraction of the time.
+#
+# It copies each function twice before it inlines it, although it has just made it for that: with
+# ``cuda:warp_specialized`` three quarters of the time of a compilation. And for each variable with several
+# assignments it goes through all statements, twice: here it takes the blocks that have the variable. After
+# each step it finds the variables that live at the beginning of each block, which generators alone need. The
+# PTX is the same.
+
+CORE = "numba.cuda.core"  # of numba-cuda 0.30
+UNCOPIED = SimpleNamespace(copy=copy.copy, deepcopy=lambda item: item)
+
+
+@contextmanager
+def quick_inlining() -> Iterator[None]:
+    """Compile quickly inside ``with``; nothing changes where Numba inlines in another way."""
+    try:
+        inlining: Any = import_module(f"{CORE}.inline_closurecall")
+        ssa: Any = import_module(f"{CORE}.ssa")
+        after: Any = import_module(f"{CORE}.postproc")
+        lock: Any = import_module(f"{CORE}.compiler_lock")
+        worker, usual, finish = inlining.InlineWorker, inlining.copy, after.PostProcessor.run
+        inline, run, rewrite = worker.inline_function, ssa._run_ssa, ssa._run_block_rewrite
+    except (ImportError, AttributeError):
+        usual = None
+    if usual is not copy:
+        yield
+        return
+
+    def inline_uncopied(self: Any, caller: Any, block: Any, i: int, function: Any, types: Any = None) -> Any:
+        """Inline a function, whose form for that nothing else has."""
+        form, names = self.run_untyped_passes(function), function.__code__.co_freevars
+        inlining.copy = UNCOPIED
+        try:
+            return self.inline_ir(caller, block, i, form, names, arg_typs=types)
+        finally:
+            inlining.copy = usual
+
+    def finish_quickly(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        """Do what follows a step, except for what generators need."""
+        function = self.func_ir
+        if function.is_generator:
+            finish(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = after.transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime, function.generator_info = after.VariableLifetime(function.blocks), None
+        if emit_dels:
+            self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+    quick: Any = _QuickRewrites(run, rewrite)
+    with lock.global_compiler_lock:
+        worker.inline_function, after.PostProcessor.run = inline_uncopied, finish_quickly
+        ssa._run_ssa, ssa._run_block_rewrite = quick.run, quick.rewrite
+        try:
+            yield
+        finally:
+            worker.inline_function, after.PostProcessor.run = inline, finish
+            ssa._run_ssa, ssa._run_block_rewrite = run, rewrite
+
+
+class _QuickRewrites:
+    """Numba's rewriting to single assignments, of the blocks that have a variable."""
+
+    def __init__(self, run: Any, rewrite: Any) -> None:
+        self._run, self._rewrite = run, rewrite
+        self._names: dict[int, set[str]] = {}  # of variables, by the label of a block
+
+    def run(self, blocks: Any) -> Any:
+        """Rewrite all variables of a function's blocks."""
+        self._names = {
+            label: {variable.name for statement in block.body for variable in statement.list_vars()}
+            for label, block in blocks.items()
+        }
+        return self._run(blocks)
+
+    def rewrite(self, blocks: Any, states: Any, handler: Any) -> Any:
+        """The blocks with one variable rewritten, in their order."""
+        has = {label: block for label, block in blocks.items() if states["varname"] in self._names[label]}
+        rewritten = self._rewrite(has, states, handler)
+        return {label: rewritten.get(label, block) for label, block in blocks.items()}
+
 
 HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
 GRAPHS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
@@ -139,7 +222,7 @@ class Kernel(Compiled):
         cluster: int = 1,
         max_blocks: int = 0,
     ) -> PreparedLaunch:
-        """The launch prepared for any number of calls, which fill in addresses: prepared_launch.py."""
+        """The launch prepared for any number of calls, which fill in addresses: submit.py."""
         assert len(arguments) == len(self.parameters), self.name
         index = device.driver().device()
         function, shared, early = self._loaded.get(index) or self._load(index)
@@ -302,3 +385,24 @@ def family(
         return get
 
     return decorate
+
+
+# Helpers of launches: grids over any number of rows, and a 2-D array as its address and strides.
+
+LEVELS = 65535  # blocks of a grid in its second direction, at most
+LONG = (1 << 64) - 1
+
+
+def by_levels(kernel: Kernel, across: int, levels: int, *arguments: Any) -> None:
+    """Launch a kernel over ``levels`` levels of blocks, in several launches if need be.
+
+    The kernel's last parameter is the first level of a launch.
+    """
+    for first in range(0, levels, LEVELS):
+        grid = across, min(LEVELS, levels - first)
+        kernel(grid, (kernel.threads,), *arguments, first)
+
+
+def address_and_strides(array: Any) -> tuple[Any, int, int]:
+    """The address and the strides of a 2-D array; zeros for None."""
+    return (0, 0, 0) if array is None else (array.data.ptr, *(stride & LONG for stride in array.strides))

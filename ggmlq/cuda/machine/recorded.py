@@ -4,7 +4,7 @@ While a rung runs, each launch is recorded (launch.py) with its arguments. x and
 (base/slots.py), and so has memory in which a kernel leaves results for the next one, which rungs ask of
 :func:`between`. All other arrays must be memory of the weights, or prepared with them, which is the same in
 the next call. So the next product of as many rows takes one allocation, a few addresses and the driver's
-calls (prepared_launch.py).
+calls (submit.py).
 
 That is right for rungs that only launch kernels, the same ones for every x of a shape: they declare it
 (``repeats`` of ``register``). A recording belongs to the prepared memory of its array, and is dropped with
@@ -15,13 +15,14 @@ one more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from ...base.slots import Slot, labelled, slot_of
 from ...dispatch.epilogue import PLAIN, Epilogue
 from . import device, serving
 from .launch import RECORDING, Kernel
-from .prepared_launch import PreparedLaunch
+from .submit import PreparedLaunch
 
 X, Y, WORKSPACE, BIAS, RESIDUAL = 0, 1, 2, 3, 4  # numbers of a call's addresses
 APART = 256  # bytes to which arrays between kernels are aligned
@@ -146,3 +147,53 @@ def _owner(array: Any) -> Any:
     while getattr(array, "base", None) is not None:
         array = array.base
     return array
+
+
+# A second stream, for work beside that of the current one; it joins the current one at the end.
+#
+# Streams are reused, one user at a time. A stream that a CUDA graph has recorded belongs to that recording
+# until it ends, so it is skipped until then.
+
+
+class SideStream(NamedTuple):
+    """A stream, with events for the start and the end of its work."""
+
+    stream: Any
+    begun: Any
+    done: Any
+
+
+_FREE: dict[int, list[SideStream]] = {}  # free ones of each device
+
+
+def _borrow(index: int) -> SideStream:
+    free, recording = _FREE.setdefault(index, []), []
+    try:
+        while free:
+            try:
+                side = free.pop()
+            except IndexError:  # another thread took the last one
+                break
+            if not side.stream.is_capturing():
+                return side
+            recording.append(side)
+    finally:
+        free += recording
+    cuda = device.cupy().cuda
+    return SideStream(
+        cuda.Stream(non_blocking=True), cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
+    )
+
+
+@contextmanager
+def fork(index: int, main: Any) -> Iterator[Any]:
+    """A context with a stream that starts where ``main`` is; ``main`` waits for it at the end, always."""
+    side = _borrow(index)
+    side.begun.record(main)
+    side.stream.wait_event(side.begun)
+    try:
+        yield side.stream
+    finally:
+        side.done.record(side.stream)
+        main.wait_event(side.done)
+        _FREE[index].append(side)

@@ -2,20 +2,15 @@
 
     layout.py      PackedLayout: how a format's fragments look, derived from the format
     pack.py        the picture of a fragment, and the kernel that packs blocks
-    codes.py       a lane's words as pairs of bfloat16
-    byte_codes.py  the same as bytes
-    code_halves.py the same as pairs of float16
+    codes.py       a lane's words as pairs of bfloat16, as pairs of float16, as bytes
     scales.py      a fragment's halves and bytes as float32 scales and offsets
-    operand.py     codes and scales together, as the wide operand of ``mma``
-    weights.py     codes times scales in pairs of bfloat16, as ``wgmma`` takes them
-    half_weights.py  the same in pairs of float16
-    row_pairs.py   the same in pairs of rows, for sums over rows
-    column_weights.py  the same for ``wgmma``: a warp's columns of four fragments below each other
-    natural.py     the same for activations in the order of their columns
-    to_bf16.py     packed weights back to a matrix, for cuBLAS
-    to_halves.py   the same as float16, times a power of two
-    to_blocks.py   packed weights back to the file's bytes
-    on_host.py     the same on the host, by NumPy
+    operand.py     codes and scales together, as the wide operand of ``mma``; for activations in the order of
+                   their columns, too
+    weights.py     codes times scales in pairs of bfloat16 or of float16, as ``wgmma`` takes them; in pairs of
+                   rows, and a warp's columns below each other, for sums over rows
+    to_bf16.py     packed weights back to a matrix, for cuBLAS: bfloat16, or float16 times a power of two
+    unpacked.py    weights as int8 codes in one array, float32 scales in another, for r3 to r5, r8 to r10
+    to_blocks.py   packed weights back to the file's bytes, on the card and on the host
 
 A *fragment* is 16 rows × 64 columns of weights. A *fragment row* is the fragments of the same 16 rows, one
 for each 64 columns. Rungs from r12 on read packed weights, and r11 where an array has them already.

@@ -30,9 +30,8 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...formats import BLOCK_FORMATS, BlockFormat
 from ..intrinsics import ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import atoms, inlined, verb
-from ..intrinsics.lane import g_and_t
+from ..intrinsics.lane import address, g_and_t
 from ..intrinsics.language import cuda, int64, uint8, uint32, uint64
 from ..intrinsics.tables import Table
 from ..machine.device import cupy

@@ -10,13 +10,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from ...arrays.array import QuantArray
 from ...formats import BlockFormat
-from ..intrinsics import bf16x2, dependent_launch, halves, ptx
-from ..intrinsics.address import address
+from ..intrinsics import bf16x2, codes8, dependent_launch, halves, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, LEAST
-from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device, served
 from ..machine.launch import Kernel, family
@@ -155,3 +156,127 @@ def decode_packed(w: PackedWeights, first: int, out: Any) -> None:
     fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
     grid = (-(-rows // ROWS), -(-steps // (PAIR * WARPS)))
     decoder(w.layout)(grid, (32 * WARPS,), fragments, out, rows, columns, steps)
+
+
+# Packed weights as a matrix of float16, times a power of two that keeps them in its range, for cuBLAS.
+#
+# As to_bf16.py, with three bits more for each weight. The power is that of the largest weight of the array,
+# so that it stands below 2**15; a product is multiplied by its inverse.
+
+LARGEST, BIAS, MOST_POWER = 14, 127, 100  # exponent of the largest weight; of a bfloat16; either way
+SLAB_OF_HALVES = 1 << 26  # bytes of weights that are examined at a time
+
+
+def half_rounder(layout: PackedLayout) -> Any:
+    """The device function that makes two words of four neighbours of a row: codes times a scale, less an
+    offset.
+    """
+    has_offset, mul, sub, narrowed, float_of = (
+        layout.has_offset, ptx.mul, ptx.sub, halves.narrowed, ptx.float_of
+    )  # fmt: skip
+
+    @inlined
+    def value(bits: Any, scale: Any, offset: Any) -> Any:
+        product = mul(scale, float_of(bits))
+        return sub(product, offset) if has_offset else product
+
+    @inlined
+    def pair(codes: Any, scale: Any, offset: Any) -> Any:
+        low, high = codes << uint32(16), codes & uint32(0xFFFF0000)
+        return float_of(narrowed(value(low, scale, offset), value(high, scale, offset)))
+
+    return pair
+
+
+@family(lambda: ((layout,) for layout in layouts()))
+def half_decoder(layout: PackedLayout) -> Kernel:
+    """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
+    fragment_bytes, chunks = layout.fragment_bytes, PAIR * layout.fragment_bytes // 16
+    (words_count, values) = buffer_sizes(layout)
+    load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
+    runs, scales, offsets, pair = (
+        layout.runs,
+        layout.scales,
+        layout.runs * layout.has_offset,
+        half_rounder(layout),
+    )
+    base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
+    let_successor_start = dependent_launch.let_successor_start
+    wait_for_predecessor, store_pair_if = dependent_launch.wait_for_predecessor, codes8.store_pair_if
+    mul, float_of = ptx.mul, ptx.float_of
+
+    def decode(
+        fragments: Any,  # uint8 [fragment rows, steps, fragment]
+        out: Any,  # float16 [rows, columns]
+        rows: Any, columns: Any, steps: Any,
+        factor: Any,  # bits of a float
+    ) -> None:  # fmt: skip
+        (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
+        step = uint32((uint32(cuda.blockIdx.y) * uint32(WARPS) + warp) * uint32(PAIR))
+        warp_at = uint32(base() + warp * uint32(PAIR * fragment_bytes))
+        let_successor_start()
+        if step < steps:
+            source = address(fragments, fragment_row, steps, step, fragment_bytes)
+            for first in range(0, chunks, 32):
+                c = lane + uint32(first)
+                if c < uint32(chunks):
+                    copy16(warp_at + c * uint32(16), source + uint64(c * uint32(16)))
+        commit()
+        wait()
+        cuda.syncwarp()
+        wait_for_predecessor()  # it may still read the memory that is written here
+        if step < steps:
+            g, t = g_and_t(lane)
+            words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
+            f, power = cuda.local.array(values, float32), float_of(factor)
+            opaque, row = opaque_zero(steps), uint32(fragment_row * uint32(ROWS) + g)
+            column = uint32(step * uint32(STEP) + t * uint32(4))
+            upper = address(out, row, columns, column, 2)
+            lower = upper + uint64(columns) * uint64(2 * ROWS // 2)
+            has_upper, has_lower = row < rows, uint32(row + uint32(ROWS // 2)) < rows
+            for part in range(PAIR):
+                load_words(warp_at + uint32(part * fragment_bytes), lane, words)
+                load_scales(warp_at + uint32(part * fragment_bytes), lane, f)
+                for i in range(values):
+                    f[i] = mul(f[i], power)
+                for s in range(4):
+                    unpack_step(words, s, codes, opaque)
+                    i, at = s * runs // 4, uint64(2 * STEP * part + 32 * s)
+                    inside = uint32(column + uint32(STEP * part + 16 * s)) < columns
+                    a, b = pair(codes[0], f[i], f[i + offsets]), pair(codes[2], f[i], f[i + offsets])
+                    store_pair_if(upper + at, a, b, uint32(inside & has_upper))
+                    i += scales
+                    a, b = pair(codes[1], f[i], f[i + offsets]), pair(codes[3], f[i], f[i + offsets])
+                    store_pair_if(lower + at, a, b, uint32(inside & has_lower))
+
+    parameters = (uint64, uint64, uint32, uint32, uint32, uint32)
+    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * PAIR * fragment_bytes, "least": (8, 0)}
+    return Kernel(f"packed weights of {layout.name} to float16", decode, *parameters, early=True, **sizes)
+
+
+def decode_halves(w: PackedWeights, first: int, out: Any, power: int) -> None:
+    """Decode rows of weights from ``first`` on, a multiple of 16, times 2**power, to float16 [rows, K]."""
+    rows, columns = out.shape
+    fragments, steps = w.fragments[first // ROWS :], w.fragments.shape[1]
+    grid, factor = (
+        (-(-rows // ROWS), -(-steps // (PAIR * WARPS))),
+        int(np.float32(2.0**power).view(np.uint32)),
+    )
+    half_decoder(w.layout)(grid, (32 * WARPS,), fragments, out, rows, columns, steps, factor)
+
+
+def fitting_power(q: QuantArray) -> int | None:
+    """The power of two that brings the largest packed weight near 2**15; None where one is not finite.
+
+    It is examined once, which waits for the device.
+    """
+    w, xp, (n, k) = packed_weights(q), device.cupy(), q.shape
+    step, largest = max(ROWS, SLAB_OF_HALVES // (2 * k) // ROWS * ROWS), 0
+    for first in range(0, n, step):
+        values = xp.empty((min(step, n - first), k), DTYPES["bfloat16"])
+        decode_packed(w, first, values)
+        largest = max(largest, int((values & np.uint16(0x7FFF)).max()))
+    exponent = largest >> 7
+    if exponent == 2 * BIAS + 1:
+        return None
+    return min(max(LARGEST + BIAS - exponent, -MOST_POWER), MOST_POWER)

@@ -1,16 +1,13 @@
-"""``gq.quantize`` on the GPU: encoders that write the CPU's bytes, a file of its name for each format.
+"""``gq.quantize`` on the GPU: encoders that write the CPU's bytes, in encoders.py.
 
-decode.py and decode_k.py are ``dequantize`` on the GPU; rows.py is ``put`` and decode_rows.py ``take``;
-heads.py puts keys and values into a cache, turned by their positions on the way;
-_block.py and _kinds.py have parts of them.
+decode.py is ``dequantize`` on the GPU, and ``take``; rows.py is ``put``; heads.py puts keys and values into a
+cache, turned by their positions on the way; _block.py has parts of them.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,11 +23,11 @@ from ._block import LANES, RUN, THREADS
 @cache
 def encoder(fmt: Format) -> Callable[[], Kernel] | None:
     """The maker of the kernel that encodes a format; None where there is none."""
-    name = f"{__name__}.{fmt.name.lower()}"
-    if importlib.util.find_spec(name) is None:
-        return None
-    maker: Callable[[], Kernel] = importlib.import_module(name).kernel
-    return maker
+    from . import encoders  # its kernels want numba-cuda, or blanks for its words
+
+    if fmt.name == "q8_1":
+        return encoders.q8_1_kernel
+    return partial(encoders.encoder, fmt) if fmt.name in encoders.ENCODERS else None
 
 
 def quantize(x: Any, fmt: Format) -> QuantArray | None:

@@ -20,7 +20,7 @@ from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int64, types, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ._kinds import IDS, KIND_OF, SCALARS, bits_in, words_of
+from ._block import IDS, KIND_OF, SCALARS, bits_in, words_of
 
 SPREAD, LEAST = (64, 128, 256), 64  # columns of heads that are spread; of values that are spread together
 APART = types.Array(float32, 2, "A")  # rows that may be parts of longer ones

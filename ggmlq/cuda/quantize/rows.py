@@ -23,14 +23,22 @@ from ..intrinsics.floats import KINDS
 from ..intrinsics.language import cuda, float32, int32, int64, uint32, uint64
 from ..machine.device import cupy, current
 from ..machine.launch import Kernel, family
-from . import iq4_nl, mxfp4, q4_0, q4_1, q5_0, q5_1, q8_0
-from ._block import LANES, RUN, THREADS, VALUES, finite
-from ._kinds import IDS, KIND_OF, SCALARS, STEP, bits_in, loading, words_of
+from ._block import (
+    IDS,
+    KIND_OF,
+    LANES,
+    RUN,
+    SCALARS,
+    STEP,
+    THREADS,
+    VALUES,
+    bits_in,
+    finite,
+    loading,
+    words_of,
+)
+from .encoders import ENCODERS
 
-ENCODERS = {  # of blocks, for four threads
-    "q4_0": q4_0.encode, "q4_1": q4_1.encode, "q5_0": q5_0.encode, "q5_1": q5_1.encode, "q8_0": q8_0.encode,
-    "iq4_nl": iq4_nl.encode, "mxfp4": mxfp4.encode,
-}  # fmt: skip
 ENCODED = tuple(ENCODERS)
 SEARCHED = 8192  # rows: with more, the last of equal ids are found before the launch
 AHEAD = 4  # ids that a thread reads at once

@@ -1,14 +1,13 @@
 """``gq.quantize_scaled`` on the GPU: floats to codes with scales and back, bit for bit as codes/scaling.py.
 
-    _loads.py         loads of 16 bytes as floats, and the extremes of many
-    _division.py       quotients by a scale that give the codes of IEEE division, two instructions each
-    _codes.py          a quotient to its code, a tile's extremes to its scale and zero point
-    _groups.py         tiles within a row, 16 to 512 columns: read once, in a part of a warp
-    _blocks.py         tiles of up to 16384 floats, whole rows too: read once, in a block of threads
+    _codes.py          a quotient to its code, a tile's extremes to its scale and zero point; quotients that
+                       give the codes of IEEE division, two instructions each
+    _groups.py         loads of 16 bytes as floats; tiles within a row, 16 to 512 columns: read once, in a
+                       part of a warp; tiles of up to 16384 floats, whole rows too: read once, in a block
     _three_passes.py   any tile: extremes, scales and codes, a kernel each
     decode.py          codes with scales back to floats
 
-``quantize`` takes the first of _groups, _blocks and _three_passes that serves a tile.
+``quantize`` takes the first of these that serves a tile.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from ...errors import UnsupportedError
 from ..activations.floats import FLOAT32, converted
 from ..machine import device
 from ..machine.device import cupy
-from ..machine.grid import address_and_strides, by_levels
-from . import _blocks, _groups, _three_passes
+from ..machine.launch import address_and_strides, by_levels
+from . import _groups, _three_passes
 from ._codes import NATIVE, WORDS, Conversion, keeps_nan_of
-from ._loads import SIZES, WIDE, floats_per_load
+from ._groups import SIZES, WIDE, floats_per_load
 
 MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
 
@@ -140,7 +139,7 @@ def _at_once(floats: FloatRows, over: Tiling, rule: Rule, conversion: Conversion
         tile = _tile_for(over)
         if tile is None:
             return False
-        kernel = _blocks.kernel(floats.kind, conversion, tile)
+        kernel = _groups.block_kernel(floats.kind, conversion, tile)
         levels, across = over.shape
     parts = (
         floats.x,
@@ -155,9 +154,9 @@ def _at_once(floats: FloatRows, over: Tiling, rule: Rule, conversion: Conversion
 
 
 def _tile_for(over: Tiling) -> tuple[int, int] | None:
-    """The smallest tile of the kernels in _blocks.py that equals this one, or holds an axis as a whole."""
+    """The smallest tile of the kernels in _groups.py that equals this one, or holds an axis as a whole."""
     down, along = over.shape
-    for tile in sorted(_blocks.TILES, key=lambda tile: tile[0] * tile[1]):
+    for tile in sorted(_groups.TILES, key=lambda tile: tile[0] * tile[1]):
         rows_fit = tile[0] == over.r or (down == 1 and tile[0] >= over.rows)
         columns_fit = tile[1] == over.c or (along == 1 and tile[1] >= over.columns)
         if rows_fit and columns_fit:

@@ -16,13 +16,11 @@ from typing import Any
 from ...codes import CODES
 from ..intrinsics import codes as words
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.address import address
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.launch import Kernel, family
-from ._codes import Conversion, scale_loading, scale_storing, scaler, storing, zero_of
-from ._division import divider
-from ._groups import conversions, tried
-from ._loads import SIZES, agreeing, extremes, floats_per_load, loading
+from ._codes import Conversion, divider, scale_loading, scale_storing, scaler, storing, zero_of
+from ._groups import SIZES, agreeing, conversions, extremes, floats_per_load, loading, tried
 
 THREADS = 256
 AT_ONCE = 4  # pieces that a lane loads before it looks at one

@@ -15,13 +15,12 @@ from ...codes import CODES, Code
 from ..activations.floats import converted
 from ..intrinsics import codes as words
 from ..intrinsics import dependent_launch, ptx
-from ..intrinsics.address import address
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
-from ..machine.grid import address_and_strides, by_levels
-from ..machine.launch import Kernel, family
+from ..machine.launch import Kernel, address_and_strides, by_levels, family
 from ._codes import value_of_power
 
 THREADS = 256

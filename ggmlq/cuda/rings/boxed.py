@@ -22,7 +22,7 @@ from ..intrinsics import boxes, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import BUFFER
 from ..intrinsics.language import uint32
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from .shape import MOST_SHARED
 
 KILO = 1024  # bytes; swizzled boxes are aligned to as many

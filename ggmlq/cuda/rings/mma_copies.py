@@ -7,16 +7,171 @@ eight bytes of each lane come without a bank conflict. A thread keeps the addres
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..intrinsics import bf16x2, codes, ptx
+from ..intrinsics import bf16x2, codes, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
+from ..intrinsics.integers import held, wide_place
 from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.wide import held, wide_place
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
-from .mma_tile import EIGHT, CodeTile, MmaTile, eight_bytes, sum_run
-from .ring import Fetchers
+
+# A ring of stages in shared memory: filled once before the first product, then one stage a step.
+#
+# ``fetchers`` are a rung's two device functions, which start the copies of one stage:
+#
+#     fetch_weights(at, of_w, apart, step)        of_w: the block's packed weights, ``apart`` bytes between
+#                                                 fragments
+#     fetch_activations(at, x, m0, step, m, k)    m0: the block's first row of activations
+#
+# Weights do not change, so their copies start while the predecessor of the kernel still runs.
+
+Fetchers = tuple[Any, Any]
+
+
+def prologue(fetchers: Fetchers, ahead: int, length: int) -> Any:
+    """The device function that fills the first ``ahead`` stages, of ``length`` bytes each."""
+    fetch_weights, fetch_activations = fetchers
+    commit, wait_for_predecessor = ptx.commit, dependent_launch.wait_for_predecessor
+
+    @inlined
+    def start(
+        ring: Any, weights_at: Any, apart: Any, x: Any, m0: Any, first: Any, last: Any, m: Any, k: Any
+    ) -> None:
+        for i in range(ahead):
+            if first + uint32(i) < last:
+                fetch_weights(ring + uint32(i * length), weights_at, apart, first + uint32(i))
+        wait_for_predecessor()  # the predecessor may have made x, or read y
+        for i in range(ahead):
+            if first + uint32(i) < last:
+                fetch_activations(ring + uint32(i * length), x, m0, first + uint32(i), m, k)
+            commit()
+
+    return start
+
+
+@inlined
+def nothing() -> None:
+    """Do nothing, in place of a fence: for instructions that read shared memory as all others do."""
+
+
+def refiller(fetchers: Fetchers, wait: Any, publish: Any = nothing) -> Any:
+    """The device function that waits for the next stage, and starts to fill the one that is free.
+
+    ``publish``: makes copied bytes visible to instructions that read shared memory through another proxy.
+    """
+    fetch_weights, fetch_activations = fetchers
+    commit = ptx.commit
+
+    @inlined
+    def refill(
+        to: Any, weights_at: Any, apart: Any, x: Any, m0: Any, step: Any, last: Any, m: Any, k: Any
+    ) -> None:
+        wait()
+        publish()
+        cuda.syncthreads()  # all see the stage, and nobody reads the one to fill
+        if step < last:
+            fetch_weights(to, weights_at, apart, step)
+            fetch_activations(to, x, m0, step, m, k)
+        commit()
+
+    return refill
+
+
+def offset_advancer(count: int, length: int) -> Any:
+    """The device function for the next stage, as its offset in the ring."""
+    end = (count - 1) * length
+
+    @inlined
+    def after(stage: Any) -> Any:
+        return uint32(0) if stage == uint32(end) else uint32(stage + uint32(length))
+
+    return after
+
+
+# Tiles of packed weights times activations of 16 bits, or bytes, for ``mma.sync``: warps, stages, memory.
+
+KB = 1 << 10
+RESERVED = KB  # bytes that CUDA takes for each block, beside the block's own
+SHARED = 100 * KB  # of a multiprocessor of 8.6, 8.9 and 12.x; with more, as others have, nothing was faster
+MOST_STAGES = 4
+WARP_FRAGMENTS = 2  # fragment rows of a warp
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """128 rows of weights times some rows of activations, by warps that have two fragment rows each."""
+
+    columns: int
+    blocks: int  # that a multiprocessor holds
+
+    def __str__(self) -> str:
+        return f"{self.columns} columns"
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return FRAGMENT_ROWS // WARP_FRAGMENTS
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    def stage(self, layout: PackedLayout) -> int:
+        """Bytes of a stage: weights, then activations."""
+        return FRAGMENT_ROWS * layout.fragment_bytes + self.columns * 2 * STEP
+
+    def sums_bytes(self, layout: PackedLayout) -> int:
+        """Bytes behind the stages for sums of activations, a float a run and row."""
+        return 4 * layout.runs * self.columns if layout.has_offset else 0
+
+    def stages(self, layout: PackedLayout) -> int:
+        """Stages of a block's ring."""
+        room = SHARED // self.blocks - RESERVED - self.sums_bytes(layout)
+        return max(2, min(MOST_STAGES, room // self.stage(layout)))
+
+    def shared(self, layout: PackedLayout) -> int:
+        """Bytes of shared memory of a block."""
+        return self.stages(layout) * self.stage(layout) + self.sums_bytes(layout)
+
+
+TILES = MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2)
+WIDE = MmaTile(128, 2)  # for weights with much to do for a step, whatever its rows of activations
+
+
+# --- bytes: code tiles, of which activations/code_tiles.py has the picture ------------------------
+
+EIGHT, SCALED = 8, 32  # rows of activations that lie together; columns with one scale
+CODES, SCALES = EIGHT * STEP, 4 * EIGHT * STEP // SCALED  # bytes of eight rows
+
+
+def sum_run(layout: PackedLayout) -> int:
+    """The columns whose activations are summed; 0 where weights have no offsets."""
+    return layout.run if layout.has_offset else 0
+
+
+def eight_bytes(run: int) -> int:
+    """Bytes of eight rows of a step; ``run``: of ``sum_run``."""
+    return CODES + SCALES + (4 * EIGHT * STEP // run if run else 0)
+
+
+@dataclass(frozen=True)
+class CodeTile(MmaTile):
+    """128 rows of weights times some rows of activations as bytes."""
+
+    def stage(self, layout: PackedLayout) -> int:
+        """Bytes of a stage: weights, then activations with their scales and sums."""
+        return FRAGMENT_ROWS * layout.fragment_bytes + self.columns // EIGHT * eight_bytes(sum_run(layout))
+
+    def sums_bytes(self, layout: PackedLayout) -> int:
+        """Nothing: sums come with the activations."""
+        return 0
+
+
+CODE_TILES = CodeTile(16, 4), CodeTile(32, 3), CodeTile(64, 2), CodeTile(128, 2)
+
 
 ROW, CHUNK = 2 * STEP, 16  # bytes of a row of activations in a stage, and of a copy
 

@@ -24,15 +24,11 @@ from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
-from ..codes8.checks import refuses_persistent
-from ..codes8.cluster_sums import sum_exchanger
-from ..codes8.rows import code_kind, operand_pair
-from ..codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
-from ..codes8.small_m_consumers import small_m_weights
-from ..codes8.small_m_schedules import small_m
+from ..codes8.rows import code_kind, operand_pair, refuses_persistent
+from ..codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant, small_m, small_m_weights, sum_exchanger
 from ..codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
 from ..cost import codes8
-from ..intrinsics.wgmma8 import INTEGERS, STEP
+from ..intrinsics.wgmma import INTEGERS, STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..warp_specialized import kernel as specialized

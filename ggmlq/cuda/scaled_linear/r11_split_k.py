@@ -21,14 +21,12 @@ from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
-from ..codes8.checks import refuses_persistent
-from ..codes8.cluster_sums import exchanger, row_split
-from ..codes8.consumers import weights_of
-from ..codes8.rows import code_kind, operand_pair
-from ..codes8.schedules import split_k
+from ..codes8.rows import code_kind, operand_pair, refuses_persistent
+from ..codes8.schedules import split_k, weights_of
+from ..codes8.small_m import exchanger, row_split
 from ..codes8.variant import MOST_SPLITS, SPLIT_TILES, Variant, split_variants
 from ..cost import codes8
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile

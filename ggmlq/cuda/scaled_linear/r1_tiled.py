@@ -24,7 +24,7 @@ from ...arrays.scaled import ScaledArray
 from ...codes import Code
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.checks import BYTE_CODES, not_bytes
+from ..codes8.rows import BYTE_CODES, not_bytes
 from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, types, uint32

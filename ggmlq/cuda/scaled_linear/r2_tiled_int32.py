@@ -18,7 +18,7 @@ from ...arrays.scaled import ScaledArray
 from ...codes import Code
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.checks import BYTE_CODES, not_bytes, too_large_for_int32
+from ..codes8.rows import BYTE_CODES, not_bytes, too_large_for_int32
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import int32
 from ..machine.launch import Kernel, family

@@ -23,12 +23,11 @@ import numpy as np
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.checks import not_bytes, too_large_for_int32, too_short
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
+from ..codes8.rows import INTEGER_KINDS, not_bytes, operand_pair, too_large_for_int32, too_short, zero_terms
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32
-from ..intrinsics.wgmma8 import INTEGERS
+from ..intrinsics.wgmma import INTEGERS
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
 from .r0_naive import strided, too_many_rows

@@ -22,25 +22,28 @@ from typing import Any
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
-from ..codes8.checks import not_bytes, too_large_for_int32
 from ..codes8.mma_tiles import (
     PARAMETERS,
+    LoopSteps,
     RatedTile,
     best_tile,
+    fetch_no_scales,
+    finish_nothing,
     is_uniform,
     is_wide,
+    load_no_scales,
+    main_loop,
     too_large,
     with_every_step,
 )
 from ..codes8.mma_tiles import launch as launch_tiles
 from ..codes8.mma_tiles import refuses as refused
-from ..codes8.rows import INTEGER_KINDS, operand_pair, zero_terms
-from ..codes8.stages import LoopSteps, fetch_no_scales, finish_nothing, load_no_scales, main_loop
+from ..codes8.rows import INTEGER_KINDS, not_bytes, operand_pair, too_large_for_int32, zero_terms
 from ..epilogue.mma_sums import clearer, scale_loader, stage_scales, storer, zero_point_corrector
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..intrinsics.wgmma8 import INTEGERS
+from ..intrinsics.wgmma import INTEGERS
 from ..machine.launch import Kernel, family
 from ..rings.shape import ByteTile, raster
 

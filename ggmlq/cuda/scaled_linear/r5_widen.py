@@ -25,16 +25,17 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8.mma_tiles import (
     PARAMETERS,
+    LoopSteps,
     RatedTile,
     is_uniform,
     is_wide,
     launch_floats,
+    main_loop,
     too_large,
     with_every_step,
 )
 from ..codes8.mma_tiles import refuses as refused
 from ..codes8.rows import OperandPair
-from ..codes8.stages import LoopSteps, main_loop
 from ..epilogue.mma_sums import clearer, stage_scales, storer
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined

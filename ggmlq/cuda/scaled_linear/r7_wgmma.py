@@ -21,16 +21,14 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
-from ..codes8.checks import refuses_boxes
-from ..codes8.consumers import thread_placer
 from ..codes8.epilogue import writer
-from ..codes8.rows import operand_pair
+from ..codes8.rows import operand_pair, refuses_boxes
+from ..codes8.schedules import thread_placer
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch
 from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.promoted import float_products
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP, float_products
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster, ring_placer
 

@@ -17,14 +17,13 @@ from typing import Any
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
-from ..codes8.consumers import thread_placer
 from ..codes8.epilogue import writer
-from ..codes8.schedules import dense_producers, late_opener
+from ..codes8.schedules import dense_producers, late_opener, thread_placer
 from ..codes8.variant import RASTER_HEIGHT, Variant
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.language import cuda, uint32, uint64
-from ..intrinsics.promoted import float_products
+from ..intrinsics.wgmma import float_products
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile, raster, stage_advancer
 from .r7_wgmma import refuses, run, variants

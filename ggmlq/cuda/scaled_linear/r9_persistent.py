@@ -25,11 +25,9 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..codes8 import operands as operands8
-from ..codes8.checks import refuses_persistent
-from ..codes8.consumers import weights_of
 from ..codes8.epilogue import tile_writer
-from ..codes8.rows import code_kind, operand_pair
-from ..codes8.schedules import dense
+from ..codes8.rows import code_kind, operand_pair, refuses_persistent
+from ..codes8.schedules import dense, weights_of
 from ..codes8.variant import (
     CODED_ZERO_POINT_TILES,
     COLUMN_SCALE_TILES,
@@ -40,11 +38,11 @@ from ..codes8.variant import (
     float_variants,
     integer_variants,
 )  # fmt: skip
-from ..intrinsics.wgmma8 import STEP
+from ..intrinsics.wgmma import STEP
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..rings.boxed import BoxTile
-from ..schedule.waves import best_tile
+from ..schedule.raster import best_tile
 from ..warp_specialized import kernel as specialized
 
 LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)

@@ -1,9 +1,9 @@
 """A plan for products with experts, made on the GPU: uses sorted by expert, a column of a tile for each use.
 
 A *use* is a number t · U + u: token t is multiplied by the u-th of its U experts. Uses of one expert lie
-side by side in the x_tiles (activations/expert_x_tiles.py), each expert from a whole tile on. A *slot* is
+side by side in the x_tiles (activations/x_tiles.py), each expert from a whole tile on. A *slot* is
 the place of a tile of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32
-bits (for few uses block_plan.py does without it):
+bits (for few uses groups.py does without it):
 
     slots         how many there are, whether uses are in order, and two unused words
     table         [slots][expert, its first slot, its slots, its uses]
@@ -25,13 +25,77 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..intrinsics import barrier as barriers
-from ..intrinsics import bf16x2, codes, dependent_launch, ptx, votes
+from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
+from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from .uses import NO_EXPERT, expert_of
+
+# Uses of experts, for products with few tokens: each block finds the uses that it serves, and their expert.
+#
+# A *use* is a number t · U + u: token t is multiplied by the u-th of its U experts. cuda:gemv and
+# cuda:small_m_codes start a block for each use. It serves that use and the next ones of the same expert, up
+# to as many as the kernel has columns. Blocks whose use is served by an earlier block end at once. So every
+# block finds its work without the host, and an expert's weights are read once for a few tokens.
+#
+# Every warp looks for itself: it reads all ids, up to 32 a lane.
+
+IDS_PER_LANE = 2, 8  # ids that a lane reads: kernels for up to 64 and 256 uses
+MOST_LISTED = 32 * IDS_PER_LANE[-1]
+NO_EXPERT, NO_USE = 0xFFFFFFFF, 0xFFFFFFFE
+NAN = 0x7FC00000  # bits of a float32
+
+
+@cache
+def expert_of(uncached: bool = False) -> Any:
+    """The device function for the expert of a use, NO_EXPERT where its id, an int64, names none.
+
+    ``uncached``: for blocks that start before the previous kernel ends, whose first cache may hold older ids.
+    """
+    load8 = integers.load8_l2 if uncached else bf16x2.load8
+
+    @inlined
+    def expert(ids: Any, use: Any, experts: Any) -> Any:
+        words = load8(ids + uint64(use) * uint64(8))
+        return words[0] if words[1] == uint32(0) and words[0] < experts else uint32(NO_EXPERT)
+
+    return expert
+
+
+@cache
+def finder(columns: int, ids_per_lane: int) -> Any:
+    """The device function that lists the uses of a warp at an address of shared memory.
+
+    It returns how many uses there are, none if an earlier block serves them, and the expert.
+    """
+    expert_of_use, equal, ones, put = expert_of(), lanes.lanes_where_equal, lanes.count, ptx.put
+
+    @inlined
+    def find(at: Any, ids: Any, use: Any, uses: Any, experts: Any, lane: Any) -> Any:
+        expert, others = expert_of_use(ids, use, experts), cuda.local.array(ids_per_lane, uint32)
+        for i in range(ids_per_lane):
+            others[i] = uint32(NO_USE)
+            if lane + uint32(32 * i) < uses:
+                others[i] = expert_of_use(ids, lane + uint32(32 * i), experts)
+        until = uint32(uint32(uint32(1) << (use & uint32(31))) - uint32(1))
+        below = uint32(uint32(uint32(1) << lane) - uint32(1))
+        count = before = uint32(0)
+        for i in range(ids_per_lane):
+            here = equal(others[i], expert)
+            if use >> uint32(5) == uint32(i):
+                before = uint32(count + ones(here & until))
+            place = uint32(uint32(count + ones(here & below)) - before)  # enormous for uses before this one
+            if use >> uint32(5) <= uint32(i) and others[i] == expert and place < uint32(columns):
+                put(at + place * uint32(4), lane + uint32(32 * i))
+            count = uint32(count + ones(here))
+        cuda.syncwarp()
+        served = min(uint32(count - before), uint32(columns))
+        return (served if before % uint32(columns) == uint32(0) else uint32(0)), expert
+
+    return find
+
 
 THREADS, THREAD_IDS = 1024, 8  # of the block; ids that a thread reads together
 MOST = 4096  # experts
@@ -88,7 +152,7 @@ def slot_counter() -> Any:
     """The device function by which a warp finds each expert's first slot and the number of slots; and each
     expert's first use, which counts if uses are in order.
     """
-    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, votes.from_lane, votes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, lanes.from_lane, lanes.sum_up_to
 
     @inlined
     def count_slots(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
@@ -177,7 +241,7 @@ def use_counter() -> Any:
     same expert were counted before each. Blocks with more uses than their threads hold keep ranks in
     ``places``.
     """
-    expert_of_use, put, store4, add = expert_of(), ptx.put, ptx.store4, votes.add_shared
+    expert_of_use, put, store4, add = expert_of(), ptx.put, ptx.store4, lanes.add_shared
 
     @inlined
     def count(
@@ -307,3 +371,127 @@ def sorted_uses(ids: Any, shape: UsePlan) -> tuple[Any, Any]:
     sizes = shape.uses, shape.experts, shape.columns, shape.slots
     grouper()((blocks,), (THREADS,), *operands, *sizes, cluster=blocks)
     return plan, places
+
+
+# A plan of the tiles of experts for up to 1024 uses, which every block makes for itself; cf. groups.py.
+#
+#     entries   [experts + 1]    first slot << 16 | uses; in the last one, the number of slots
+#
+# It takes a block a microsecond or two to read all ids. A kernel that does it for all, and the wait of the
+# next kernel for its end, take five. So the kernel that gathers rows (activations/x_tiles.py) and the one
+# that multiplies (warp_specialized/schedules.py) each find the expert of a slot themselves. A use gets the
+# column of its rank among the ids of its expert, the same in every run.
+
+MOST_USES, MOST_EXPERTS = 1024, 256
+AT_ONCE = 4  # ids that a thread reads together
+BYTES = -(-4 * (MOST_EXPERTS + 1) // 16) * 16  # of entries
+
+
+@cache
+def planner(threads: int, stores_experts: bool) -> Any:
+    """The device function by which a block of ``threads`` threads makes the entries; it returns the number
+    of slots.
+
+    ``stores_experts``: the expert of each use is stored, from ``experts_at`` on.
+    """
+    expert_of_use, count_slots = expert_of(uncached=True), block_slot_counter()
+    put, take4, add = ptx.put, bf16x2.take4, lanes.add_shared
+
+    @inlined
+    def plan(entries: Any, experts_at: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
+        thread = uint32(cuda.threadIdx.x)
+        entry, first = uint32(thread), uint32(thread)
+        while entry <= experts:
+            put(uint32(entries + entry * uint32(4)), uint32(0))
+            entry = uint32(entry + uint32(threads))
+        cuda.syncthreads()
+        use_experts = cuda.local.array(AT_ONCE, uint32)
+        while first < uses:
+            for i in range(AT_ONCE):
+                use = uint32(first + uint32(i * threads))
+                use_experts[i] = expert_of_use(ids, use, experts) if use < uses else uint32(NO_EXPERT)
+            for i in range(AT_ONCE):
+                use = uint32(first + uint32(i * threads))
+                if use_experts[i] != uint32(NO_EXPERT):
+                    add(uint32(entries + use_experts[i] * uint32(4)), uint32(1))
+                if stores_experts and use < uses:
+                    put(uint32(experts_at + use * uint32(4)), use_experts[i])
+            first = uint32(first + uint32(threads * AT_ONCE))
+        cuda.syncthreads()
+        count_slots(entries, experts, columns)
+        cuda.syncthreads()
+        return uint32(take4(uint32(entries + experts * uint32(4))) >> uint32(16))
+
+    return plan
+
+
+@cache
+def block_slot_counter() -> Any:
+    """The device function by which one warp adds the first slot of each expert to the expert's entry."""
+    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, lanes.from_lane, lanes.sum_up_to
+
+    @inlined
+    def count_slots(entries: Any, experts: Any, columns: Any) -> None:
+        warp, lane = warp_and_lane()
+        if warp == uint32(0):
+            total, first = uint32(0), uint32(0)
+            while first < experts:
+                expert, count = uint32(first + lane), uint32(0)
+                at = uint32(entries + expert * uint32(4))
+                if expert < experts:
+                    count = uint32(take4(at))
+                slots_of_expert = uint32(uint32(count + uint32(columns - uint32(1))) // columns)
+                up_to = sum_up_to(slots_of_expert, lane)
+                if expert < experts:
+                    first_slot = uint32(total + uint32(up_to - slots_of_expert))
+                    put(at, uint32(uint32(first_slot << uint32(16)) | count))
+                total, first = uint32(total + from_lane(up_to, uint32(31))), uint32(first + uint32(32))
+            if lane == uint32(0):
+                put(uint32(entries + experts * uint32(4)), uint32(total << uint32(16)))
+
+    return count_slots
+
+
+@cache
+def entry_finder() -> Any:
+    """The device function for a slot's expert, and that expert's first slot, slots and uses."""
+    take4 = bf16x2.take4
+
+    @inlined
+    def find(entries: Any, slot: Any, experts: Any) -> Any:
+        low, high = uint32(0), experts
+        while uint32(high - low) > uint32(1):
+            middle = uint32(uint32(low + high) >> uint32(1))
+            if uint32(take4(uint32(entries + middle * uint32(4))) >> uint32(16)) <= slot:
+                low = middle
+            else:
+                high = middle
+        at = uint32(entries + low * uint32(4))
+        entry, after = uint32(take4(at)), uint32(take4(uint32(at + uint32(4))))
+        first = uint32(entry >> uint32(16))
+        return low, first, uint32(uint32(after >> uint32(16)) - first), uint32(entry & uint32(0xFFFF))
+
+    return find
+
+
+@cache
+def column_ranker() -> Any:
+    """The device function by which a warp finds the column of a use: its expert's first column plus its rank.
+
+    ``experts_at``: the experts of all uses; the use must have one.
+    """
+    equal, ones, take4 = lanes.lanes_where_equal, lanes.count, bf16x2.take4
+
+    @inlined
+    def rank(entries: Any, experts_at: Any, use: Any, expert: Any, columns: Any, lane: Any) -> Any:
+        earlier, first = uint32(0), uint32(0)
+        while first < use:
+            other, there = uint32(NO_EXPERT), uint32(first + lane)
+            if there < use:
+                other = uint32(take4(uint32(experts_at + there * uint32(4))))
+            earlier = uint32(earlier + ones(equal(other, expert)))
+            first = uint32(first + uint32(32))
+        slot = uint32(take4(uint32(entries + expert * uint32(4))) >> uint32(16))
+        return uint32(uint32(slot * columns) + earlier)
+
+    return rank

@@ -4,7 +4,7 @@ There are two warpgroups, each with 64 rows of weights. While the tensor cores m
 registers, the next fragment is unpacked into the other set; its words were loaded before that. Whichever
 warpgroup is ready takes the tensor cores.
 
-A lane takes weights in the order in which x lies in stages (packed/natural.py), as halves where x is float16.
+A lane takes weights in the order in which x lies in stages (packed/operand.py), as halves where x is float16.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..epilogue import listed_rows, results
-from ..epilogue.gate_factors import FIRST, MOST_GATED, gate_multiplier
-from ..epilogue.residual import residual_adder
+from ..epilogue import results, wgmma_sums
+from ..epilogue.gates import FIRST, MOST_GATED, gate_multiplier
+from ..epilogue.results import residual_adder
 from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import barrier as barriers
-from ..intrinsics import dependent_launch, warpgroup
+from ..intrinsics import dependent_launch, wgmma
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import opaque_zero
 from ..intrinsics.language import cuda, uint32, uint64
-from ..packed.column_weights import BELOW, column_weights, untwister
-from ..packed.half_weights import half_weights, serves_halves
 from ..packed.layout import ROWS, PackedLayout
-from ..packed.natural import lane_order, natural_loader
-from ..packed.weights import fragment_weights
+from ..packed.operand import lane_order, natural_loader
+from ..packed.weights import BELOW, column_weights, fragment_weights, half_weights, serves_halves, untwister
 from ..rings.boxed import stage_advancer
-from ..schedule.work_units import next_work_unit
+from ..schedule.raster import next_work_unit
 from .kernel import Frame, Schedule, Weights
 from .stream_k import SplitEpilogue
 from .tile import CONSUMER_REGISTERS, CONSUMER_WARPS, PRODUCER_REGISTERS, WarpSpecializedTile
@@ -62,7 +60,7 @@ class LaneWeights(NamedTuple):
 
 def multiplier(columns: int, floats: str = "bf16") -> Any:
     """The device function that starts a step's products, and waits for those of the step before."""
-    advance = warpgroup.sums(columns, floats).advance
+    advance = wgmma.sums(columns, floats).advance
 
     @inlined
     def multiply(total: Any, a: Any, at: Any) -> Any:
@@ -113,10 +111,10 @@ def accumulator(products: Products, halves: bool) -> Any:
     """
     layout, tile = products.layout, products.tile
     stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
-    single, after, sums = tile.fragments == 1, stage_advancer(stages), warpgroup.sums(tile.columns)
+    single, after, sums = tile.fragments == 1, stage_advancer(stages), wgmma.sums(tile.columns)
     multiply = multiplier(tile.columns, "f16" if halves else "bf16")
     count, place, second, _, load, unpack, scale, settle = lane_weights(products, halves)
-    wait, arrive, wait_for_products = barriers.wait, barriers.arrive, warpgroup.wait
+    wait, arrive, wait_for_products = barriers.wait, barriers.arrive, wgmma.wait
     zeros, times, factor, scales = sums.zeros, sums.times, np.float32(scale), scale != 1
 
     @inlined
@@ -244,7 +242,7 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
 
 def listed_results(tile: WarpSpecializedTile) -> TileResults:
     """The functions for rows of float32 that a list names for the columns of a tile."""
-    scatter, nothing = listed_rows.scatterer(tile.columns), results.NOTHING
+    scatter, nothing = wgmma_sums.scatterer(tile.columns), results.NOTHING
 
     @inlined
     def add(total: Any, y: Any, place: Any, n: Any, parts: Any, residual: Any) -> Any:
@@ -255,7 +253,7 @@ def listed_results(tile: WarpSpecializedTile) -> TileResults:
         row, column, _ = place
         scatter(total, y, rows_of_y, column, row, n)
 
-    return TileResults(listed_rows.holder(tile.columns), add, write)
+    return TileResults(wgmma_sums.holder(tile.columns), add, write)
 
 
 def packed_blocks(products: Products) -> Weights:
@@ -270,7 +268,7 @@ def consumer(products: Products, schedule: Schedule, epilogue: tuple[TileResults
     """The device function of the consumer warps.
 
     ``needs``: the lane; outputs, partial sums and flags; where tiles lie; rows of weights and steps of K; the
-    block's rank with what schedule/work_units.py says of its work units; the split of the last wave; whether
+    block's rank with what schedule/raster.py says of its work units; the split of the last wave; whether
     x lies in the order of its columns, whether it is float16, and a residual with its kind, or 0.
     """
     accumulate, make_order = either_accumulator(products), lane_weights(products, False).order

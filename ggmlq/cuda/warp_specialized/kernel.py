@@ -3,10 +3,10 @@
     producers   the last warps: they keep a ring of stages full, across the end of a tile too
     consumers   the first warps: they wait for full stages, multiply them, and give sums to the epilogue
     weights     what is multiplied, and so the consumers: packed blocks (consumers.py), or 8-bit codes
-                (codes8/consumers.py, small_m_consumers.py)
+                (codes8/schedules.py, codes8/small_m.py)
     schedule    the tiles of a block, the steps of them, where these lie, and the producers: one product, or
                 that of experts, with or without a split along K (schedules.py, codes8/schedules.py,
-                small_m_schedules.py)
+                small_m.py)
     epilogue    from sums to results
 
 The rungs warp_specialized, persistent, split_k and small_m, and of experts grouped, grouped_codes and

@@ -1,4 +1,4 @@
-"""Schedules of the kernel for packed blocks: where the work units of a block lie (schedule/work_units.py).
+"""Schedules of the kernel for packed blocks: where the work units of a block lie (schedule/raster.py).
 
     dense     one product; the host decides how the last wave of tiles is split along K
     experts   the tiles of all experts: a plan lists them, or the block makes its own; it decides the split
@@ -10,27 +10,96 @@ split, how many of them are left, and the number of whole tiles.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
+from ..intrinsics.integers import load16_l2
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, int32, types, uint32, uint64
 from ..machine import tensor_maps
-from ..packed.layout import PackedLayout
+from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout
 from ..rings.boxed import barrier_initializer
-from ..schedule import grouped, raster
-from ..schedule.block_plan import BYTES, planner
-from ..schedule.work_units import shared_stages, split_last_wave
-from .cluster_split import INBOX_BARRIER
+from ..schedule import raster
+from ..schedule.groups import BYTES, HEAD, entry_finder, planner
+from ..schedule.raster import shared_stages, split_last_wave
 from .consumers import HALVES
 from .kernel import Schedule
-from .late_activations import reorderer
-from .plain_rows import plain_producer
-from .producer import producer
-from .stream_k import store_split, stored_split
+from .producer import plain_producer, producer, reorderer
+from .stream_k import INBOX_BARRIER, store_split, stored_split
 from .tile import CONSUMER_THREADS, CONSUMER_WARPS, SCRATCH, WarpSpecializedTile
+
+# The order of the tiles of all experts, for the warp-specialised kernel of cuda:grouped.
+#
+# This is to the tiles of a plan (groups.py, block_plan.py) what raster.py is to one product. A tile is 128
+# rows of an expert's weights × a slot of its uses. Those of an expert are computed in sweeps over some slots,
+# row of tiles after row: tiles that share weights follow each other, and the x_tiles of a sweep stay in the
+# L2 cache.
+
+
+@cache
+def tile_finder() -> Any:
+    """The device function for the place of a tile, by a plan in memory or else by the block's own entries.
+
+    ``tile_order``: the plan or 0, the block's entries, the number of experts; tiles of an expert's rows,
+    slots of a sweep; the list of uses. It returns the expert, the row of tiles, the slot, its number among
+    the expert's slots, and the expert's uses.
+    """
+    load_words = load16_l2  # blocks that start early have an old first cache
+    find_entry = entry_finder()
+
+    @inlined
+    def find(tile_order: Any, number: Any) -> Any:
+        plan, entries, experts, down, width, _ = tile_order
+        any_slot = uint32(number // down)
+        if plan != uint64(0):
+            v = load_words(plan + uint64(4 * HEAD) + uint64(any_slot) * uint64(16))
+            expert, first, slots, uses = uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3])
+        else:
+            expert, first, slots, uses = find_entry(entries, any_slot, experts)
+        sweeps = max(uint32(uint32(slots + uint32(width >> uint32(1))) // width), uint32(1))
+        sweep_width = uint32(uint32(uint32(slots + sweeps) - uint32(1)) // sweeps)  # about equal for all
+        within, per_sweep = uint32(number - uint32(first * down)), uint32(sweep_width * down)
+        sweep = uint32(within // per_sweep)
+        within, before = uint32(within - uint32(sweep * per_sweep)), uint32(sweep * sweep_width)
+        across = min(sweep_width, uint32(slots - before))
+        row = uint32(within // across)
+        slot_of_expert = uint32(before + uint32(within - uint32(row * across)))
+        return expert, row, uint32(first + slot_of_expert), slot_of_expert, uses
+
+    return find
+
+
+@cache
+def producer_locator() -> Any:
+    """The device function for the place of a tile, as the producer needs it: its first fragment row and its
+    slot.
+    """
+    find = tile_finder()
+
+    @inlined
+    def locate(tile_order: Any, number: Any) -> Any:
+        expert, row, slot, _, _ = find(tile_order, number)
+        return uint32(uint32(uint32(expert * tile_order[3]) + row) * uint32(FRAGMENT_ROWS)), slot, uint32(0)
+
+    return locate
+
+
+def consumer_locator(columns: int) -> Any:
+    """The device function for the place of a tile with ``columns`` columns, as consumers need it."""
+    find = tile_finder()
+
+    @inlined
+    def locate(tile_order: Any, number: Any, thread_at: Any) -> Any:
+        (below, column), uses_of_columns = thread_at, tile_order[5]
+        _, row, slot, slot_of_expert, uses = find(tile_order, number)
+        row, there = uint32(row * uint32(TILE_ROWS) + below), uint32(uses - slot_of_expert * uint32(columns))
+        return row, column, there, uses_of_columns + uint64(uint32(slot * uint32(columns))) * uint64(4)
+
+    return locate
+
 
 # Types of parameters; dense() and experts() say what they are.
 ADDRESSES, FOUR, FIVE = types.UniTuple(uint64, 2), types.UniTuple(uint32, 4), types.UniTuple(uint32, 5)
@@ -62,8 +131,8 @@ def begin_at_once() -> None:
 
 @inlined
 def split_of_host(split: Any, scratch: Any) -> Any:
-    """The split of the last wave where the host decides it: the arguments of cost/split.py's Split, and the
-    whole tiles.
+    """The split of the last wave where the host decides it: the arguments of Split of
+    cost/warp_specialized.py, and the whole tiles.
     """
     return split
 
@@ -111,13 +180,13 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
             operands: Any,  # tensor map of the packed weights; x_tiles, 16 bits [steps, height, 64]
             results: Any,  # y [m, n] and a bias, with their kinds: epilogue/results.py
             exchange: Any,  # partial sums, float32 [slots, a tile], and flags, uint32: stream_k.py
-            rows: Any,  # x [m, k], the kind of its floats or HALVES, k: late_activations.py
-            sizes: Any,  # m, n, steps of K, height of x_tiles; 0 where x is read as it lies: plain_rows.py
+            rows: Any,  # x [m, k], the kind of its floats or HALVES, k: producer.py
+            sizes: Any,  # m, n, steps of K, height of x_tiles; 0 where x is read as it lies: producer.py
             order: Any,  # schedule/raster.py
             matrix: Any,  # the map of x, or zeros
-            addend: Any,  # a residual or a gate of y's shape, and its kind; or 0: epilogue/gate_factors.py
-            late: Any,  # late_activations.py
-            split: Any,  # of cost/split.py
+            addend: Any,  # a residual or a gate of y's shape, and its kind; or 0: epilogue/gates.py
+            late: Any,  # producer.py
+            split: Any,  # of cost/warp_specialized.py
         ) -> None:
             let_successor_start()  # it finds no room before blocks of this kernel end, so all of these run
             ring, full, warp, lane = start_block()
@@ -147,7 +216,7 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warp beside the consumers: one thread fetches x_tiles, or rows as they lie.
 
     ``sources``: the lane; the map of weights, x_tiles, flags, steps of K, height of x_tiles or 0 for none; x,
-    the kind of its floats, its rows and columns; where tiles lie; late_activations.py; work.
+    the kind of its floats, its rows and columns; where tiles lie; producer.py; work.
     """
     produce_x_tiles = producer(layout, tile, raster.locate_for_producer, reorders=False)
     produce_rows = plain_producer(layout, tile, raster.locate_for_producer)
@@ -183,7 +252,7 @@ def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warpgroup beside the consumers.
 
-    One warp fetches, the others make x_tiles (late_activations.py). ``sources``: as of narrow_producers().
+    One warp fetches, the others make x_tiles (producer.py). ``sources``: as of narrow_producers().
     """
     produce_x_tiles = producer(layout, tile, raster.locate_for_producer, reorders=True)
     columns, wait_for_predecessor, reorder_rows = (
@@ -222,8 +291,8 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             y: Any,  # float32 [uses, n]
             exchange: Any,  # as of dense()
             sizes: Any,  # n, steps of K, height of x_tiles
-            sweep: Any,  # tiles down an expert, slots of a sweep: schedule/grouped.py
-            counts: Any,  # uses, experts, and least_saved() of cost/split.py
+            sweep: Any,  # tiles down an expert, slots of a sweep: warp_specialized/schedules.py
+            counts: Any,  # uses, experts, and least_saved() of cost/warp_specialized.py
         ) -> None:
             (plan, uses_of_columns, ids), (n, steps, height), (down, width) = lists, sizes, sweep
             uses, count, gain = counts
@@ -256,7 +325,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
         let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
 
     # What runs before writes the uses of columns, and clears flags.
-    walk = Walk(dependent_launch.wait_for_predecessor, grouped.consumer_locator(columns), stored_split)
+    walk = Walk(dependent_launch.wait_for_predecessor, consumer_locator(columns), stored_split)
     return Schedule(EXPERTS, enclose, expert_producer(layout, tile), close, walk, BYTES)
 
 
@@ -265,7 +334,7 @@ def expert_producer(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
     ``sources``: the map of weights, x_tiles, flags, steps of K, height of x_tiles; where tiles lie; work.
     """
-    produce_x_tiles = producer(layout, tile, grouped.producer_locator(), reorders=False)
+    produce_x_tiles = producer(layout, tile, producer_locator(), reorders=False)
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, sources: Any) -> None:

@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dispatch.card import older_than
+from ...dispatch.problems import Linear
+from ...formats import BlockFormat
+from ..machine import tensor_maps
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
+from ..packed.pack import LONGEST
 from ..rings.shape import MOST_SHARED
 
 CONSUMER_WARPS = FRAGMENT_ROWS  # one for each fragment row of a tile
@@ -39,7 +44,7 @@ class WarpSpecializedTile:
     def wide(self) -> bool:
         """True where a whole warpgroup stands beside the consumers and gives them registers.
 
-        One of its warps fetches, the others make x_tiles (late_activations.py).
+        One of its warps fetches, the others make x_tiles (producer.py).
         """
         return self.columns > 160
 
@@ -87,3 +92,32 @@ class WarpSpecializedTile:
     def shared(self, layout: PackedLayout) -> int:
         """Bytes of shared memory."""
         return 1024 + self.stages(layout) * (self.stage(layout) + 16) + SCRATCH
+
+
+# Problems that kernels on tiles of packed weights refuse: for their shape, the GPU or the driver.
+
+LEAST, HOPPER = (8, 0), (9, 0)
+MOST = 65535 * 64  # rows of activations: a grid has 65535 rows of blocks
+
+
+def refuses_shape(problem: Linear) -> str | None:
+    """The reason why tiles of packed weights do not serve a problem on any GPU, or None."""
+    if not isinstance(problem.format, BlockFormat):
+        return "is written for blocks"
+    if problem.m > MOST or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
+        return f"takes up to {MOST} rows, {LONGEST} columns and 2**32 elements of activations"
+    return older_than(problem.card, LEAST)
+
+
+def refuses_without_wgmma(problem: Linear) -> str | None:
+    """The reason why kernels with Hopper's tensor instructions do not serve a problem, or None."""
+    if problem.card is not None and problem.card.capability != HOPPER:
+        return "needs compute capability 9.0: other GPUs do not have these instructions"
+    return refuses_shape(problem)
+
+
+def refuses(problem: Linear) -> str | None:
+    """The reason why warp-specialised kernels do not serve a problem, or None; they need the copy engine,
+    too.
+    """
+    return refuses_without_wgmma(problem) or tensor_maps.missing(problem.card)

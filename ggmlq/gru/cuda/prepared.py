@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from ...base.slots import Slot
 from ...cuda.machine import device
 from ...cuda.machine.launch import Kernel
-from ...cuda.machine.recorded import RecordedLaunches
-from ...cuda.machine.side_stream import fork
+from ...cuda.machine.recorded import RecordedLaunches, fork
 from ..run import Call
 from . import encode
 from .call import (

@@ -105,7 +105,7 @@ class Cuda(Kernels):
 
     def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
         """The sum of rows, and its norm times the weights, in one launch."""
-        total, y = cuda_module("activations.joined").normed_sum(y, x, weights, epsilon)
+        total, y = cuda_module("activations.layers").normed_sum(y, x, weights, epsilon)
         return total, y
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
@@ -129,7 +129,7 @@ class Cuda(Kernels):
 
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, in one launch."""
-        return cuda_module("activations.joined").gated_pair(activation, both)
+        return cuda_module("activations.layers").gated_pair(activation, both)
 
     def routed(
         self, scores: Array, used: int, after: bool, of_one: bool, scale: float

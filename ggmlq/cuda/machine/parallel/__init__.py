@@ -1,6 +1,5 @@
 """The GPUs' part of ``gq.parallel``: several GPUs of one process, or one process a GPU.
 
-streams.py   streams of several GPUs that work for one caller
-team.py      copies between GPUs, sums by copies
-nccl.py      sums by NCCL, through CuPy
+team.py   streams of several GPUs that work for one caller; copies between them, sums by copies
+nccl.py   sums by NCCL, through CuPy
 """

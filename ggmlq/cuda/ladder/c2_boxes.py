@@ -1,0 +1,90 @@
+"""Boxes: one thread asks the copy engine for a tile of each operand, and a barrier counts the bytes.
+
+Before Hopper all threads of a block copy a tile: each computes addresses, holds them in registers, issues a
+load for every 16 bytes. The copy engine (TMA) does all this by itself. The host makes a *map* of each
+matrix: its address, its shape, the box that one copy moves, and the swizzle (chapter 1) in which its rows
+shall lie in shared memory. A thread then names the map, a column and a row.
+
+How do the others know that the box is there? By a *barrier* in shared memory, 8 bytes that count down both
+arrivals of threads and bytes of copies:
+
+    1. one thread arrives, and announces the bytes of both boxes (``expect``)
+    2. it asks for the boxes (``fetch``); the engine reports each piece that it wrote to the barrier
+    3. all threads wait for the end of the phase, whose parity is 0, 1, 0, 1 …
+
+``wgmma`` reads both operands out of shared memory: 128 threads multiply 64 × 64 × 128 with four
+instructions. A code never passes through a register.
+
+Limited by waiting: copy, multiply, copy, multiply. While the engine copies, the tensor cores have nothing
+to do, and the other way round. Chapter 3 removes this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import boxes, ptx
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine.launch import Kernel, family
+from .operands import STEP, map_of, result_of
+from .sums import storer
+
+ROWS, COLUMNS = 64, 64  # of a tile: rows of x, rows of w
+W = ROWS * STEP  # where the tile of w begins in shared memory, behind that of x
+STAGE = W + COLUMNS * STEP  # bytes of both, and where the barrier lies
+SHARED = STAGE + 8 + 1024  # the tiles begin at a multiple of 1024, as swizzled boxes must
+
+
+@family()
+def kernel() -> Kernel:
+    """The kernel: a block of 128 threads makes one tile."""
+    form = Form(COLUMNS, "s8", "s8")
+    zeros, advance, drain = unpromoted_products(form)
+    store = storer(form)
+    base, init, publish, expect, wait, fetch = (
+        ptx.shared_base, barriers.init, barriers.publish_barriers, barriers.expect, barriers.wait,
+        boxes.fetch,
+    )  # fmt: skip
+
+    def boxes_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:
+        warp, lane = warp_and_lane()
+        shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(shared + uint32(STAGE))
+        first_thread = uint32(cuda.threadIdx.x) == uint32(0)
+        if first_thread:
+            init(full, uint32(1))  # one arrival: that of ``expect``
+            publish()
+        cuda.syncthreads()
+        row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
+        a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))  # how wgmma is told where an operand lies
+        b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
+        totals, step = zeros(), uint32(0)
+        while step < steps:
+            if first_thread:
+                expect(full, uint32(STAGE))
+                fetch(shared, x, uint32(step * uint32(STEP)), row, full)
+                fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
+            wait(full, uint32(step & uint32(1)))
+            totals = drain(advance(totals, a, b))
+            cuda.syncthreads()  # nobody reads the tiles any more: they may be overwritten
+            step = uint32(step + uint32(1))
+        g, t = g_and_t(lane)
+        row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
+        column = uint32(column + uint32(t << uint32(1)))
+        store(totals, y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4), uint64(n) * uint64(4))
+
+    return Kernel(
+        "chapter boxes", boxes_product, *(uint64,) * 3, *(uint32,) * 2, threads=128, shared=SHARED,
+        least=(9, 0), exact=True, lto=True,
+    )  # fmt: skip
+
+
+def product(x: Any, w: Any) -> Any:
+    """The sums of codes x [M, K] · w [N, K]ᵀ as int32 [M, N], exactly; M and N are multiples of 64."""
+    y = result_of(x, w, ROWS, COLUMNS, "i4")
+    (m, k), n = x.shape, len(w)
+    kernel()((n // COLUMNS, m // ROWS), (128,), map_of(x, ROWS), map_of(w, COLUMNS), y, n, k // STEP)
+    return y

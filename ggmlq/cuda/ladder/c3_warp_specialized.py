@@ -1,0 +1,114 @@
+"""Warp specialisation: one warp only fetches, four only multiply, and a ring of stages lies between them.
+
+The kernel of chapter 2 copies, waits, multiplies, and copies again. Here shared memory holds several
+*stages*, each with room for a tile of x and one of w, and two barriers:
+
+    full[s]    the copy engine has filled stage s       the producer announces bytes, consumers wait
+    empty[s]   nobody reads stage s any more            each consumer warp arrives, the producer waits
+
+The producer warp runs ahead until the ring is full; the consumers follow, and find the next stage filled
+while they multiply this one. No barrier of the whole block is in the loop. Why a warp of its own, and not
+one thread of a consumer? Because the producer waits for ``empty`` while the consumers wait for products:
+two waits that must not stand in one line of program.
+
+*Phases.* A barrier's phases count 0, 1, 2 …; a thread waits for the end of a phase by its parity alone.
+Every round of the ring is one phase of each barrier. The producer's first round must not wait: it waits for
+the parity before the first, 1, which a fresh barrier counts as ended.
+
+On a card the summit adds one thing: ``setmaxnreg`` takes registers from the producer's warps and gives them
+to the consumers, so that tiles may be larger. A producer of one warp, as here, has nothing to give.
+
+Limited by the copies: every block fetches its own tiles, though its neighbours fetch the same (chapter 4),
+and by tiles that do not fill the card (chapter 5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..intrinsics import barrier as barriers
+from ..intrinsics import boxes, ptx
+from ..intrinsics.lane import g_and_t, warp_and_lane
+from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine.launch import Kernel, family
+from .operands import STEP, map_of, result_of
+from .sums import storer
+
+ROWS, COLUMNS, STAGES = 64, 64, 4
+W = ROWS * STEP  # where the tile of w begins in a stage, behind that of x
+STAGE = W + COLUMNS * STEP
+FULL = STAGES * STAGE  # where the barriers lie, first all full ones, then all empty ones
+SHARED = FULL + 16 * STAGES + 1024
+CONSUMERS = 4  # warps: one warpgroup
+
+
+@family()
+def kernel() -> Kernel:
+    """The kernel: 128 threads that multiply, then a warp that fetches, make one tile."""
+    form = Form(COLUMNS, "s8", "s8")
+    zeros, advance, drain = unpromoted_products(form)
+    store = storer(form)
+    base, init, publish, expect, arrive, wait, fetch, from_first_lane = (
+        ptx.shared_base, barriers.init, barriers.publish_barriers, barriers.expect, barriers.arrive,
+        barriers.wait, boxes.fetch, barriers.from_first_lane,
+    )  # fmt: skip
+
+    def specialized_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:
+        warp, lane = warp_and_lane()
+        warp = from_first_lane(warp)  # all lanes take the same branch, and the assembler knows
+        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
+        full = uint32(ring + uint32(FULL))
+        empty = uint32(full + uint32(8 * STAGES))
+        if uint32(cuda.threadIdx.x) == uint32(0):
+            for s in range(STAGES):
+                init(uint32(full + uint32(8 * s)), uint32(1))
+                init(uint32(empty + uint32(8 * s)), uint32(CONSUMERS))
+            publish()
+        cuda.syncthreads()
+        row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
+        step, stage, parity = uint32(0), uint32(0), uint32(0)
+        if warp == uint32(CONSUMERS):  # the producer
+            while step < steps:
+                if lane == uint32(0):
+                    here = uint32(ring + stage * uint32(STAGE))
+                    filled = uint32(full + stage * uint32(8))
+                    wait(uint32(empty + stage * uint32(8)), uint32(parity ^ uint32(1)))
+                    expect(filled, uint32(STAGE))
+                    fetch(here, x, uint32(step * uint32(STEP)), row, filled)
+                    fetch(uint32(here + uint32(W)), w, uint32(step * uint32(STEP)), column, filled)
+                step, stage = uint32(step + uint32(1)), uint32(stage + uint32(1))
+                if stage == uint32(STAGES):
+                    stage, parity = uint32(0), uint32(parity ^ uint32(1))
+        else:
+            totals = zeros()
+            while step < steps:
+                here = uint32(ring + stage * uint32(STAGE))
+                a = uint32(uint32(LOW) | uint32(here >> uint32(4)))
+                b = uint32(uint32(LOW) | uint32(uint32(here + uint32(W)) >> uint32(4)))
+                wait(uint32(full + stage * uint32(8)), parity)
+                totals = drain(advance(totals, a, b))
+                if lane == uint32(0):
+                    arrive(uint32(empty + stage * uint32(8)))
+                step, stage = uint32(step + uint32(1)), uint32(stage + uint32(1))
+                if stage == uint32(STAGES):
+                    stage, parity = uint32(0), uint32(parity ^ uint32(1))
+            g, t = g_and_t(lane)
+            row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
+            column = uint32(column + uint32(t << uint32(1)))
+            place = y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4)
+            store(totals, place, uint64(n) * uint64(4))
+
+    return Kernel(
+        "chapter warp_specialized", specialized_product, *(uint64,) * 3, *(uint32,) * 2,
+        threads=32 * CONSUMERS + 32, shared=SHARED, least=(9, 0), exact=True, lto=True,
+    )  # fmt: skip
+
+
+def product(x: Any, w: Any) -> Any:
+    """The sums of codes x [M, K] · w [N, K]ᵀ as int32 [M, N], exactly; M and N are multiples of 64."""
+    y = result_of(x, w, ROWS, COLUMNS, "i4")
+    (m, k), n = x.shape, len(w)
+    grid, threads = (n // COLUMNS, m // ROWS), 32 * CONSUMERS + 32
+    kernel()(grid, (threads,), map_of(x, ROWS), map_of(w, COLUMNS), y, n, k // STEP)
+    return y

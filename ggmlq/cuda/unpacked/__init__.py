@@ -1,9 +1,0 @@
-"""Unpacked operands: int8 codes in one array, float32 scales in another.
-
-    layout.py    the arrays, for weights and activations
-    weights.py   weights unpacked from blocks, once
-    tiles.py     tiles of both operands in a ring of stages, and their products on int8 tensor cores
-    offsets.py   the offsets of weights, taken off a finished product
-
-Rungs r3 to r5 and r8 to r10 read them.
-"""
