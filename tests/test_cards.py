@@ -84,9 +84,11 @@ def test_default_paths_of_codes_and_experts_do_not_teach(name, fresh):
             if card.capability >= (8, 0) and (code != "e5m2" or card.capability != (9, 0)):
                 groups = replace(problem, x=problem.x._replace(c=128), w=problem.w._replace(c=128))
                 all_packed(coverage.unpacked([problem, groups]), problem)
-                tile = (1, None) if code == "int8" else (128, 128)
+                tile, capability = (1, None) if code == "int8" else (128, 128), card.capability
                 floats = dry_runs.float_kernels(code, tile, card, [(1024, 2048)], [m])
-                all_packed([k for k in floats if not served.is_served(k.origin, card.capability, k.exact)], problem)
+                all_packed(
+                    [k for k in floats if not served.is_served(k.origin, capability, k.exact)], problem
+                )
         problem = ExpertLinear.shown(fresh.choice(STORED), "cuda", card, (256, 1024))[0].with_rows(m % 64 + 1)
         assert explain(problem).rung.name.removeprefix("cuda:") not in TEACHING["expert_linear"]
         all_packed(coverage.unpacked([problem]), problem)

@@ -205,11 +205,7 @@ def _trials(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Tr
     layouts: list[str | bool] = [how.repack] if how.repack else [False, *device.layouts]
     if args.experts:
         experts = None if args.experts == "edges" else batches.parse_experts(args.experts)
-        return [
-            trial
-            for fmt in _check.types(args, bridge)
-            for trial in plan.mixtures(fmt, layouts, experts)
-        ]
+        return [trial for fmt in _check.types(args, bridge) for trial in plan.mixtures(fmt, layouts, experts)]
     kinds = cases.parse_data(args.data) if args.data else None
     trials = [trial for fmt in _check.types(args, bridge) for trial in plan.products(fmt, layouts)]
     if args.large:

@@ -182,8 +182,8 @@ class DeviceLengths(Lengths):
             same, numbers = (int(more[0]), lengths) if (more == more[0]).all() else (-1, self._copied(more))
         self._changes()
         self._late = self.known is not None
-        module = cuda_module("attention.lengths")
-        return module.placed(lengths, numbers, same, heads, queries, positions)
+        module = cuda_module("attention.operands")
+        return module.cache_rows(lengths, numbers, same, heads, queries, positions)
 
     def grow(self, more: Any) -> None:
         self._late = False

@@ -338,7 +338,7 @@ def key_of(m: int, kernel: str, arithmetic: str | None, kinds: str) -> tuple[Any
 def adder(q: Any, m: int, kind: str) -> Any:
     """The launch that adds a bias to m rows of results, bit for bit as CuPy's addition does."""
     return _prepared_once(
-        q, ("bias", m, kind), lambda: cuda_module("epilogue.bias").plan(m, q.shape[0], kind)
+        q, ("bias", m, kind), lambda: cuda_module("epilogue.results").plan(m, q.shape[0], kind)
     )
 
 
