@@ -171,9 +171,7 @@ def put_gpu(capability):
     fake = Fake()
     parts = [
         quantize_scaled._three_passes,
-        quantize_scaled._blocks,
         quantize_scaled._groups,
-        quantize_scaled._loads,
     ]
     for module in (*parts, quantize_scaled._codes, decode, storing_floats, lane):
         module.cuda = fake
