@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from engines import Backend, Card, Communicator, Meeting, needs, put_card, together, two_processes
 
 import ggmlq as gq
 from ggmlq.errors import DeviceError, GroupError, ShapeError
+from ggmlq.parallel import engines
 
 
 @pytest.mark.parametrize(("engine", "words"), [("gloo", "torch.distributed with gloo"), ("MPI", "MPI")])
@@ -122,3 +125,22 @@ def test_parts_of_ranks_are_those_of_shard(axis, fresh):
     s = gq.parallel.shard(q, ["cpu"] * 3, axis)
     for rank, part in enumerate(s.parts):
         assert gq.equal(gq.parallel.shard_of(q, rank, 3, axis), part)
+
+
+def test_torch_works_on_the_stream_of_the_arrays(monkeypatch):
+    """``ExternalStream`` of the address 0, the default stream's, would be a stream of its own."""
+    engine, address = object.__new__(engines.Torch), 0
+    external = lambda ptr, device: ("external", ptr, device)
+    cuda = SimpleNamespace(
+        stream=lambda stream: stream,
+        default_stream=lambda device: ("default", device),
+        ExternalStream=external,
+    )
+    engine.device, engine._torch = "cuda:1", SimpleNamespace(cuda=cuda)
+    streams = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=address))
+    monkeypatch.setattr(
+        engines, "cuda_device", lambda: SimpleNamespace(cupy=lambda: SimpleNamespace(cuda=streams))
+    )
+    assert engine._stream() == ("default", "cuda:1")
+    address = 12345
+    assert engine._stream() == ("external", 12345, "cuda:1")

@@ -69,7 +69,9 @@ class Torch:
             return nullcontext()
         cuda = self._torch.cuda
         address = cuda_device().cupy().cuda.get_current_stream().ptr
-        context: AbstractContextManager[Any] = cuda.stream(cuda.ExternalStream(address, device=self.device))
+        # torch takes the address 0, the default stream's, for none and would make a stream of its own.
+        external = cuda.ExternalStream(address, device=self.device) if address else None
+        context: AbstractContextManager[Any] = cuda.stream(external or cuda.default_stream(self.device))
         return context
 
 
