@@ -3,7 +3,7 @@
 An answer counts if it is 206, of exactly the bytes that were asked for, of a file as long as before and, as
 far as the server names its version (ETag, else Last-Modified), of the same version. If a connection breaks,
 another one continues at that byte. The number of tries is bounded, and so is the time for each 64 KiB, all
-tries together (connections.py).
+tries together.
 """
 
 from __future__ import annotations
