@@ -136,6 +136,7 @@ def test_lists_of_other_operations_tell_them_apart_too():
 
 def test_modules_that_a_dry_run_imports_are_whole():
     """Whatever they take by name is CuPy's, or what stands for it while it is missing; not the paper's."""
+    skip_if_stale(served.STORE)
     code = (
         "import ggmlq as gq; assert 'yes' in repr(gq.kernels(format='q4_0', card='sm_89'))\n"
         "from ggmlq.cuda.linear import r6_dequant; from ggmlq.cuda.machine import device\n"

@@ -12,11 +12,13 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from stale import skip_if_stale
+
 import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.cuda.cost import choice
 from ggmlq.cuda.linear import _gemv
-from ggmlq.cuda.machine import coverage, device
+from ggmlq.cuda.machine import coverage, device, served
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.card import Card
@@ -322,6 +324,7 @@ def test_kernels_say_what_auto_takes(table):
 
 
 def test_doctor_says_it_too(table, monkeypatch):
+    skip_if_stale(served.STORE)
     facts = {"name": "NVIDIA H200", "device": "cuda:0", "compute_capability": "9.0", "memory_bytes": 1 << 37}
     monkeypatch.setattr(device, "describe", lambda: [facts])
     every = coverage.families()  # to make all their kernels takes 7 s

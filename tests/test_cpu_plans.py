@@ -143,6 +143,13 @@ SCALED = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quantizers():
+    """Kernels for activations that are not in the packs are compiled for an array that is worth it."""
+    for *_, how in SCALED:
+        gq.quantize_scaled(np.ones((2048, 512), np.float32), *how).dequantize()
+
+
 def scaled(fresh, code, tile, n, k):
     return gq.quantize_scaled(
         fresh.standard_normal((n, k)).astype(np.float32), code, tile, ragged="pad", zeros=code == "int8_full"

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stale import skip_if_stale
 
 from ggmlq.base import devices
 from ggmlq.base.slots import Slot, labelled, slot_of
-from ggmlq.cuda.machine import driver_calls
+from ggmlq.cuda.machine import driver_calls, served
 from ggmlq.errors import DeviceError
 
 SCRIPT = Path(__file__).with_name("torch_alone.py")
@@ -42,6 +43,7 @@ def test_products_need_neither_cupy_nor_numba(request):
     """In one process, whose kernels run in NumPy. bfloat16 results are off by 2^-9 of themselves, products by
     2^-8.
     """
+    skip_if_stale(served.STORE)
     result = facts(request.config.option.seed)
     assert result["modules"] == []
     assert result["products"]["far"] <= 2**-7

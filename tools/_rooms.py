@@ -191,9 +191,9 @@ class Plan:
 
     @cached_property
     def up_by_name(self) -> dict[tuple[str, str], list[Import]]:
-        """Imports by name that run up: added one after the other, each would close a loop of rooms."""
+        """Imports by name that run up: added by their number of lines, each would close a loop of rooms."""
         graph, up = self._graph(self.up), {}
-        for (a, b), steps in sorted(self.by_name.items()):
+        for (a, b), steps in sorted(self.by_name.items(), key=lambda arrow: (-len(arrow[1]), arrow[0])):
             if _reaches(graph, b, a):
                 up[a, b] = steps
             else:

@@ -1,10 +1,10 @@
 """Oracles: operations in float64 on the host, slow and right, in the arithmetic of any program."""
 
+from .agreement import row_errors
 from .attention import attention, attention_bound
 from .bound import bound
 from .gru import gru
 from .linear import expert_linear, gated_linear, linear
-from .metrics import row_errors
 from .multiply import multiply
 from .nodes import ATTENTIONS, node
 from .operands import Activations, Weights, activations, weights
