@@ -57,6 +57,7 @@ def agrees(card, q, k, v, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0"), ("q4_0", "q8_0")], ids="-".join)
 def test_few_rows_and_many(types, card, fresh):
     """Warps of some positions each, in parts that a second kernel merges; and warps of some rows each."""

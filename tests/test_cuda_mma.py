@@ -61,6 +61,7 @@ def packed(card, monkeypatch, host):
     return gq.QuantArray(host.format, host.shape, there(card, host.raw))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [
@@ -123,6 +124,7 @@ def test_as_bytes_on_an_emulated_card(case, kind, target, split, card, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [

@@ -204,7 +204,7 @@ def test_packed_weights_hold_the_weights(fmt, card, fresh):
         assert (np.asarray(values[n - first :]) == 7).all()
 
 
-@pytest.mark.drawn(1, by="fmt")
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", ["cuda:gemv", "cuda:mma_bf16", "cuda:mma_q8", "cuda:mma_f16"])
 @some
 def test_products_of_any_type(fmt, name, card, fresh):

@@ -75,7 +75,7 @@ def test_few_rows(case, monkeypatch, fresh):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", TILES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_tiles(case, monkeypatch, fresh):
     """float16 is multiplied as float16 where scales are halves; the error is that of rounded weights."""

@@ -115,7 +115,7 @@ def test_sums_of_runs_of_256_without_their_scale(name, signed):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(10)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("end", ["itself", "zero", "wraps"])
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q6_K", "q4_K", "q4_1"])
@@ -175,6 +175,7 @@ def test_six_bits_rightly_put_together():
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(9)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mistake", SIX)
 def test_six_bits_put_together_wrongly(mistake, shape):
