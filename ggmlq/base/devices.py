@@ -16,11 +16,12 @@ from ..errors import DeviceMemoryError
 def is_host(x: object) -> bool:
     """True for an array in host memory: any that is neither CuPy's nor over torch's memory on a GPU."""
     kind: Any = type(x)
-    return _lives_on_host(kind)
+    return lives_on_host(kind)
 
 
 @cache
-def _lives_on_host(kind: Any) -> bool:
+def lives_on_host(kind: Any) -> bool:
+    """True for a class of arrays in host memory."""
     return str(kind.__module__).partition(".")[0] != "cupy" and not is_over_torch(kind)
 
 

@@ -18,7 +18,7 @@ from ..base.devices import device_of, is_host
 from ..codes import CODES
 from ..dispatch.checks import as_floats
 from ..errors import DeviceError, DTypeError, ShapeError
-from ..ops.tensors import as_torch_works
+from ..ops.door import as_torch_works
 
 
 class Coded(NamedTuple):

@@ -1,8 +1,8 @@
-"""The epilogue of products beside their kernels: bias, residual and rounding, in one pass over the sums.
+"""The epilogue of products: bias, residual, gate, codes and dtype; one record of what a caller wants.
 
 Sums are float32. A bias is added to them, then a residual, in float32, and the result is rounded once to the
-dtype that the caller wants. On the host the pass goes by pieces of rows, which stay in the cache. On a GPU it
-serves where no kernel does all of this itself (call.py).
+dtype that the caller wants. What no kernel does of this is done here. On the host it goes by pieces of rows,
+which stay in the cache.
 """
 
 from __future__ import annotations
@@ -16,39 +16,83 @@ import numpy as np
 
 from ..arrays.scaled import ScaledArray
 from ..arrays.weights import Divided
-from ..base.devices import device_of, is_host, namespace, on_device_of, place_of
-from ..dispatch.checks import FLOAT32, as_floats, check_out, float_dtype, is_bfloat16, takes_sums
+from ..base.devices import device_of, is_host, place_of
+from ..codes import Code
+from ..codes.tiling import Tile
+from ..dispatch.checks import (
+    FLOAT32,
+    as_floats,
+    check_bias,
+    check_out,
+    float_dtype,
+    is_bfloat16,
+    takes_sums,
+)
 from ..errors import DeviceError, ShapeError
 
 PIECE = 1 << 16  # sums that are finished at a time
 SHARED = 1 << 18  # sums that pay for waking another thread
 
 
-class Ending(NamedTuple):
-    """The checked wishes for the end of a product: its residual, and the result's place and dtype."""
+class Wishes(NamedTuple):
+    """The result that a caller of a product wants, as the caller wrote it."""
 
+    out: Any = None
+    bias: Any = None
+    residual: Any = None
+    dtype: Any = np.float32
+    kernel: Any = "auto"
+    arithmetic: Any = None
+    invariant: bool = False
+    gate: str | None = None  # on a GPU the function of the residual that multiplies the result
+
+    @property
+    def how(self) -> Any:
+        """The arithmetic as keys of plans name it."""
+        return ("invariant", self.arithmetic) if self.invariant else self.arithmetic
+
+
+class Coding(NamedTuple):
+    """The code, tile and scales of a result that is requantized."""
+
+    code: Code
+    tile: Tile
+    scales: Any
+
+
+class Result(NamedTuple):
+    """The result that a caller wants, checked: its place and dtype, and all that follows the sums."""
+
+    request: str
     shape: tuple[int, ...]
-    residual: Any
-    out: Any
     dtype: np.dtype[Any]
+    out: Any = None
+    bias: Any = None
+    residual: Any = None  # of the result's shape, or one that NumPy broadcasts to it
+    gate: str | None = None  # on a GPU the function of the residual that multiplies the result
+    coding: Coding | None = None
 
 
-def ending(
-    request: str, shape: tuple[int, ...], device: str, residual: Any, out: Any, dtype: Any
-) -> Ending:  # fmt: skip
-    """The arguments ``residual``, ``out`` and ``dtype`` of a product with a result of this shape, checked.
+def result_of(
+    request: str, wishes: Wishes, shape: tuple[int, ...], device: str, weights: Any = None, name: str = "q",
+    axis: int = 0,
+) -> Result:  # fmt: skip
+    """The checked wishes for a result of this shape on this device; ``name``: of the weights, for errors.
 
-    A residual that lies in the memory of ``out`` in another way is copied, so that no write changes it early.
+    ``axis``: of the weights, along which there is a number of the bias. A residual that lies in the memory of
+    ``out`` in another way is copied, so that no write changes it early.
     """
-    if residual is not None:
-        residual = checked_residual(request, residual, shape, device)
-    kind = float_dtype(request, dtype)
+    out, bias, residual = wishes.out, wishes.bias, wishes.residual
     if out is not None:
         check_out(request, out, shape, device)
-        kind = out.dtype
-        if residual is not None and place_of(out).share(out, residual) and not _is_same(out, residual):
+    if bias is not None and weights is not None:
+        bias = check_bias(request, bias, weights, name, axis)
+    kind = float_dtype(request, wishes.dtype)
+    if residual is not None:
+        residual = checked_residual(request, residual, shape, device)
+        if out is not None and place_of(out).share(out, residual) and not is_same(out, residual):
             residual = residual.copy()
-    return Ending(shape, residual, out, kind)
+    return Result(request, shape, kind if out is None else out.dtype, out, bias, residual, wishes.gate)
 
 
 def checked_residual(request: str, residual: Any, shape: tuple[int, ...], device: str) -> Any:
@@ -90,15 +134,15 @@ def lies_as_results(residual: Any, shape: tuple[int, ...]) -> bool:
     return residual.dtype.char in "feH" and bool(residual.flags.c_contiguous)
 
 
-def place_for_sums(end: Ending, *operands: Any) -> Any:
+def place_for_sums(result: Result, *operands: Any) -> Any:
     """The array ``out`` if a kernel may leave float32 sums in it before they are finished; else None."""
-    out = end.out
-    if out is None or not takes_sums(place_of(out).share, out, end.residual, *operands, dtype=FLOAT32):
+    out = result.out
+    if out is None or not takes_sums(place_of(out).share, out, result.residual, *operands, dtype=FLOAT32):
         return None
     return out
 
 
-def finished(end: Ending, sums: Any, part_of: Callable[[slice], Any]) -> Any:
+def finished(result: Result, sums: Any, part_of: Callable[[slice], Any]) -> Any:
     """The result: float32 rows that ``part_of`` makes of some sums, plus the residual, rounded.
 
     ``part_of`` gets a slice of the result's rows [M, N]; it may overwrite the sums of these rows. On the host
@@ -106,18 +150,18 @@ def finished(end: Ending, sums: Any, part_of: Callable[[slice], Any]) -> Any:
     """
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
         if not is_host(sums):
-            return _on_device(end, part_of)
-        out = np.empty(end.shape, end.dtype) if end.out is None else end.out
+            return _on_device(result, part_of)
+        out = np.empty(result.shape, result.dtype) if result.out is None else result.out
         if not out.size:
             return out
-        n = end.shape[-1] if end.shape else 1
+        n = result.shape[-1] if result.shape else 1
         m = out.size // n
         to, more = _rows(out, m, n), None
-        if end.residual is not None:
-            whole = np.broadcast_to(end.residual, end.shape)
+        if result.residual is not None:
+            whole = np.broadcast_to(result.residual, result.shape)
             more = _rows(whole, m, n)
             more = np.ascontiguousarray(whole).reshape(m, n) if more is None else more
-        target = np.empty((m, n), end.dtype) if to is None else to
+        target = np.empty((m, n), result.dtype) if to is None else to
         step = max(1, PIECE // n)
 
         def work(start: int, stop: int) -> None:
@@ -132,15 +176,16 @@ def finished(end: Ending, sums: Any, part_of: Callable[[slice], Any]) -> Any:
 
         import_module("ggmlq.base.threads").share(work, m, max(step, SHARED // n))
         if to is None:
-            out[...] = target.reshape(end.shape)
+            out[...] = target.reshape(result.shape)
         return out
 
 
-def plus(end: Ending, sums: Any, bias: Any = None) -> Any:
+def delivered(result: Result, sums: Any, bias: Any = None, residual: Any = None) -> Any:
     """The result of float32 sums, which may be overwritten: plus bias [N], plus the residual, rounded."""
-    if end.out is None and end.dtype == FLOAT32:
-        end = end._replace(out=sums)
-    if sums is end.out and bias is None and end.residual is None:
+    result = result._replace(residual=residual)
+    if result.out is None and result.dtype == FLOAT32:
+        result = result._replace(out=sums)
+    if sums is result.out and bias is None and residual is None:
         return sums
     lines = sums.reshape(math.prod(sums.shape[:-1]), sums.shape[-1])
 
@@ -150,23 +195,7 @@ def plus(end: Ending, sums: Any, bias: Any = None) -> Any:
             part += bias
         return part
 
-    return finished(end, sums, part_of)
-
-
-def added(
-    request: str, product: Callable[..., Any], weights: Any, shape: tuple[int, ...], bias: Any, residual: Any,
-    out: Any, dtype: Any,
-) -> Any:  # fmt: skip
-    """``product(out=…, bias=…, dtype=float32)``, of this shape, plus a residual.
-
-    On the host the bias is added in the same pass; it is checked already. On a GPU a kernel may add it.
-    """
-    memory = memory_of(weights, residual)
-    end = ending(request, shape, device_of(memory), residual, out, dtype)
-    with on_device_of(request, memory, weights if hasattr(weights, "recorded") else None):
-        here = is_host(memory)
-        sums = product(out=place_for_sums(end), bias=None if here else bias, dtype=np.float32)
-        return plus(end, sums, bias if here else None)
+    return finished(result, sums, part_of)
 
 
 def memory_of(weights: Any, x: Any) -> Any:
@@ -176,12 +205,12 @@ def memory_of(weights: Any, x: Any) -> Any:
     return weights.codes if isinstance(weights, ScaledArray) else weights.memory
 
 
-def ended(y: Any, out: Any) -> Any:
+def ended(y: Any, result: Result) -> Any:
     """A result, in ``out`` where there is one."""
-    if out is None or out is y:
+    if result.out is None or result.out is y:
         return y
-    out[...] = y
-    return out
+    result.out[...] = y
+    return result.out
 
 
 def rows_of(x: Any) -> tuple[int, ...]:
@@ -192,16 +221,16 @@ def rows_of(x: Any) -> tuple[int, ...]:
         return ()
 
 
-def _on_device(end: Ending, part_of: Callable[[slice], Any]) -> Any:
+def _on_device(result: Result, part_of: Callable[[slice], Any]) -> Any:
     """The result on a GPU: CuPy adds and rounds."""
-    y = part_of(slice(None)).reshape(end.shape)
-    if end.residual is not None:
-        y += end.residual
-    if end.out is None:
-        return y.astype(end.dtype, copy=False)
-    if end.out.data.ptr != y.data.ptr:  # else the sums lie there already
-        end.out[...] = y
-    return end.out
+    y = part_of(slice(None)).reshape(result.shape)
+    if result.residual is not None:
+        y += result.residual
+    if result.out is None:
+        return y.astype(result.dtype, copy=False)
+    if result.out.data.ptr != y.data.ptr:  # else the sums lie there already
+        result.out[...] = y
+    return result.out
 
 
 def _rows(array: Any, m: int, n: int) -> Any:
@@ -212,7 +241,7 @@ def _rows(array: Any, m: int, n: int) -> Any:
     return lines if np.may_share_memory(lines, array) else None
 
 
-def _is_same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     """True for two views of the same numbers in the same places."""
 
     def facts(array: Any) -> Any:
@@ -220,8 +249,3 @@ def _is_same(a: Any, b: Any) -> bool:
         return address, array.shape, array.strides, array.dtype
 
     return bool(facts(a) == facts(b))
-
-
-def empty_sums(like: Any, shape: tuple[int, ...]) -> Any:
-    """An array for float32 sums on the device of another array."""
-    return namespace(like).empty(shape, np.float32)

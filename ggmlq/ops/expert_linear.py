@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import array_of, is_tensor
+from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, operation
-from ..base.devices import device_of, is_host, namespace, on_device_of
-from ..dispatch.checks import as_floats
+from ..base.devices import device_of, namespace, on_device_of
 from ..dispatch.problems import ExpertLinear
 from ..errors import DeviceError, ShapeError
-from . import tensors, warm
-from .call import by_uses, result_of, run
-from .epilogue import ended, ending, finished, memory_of, place_for_sums
+from . import plan
+from .door import by_tensors, operand
+from .epilogue import Wishes, ended, finished, memory_of, place_for_sums, result_of
 from .operands import check_ids, check_matrices, check_rows, experts, shape_of_ids
+from .product import by_uses, run
 
 REQUEST = "expert_linear(x, q, ids)"
 
@@ -93,89 +94,84 @@ def expert_linear(
            [[1., 1.],
             [1., 1.]]], dtype=float32)
     """
+    wishes = Wishes(out, bias, residual, dtype, kernel, arithmetic, invariant)
     if not (bias is None and weights is None and residual is None):
-        rest = {"kernel": kernel, "arithmetic": arithmetic, "check": check, "invariant": invariant}
-        return _ended(x, q, ids, bias, weights, residual, out, dtype, rest)
-    how: Any = ("invariant", arithmetic) if invariant else arithmetic
+        return _ended(x, q, ids, weights, wishes, check)
     try:
-        y = warm.experts_on_host(x, q, ids, kernel, how, out, dtype, check)
+        y = plan.experts_on_host(x, q, ids, kernel, wishes.how, out, dtype, check)
         if y is not None:
             return y
     except MemoryError:
         pass  # the next lines say it in words
-    options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
-    if invariant:
-        options["invariant"] = True
     if isinstance(q, Divided):
+        options = {"kernel": kernel, "arithmetic": arithmetic, "check": check}
+        options |= {"invariant": True} if invariant else {}
         return q.run("expert_linear", x, ids, out=out, dtype=dtype, **options)
     check_matrices(REQUEST, q)
     if is_tensor(x):
-        return tensors.called(expert_linear, REQUEST, x, (q, ids), _shape(x, q, ids), out, dtype, **options)
+
+        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
+            return multiply(rows, q, ids, wishes, check)
+
+        return by_tensors(REQUEST, product, x, q.memory, _shape(x, q, ids), wishes)
+    return multiply(x, q, ids, wishes, check)
+
+
+def multiply(x: Any, q: Any, ids: Any, wishes: Wishes, check: bool | None) -> Any:
+    """The product of arrays, without bias, weights and residual."""
+    on_host = q.device == "cpu"
     with on_device_of(REQUEST, q.memory, q):  # in a CUDA graph what x and ids become stays with q
-        operands = experts(REQUEST, x, q, ids, look=q.device == "cpu" if check is None else check)
-    result = result_of(REQUEST, q, operands.shape, dtype, out)
+        operands = experts(REQUEST, x, q, ids, look=on_host if check is None else check)
+    result = result_of(REQUEST, wishes, operands.shape, q.device)
     problem = ExpertLinear.of(*operands)
-    if invariant and not is_host(q.memory):
-        more: dict[str, Any] = {
-            "kernel": kernel,
-            "arithmetic": arithmetic,
-            "dtype": result.dtype,
-            "check": False,
-        }
+    if wishes.invariant and not on_host:
+        piece = Wishes(None, None, None, result.dtype, wishes.kernel, wishes.arithmetic)
         with on_device_of(problem, q.memory, q):
             rows, n = operands.x, operands.shape[-1]
-            y = by_uses(rows, operands.ids, n, result.dtype, lambda x, e: expert_linear(x, q, e, **more))
-            return ended(y, out)
-    key = warm.experts_key(x, ids, kernel, how)
-    return run(problem, operands, result, kernel, arithmetic, key, None, invariant)
+            y = by_uses(rows, operands.ids, n, result.dtype, lambda x, e: multiply(x, q, e, piece, False))
+            return ended(y, result)
+    return run(problem, operands, result, wishes, plan.experts_key(x, ids, wishes.kernel, wishes.how))
 
 
-def _ended(
-    x: Any, q: Any, ids: Any, bias: Any, weights: Any, residual: Any, out: Any, dtype: Any,
-    options: dict[str, Any],
-) -> Any:  # fmt: skip
+def _ended(x: Any, q: Any, ids: Any, weights: Any, wishes: Wishes, check: bool | None) -> Any:
     """The product plus each expert's bias, summed by weights, plus a residual."""
     if not isinstance(q, Divided):
         check_matrices(REQUEST, q)
     used = shape_of_ids(REQUEST, ids)
     shape = (*used, q.shape[1]) if weights is None else (*used[:1], q.shape[1])
     if is_tensor(x):
-        options |= {"weights": weights}
-        rest = shape, out, dtype, bias
-        return tensors.called(expert_linear, REQUEST, x, (q, ids), *rest, residual=residual, **options)
+
+        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
+            return _ended(rows, q, ids, weights, wishes, check)
+
+        return by_tensors(REQUEST, product, x, getattr(q, "memory", None), shape, wishes)
     memory = memory_of(q, x)
-    ids = check_ids(REQUEST, ids, _Place(device_of(memory)), look=False)
-    bias = _checked("bias", bias, (q.shape[0], q.shape[1]), memory)
-    weights = _checked("weights", weights, used, memory)
-    end = ending(REQUEST, shape, device_of(memory), residual, out, dtype)
+    place = device_of(memory)
+    ids = check_ids(REQUEST, ids, SimpleNamespace(device=place), look=False)
+    bias = _checked("bias", wishes.bias, (q.shape[0], q.shape[1]), place)
+    weights = _checked("weights", weights, used, place)
+    result = result_of(REQUEST, wishes, shape, place)
     with on_device_of(REQUEST, memory, q if hasattr(q, "recorded") else None):
-        place = place_for_sums(end, bias, ids) if weights is None else None
-        sums = expert_linear(x, q, ids, out=place, **options)
-        if end.out is None and end.dtype == np.float32 and weights is None:
-            end = end._replace(out=sums)
+        to = place_for_sums(result, bias, ids) if weights is None else None
+        plain = {"kernel": wishes.kernel, "arithmetic": wishes.arithmetic, "invariant": wishes.invariant}
+        sums = expert_linear(x, q, ids, out=to, check=check, **plain)
+        if result.out is None and result.dtype == np.float32 and weights is None:
+            result = result._replace(out=sums)
         numbers = namespace(memory).where((ids >= 0) & (ids < q.shape[0]), ids, 0)
-        return finished(end, sums, partial(_of_uses, sums, numbers, bias, weights))
+        return finished(result, sums, partial(_of_uses, sums, numbers, bias, weights))
 
 
-class _Place(NamedTuple):
-    """The device where ids must be; their numbers are not looked at."""
-
-    device: str
-
-
-def _checked(name: str, part: Any, shape: tuple[int, ...], memory: Any) -> Any:
+def _checked(name: str, part: Any, shape: tuple[int, ...], place: str) -> Any:
     """The bias or weights of experts, as floats of this shape on the device of the result."""
     if part is None:
         return None
-    part = as_floats(REQUEST, array_of(REQUEST, part, name) if is_tensor(part) else part, name)
-    if device_of(part) != device_of(memory):
-        raise DeviceError(
-            f"{REQUEST}: {name} is on {device_of(part)}, x and q are on {device_of(memory)}; move it there"
-        )
+    part = operand(REQUEST, part, name)
+    if part.device != place:
+        raise DeviceError(f"{REQUEST}: {name} is on {part.device}, x and q are on {place}; move it there")
     if part.shape != shape:
         means = "[E, N], a row for each expert" if name == "bias" else "[T, U], a number for each use"
         raise ShapeError(f"{REQUEST}: {name} has shape {part.shape}; it is {means}; pass shape {shape}")
-    return part
+    return part.array
 
 
 def _of_uses(sums: Any, numbers: Any, bias: Any, weights: Any, rows: slice) -> Any:

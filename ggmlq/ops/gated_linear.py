@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from ..dispatch.ladder import choose, explain
 from ..dispatch.problems import ExpertLinear
 from ..dispatch.tuned import is_timed
 from ..errors import DTypeError, ShapeError, UnsupportedError
-from . import tensors
-from .epilogue import Ending, ended, ending, finished, memory_of, place_for_sums, rows_of
+from .door import by_tensors
+from .epilogue import Result, Wishes, ended, finished, memory_of, place_for_sums, result_of, rows_of
 from .expert_linear import REQUEST as EXPERTS
 from .expert_linear import expert_linear
 from .linear import gated, linear, problem_of
@@ -193,16 +193,17 @@ def gated_linear(
     n = gate.shape[-2]
     used = rows_of(x) if ids is None else shape_of_ids(REQUEST, ids)
     shape = (*used, n)
+    wishes = Wishes(out, None, None, dtype, kernel, arithmetic, invariant)
     if is_tensor(x):
         biases = None if bias is None else tuple(_as_array(part) for part in _pair(bias))
-        product = partial(gated_linear, gate=gate, up=up, ids=ids, activation=activation)
+        more = {"ids": ids, "activation": activation, "bias": biases, **options}
 
-        def of_rows(rows: Any, **more: Any) -> Any:
-            return product(rows, **{**more, "bias": biases})
+        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
+            return gated_linear(rows, gate, up, out=wishes.out, dtype=wishes.dtype, **more)
 
-        return tensors.called(of_rows, REQUEST, x, (), shape, out, dtype, **options)
+        return by_tensors(REQUEST, product, x, None, shape, wishes)
     memory = memory_of(gate, x)
-    end = ending(REQUEST, shape, device_of(memory), None, out, dtype)
+    end = result_of(REQUEST, wishes, shape, device_of(memory))
     both = _pair(bias)
     holders = (w if hasattr(w, "recorded") else None for w in (gate, up))
     with ExitStack() as stack:
@@ -242,14 +243,15 @@ def _products(
 
 
 def _gated_product(
-    x: Any, up: Any, sums: Any, activation: str, options: dict[str, Any], end: Ending
+    x: Any, up: Any, sums: Any, activation: str, options: dict[str, Any], end: Result
 ) -> Any:  # fmt: skip
     """The result where the kernel of the second product multiplies with the gate; None where none does."""
     if not isinstance(up, QuantArray) or is_host(up.memory) or not isinstance(x, type(up.memory)):
         return None
-    kernel, arithmetic = options["kernel"], options.get("arithmetic")
     out = sums if end.out is None and end.dtype == np.float32 else end.out
-    return gated(x, up, sums, ONE_LAUNCH[activation], kernel, arithmetic, out, end.dtype.type)
+    name, kernel, arithmetic = ONE_LAUNCH[activation], options["kernel"], options.get("arithmetic")
+    wishes = Wishes(out, None, sums, end.dtype.type, kernel, arithmetic, gate=name)
+    return gated(up, x, wishes)
 
 
 def _product(x: Any, w: Any, ids: Any, options: dict[str, Any]) -> Any:
@@ -282,7 +284,7 @@ def _of_experts(
 
 
 def _at_once(
-    x: Any, gate: Any, up: Any, activation: str, options: dict[str, Any], biases: Any, end: Ending
+    x: Any, gate: Any, up: Any, activation: str, options: dict[str, Any], biases: Any, end: Result
 ) -> str | None:
     """The kernel's name for the activation, where one launch on a GPU serves all; None where none does.
 
@@ -311,7 +313,7 @@ def _at_once(
     return named if taken.rung.name == ONE_ROW or not is_timed(taken.why) else None
 
 
-def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Ending) -> Any:
+def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Result) -> Any:
     """The product of one row, which a kernel rounds and writes, with the gate, in one launch."""
     kernels, memory = cuda_module("linear.gated"), matrices[0].memory
     xp, share = namespace(memory), place_of(memory).share
@@ -319,10 +321,10 @@ def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: End
     direct = takes_sums(share, end.out, x, *biases, *(q.memory for q in matrices), dtype=end.dtype)
     y = end.out if direct else xp.empty(end.shape, end.dtype)
     kernels.multiply(activation, x.reshape(1, -1), kernels.pair_of(*matrices, biases), y)
-    return ended(y, end.out)
+    return ended(y, end)
 
 
-def _gated_on_device(activation: str, products: Any, end: Ending, operands: Any) -> Any:
+def _gated_on_device(activation: str, products: Any, end: Result, operands: Any) -> Any:
     """The result of both products, which one launch makes and rounds."""
     sums, others = products
     xp, share = namespace(sums), place_of(sums).share
@@ -330,7 +332,7 @@ def _gated_on_device(activation: str, products: Any, end: Ending, operands: Any)
     direct = end.out is sums or (kind == end.dtype and takes_sums(share, end.out, *operands, dtype=kind))
     y = end.out if direct else sums if kind == np.float32 else xp.empty(end.shape, kind)
     cuda_module("epilogue.gates").gated(activation, sums, others, y)
-    return end.out if direct else ended(y.reshape(end.shape).astype(end.dtype, copy=False), end.out)
+    return end.out if direct else ended(y.reshape(end.shape).astype(end.dtype, copy=False), end)
 
 
 def _reads(x: Any, gate: Any, up: Any, ids: Any, bias: Any) -> list[Any]:

@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
-from ..base.devices import device_of, is_host, is_over_torch, on_device_of, place_of
+from ..base.devices import is_host, is_over_torch, on_device_of, place_of
 from ..dispatch import ladder
-from ..dispatch.checks import FLOAT32, activations, check_bias, float_dtype, is_bfloat16
+from ..dispatch.checks import FLOAT32, check_columns, check_device, is_bfloat16
 from ..dispatch.problems import Linear
-from . import tensors, transposed, warm
-from .call import Result, as_wanted, by_pieces, kernel_of, result_of, run
-from .epilogue import added, ended, ending, lies_as_results, rows_of
+from . import plan, transposed
+from .door import by_tensors, operand
+from .epilogue import Result, Wishes, ended, lies_as_results, result_of
 from .operands import check_blocks
+from .product import by_pieces, divided, kernel_of, run
 
 FLOAT16 = np.dtype(np.float16)
 REQUEST = "linear(x, q)"
+MOST_HALVES = 1 << 16  # float16 on the host that are multiplied as float32
 
 
 @overload
@@ -98,134 +100,86 @@ def linear(
     >>> gq.linear(np.ones(32, np.float32), w) > 0.99
     array([ True,  True,  True])
     """
-    if residual is not None:
-        return _added(x, q, kernel, arithmetic, out, bias, residual, dtype, invariant)
-    how = ("invariant", arithmetic) if invariant else arithmetic  # the name of it in keys of recordings
+    wishes = Wishes(out, bias, residual, dtype, kernel, arithmetic, invariant)
     try:
-        y = None
-        if type(x) is np.ndarray:
-            if type(q) is QuantArray and x.dtype is FLOAT32 and x.flags.c_contiguous:
-                y = warm.repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
-            elif x.dtype is FLOAT16 and type(q) is QuantArray and out is None and x.size <= warm.MOST_NUMBERS:
-                return _of_halves(x, q, kernel, arithmetic, bias, dtype, invariant)
-        elif (product := _warm(x)) is not None:
-            y = product(x, q, kernel, how, out, bias, dtype)
-        if y is not None:
+        if (y := _warm(x, q, wishes)) is not None:
             return y
     except MemoryError:
         pass  # the next lines say it in words
     if isinstance(q, Transposed):
-        return _added(x, q, kernel, arithmetic, out, bias, None, dtype, invariant)
-    options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic}
-    if invariant:
-        options["invariant"] = True
+        return transposed.multiply("linear(y, q.T)", x, q, wishes)
     if isinstance(q, Divided):
-        return q.run("linear", x, out=out, bias=bias, dtype=dtype, **options)
+        return divided(REQUEST, "linear", x, q, wishes, {"arithmetic": arithmetic})
     check_blocks(REQUEST, q)
     if is_tensor(x):
-        shape, bits = (*x.shape[:-1], q.shape[0]), None if invariant else of_bits
-        return tensors.called(linear, REQUEST, x, (q,), shape, out, dtype, bias, bits, **options)
-    x = activations(REQUEST, x, q, bfloat16=True)
-    return _product(x, q, kernel, arithmetic, out, bias, dtype, invariant)
+        shape = (*x.shape[:-1], q.shape[0])
+        return by_tensors(REQUEST, partial(multiply, q), x, q.memory, shape, wishes, bits=not invariant)
+    return multiply(q, x, wishes)
 
 
-def _of_halves(
-    x: Any, q: QuantArray, kernel: str, arithmetic: Any, bias: Any, dtype: Any, invariant: bool
-) -> Any:
-    """A small product of float16 on the host, as one of float32, whose repeated calls are warm."""
-    wanted = float_dtype(REQUEST, dtype)
-    rows = np.ascontiguousarray(x, np.float32)
-    y = linear(rows, q, kernel=kernel, arithmetic=arithmetic, bias=bias, invariant=invariant)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return as_wanted(y, wanted)
-
-
-def _added(
-    x: Any, q: Any, kernel: str, arithmetic: Any, out: Any, bias: Any, residual: Any, dtype: Any,
-    invariant: bool,
-) -> Any:  # fmt: skip
-    """The product plus a residual, where there is one. On a GPU a kernel may add it, and repeated calls are
-    warm; elsewhere they are warm but for that.
-    """
-    if residual is not None and not invariant and (on_device := _warm(x)) is not None:
-        y = on_device(x, q, kernel, arithmetic, out, bias, dtype, residual)
-        if y is not None:
-            return y
-    options: dict[str, Any] = {"kernel": kernel, "arithmetic": arithmetic, "invariant": invariant}
-    if isinstance(q, Transposed):
-        options |= {"out": out, "bias": bias, "residual": residual, "dtype": dtype}
-        return transposed.multiply("linear(y, q.T)", x, q, **options)
-    if not isinstance(q, Divided):
-        check_blocks(REQUEST, q)
-        if bias is not None and not is_tensor(x):
-            bias = check_bias(REQUEST, bias, q)
-    shape = (*rows_of(x), q.shape[0])
-    if is_tensor(x):
-        y = None
-        if not (invariant or isinstance(q, Divided)):
-            product = partial(of_bits, q=q, kernel=kernel, arithmetic=arithmetic)
-            y = tensors.linear_added(REQUEST, product, q.memory, x, residual, shape, out, dtype, bias)
-        if y is not None:
-            return y
-        options |= {"bias": bias}
-        return tensors.added(REQUEST, lambda: linear(x, q, **options), x, residual, shape, out, dtype)
-    if not (invariant or isinstance(q, Divided) or is_host(q.memory)):
-        x = activations(REQUEST, x, q, bfloat16=True)
-        end = ending(REQUEST, shape, q.device, residual, out, dtype)
-        return _product(x, q, kernel, arithmetic, out, bias, dtype, residual=end.residual)
-    return added(REQUEST, partial(linear, x, q, **options), q, shape, bias, residual, out, dtype)
-
-
-def gated(
-    x: Any, q: QuantArray, sums: Any, gate: str, kernel: str, arithmetic: Any, out: Any, dtype: Any
-) -> Any:
-    """The product on a GPU times a function of float32 ``sums`` of its shape; None where its kernel does not
-    multiply with it. ``gate``: as in an Epilogue.
-    """
-    x = activations(REQUEST, x, q, bfloat16=True)
-    if sums.shape[-1] % 2 or not sums.size or q.scale is not None or not sums.flags.c_contiguous:
+def _warm(x: Any, q: Any, wishes: Wishes) -> Any | None:
+    """The product where its plan is all that it needs; else None."""
+    out, bias, residual, dtype, kernel, arithmetic, invariant, _ = wishes
+    how = ("invariant", arithmetic) if invariant else arithmetic
+    if type(x) is not np.ndarray:
+        if not is_host(x):
+            return plan.on_device(x, q, kernel, how, out, bias, dtype, residual)
+        return plan.of_tensors(x, q, kernel, how, out, bias, dtype, residual) if is_tensor(x) else None
+    if residual is not None or type(q) is not QuantArray or not x.flags.c_contiguous:
         return None
-    problem = problem_of(x, q)
-    if problem.m > ladder.choose(problem, kernel, arithmetic).gates:
-        return None
-    y = warm.on_device(x, q, kernel, arithmetic, out, None, dtype, sums, gate)
-    if y is None:
-        y = _product(x, q, kernel, arithmetic, out, None, dtype, residual=sums, gate=gate)
-    return y
+    if x.dtype is not FLOAT32:
+        if x.dtype is not FLOAT16 or x.size > MOST_HALVES:
+            return None
+        x = x.astype(FLOAT32)
+    return plan.repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
 
 
-def _warm(x: Any) -> Any:
-    """The function for warm products of torch tensors or CuPy arrays; None for other arrays."""
-    if not is_host(x):
-        return warm.on_device
-    return tensors.linear if is_tensor(x) else None
-
-
-def _product(
-    x: Any, q: QuantArray, kernel: str, arithmetic: Any, out: Any, bias: Any, dtype: Any,
-    invariant: bool = False, residual: Any = None, gate: str | None = None,
-) -> Any:  # fmt: skip
-    """The product of checked activations, floats or the bits of bfloat16.
-
-    ``residual``, on a GPU alone; ``gate``: the function of it that multiplies the product.
+def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
+    """The product of arrays. ``lies``: on a GPU by a kernel that reads all as it lies, bits of bfloat16, too;
+    None, and nothing done, where there is none.
     """
-    result = result_of(REQUEST, q, (*x.shape[:-1], q.shape[0]), dtype, out, bias)
-    result = result._replace(residual=residual, gate=gate)
+    if lies:
+        return _as_it_lies(q, x, wishes)
+    given = operand(REQUEST, x, bfloat16=True)
+    x = given.array
+    check_device(REQUEST, given.device, q)
+    check_columns(REQUEST, x, q, "q")
+    if x.dtype is FLOAT16 and given.on_host and x.size <= MOST_HALVES:
+        x = x.astype(FLOAT32)  # a small product, whose plan is that of float32
+    result = result_of(REQUEST, wishes, (*x.shape[:-1], q.shape[0]), given.device, q)
     problem = problem_of(x, q)
+    kernel, arithmetic, invariant = wishes.kernel, wishes.arithmetic, wishes.invariant
     if (
         x.dtype is not FLOAT32
         and is_bfloat16(x)
-        and not (is_host(x) and ladder.choose(problem, kernel, arithmetic, invariant).narrow)
+        and not (given.on_host and ladder.choose(problem, kernel, arithmetic, invariant).narrow)
     ):
-        x = x.astype(np.float32)
-    if invariant and not is_host(x):
+        x = x.astype(FLOAT32)
+    if invariant and not given.on_host:
         named = kernel_of(problem.with_rows(1), str(kernel), arithmetic)
-        options = {"kernel": named, "arithmetic": arithmetic, "bias": result.bias, "dtype": result.dtype}
+        piece = Wishes(None, result.bias, None, result.dtype, named, arithmetic)
         with on_device_of(problem, q.memory, q):
-            y = by_pieces(x, len(q), result.dtype, lambda rows: linear(rows, q, **options))
-            return ended(y, out)
-    key = warm.linear_key(x, problem.m, kernel, ("invariant", arithmetic) if invariant else arithmetic)
-    return run(problem, (x, q), result, kernel, arithmetic, key, None, invariant)
+            y = by_pieces(x, len(q), result.dtype, lambda rows: multiply(q, rows, piece))
+            return ended(y, result)
+    return run(problem, (x, q), result, wishes, plan.linear_key(x, problem.m, kernel, wishes.how))
+
+
+def gated(q: QuantArray, x: Any, wishes: Wishes) -> Any:
+    """The product on a GPU times a function of float32 sums of its shape, the residual of the wishes.
+
+    None where its kernel does not multiply with it.
+    """
+    given, sums = operand(REQUEST, x, bfloat16=True), wishes.residual
+    check_device(REQUEST, given.device, q)
+    check_columns(REQUEST, given.array, q, "q")
+    if sums.shape[-1] % 2 or not sums.size or q.scale is not None or not sums.flags.c_contiguous:
+        return None
+    problem = problem_of(given.array, q)
+    if problem.m > ladder.choose(problem, wishes.kernel, wishes.arithmetic).gates:
+        return None
+    out, _, _, dtype, kernel, arithmetic, _, gate = wishes
+    y = plan.on_device(given.array, q, kernel, arithmetic, out, None, dtype, sums, gate)
+    return multiply(q, given.array, wishes) if y is None else y
 
 
 def problem_of(x: Any, q: QuantArray) -> Linear:
@@ -237,35 +191,24 @@ def problem_of(x: Any, q: QuantArray) -> Linear:
     return Linear(q.format, m, n, k, narrow, device=device, card=card, captured=without_cublas)
 
 
-def of_bits(
-    bits: Any, q: QuantArray, *, out: Any, kernel: str, arithmetic: Any, bias: Any = None,
-    residual: Any = None,
-) -> bool:  # fmt: skip
-    """Multiply on a GPU, by a kernel that reads arrays as they lie, bits of bfloat16, too; False, and nothing
-    done, where there is none.
-
-    ``out`` is float32, or uint16 for the bits of bfloat16; then ``bias`` may be bits, too. With a residual
-    each of them, x too, is bits or floats of up to 32 bits, and the kernel does all.
-    """
-    if (
-        q.scale is not None
-        or bits.shape[-1:] != q.shape[1:]
-        or device_of(bits) != q.device
-        or not warm.is_aligned(bits)
-    ):
-        return False
-    problem = problem_of(bits, q)
-    if not bits.size or not (rung := ladder.choose(problem, kernel, arithmetic)).repeats:
-        return False
-    n = len(q)
+def _as_it_lies(q: QuantArray, x: Any, wishes: Wishes) -> Any:
+    """The product by a kernel that reads and writes bits of bfloat16; with a residual it does all."""
+    out, bias, residual, _, kernel, arithmetic, _, _ = wishes
+    place, n = place_of(x), len(q)
+    if q.scale is not None or x.shape[-1:] != q.shape[1:] or f"cuda:{x.device.id}" != q.device:
+        return None
+    if place.device == "cpu" or not plan.is_aligned(x) or not x.size:
+        return None
+    problem = problem_of(x, q)
+    if not (rung := ladder.choose(problem, kernel, arithmetic)).repeats:
+        return None
+    key = plan.linear_key(x, problem.m, kernel, arithmetic)
     if residual is None and out.dtype != np.uint16:
-        _product(bits, q, kernel, arithmetic, out, bias, np.float32)
-        return True
+        return run(problem, (x, q), result_of(REQUEST, wishes, (*x.shape[:-1], n), q.device, q), wishes, key)
     if not (rung.narrow and rung.ends) or n % 2 or (bias is not None and bias.shape != (n,)):
-        return False
+        return None
     is_bias = bias is None and problem.m == 1
     if not (residual is None or is_bias or (rung.adds and lies_as_results(residual, (problem.m, n)))):
-        return False
-    result = Result(REQUEST, out.shape, out.dtype, out, bias, residual=residual)
-    run(problem, (bits, q), result, kernel, arithmetic, warm.linear_key(bits, problem.m, kernel, arithmetic))
-    return True
+        return None
+    result = Result(REQUEST, out.shape, out.dtype, out, bias, residual)
+    return run(problem, (x, q), result, wishes, key)

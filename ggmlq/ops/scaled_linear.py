@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
-from ..base.devices import is_host, on_device_of
+from ..base.devices import on_device_of
 from ..codes import CODES
-from ..dispatch.checks import check_bias
 from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
-from . import tensors, transposed, warm
-from .call import Coding, by_pieces, result_of, run
-from .epilogue import added, ended, rows_of
+from . import plan, transposed
+from .door import by_tensors
+from .epilogue import Coding, Wishes, ended, result_of
 from .operands import check_weights, with_scales
+from .product import by_pieces, divided, run
 
 ACCUMULATE = {"integer": ("int32", "int64", "float32", "fp32_chunks"), "float": ("float32",)}
 REQUEST = "scaled_linear(x, w)"
@@ -122,97 +122,87 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
-    key = None if dynamic else warm.scaled_key(x, w, activations, kernel, accumulate)
+    key = None if dynamic else plan.scaled_key(x, w, activations, kernel, accumulate)
     if key is not None and invariant:
         key = key._replace(key=("invariant", key.key))
     if key is not None and requantize is None and residual is None:
         try:
-            if (y := warm.repeated(w, *key, out, bias, dtype)) is not None:
+            if (y := plan.repeated(w, *key, out, bias, dtype)) is not None:
                 return y
         except MemoryError:
             pass  # the next lines say it in words
-    options: dict[str, Any] = {"activations": activations, "kernel": kernel, "accumulate": accumulate}
-    options |= {name: True for name, on in (("dynamic", dynamic), ("invariant", invariant)) if on}
+    wishes = Wishes(out, bias, residual, dtype, kernel, None, invariant)
     if isinstance(w, Transposed):
         _check_transposed(w, x, activations, accumulate, requantize)
-        options = {"kernel": kernel, "out": out, "bias": bias, "residual": residual, "dtype": dtype}
-        return transposed.multiply("scaled_linear(y, w.T)", x, w, invariant=invariant, **options)
-    if residual is not None:
-        return _added(x, w, residual, bias, out, dtype, requantize, options)
-    if isinstance(w, Divided):
-        return w.run("scaled_linear", x, out=out, bias=bias, dtype=dtype, requantize=requantize, **options)
-    check_weights(REQUEST, w)
-    if is_tensor(x):
-        if requantize is None:
-            shape = (*x.shape[:-1], w.shape[0])
-            return tensors.called(scaled_linear, REQUEST, x, (w,), shape, out, dtype, bias, **options)
-        x = array_of(REQUEST, x)
-    if isinstance(x, ScaledArray):
-        operand = with_scales(REQUEST, x, w, activations)
-    else:
-        with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
-            operand = with_scales(REQUEST, x, w, activations)
-    if invariant and operand is not x and operand.tiling.r != 1:
-        raise UnsupportedError(
-            f"{REQUEST}: invariant=True, and floats x quantized in tiles of {operand.tile}, whose rows share "
-            "scales; pass activations=(code, (1, columns)), or x quantized"
-        )
-    rows = operand.as_rows()
-    if dynamic:
-        with on_device_of(REQUEST, w.codes, w):
-            w = w.passing()
-    result = result_of(REQUEST, w, (*operand.shape[:-1], w.shape[0]), dtype, out, bias, "w")
-    problem = ScaledLinear.of(rows, w, accumulate)
-    _check_sums(problem, rows.code.kind)
-    if requantize is not None:
-        if out is not None:
-            raise ShapeError(
-                f"{REQUEST}: requantize gives a new ScaledArray, out takes floats; pass one of them"
-            )
-        result = result._replace(coding=coding_of(requantize, problem.m, problem.n))
-
-    if invariant and not is_host(w.codes):
-        if requantize is not None:
-            raise UnsupportedError(f"{REQUEST}: invariant=True with requantize on a GPU; quantize the result")
-        more: dict[str, Any] = {
-            "kernel": kernel,
-            "accumulate": accumulate,
-            "dynamic": dynamic,
-            "dtype": result.dtype,
-        }
-        with on_device_of(problem, w.codes, w):
-            y = by_pieces(
-                operand, len(w), result.dtype, lambda x: scaled_linear(x, w, bias=result.bias, **more)
-            )
-            return ended(y, out)
-
-    def remake(*arrays: Any) -> ScaledArray:
-        if operand is not x:
-            return with_scales(REQUEST, arrays[0], w, activations)
-        codes, scales, zeros = (*arrays, None)[:3]
-        return ScaledArray.assembled(codes, scales, x.code, x.tile, zeros, x.tiling)
-
-    return run(problem, (rows, w), result, kernel, None, key, remake, invariant)
-
-
-def _added(
-    x: Any, w: Any, residual: Any, bias: Any, out: Any, dtype: Any, requantize: Any, options: dict[str, Any]
-) -> Any:  # fmt: skip
-    """The product plus a residual; repeated calls are warm but for that."""
-    if requantize is not None:
+        return transposed.multiply("scaled_linear(y, w.T)", x, w, wishes)
+    if residual is not None and requantize is not None:
         raise UnsupportedError(
             f"{REQUEST}: requantize and residual; codes are made of sums and bias alone; leave requantize "
             "out, and quantize the result, gq.quantize_scaled(y, …)"
         )
-    if not isinstance(w, Divided):
-        check_weights(REQUEST, w)
-        if bias is not None and not is_tensor(x):
-            bias = check_bias(REQUEST, bias, w, "w")
-    shape = (*rows_of(x), w.shape[0])
+    how = {"activations": activations, "accumulate": accumulate} | ({"dynamic": True} if dynamic else {})
+    if isinstance(w, Divided):
+        more = {} if requantize is None else {"requantize": requantize}
+        return divided(REQUEST, "scaled_linear", x, w, wishes, how | more)
+    check_weights(REQUEST, w)
     if is_tensor(x):
-        options |= {"bias": bias}
-        return tensors.added(REQUEST, lambda: scaled_linear(x, w, **options), x, residual, shape, out, dtype)
-    return added(REQUEST, partial(scaled_linear, x, w, **options), w, shape, bias, residual, out, dtype)
+        if requantize is None:
+            shape, product = (*x.shape[:-1], w.shape[0]), partial(_of_arrays, w, how)
+            return by_tensors(REQUEST, product, x, w.codes, shape, wishes)
+        x = array_of(REQUEST, x)
+    return multiply(w, x, wishes, key=key, requantize=requantize, **how)
+
+
+def _of_arrays(w: ScaledArray, how: dict[str, Any], x: Any, wishes: Wishes, lies: bool) -> Any:
+    """The product of arrays over the memory of tensors."""
+    key = None
+    if not (how.get("dynamic") or wishes.invariant):
+        key = plan.scaled_key(x, w, how["activations"], wishes.kernel, how["accumulate"])
+    return multiply(w, x, wishes, key=key, **how)
+
+
+def multiply(
+    w: ScaledArray, x: Any, wishes: Wishes, *, key: plan.Key | None = None, activations: Any = None,
+    accumulate: str | None = None, dynamic: bool = False, requantize: Any = None,
+) -> Any:  # fmt: skip
+    """The product of arrays: codes, or floats that are quantized first."""
+    given, on_host = w, w.device == "cpu"
+    with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
+        operand = with_scales(REQUEST, x, w, activations)
+        if dynamic:
+            w = w.passing()
+    if wishes.invariant and operand is not x and operand.tiling.r != 1:
+        raise UnsupportedError(
+            f"{REQUEST}: invariant=True, and floats x quantized in tiles of {operand.tile}, whose rows share "
+            "scales; pass activations=(code, (1, columns)), or x quantized"
+        )
+    shape = (*operand.shape[:-1], w.shape[0])
+    result = result_of(REQUEST, wishes, shape, w.device, w, "w")
+    rows = operand.as_rows()
+    problem = ScaledLinear.of(rows, w, accumulate)
+    _check_sums(problem, rows.code.kind)
+    if requantize is not None:
+        if wishes.out is not None:
+            raise ShapeError(
+                f"{REQUEST}: requantize gives a new ScaledArray, out takes floats; pass one of them"
+            )
+        result = result._replace(coding=coding_of(requantize, problem.m, problem.n))
+    if wishes.invariant and not on_host:
+        if requantize is not None:
+            raise UnsupportedError(f"{REQUEST}: invariant=True with requantize on a GPU; quantize the result")
+        piece = Wishes(None, result.bias, None, result.dtype, wishes.kernel)
+        how: dict[str, Any] = {"accumulate": accumulate, "dynamic": dynamic}
+        with on_device_of(problem, w.codes, w):
+            y = by_pieces(operand, len(w), result.dtype, lambda x: multiply(given, x, piece, **how))
+            return ended(y, result)
+
+    def remade(*arrays: Any) -> Any:
+        if operand is not x:
+            return with_scales(REQUEST, arrays[0], w, activations).as_rows()
+        codes, scales, zeros = (*arrays, None)[:3]
+        return ScaledArray.assembled(codes, scales, x.code, x.tile, zeros, x.tiling).as_rows()
+
+    return run(problem, (rows, w), result, wishes, key, remade)
 
 
 def _check_transposed(w: Transposed, y: Any, activations: Any, accumulate: Any, requantize: Any) -> None:

@@ -18,12 +18,12 @@ from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Transposed
-from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
-from ..dispatch.checks import as_floats, check_bias, check_device, takes_sums
+from ..base.devices import cuda_module, namespace, on_device_of, place_of
+from ..dispatch.checks import check_device, takes_sums
 from ..errors import DTypeError, ShapeError, UnsupportedError
-from . import tensors
-from .call import by_pieces, does_without_cublas
-from .epilogue import Ending, empty_sums, ended, ending, place_for_sums, plus
+from .door import by_tensors, operand
+from .epilogue import Result, Wishes, delivered, ended, place_for_sums, result_of
+from .product import by_pieces, does_without_cublas
 
 MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
 NAMES = {"cpu": "cpu:transposed", "cuda": "cuda:transposed"}
@@ -31,24 +31,20 @@ ARITHMETIC = "f32"
 PACKED, ROUNDED = "cuda:transposed_bf16", "bf16s"  # the kernel for blocks on Hopper, and its arithmetic
 
 
-def multiply(
-    request: str, y: Any, transposed: Transposed, *, kernel: str = "auto", arithmetic: str | None = None,
-    out: Any = None, bias: Any = None, residual: Any = None, dtype: Any = np.float32, invariant: bool = False,
-) -> Any:  # fmt: skip
+def multiply(request: str, y: Any, transposed: Transposed, wishes: Wishes) -> Any:
     """The product y [..., N] @ q [N, K] for ``q.T``, plus bias [K] and residual."""
     q = transposed.T
-    packed = _check(request, q, kernel, arithmetic, invariant)
+    packed = _check(request, q, wishes.kernel, wishes.arithmetic, wishes.invariant)
     if is_tensor(y):
         shape = (*y.shape[:-1], q.shape[1])
 
-        def product(rows: Any, **options: Any) -> Any:
-            return multiply(request, rows, transposed, kernel=kernel, arithmetic=arithmetic, **options)
+        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
+            return multiply(request, rows, transposed, wishes)
 
-        more = {"residual": residual, "invariant": invariant}
-        return tensors.called(product, request, y, (), shape, out, dtype, bias, **more)
-    y = as_floats(request, y)
-    check_device(request, device_of(y), q, "y")
-    n, k = q.shape
+        return by_tensors(request, product, y, None, shape, wishes)
+    given = operand(request, y, "y")
+    check_device(request, given.device, q, "y")
+    y, (n, k) = given.array, q.shape
     if y.ndim == 0 or y.shape[-1] != n:
         lies = y.ndim and y.shape[-1] == k
         way = "write x @ q.T for the product along rows of q" if lies else f"pass y as [..., {n}]"
@@ -56,29 +52,26 @@ def multiply(
             f"{request} with {q!r}: y has shape {tuple(y.shape)}; y @ q is [..., N] @ [N, K], with N {n}; "
             f"{way}"
         )
-    if bias is not None:
-        bias = check_bias(request, bias, q, axis=1)
-    end = ending(request, (*y.shape[:-1], k), q.device, residual, out, dtype)
-    memory = q.codes if isinstance(q, ScaledArray) else q.memory
-    with on_device_of(request, memory, q):
+    result = result_of(request, wishes, (*y.shape[:-1], k), q.device, q, axis=1)
+    with on_device_of(request, q.memory, q):
         if packed:
-            return _by_packed(y, q, end, bias)
-        parts = q.parts() if isinstance(q, ScaledArray) else (memory,)
-        sums = place_for_sums(end, y, bias, *parts)
+            return _by_packed(y, q, result)
+        parts = q.parts() if isinstance(q, ScaledArray) else (q.memory,)
+        xp, sums = namespace(q.memory), place_for_sums(result, y, result.bias, *parts)
         if sums is None:
-            sums = empty_sums(memory, (*y.shape[:-1], k))
-        rows = namespace(memory).ascontiguousarray(y.reshape(math.prod(y.shape[:-1]), n), np.float32)
+            sums = xp.empty(result.shape, np.float32)
+        rows = xp.ascontiguousarray(y.reshape(math.prod(y.shape[:-1]), n), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             to = sums.reshape(len(rows), k)
-            if is_host(memory):
+            if given.on_host:
                 if isinstance(q, QuantArray) and q.scale is not None:
                     rows, q = rows * q.scale, q.unscaled()
-                _on_host(rows, q, to)
-            elif invariant:
+                import_module("ggmlq.cpu.linear.transposed").multiply(rows, q, to)
+            elif wishes.invariant:
                 to[...] = by_pieces(rows, k, np.float32, partial(_on_device, q=q))
             else:
                 _on_device(rows, q, to)
-        return plus(end, sums, bias)
+        return delivered(result, sums, result.bias, result.residual)
 
 
 def _check(request: str, q: Any, kernel: str, arithmetic: str | None, invariant: bool) -> bool:
@@ -122,29 +115,22 @@ def _refusal(q: Any, invariant: bool) -> str | None:
     return reason
 
 
-def _by_packed(y: Any, q: QuantArray, end: Ending, bias: Any) -> Any:
+def _by_packed(y: Any, q: QuantArray, result: Result) -> Any:
     """The product by the kernel of packed weights, which writes the result itself where it can."""
-    k, xp = q.shape[1], namespace(q.memory)
+    k, xp, bias, kind = q.shape[1], namespace(q.memory), result.bias, result.dtype
     rows = y.reshape(math.prod(y.shape[:-1]), q.shape[0])
     if rows.dtype.char not in "fe":
         rows = rows.astype(np.float32)
-    whole = end.residual is None and end.dtype.char in "fe" and (bias is None or bias.dtype.char in "fe")
+    whole = result.residual is None and kind.char in "fe" and (bias is None or bias.dtype.char in "fe")
     if bias is not None:
         bias = xp.ascontiguousarray(bias)
-    direct = whole and end.out is not None and takes_sums(
-        place_of(end.out).share, end.out, y, q.memory, bias, dtype=end.dtype
-    )  # fmt: skip
-    sums = end.out if direct else xp.empty((*y.shape[:-1], k), end.dtype if whole else np.float32)
+    share = place_of(q.memory).share
+    direct = whole and takes_sums(share, result.out, y, q.memory, bias, dtype=kind)
+    sums = result.out if direct else xp.empty(result.shape, kind if whole else np.float32)
     flat = sums.reshape(len(rows), k)
     by_library = not does_without_cublas(q.memory)
     cuda_module("linear.transposed").multiply(rows, q, flat, bias if whole else None, by_library)
-    if direct:
-        return end.out
-    return ended(sums, end.out) if whole else plus(end, sums, bias)
-
-
-def _on_host(y: Any, q: Any, out: Any) -> None:
-    import_module("ggmlq.cpu.linear.transposed").multiply(y, q, out)
+    return ended(sums, result) if whole else delivered(result, sums, bias, result.residual)
 
 
 def _on_device(y: Any, q: Any, out: Any = None) -> Any:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,9 @@ from ..arrays.weights import Divided
 from ..base.devices import device_of, namespace
 from ..dispatch.checks import as_floats, check_bias, check_out, float_dtype
 from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..ops import quantize_scaled, tensors
+from ..ops import quantize_scaled
+from ..ops.door import by_tensors
+from ..ops.epilogue import Wishes
 from ..ops.operands import check_ids, check_rows, how_quantized, takes_zeros
 from ..ops.scaled_linear import coding_of
 from .parts import Parts, gathered, joined
@@ -341,16 +342,16 @@ def _tensor_product(
         )
     options.pop("requantize", None)
     out, dtype = options.pop("out", None), options.pop("dtype", np.float32)
-    work = partial(multiply, operation)
+    wishes = Wishes(out, options.pop("bias", None), options.pop("residual", None), dtype)
 
-    def product(rows: Any, s: Any, *ids: Any, **more: Any) -> Any:
-        return work(s, rows, *ids, **more)
+    def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
+        return multiply(operation, s, rows, *rest, out=wishes.out, bias=wishes.bias, **options)
 
     if operation == "expert_linear":
         shape: tuple[int, ...] = (*np.shape(rest[0]), s.shape[1])
     else:
         shape = (*x.shape[:-1], s.shape[0])
-    return tensors.called(product, text, x, (s, *rest), shape, out, dtype, **options)
+    return by_tensors(text, product, x, None, shape, wishes)
 
 
 def left(operation: str, s: Any, x: Any, rest: Sequence[Any], options: dict[str, Any]) -> Parts:

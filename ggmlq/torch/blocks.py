@@ -17,7 +17,7 @@ import torch
 import ggmlq as gq
 
 from ..base.devices import cuda_module
-from ..ops.tensors import as_torch_works
+from ..ops.door import as_torch_works
 from .checks import PREPARED, format_of
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...], int]  # address, shapes of tensor and array, type

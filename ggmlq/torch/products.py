@@ -12,7 +12,8 @@ import torch
 import ggmlq as gq
 
 from ..base.devices import cuda_device, cuda_module, on_device_of
-from ..ops.tensors import as_torch_works, of_layer
+from ..ops.door import as_torch_works
+from ..ops.plan import on_device
 from . import checks
 from .blocks import array_over, known, library
 from .checks import format_of
@@ -217,7 +218,7 @@ def linear(
         if dtype is x.dtype:
             if is_decoded(x, q, bias):
                 return by_decoding(x, q, bias)
-            if (warm := of_layer(x, q, bias, x.shape)) is not None:
+            if (warm := on_device(x, q, "auto", None, None, bias, dtype)) is not None:
                 return warm  # type: ignore[no-any-return]
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
@@ -266,7 +267,7 @@ def linear_at_once(
     if on_gpu:
         if x.numel() >= FEWEST_DECODED * shape[-1] and is_decoded(x, q, bias):
             return by_decoding(x, q, bias)
-        return of_layer(x, q, bias, shape)
+        return on_device(x, q, "auto", None, None, bias, x.dtype)  # type: ignore[no-any-return]
     if x.dtype not in checks.FLOATS:
         return None
     return gq.linear(x, q, bias=None if bias is None else bias.detach().clone(), dtype=x.dtype)

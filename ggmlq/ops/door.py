@@ -1,0 +1,278 @@
+"""The door of the operations: an array of any kind is looked at once, and becomes an operand.
+
+Three adapters, of NumPy, CuPy and torch, say what an array is: its memory, shape, strides, dtype, device and
+owner. Behind the door there are NumPy's arrays, and those on a GPU under CuPy's names; nobody asks again.
+Anything that NumPy makes an array of comes in as that: lists, numbers, objects with ``__array__``.
+
+Products of tensors go through :func:`by_tensors`: on torch's current stream and with memory of torch, so that
+tensors are ordered, freed and recorded in CUDA graphs like those of torch's own operations. There are no
+gradients. Weights in torch's memory need no CuPy; those in CuPy's do. The caller has imported torch; we never
+do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.buffers import address_of
+from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
+from ..base.devices import cuda_device, cuda_module, is_host, is_over_torch, lives_on_host
+from ..dispatch.checks import as_floats, float_dtype
+from ..errors import DeviceError, DTypeError, ShapeError
+from .epilogue import Wishes, fits, unfit
+
+
+class Operand(NamedTuple):
+    """An array as operations see it."""
+
+    array: Any  # NumPy's, or on a GPU
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in bytes
+    dtype: np.dtype[Any]
+    device: str  # "cpu", "cuda:0" …
+    owner: Any  # the caller's array, in whose memory the floats lie unless they were converted
+    writable: bool
+
+    @property
+    def on_host(self) -> bool:
+        """True in host memory."""
+        return self.device == "cpu"
+
+
+def operand(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Operand:
+    """Floats as an operand; bfloat16 becomes float32, that of ml_dtypes not if ``bfloat16`` is True."""
+    kind: Any = type(x)
+    return _adapter(kind)(request, x, name, bfloat16)
+
+
+def _of_numpy(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
+    array = as_floats(request, x, name, bfloat16)
+    at, writable = address_of(array), array.flags.writeable
+    return Operand(array, at, array.shape, array.strides, array.dtype, "cpu", x, writable)
+
+
+def _of_gpu(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
+    array = as_floats(request, x, name, bfloat16)
+    at, device = array.data.ptr, f"cuda:{array.device.id}"
+    return Operand(array, at, array.shape, array.strides, array.dtype, device, x, True)
+
+
+def _of_torch(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
+    array = array_of(request, x, name)
+    return (_of_numpy if is_host(array) else _of_gpu)(request, array, name, bfloat16)._replace(owner=x)
+
+
+@cache
+def _adapter(kind: Any) -> Callable[..., Operand]:
+    """The adapter of a class of arrays."""
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        return _of_torch
+    return _of_numpy if lives_on_host(kind) else _of_gpu
+
+
+# --- products of tensors ------------------------------------------------------------------------------
+
+
+# (x, wishes, lies) -> the result, or None: all are arrays; ``lies``: bfloat16 lies there as its bits.
+Product = Callable[[Any, Wishes, bool], Any]
+
+
+class Way(NamedTuple):
+    """A way to multiply tensors: how x and the rest are read, what is written, and who adds a residual."""
+
+    x_of: Callable[..., Any]
+    rest_of: Callable[..., Any]
+    written: Any  # torch's dtype
+    adds: bool = True
+
+
+def by_tensors(
+    request: str, product: Product, x: Any, memory: Any, shape: tuple[int, ...], wishes: Wishes,
+    bits: bool = False,
+) -> Any:  # fmt: skip
+    """The result of ``product`` as a tensor of this shape; x and what the wishes hold are tensors.
+
+    ``memory``: that of the weights. ``bits``: on a GPU ``product`` takes bfloat16 as bits, and gives None
+    where its kernel does not. torch adds a residual that no kernel adds, and rounds what no kernel rounds.
+    """
+    torch = sys.modules["torch"]
+    kind, out, residual = kind_named(request, torch, wishes.dtype), wishes.out, wishes.residual
+    _check(request, torch, x, wishes, shape)
+    kind = kind if out is None else out.dtype
+
+    def is_wrong(out: Any) -> bool:  # which is said by the checks of arrays
+        return bool(out.shape != shape or out.device != x.device)
+
+    with as_torch_works(torch, x.device, memory):
+        for way in _ways(torch, x, memory, shape, kind, wishes, bits):
+            direct = out is not None and way.adds and (out.dtype is way.written or is_wrong(out))
+            y = out if direct else torch.empty(shape, dtype=way.written, device=x.device)
+            parts = {"out": y, "bias": wishes.bias, "residual": residual if way.adds else None}
+            arrays: dict[str, Any] = {
+                name: None if part is None else way.rest_of(request, part, name)
+                for name, part in parts.items()
+            }
+            rows = way.x_of(request, x, "x")
+            lies = way.x_of is as_kernels_read
+            if product(rows, wishes._replace(**arrays, dtype=np.float32), lies) is not None:
+                break
+    if residual is not None and not way.adds:
+        y += residual
+    if out is None:
+        return y.to(kind)
+    return out if y is out else out.copy_(y)
+
+
+def _ways(
+    torch: Any, x: Any, memory: Any, shape: tuple[int, ...], kind: Any, wishes: Wishes, bits: bool
+) -> Iterator[Way]:  # fmt: skip
+    """The ways to multiply tensors, the best first; the last one always goes."""
+    single, bfloat, out = torch.float32, torch.bfloat16, wishes.out
+    if wishes.residual is not None:
+        if bits and _all_lie(torch, x, memory, shape, wishes, kind):
+            yield Way(as_kernels_read, as_kernels_read, kind)
+        yield Way(array_of, array_of, single, adds=False)
+        return
+    plain = single if out is None or lacks_numpy_dtype(torch, out) else out.dtype
+    if bits and x.is_cuda and x.dtype is bfloat and not x.is_neg():
+        if out is None and kind is bfloat:
+            yield Way(as_kernels_read, as_kernels_read, bfloat)
+        yield Way(as_kernels_read, array_of, plain)
+    elif bits and x.is_cuda and out is None and kind is x.dtype is torch.float16:
+        plain = kind
+    yield Way(array_of, array_of, plain)
+
+
+def _all_lie(
+    torch: Any, x: Any, memory: Any, shape: tuple[int, ...], wishes: Wishes, kind: Any
+) -> bool:  # fmt: skip
+    """True for tensors on a GPU that a kernel which adds the residual reads and writes as they lie."""
+    bias, residual, out = wishes.bias, wishes.residual, wishes.out
+    if not x.is_cuda or is_host(memory) or residual.shape != shape or 0 in shape:
+        return False
+    kinds = torch.float32, torch.float16, torch.bfloat16
+    parts = [part for part in (x, residual, bias, out) if part is not None]
+    if kind not in kinds or any(part.device != x.device for part in parts):
+        return False
+    if not all(part.dtype in kinds and part.is_contiguous() and not part.is_neg() for part in parts):
+        return False
+    if out is None:
+        return True
+    apart = is_apart(out, x, memory, bias) and (out is residual or is_apart(out, residual))
+    return apart and not out.data_ptr() % 4
+
+
+def kind_named(request: str, torch: Any, dtype: Any) -> Any:
+    """The dtype of torch's that a caller names, by it or by NumPy's."""
+    kind = dtype if isinstance(dtype, torch.dtype) else getattr(torch, float_dtype(request, dtype).name)
+    if not kind.is_floating_point:
+        raise DTypeError(f"{request}: values are floats, {dtype} was asked for; ask for torch.float32")
+    return kind
+
+
+def _check(request: str, torch: Any, x: Any, wishes: Wishes, shape: tuple[int, ...]) -> None:
+    """Refuse operands that are no tensors, or want a gradient; and a residual that cannot be added."""
+    out, residual = wishes.out, wishes.residual
+    operands = {"x": x, "residual": residual, "out": out, "bias": wishes.bias}
+    if residual is None:
+        operands = {"x": x, "bias": wishes.bias, "out": out}
+    for name, operand in operands.items():
+        if operand is not None:
+            _refuse_other(request, torch, name, operand)
+    if residual is None:
+        return
+    for name, tensor in (("residual", residual), ("out", out)):
+        if tensor is not None and tensor.device != x.device:
+            raise DeviceError(f"{request}: {name} is on {tensor.device}, x on {x.device}; move it there")
+        if tensor is not None:
+            array_of(request, tensor, name)
+    if not fits(residual.shape, shape):
+        raise ShapeError(unfit(request, residual.shape, shape))
+    if out is not None and tuple(out.shape) != shape:
+        raise ShapeError(f"{request}: out has shape {tuple(out.shape)}, the result {shape}; allocate {shape}")
+
+
+def _refuse_other(request: str, torch: Any, name: str, operand: Any) -> None:
+    if not isinstance(operand, torch.Tensor):
+        raise DTypeError(
+            f"{request}: x is a tensor, {name} a {type(operand).__name__}; they must be of one kind; "
+            f"pass torch.as_tensor({name})"
+        )
+    if operand.requires_grad and torch.is_grad_enabled():
+        raise DTypeError(
+            f"{request}: {name} requires a gradient; products of tensors with arrays have none; use "
+            f"ggmlq.torch.Linear, which has one; or pass {name}.detach(), or work under torch.no_grad()"
+        )
+
+
+def as_kernels_read(request: str, tensor: Any, name: str) -> Any:
+    """A tensor as an array: of bfloat16 the bits, as uint16."""
+    torch = sys.modules["torch"]
+    if tensor.dtype is not torch.bfloat16:
+        return array_of(request, tensor, name)
+    return bits_of(request, tensor.detach().view(torch.int16), name).view(np.uint16)
+
+
+def is_apart(out: Any, x: Any, memory: Any = None, bias: Any = None) -> bool:
+    """True if the tensor ``out`` shares no memory with what a product reads; all of it is contiguous."""
+    spans = [(part.data_ptr(), part.numel() * part.element_size()) for part in (x, bias) if part is not None]
+    spans += [] if memory is None else [(memory.data.ptr, memory.nbytes)]
+    first, last = out.data_ptr(), out.data_ptr() + out.numel() * out.element_size()
+    return not any(at < last and first < at + size for at, size in spans)
+
+
+# --- torch's stream, device and memory ----------------------------------------------------------
+
+
+@contextmanager
+def as_torch_works(torch: Any, device: Any, memory: Any = None) -> Iterator[None]:
+    """A context in which kernels work on torch's current stream and with memory of torch; for GPUs.
+
+    ``memory``: that of the weights. If it is torch's, CuPy is not used, and need not be there.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    if is_over_torch(type(memory)):
+        with torch.cuda.device(device), cuda_module("machine.serving").served_by() as library:
+            library.enter(device.index)
+            yield
+        return
+    cuda = cuda_device().cupy().cuda
+
+    stream = cuda.Stream.from_external(_Stream(torch.cuda.current_stream(device).cuda_stream))
+    memory = _Memory(torch, cuda, device)
+    with torch.cuda.device(device), cuda.Device(device.index), stream, cuda.using_allocator(memory):
+        yield
+
+
+class _Memory:
+    """An allocator of CuPy that takes memory of torch."""
+
+    kept_for_graphs = True  # torch keeps what it gave while a CUDA graph was recorded
+
+    def __init__(self, torch: Any, cuda: Any, device: Any) -> None:
+        self.torch, self.cuda, self.device = torch, cuda, device
+
+    def __call__(self, size: int) -> Any:
+        owner = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
+        memory = self.cuda.UnownedMemory(owner.data_ptr(), size, owner, self.device.index)
+        return self.cuda.MemoryPointer(memory, 0)
+
+
+class _Stream:
+    """A stream under the protocol that CuPy takes and that older versions of torch lack."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
