@@ -31,6 +31,7 @@ from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
+from ..arrays.tensors import is_tensor
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, is_over_torch, lives_on_host
 from ..dispatch.checks import FLOAT32, takes_sums
 from ..dispatch.epilogue import Epilogue
@@ -38,6 +39,7 @@ from ..dispatch.ladder import Rung
 from .door import is_apart
 
 HOST = -1  # torch's number of it
+MOST_HALVES = 1 << 16  # float16 on the host that are multiplied as float32
 MOST_USES = 256  # with more uses of experts, what a call costs beside its kernels does not matter
 FLOAT16 = np.dtype(np.float16)
 
@@ -67,6 +69,23 @@ def as_rows(x: Any) -> Any:
     if x.ndim == 2:
         return x
     return x.as_rows() if isinstance(x, ScaledArray) else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def repeat(
+    x: Any, q: Any, kernel: Any, how: Any, out: Any, bias: Any, dtype: Any, residual: Any
+) -> Any | None:  # fmt: skip
+    """The product of floats with blocks where its plan is all that it needs; else None."""
+    if type(x) is np.ndarray:
+        if residual is not None or type(q) is not QuantArray or not x.flags.c_contiguous:
+            return None
+        if x.dtype is not FLOAT32:
+            if x.dtype is not FLOAT16 or x.size > MOST_HALVES:
+                return None
+            x = x.astype(FLOAT32)
+        return repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
+    if not is_host(x):
+        return on_device(x, q, kernel, how, out, bias, dtype, residual)
+    return of_tensors(x, q, kernel, how, out, bias, dtype, residual) if is_tensor(x) else None
 
 
 # --- on the host ------------------------------------------------------------------------------
@@ -102,7 +121,10 @@ def repeated(
         y = out
     else:
         return None
-    launch_on_host(plan, weights, arrays, y)
+    if plan.launches and weights.immutable:
+        plan.launches(*map(address_of, arrays), address_of(y))
+    else:
+        launch_on_host(plan, weights, arrays, y)
     if type(weights) is QuantArray and weights.scale is not None:
         multiply(y, weights.scale)
     if bias is not None:
@@ -113,16 +135,11 @@ def repeated(
 
 def launch_on_host(plan: Plan, weights: Any, arrays: tuple[Any, ...], y: Any) -> None:
     """Write the float32 sums of a product into y: by the plan's launches, which its second call records."""
-    launches = plan.launches
-    if launches and weights.immutable:
-        if len(arrays) == 1:
-            launches(address_of(arrays[0]), address_of(y))
-        else:
-            launches(*map(address_of, arrays), address_of(y))
-        return
     rung, operand = plan.rung, plan.operand
     with np.errstate(over="ignore", invalid="ignore"):
-        if launches is None and rung.repeats and weights.immutable:
+        if plan.launches and weights.immutable:
+            plan.launches(*map(address_of, arrays), address_of(y))
+        elif plan.launches is None and rung.repeats and weights.immutable:
             plan.launches = (
                 _recorder().recorded_product(
                     lambda *a: rung.launch(operand(*a[:-1]), weights, as_rows(a[-1])), arrays, y,
