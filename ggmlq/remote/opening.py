@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base import missing
-from ..base.addressed import opener
 from ..base.progress import Progress
 from ..errors import GGMLQError, MissingDependencyError, RemoteError, RemoteNotFoundError, SafetensorsError
 from ..gguf import file
@@ -133,8 +132,7 @@ def _held(address: Address) -> Held:
     return held
 
 
-@opener
-def _opened(path: str) -> GGUFFile | SafetensorsFile | None:
+def opened(path: str) -> GGUFFile | SafetensorsFile | None:
     """Open the file at an address, for readers of local files."""
     return open(path) if is_address(path) else None
 
