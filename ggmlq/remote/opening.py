@@ -243,8 +243,7 @@ def _indexed(address: Address, held: Held) -> RemoteSafetensors:
     parts: list[Part] = []
     helds: Helds = {}
     absent = []
-    bar = Progress(len(files), "opening files", "files")
-    try:
+    with Progress(len(files), "opening files", "files") as bar:
         for at in files.values():
             try:
                 part, held_files = _safetensors(at, _held(at))
@@ -252,8 +251,6 @@ def _indexed(address: Address, held: Held) -> RemoteSafetensors:
             except RemoteNotFoundError:
                 absent.append(at.shown)
             bar.advance(1)
-    finally:
-        bar.close()
     if not parts:
         raise RemoteNotFoundError(
             f"{address.shown}: of the {len(files)} files that it names none is there; check the address"
