@@ -50,6 +50,7 @@ def cuda_module(name: str) -> Any:
     return importlib.import_module(f"ggmlq.cuda.{name}")
 
 
+@cache
 def cuda_device() -> Any:
     """The module of ``ggmlq.cuda`` that calls CuPy for devices and memory."""
     return _DEVICE.room()
