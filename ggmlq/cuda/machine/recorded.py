@@ -28,7 +28,7 @@ from ...base.slots import Element, Rows, Slot, labelled
 from ...dispatch.epilogue import PLAIN, Epilogue
 from . import device, serving
 from .launch import RECORDING, Kernel
-from .submit import PreparedLaunches
+from .submit import Follower, PreparedLaunches
 
 X, Y, WORKSPACE, BIAS, RESIDUAL = 0, 1, 2, 3, 4  # numbers of a call's addresses
 PARTS = 5  # the first number of what is prepared of weights
@@ -173,14 +173,11 @@ class Template:
         self._format, self._shape = q.format, q.shape
         self._on_torch, self._device = serving.is_torch(), device.current()
         self._allocate: Any = device.cupy().cuda.alloc if workspace else None
-        slots, at = self._prepared.slots, self._prepared.arguments_at
+        slots, followers = self._prepared.slots, self._prepared.followers
         self._slots = [slot for slot in slots if slot[1] < PARTS]
         self._holes = [(i, number - PARTS, offset) for i, number, offset in slots if number >= PARTS]
-        words = [word for *_, launch in self._prepared.launches for word in launch.words]
-        followers = [(at + i, word.of) for i, word in enumerate(words) if type(word) is Rows]
         self._numbers = [(i, of) for i, of in followers if type(of) is not Element]
         self._groups = _groups(followers)
-        self._shapes = [(at // 8, launch) for at, *_, launch in self._prepared.launches if launch.follows]
 
     def launches(self, q: Any, rows: int) -> RecordedLaunches | None:
         """The launches of a product of so many rows with an array; None for others than those it serves.
@@ -203,22 +200,15 @@ class Template:
         for i, number, offset in self._holes:
             words[i] = pointers[number].ptr + offset
         if rows != self._recorded:
-            self._fill(words, rows)
+            for i, of in self._numbers:
+                words[i] = of(rows)
+            for first, numbers_of in self._groups:
+                for i, word in enumerate(numbers_of(rows), first):
+                    words[i] = word
         return RecordedLaunches.of(prepared, self._workspace, memory, self._allocate)
 
-    def _fill(self, words: Any, rows: int) -> None:
-        """Write what follows from the rows."""
-        for i, of in self._numbers:
-            words[i] = of(rows)
-        for at, all_of in self._groups:
-            for i, word in enumerate(all_of(rows), at):
-                words[i] = word
-        for at, launch in self._shapes:
-            shape = memoryview(launch.shape(rows)).cast("Q")
-            words[at : at + len(shape)] = shape
 
-
-def _groups(followers: Iterable[tuple[int, Any]]) -> list[Numbers]:
+def _groups(followers: Iterable[Follower]) -> list[Numbers]:
     """The words that follow from rows several at a time."""
     groups: list[Numbers] = []
     for i, of in followers:

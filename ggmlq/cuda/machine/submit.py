@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ def launch_again(
 
 # Prepared launches: all that a product tells the driver lies in one piece of memory, packed once.
 #
-#     words    [shape of each launch, 7 words][arguments of the first launch][of the second] …
+#     words    [shape of the first launch, 7 words][its arguments] [shape of the second] …
 #
 # A launch from Python spends its time on turning arguments into words, most of which are the same in every
 # call. Here they are written once. An address that only a call knows is a slot (base/slots.py). A call copies
@@ -121,7 +121,7 @@ ROOM = 512  # words of a room, at least
 
 
 class LoadedLaunch(NamedTuple):
-    """A loaded function with its grid, and its arguments as words: numbers, also such as follow rows; slots."""
+    """A loaded function with its grid, and its arguments as words; some are slots, or follow from rows."""
 
     function: int
     grid: Sequence[int]
@@ -133,17 +133,42 @@ class LoadedLaunch(NamedTuple):
     together: bool
 
     @property
-    def follows(self) -> bool:
-        """True where the grid or the shared memory follow from a product's rows."""
-        return any(type(number) is Rows for number in (*self.grid, self.shared))
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of 32 bits with which its shape begins: grid, block, shared memory."""
+        grid, block = self.grid, self.block
+        return (*grid, *ONES[len(grid)], *block, *ONES[len(block)], self.shared)
 
-    def shape(self, rows: int | None = None) -> bytes:
-        """The shape as the driver reads it, for another number of rows if there is one."""
-        numbers = (*self.grid, *ONES[len(self.grid)], *self.block, *ONES[len(self.block)], self.shared)
-        if rows is not None:
-            numbers = tuple(each.of(rows) if type(each) is Rows else each for each in numbers)
+    def shape(self) -> bytes:
+        """The shape as the driver reads it."""
         attributes_at, count, _ = attributes(self.early, self.cluster, self.together)
-        return SHAPE.pack(*numbers, 0, attributes_at, count)
+        return SHAPE.pack(*self.sizes, 0, attributes_at, count)
+
+    def following(self) -> Iterator[Follower]:
+        """The words that follow from rows: first those of the shape, then arguments, behind each other."""
+        sizes = (*self.sizes, 0)
+        for i in range(0, len(sizes), 2):
+            if any(type(size) is Rows for size in sizes[i : i + 2]):
+                yield Follower(i // 2, _word_of(*sizes[i : i + 2]))
+        for i, word in enumerate(self.words):
+            if type(word) is Rows:
+                yield Follower(SHAPE_WORDS + i, word.of)
+
+
+class Follower(NamedTuple):
+    """A word that follows from the rows of a product: its place, and the function for it."""
+
+    place: int
+    of: Callable[[int], int]
+
+
+def _word_of(low: int, high: int) -> Callable[[int], int]:
+    """The function for a word of two numbers, one of which follows from rows."""
+    low_of, high_of = (size.of if type(size) is Rows else None for size in (low, high))
+    if high_of is None:
+        return lambda rows: low_of(rows) | high << 32
+    if low_of is None:
+        return lambda rows: low | high_of(rows) << 32
+    return lambda rows: low_of(rows) | high_of(rows) << 32
 
 
 class _Room:
@@ -164,26 +189,29 @@ class PreparedLaunches:
     """Launches with slots for the addresses of a call; empty grids are left out."""
 
     def __init__(self, launches: Iterable[LoadedLaunch]) -> None:
-        made = [launch for launch in launches if 0 not in launch.grid]
-        words = [word for launch in made for word in launch.words]
-        at = self.arguments_at = SHAPE_WORDS * len(made)
-        numbers = [0 if type(word) is Slot else word for word in words]
-        packed = b"".join(launch.shape() for launch in made) + struct.pack(f"<{len(words)}Q", *numbers)
-        self.words = memoryview(bytearray(packed)).cast("Q")
-        self.slots = [
-            (at + i, word.number, word.offset) for i, word in enumerate(words) if type(word) is Slot
-        ]
-        self.launches: list[tuple[int, int, int, LoadedLaunch]] = []
-        for i, launch in enumerate(made):
-            self.launches.append((8 * SHAPE_WORDS * i, launch.function, 8 * at, launch))
-            at += len(launch.words)
-        self._streams = [SHAPE_WORDS * i + STREAM for i in range(len(made))]
+        packed, self.followers = bytearray(), list[Follower]()
+        self.slots: list[tuple[int, int, int]] = []  # place, number, offset
+        self.launches: list[tuple[int, int, int, LoadedLaunch]] = []  # bytes to its shape and its arguments
+        for launch in launches:
+            if 0 not in launch.grid:
+                at, words = len(packed) // 8, launch.words
+                self.launches.append((8 * at, launch.function, 8 * (at + SHAPE_WORDS), launch))
+                self.followers += (Follower(at + place, of) for place, of in launch.following())
+                for i, word in enumerate(words, at + SHAPE_WORDS):
+                    if type(word) is Slot:
+                        self.slots.append((i, word.number, word.offset))
+                packed += launch.shape()
+                packed += struct.pack(
+                    f"<{len(words)}Q", *(0 if type(word) is Slot else word for word in words)
+                )
+        self.words = memoryview(packed).cast("Q")
+        self._streams = [at // 8 + STREAM for at, *_ in self.launches]
         self._driver = driver_launch()
 
     def copy(self, slots: list[tuple[int, int, int]]) -> PreparedLaunches:
         """The same launches with these slots and words of their own, which may be written."""
         other = PreparedLaunches.__new__(PreparedLaunches)
-        other.arguments_at, other.launches, other.slots = self.arguments_at, self.launches, slots
+        other.launches, other.followers, other.slots = self.launches, self.followers, slots
         other.words = memoryview(bytearray(self.words)).cast("Q")
         other._streams, other._driver = self._streams, self._driver
         return other
