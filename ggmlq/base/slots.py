@@ -12,6 +12,7 @@ equal values.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -56,7 +57,8 @@ def following(rows: int, function: Callable[[int], int]) -> int:
     return Rows(function(int(rows)), function if of is itself else lambda count: function(of(count)))
 
 
-class Element(NamedTuple):
+@dataclass(frozen=True)
+class Element:
     """The function for one of several numbers that follow from rows, by its place among them."""
 
     numbers: Callable[[int], tuple[int, ...]]

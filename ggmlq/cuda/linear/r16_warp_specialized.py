@@ -134,8 +134,8 @@ def launch(
         else:
             flags = partials = 0
     else:
-        before = late.before(order.width * tile.columns)
-        x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
+        first, along = late.before(order.width * tile.columns)
+        x_tiles = x_tiles_of(x, steps, tile.columns, flags, first, along, tile.wide)
         height = x_tiles.shape[1]
     product(
         (split.blocks,), (product.threads,), (part(q, map_finder(tile.box_row(w.layout))), x_tiles),

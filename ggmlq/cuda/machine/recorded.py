@@ -64,7 +64,7 @@ class RecordedLaunches:
     def _take(
         self, prepared: PreparedLaunches, workspace: int, memory: tuple[Any, ...], allocate: Any
     ) -> None:
-        self.workspace, self._owned, self._allocate = workspace, memory, allocate
+        self.prepared, self.workspace, self._owned, self._allocate = prepared, workspace, memory, allocate
         # (addresses of the slots, by their numbers; a stream) launches all.
         self.launch: Callable[[Sequence[int], int], None] = prepared.launch
 
@@ -267,7 +267,10 @@ def record(
 def _served(count: int, decisions: Sequence[tuple[Callable[..., Any], tuple[Any, ...], Any]]) -> range:
     """The rows around ``count``, in its bucket, for which all decisions are those that were taken."""
     able, first, last = bucket(count), count, count
-    same = lambda rows: all(decide(rows, *facts) == taken for decide, facts, taken in decisions)
+
+    def same(rows: int) -> bool:
+        return all(decide(rows, *facts) == taken for decide, facts, taken in decisions)
+
     while first - 1 in able and same(first - 1):
         first -= 1
     while last + 1 in able and same(last + 1):

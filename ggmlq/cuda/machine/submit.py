@@ -162,13 +162,13 @@ class Follower(NamedTuple):
 
 
 def _word_of(low: int, high: int) -> Callable[[int], int]:
-    """The function for a word of two numbers, one of which follows from rows."""
-    low_of, high_of = (size.of if type(size) is Rows else None for size in (low, high))
-    if high_of is None:
-        return lambda rows: low_of(rows) | high << 32
-    if low_of is None:
-        return lambda rows: low | high_of(rows) << 32
+    """The function for a word of two numbers, one of which follows from rows, or both."""
+    low_of, high_of = (size.of if type(size) is Rows else _always(size) for size in (low, high))
     return lambda rows: low_of(rows) | high_of(rows) << 32
+
+
+def _always(number: int) -> Callable[[int], int]:
+    return lambda rows: number
 
 
 class _Room:
