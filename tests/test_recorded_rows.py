@@ -17,10 +17,16 @@ from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.base.slots import Rows, Slot, all_following, following, labelled, rows_of
+from ggmlq.cuda.activations import x_tiles
+from ggmlq.cuda.cost.gemv import GemvSplit
+from ggmlq.cuda.cost.mma import MmaSplit
 from ggmlq.cuda.cost.warp_specialized import TILES
+from ggmlq.cuda.gemv.stages import TWO, SplitBlocks
+from ggmlq.cuda.linear import _gemv, _mma_frame, r15_wgmma, r16_warp_specialized
 from ggmlq.cuda.machine import recorded, submit, tensor_maps
 from ggmlq.cuda.machine.launch import RECORDING, Kernel
 from ggmlq.cuda.packed.pack import fragments_of
+from ggmlq.cuda.rings import mma_copies
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.epilogue import PLAIN
@@ -99,11 +105,11 @@ def aligned(shape, kind):
     return memory[first : first + size].view(kind).reshape(shape)
 
 
-def drawn(fresh, rung):
+def drawn(fresh, rung, x):
     """A product that a rung takes; one that does not round its sums has no end but these."""
     n = int(fresh.choice([1024, 4096, 14336, 2 * fresh.integers(32, 3000)]))
     k = 256 * int(fresh.choice([4, 16, fresh.integers(1, 40)]))
-    x, y = (FLOATS[i] for i in fresh.integers(0, 3, 2))
+    y = FLOATS[fresh.integers(3)]
     end = ENDS[fresh.integers(len(ENDS) if rung.gates else 4)]
     if not rung.ends:
         y, end = np.float32, ""
@@ -132,8 +138,8 @@ def test_each_row_of_a_bucket_has_its_own_words(card, fresh):
     """
     served = 0
     for rung in rungs():
-        for _ in range(2):
-            case, m = drawn(fresh, rung), round(2 ** fresh.uniform(0, 5 if "gemv" in rung.name else 12))
+        for x in FLOATS:
+            case, m = drawn(fresh, rung, x), round(2 ** fresh.uniform(0, 5 if "gemv" in rung.name else 12))
             rows = [r for r in recorded.bucket(m) if takes(rung, case, card, r)]
             q, other = case.weights(), case.weights()
             for weights in (q, other):
@@ -171,6 +177,49 @@ def test_each_tile(tile, kind, card, fresh):
     for template in own.values():
         for r in template.rows:
             assert said(template.launches(q, r)) == said(own[r].launches(q, r))
+
+
+# By rung: the function that decides, the place of a fact that says how, and two ways.
+WAYS = {
+    "cuda:gemv": (_gemv, "plan_for", -1, [GemvSplit(TWO, SplitBlocks(1, most)) for most in (1, 2)]),
+    "cuda:wgmma": (r15_wgmma, "plan_tiles", 1, [r15_wgmma.TILES[:1], r15_wgmma.TILES[1:]]),
+    "cuda:mma_bf16": (_mma_frame, "plan_tiles", -1, [MmaSplit(mma_copies.TILES[0], s) for s in (1, 2)]),
+    "cuda:warp_specialized": (r16_warp_specialized, "plan_for", -1, TILES[1:3]),
+}
+
+
+@pytest.mark.parametrize("card", CARDS[:1], indirect=True)
+@pytest.mark.parametrize("name", WAYS)
+def test_what_a_rung_decides_parts_a_bucket(name, card, monkeypatch):
+    """Its plan is another one from 13 rows on."""
+    owner, word, place, ways = WAYS[name]
+    decide = getattr(owner, word)
+
+    def parted(m, *facts):
+        facts = [*facts]
+        facts[place] = ways[m > 12]
+        return decide(m, *facts)
+
+    monkeypatch.setattr(owner, word, parted)
+    rung = next(rung for rung in rungs() if rung.name == name)
+    case = Case(gq.formats["q4_0"], 1024, 1024, np.float16, np.float16 if rung.ends else np.float32, "")
+    q = case.weights()
+    assert [case.record(rung, q, m).rows for m in (9, 12)] == [range(9, 13)] * 2
+    assert [case.record(rung, q, m).rows for m in (13, 16)] == [range(13, 17)] * 2
+
+
+def test_a_limit_of_blocks_follows_from_the_rows(card):
+    """The kernel that makes x_tiles spreads few blocks evenly: here one or two of them from row to row."""
+    steps = 64 * card.multiprocessors // 12 + 1
+    case = Case(gq.formats["q4_0"], 16, 64 * steps, np.float16, np.float32, "")
+    q, own = case.weights(), SimpleNamespace()
+    own.launch = lambda x, q, out: x_tiles.x_tiles_of(x, steps, 16, recorded.between((1,), "u4"), evenly=True)
+    fragments_of(q)
+    templates = {m: case.record(own, q, m) for m in range(9, 17)}
+    assert len({said(templates[m].launches(q, m))[0][3] for m in templates}) == 2
+    for template in templates.values():
+        for m in range(9, 17):
+            assert said(template.launches(q, m)) == said(templates[m].launches(q, m))
 
 
 def test_decisions_that_differ_part_a_bucket(card):
