@@ -38,7 +38,8 @@ class Rows(int):
     """A number that follows from the rows of a recorded product: another one for each number of rows.
 
     ``of``: the function that has it from the number of rows. Arithmetic gives plain numbers, which belong to
-    these rows alone; :func:`following` gives what other rows may have, too.
+    these rows alone; :func:`following` gives what other rows may have, too. ``min`` and ``max`` belong into
+    such a function: they give one of their operands, which then follows from rows as it did.
     """
 
     of: Callable[[int], int]

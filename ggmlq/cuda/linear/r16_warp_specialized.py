@@ -25,7 +25,6 @@ sums; from some 1000 rows on by the card's power.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +77,6 @@ class WarpSpecializedPlan(NamedTuple):
     plain: bool  # x is read as it lies
 
 
-@lru_cache(4096)
 def plan_for(
     m: int, card: Card, layout: PackedLayout, n: int, steps: int, plain: bool, gated: bool,
     tile: WarpSpecializedTile | None,
