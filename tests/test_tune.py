@@ -45,7 +45,7 @@ def place(monkeypatch, tmp_path, matrix_unit):
 
 def _forget():
     tuned.forget()
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_the_shortlist_is_short_and_needs_no_compiler(matrix_unit):
 
 def test_a_matrix_unit_is_among_those_that_are_timed(matrix_unit):
     matrix_unit(True)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     names = {m: choice.shortlist(Linear(FORMATS["q4_0"], m, 64, 64, device="cpu")) for m in (1, 8, 64)}
     if "cpu:panels" in names[1]:
         assert names == {1: ("cpu:panels",), 8: ("cpu:panels", "cpu:amx"), 64: ("cpu:amx", "cpu:panels")}
