@@ -144,7 +144,8 @@ class Storage(PreparedCopies):
         return self._stored is not None or self._view is not None
 
     def parts(self) -> tuple[Any, ...]:
-        return (self.raw,)
+        stored = self._little if self._swapped else self._stored
+        return (self._restored() if stored is None else stored,)
 
     @inner
     def reread(self) -> None:

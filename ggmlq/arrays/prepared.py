@@ -126,12 +126,13 @@ class PreparedCopies:
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
         """
-        if not is_host(self.memory):
+        if self._owned or not (type(self.memory) is np.ndarray or is_host(self.memory)):
             return True
+        parts = self.parts()
         if self._owned is None:  # whether the memory is a file's or of bytes: it stays so
-            owners = [owner_of(part) for part in self.parts()]
+            owners = map(owner_of, parts)
             self._owned = all(owner is not None and locked(owner) for owner in owners)
-        return self._owned or all(unchanging(part) for part in self.parts())
+        return self._owned or all(map(unchanging, parts))
 
     @inner
     def lasting(self) -> Self:

@@ -22,9 +22,8 @@ from ...arrays.buffers import address_of
 from ...base.slots import Slot, labelled
 from .kernels import Kernel
 from .tables import SlotAddress, addresses
-from .workers import Call, recorded, share_table
+from .workers import SMALL, Call, recorded, share_table
 
-SMALL = 1 << 18  # products of a weight and an activation: some 10 µs, which is what waking takes
 KEPT = 64 << 10  # bytes of memory in between that are kept, once for each call under way
 # Bytes of operands, or of memory in between, of a recorded product. With more the time of Python does not
 # matter, and without a recording one part of the rows after another takes its memory.
