@@ -13,7 +13,7 @@ Another product is not recorded.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,8 +125,8 @@ def recorded_product(
     sizes = [block.nbytes for block in tape.scratch]
     if sum(sizes) > MOST or not all(_is_plain(call) for call in tape.calls):
         return None
-    parts = [*_arrays(prepared())]
-    starts = {0, *(part.ctypes.data for part in parts)}
+    parts = _arrays(prepared())
+    starts = {0, *map(address_of, parts)}
     words = []
     for i, call in enumerate(tape.calls):
         for word in addresses(type(call.arguments)):
@@ -144,9 +144,12 @@ def _is_plain(call: Call) -> bool:
     return isinstance(call.work, Kernel) and bool(addresses(type(call.arguments)))
 
 
-def _arrays(parts: Any) -> Iterator[Any]:
-    if isinstance(parts, np.ndarray):
-        yield parts
-    elif isinstance(parts, tuple | list):
-        for part in parts:
-            yield from _arrays(part)
+def _arrays(parts: Any) -> list[Any]:
+    """The arrays in nested tuples and lists."""
+    found, left = [], [parts]
+    for part in left:  # which grows meanwhile
+        if isinstance(part, np.ndarray):
+            found.append(part)
+        elif isinstance(part, tuple | list):
+            left += part
+    return found
