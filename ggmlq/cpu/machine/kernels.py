@@ -29,17 +29,18 @@ class Code(NamedTuple):
 class _FirstCode:
     """The code of a kernel, loaded or compiled when it is first asked for; an attribute like others after."""
 
-    def __get__(self, work: Kernel, kind: type) -> Any:
+    def __get__(self, work: Kernel, kind: type) -> Code:
         with KERNELS:
             if "code" not in vars(work):
-                work.code = work._load()
-            return vars(work)["code"]
+                vars(work)["code"] = work._load()
+            code: Code = vars(work)["code"]
+            return code
 
 
 class Kernel:
     """A kernel, identified by the function that makes it and the arguments of that function."""
 
-    code: Any = _FirstCode()
+    code = _FirstCode()
 
     def __init__(self, name: str, case: tuple[Any, ...]) -> None:
         self.origin = Origin(f"{ROOM}.{name}", case)
@@ -53,7 +54,7 @@ class Kernel:
                 code = vars(self).get("code") or self._served()
                 self._absent = code is None
                 if code is not None:
-                    self.code = code
+                    vars(self)["code"] = code
         return "code" in vars(self)
 
     def _served(self) -> Code | None:
