@@ -1,13 +1,10 @@
-"""Python calls of the package beside its kernels: a count is the same on any machine, where time is not."""
+"""Python calls beside kernels: of indices, of launches, of recorded products."""
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from pathlib import Path
-
 import numpy as np
 import pytest
+from host_calls import python_calls
 
 import ggmlq as gq
 from ggmlq.arrays.buffers import address_of
@@ -15,26 +12,6 @@ from ggmlq.cpu.machine.recorded import recorded_product
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.testing.rows import rows
-
-HERE = str(Path(gq.__file__).parent)
-
-
-def python_calls(work):
-    """Calls of the package's functions while ``work()`` runs, by their names."""
-    calls = Counter()
-
-    def note(frame, event, argument):
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(HERE):
-            calls[code.co_qualname] += 1
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
-
 
 BLOCKS = gq.quantize(rows("normal", 48, 64), "q4_0")
 EXPERTS = gq.quantize(rows("normal", 48, 64).reshape(3, 16, 64), "q4_0")

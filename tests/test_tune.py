@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_calls import python_calls
 
 import ggmlq as gq
 from ggmlq.base import missing
@@ -96,6 +97,16 @@ def test_a_case_is_timed_once_and_remembered_by_other_processes(timed):
     )
     assert record.estimate == 50.0
     assert record.taken[0] == range(5, 17)
+
+
+def test_a_case_that_comes_again_is_looked_up_in_a_few_steps(timed):
+    first(5)
+    q, x = weights("iq2_s", 64, 256, seed=3), np.ones((5, 256), np.float32)
+    problem = Linear(FORMATS["iq2_s"], 5, 64, 256, device="cpu")
+    for most in (40, 14):  # the first time what depends on the problem alone is found
+        calls = python_calls(lambda: tuning.chosen(problem, (x, q), "auto", None))
+        assert calls.total() <= most, calls
+    assert len(timed) == 1
 
 
 def test_a_product_takes_what_was_timed(fresh, monkeypatch):
