@@ -12,6 +12,7 @@ from at_once import at_once
 import ggmlq as gq
 from ggmlq.arrays.buffers import address_of
 from ggmlq.cpu.machine import recorded
+from ggmlq.cpu.panels import multiply as panels_multiply
 from ggmlq.dispatch.ladder import rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.testing.blocks import random_blocks
@@ -128,8 +129,10 @@ def plan_of(rung, x, q, y):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q4_K"])
-def test_a_plan_of_many_rows_takes_its_memory_anew_for_each_call(name, fresh, monkeypatch):
+@pytest.mark.parametrize(("name", "nbytes"), [("q4_0", panels_multiply.X_BYTES), ("q4_K", 1)])
+def test_a_plan_of_many_rows_takes_its_memory_anew_for_each_call(name, nbytes, fresh, monkeypatch):
+    """With so many bytes of rows at a time, all of them together or a few after the other."""
+    monkeypatch.setattr(panels_multiply, "X_BYTES", nbytes)
     q, m = weights(name, 70, 1024), 130
     xs, want, wrong = fresh.standard_normal((4, m, 1024)).astype(np.float32), np.empty((4, m, 70)), []
     for rung in rungs("linear", "cpu"):
@@ -153,11 +156,11 @@ def test_a_plan_of_many_rows_takes_its_memory_anew_for_each_call(name, fresh, mo
         at_once(work, len(xs))
         assert not wrong
         assert not any(blocks for tables in plan._free for blocks in tables.memory[:1])
-        monkeypatch.setattr(recorded, "MOST", xs[0].nbytes - 1)
         out[...] = np.nan
-        assert plan_of(rung, xs[1], q, out[1]) is None
+        with monkeypatch.context() as patch:
+            patch.setattr(recorded, "MOST", xs[0].nbytes - 1)
+            assert plan_of(rung, xs[1], q, out[1]) is None
         assert np.array_equal(out[1], want[1])
-        monkeypatch.undo()
 
 
 def test_many_threads_share_a_plan(fresh, runs):

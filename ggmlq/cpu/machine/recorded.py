@@ -1,6 +1,6 @@
 """Recorded launches of a product: a warm call runs its kernels on the same tables, at other addresses.
 
-A product of one shape with the same weights does the same each time. Its first call is recorded
+A product of one shape with the same weights does the same each time. One of its calls is recorded
 (workers.py), and the calls after it only write where operands and result lie. A small product runs on one
 thread, because the others would take longer to wake. Its memory in between, such as codes of activations, is
 kept for the next call; that of a larger one is taken anew for each call, as without a recording.

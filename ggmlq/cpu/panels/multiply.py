@@ -127,10 +127,7 @@ def panels(q: QuantArray) -> Bytes:
     skip = -memory.ctypes.data % 64
     laid_out = memory[skip : skip + count * nbytes].reshape(count, nbytes)
     grain = max(1, SLAB // (ROWS * max(k, 1)))
-    if count <= grain:
-        _lay(q, layout, laid_out, 0, count, grain)
-    else:
-        share(lambda first, stop: _lay(q, layout, laid_out, first, stop, grain), count, grain)
+    share(lambda first, stop: _lay(q, layout, laid_out, first, stop, grain), count, grain)
     laid_out.flags.writeable = False
     return laid_out
 
