@@ -71,12 +71,7 @@ def _is_open(problem: Linear) -> bool:
         return False
     if problem.card is not None and not problem.card.here:
         return False
-    choice = import_module(CHOICES[problem.device])
-    if problem.device != "cpu" and choice.is_measured(problem):
-        return False
-    if tuned.case_of(problem) in tuned.remembered(choice.processor(problem)):
-        return False  # looked up before times of this CPU: a product that comes again takes this way
-    if choice.is_measured(problem) or len(choice.shortlist(problem)) < 2:
+    if len(ladder.contenders(problem)) < 2 or tuned.is_known(problem):
         return False
     return problem.device == "cpu" or not cuda_device().capturing(cuda_device().current())
 
