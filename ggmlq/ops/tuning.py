@@ -32,6 +32,7 @@ from ..dispatch.ladder import CHOICES, Problem, Rung
 from ..dispatch.problems import Linear
 from ..dispatch.tuned import Case, Times
 from ..formats import FORMATS, BlockFormat
+from .plan import TEMPLATES
 
 LEAST_WORK = 1 << 23  # products of numbers, from which a case is worth timing: some 30 µs
 MOST_TIMED, MOST_ON_CARD = 64, 512  # rows of activations that are timed, of a case with more; on a GPU
@@ -80,6 +81,7 @@ def _remember(problem: Linear, times: Times) -> None:
     case = tuned.case_of(problem)
     tuned.remember(import_module(CHOICES[problem.device]).processor(problem), {case: times})
     ladder.explain.cache_clear()
+    TEMPLATES.clear()
     if is_terminal(sys.stderr):
         shown = ", ".join(f"{name} {us:.0f} µs" for name, us in times.items())
         words = f"ggmlq: timed for {case.format} {case.n}×{case.k} with up to {case.rows} rows: {shown}"
@@ -146,6 +148,7 @@ def ahead(cases: Sequence[Case], device: str) -> Iterator[tuple[Case, Times]]:
         times = times_of(choice.candidates(problem), problem, rows, q, AHEAD)
         tuned.remember(choice.processor(problem), {case: times})
         ladder.explain.cache_clear()
+        TEMPLATES.clear()
         yield case, times
 
 
