@@ -608,7 +608,8 @@ def launched(
     template = cuda_module("machine.recorded").record(rung.launch, x, q, y, end)
     if template is not None and (launches := template.launches(q, m)) is not None:
         q.keep_recording(place, launches)
-        if all(choose(problem.with_rows(rows), kernel, arithmetic) is rung for rows in template.rows):
+        ends = {template.rows[0], template.rows[-1]}
+        if all(choose(problem.with_rows(rows), kernel, arithmetic) is rung for rows in ends):
             TEMPLATES.keep(q, m, kernel, arithmetic, letters, template)
     return True
 
