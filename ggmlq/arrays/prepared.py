@@ -223,12 +223,16 @@ class PreparedCopies:
 
     @inner
     def keep_recording(self, key: Hashable, launches: Any) -> None:
-        """Keep recorded launches until :meth:`drop_prepared`; of too many the least lately used go."""
+        """Keep recorded launches until :meth:`drop_prepared`; of too many the least lately used go.
+
+        A quarter of them goes at a time, for the search takes longer than a call.
+        """
         with LOCKS.of(self):
             recordings: dict[Hashable, Recording] = self._prepared.setdefault(_RECORDINGS, {})
             most = MOST_RECORDINGS["cpu" if is_host(self.memory) else "cuda"]
-            while key not in recordings and len(recordings) >= most:
-                del recordings[min(recordings, key=lambda old: recordings[old].used)]
+            if key not in recordings and len(recordings) >= most:
+                for old in sorted(recordings, key=lambda old: recordings[old].used)[: most // 4]:
+                    del recordings[old]
             recordings[key] = Recording(launches)
 
     @inner

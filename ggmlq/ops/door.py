@@ -163,6 +163,8 @@ def _ways(
     if wishes.residual is not None:
         if bits and _all_lie(torch, x, memory, shape, wishes, kind):
             yield Way(as_kernels_read, as_kernels_read, kind)
+        if bits and x.is_cuda and x.dtype is bfloat and not x.is_neg():
+            yield Way(as_kernels_read, array_of, single, adds=False)
         yield Way(array_of, array_of, single, adds=False)
         return
     plain = single if out is None or lacks_numpy_dtype(torch, out) else out.dtype

@@ -205,8 +205,15 @@ def memory_of(weights: Any, x: Any) -> Any:
     return weights.codes if isinstance(weights, ScaledArray) else weights.memory
 
 
+def sums_dtype(result: Result) -> np.dtype[Any]:
+    """The dtype of a product that :func:`ended` takes: float32 where a residual is still to be added."""
+    return result.dtype if result.residual is None else FLOAT32
+
+
 def ended(y: Any, result: Result) -> Any:
-    """A result, in ``out`` where there is one."""
+    """A result of :func:`sums_dtype` with its residual, in ``out`` where there is one."""
+    if result.residual is not None:
+        return delivered(result, y, None, result.residual)
     if result.out is None or result.out is y:
         return y
     result.out[...] = y

@@ -16,7 +16,7 @@ from ..dispatch.checks import FLOAT32, check_columns, check_device, is_bfloat16
 from ..dispatch.problems import Linear
 from . import plan, transposed
 from .door import Operation, enter, operand
-from .epilogue import Result, Wishes, ended, lies_as_results, result_of
+from .epilogue import Result, Wishes, ended, lies_as_results, result_of, sums_dtype
 from .operands import check_blocks
 from .product import by_pieces, divided, kernel_of, run
 
@@ -135,9 +135,9 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
         x = x.astype(FLOAT32)
     if invariant and not given.on_host:
         named = kernel_of(problem.with_rows(1), str(kernel), arithmetic)
-        piece = Wishes(None, result.bias, None, result.dtype, named, arithmetic)
+        piece = Wishes(None, result.bias, None, sums_dtype(result), named, arithmetic)
         with on_device_of(problem, q.memory, q):
-            y = by_pieces(x, len(q), result.dtype, lambda rows: multiply(q, rows, piece))
+            y = by_pieces(x, len(q), piece.dtype, lambda rows: multiply(q, rows, piece))
             return ended(y, result)
     return run(problem, (x, q), result, wishes, plan.linear_key(x, problem.m, kernel, wishes.how))
 

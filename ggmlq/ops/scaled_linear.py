@@ -16,7 +16,7 @@ from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import plan, transposed
 from .door import Operation, enter
-from .epilogue import Coding, Wishes, ended, result_of
+from .epilogue import Coding, Wishes, ended, result_of, sums_dtype
 from .operands import check_weights, with_scales
 from .product import by_pieces, divided, run
 
@@ -177,10 +177,10 @@ def multiply(
     if wishes.invariant and not on_host:
         if requantize is not None:
             raise UnsupportedError(f"{REQUEST}: invariant=True with requantize on a GPU; quantize the result")
-        piece = Wishes(None, result.bias, None, result.dtype, wishes.kernel)
+        piece = Wishes(None, result.bias, None, sums_dtype(result), wishes.kernel)
         how: dict[str, Any] = {"accumulate": accumulate, "dynamic": dynamic}
         with on_device_of(problem, w.codes, w):
-            y = by_pieces(operand, len(w), result.dtype, lambda x: multiply(given, x, piece, **how))
+            y = by_pieces(operand, len(w), piece.dtype, lambda x: multiply(given, x, piece, **how))
             return ended(y, result)
 
     def remade(*arrays: Any) -> Any:
