@@ -26,6 +26,8 @@ from ..dispatch.checks import as_floats, float_dtype
 from ..errors import DeviceError, DTypeError, ShapeError
 from .epilogue import Wishes, fits, unfit
 
+FLOATS = tuple(np.dtype(kind) for kind in (np.float32, np.float16, np.float64))
+
 
 class Operand(NamedTuple):
     """An array as operations see it."""
@@ -51,7 +53,8 @@ def operand(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Op
 
 
 def _of_numpy(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
-    array = as_floats(request, x, name, bfloat16)
+    ordinary = type(x) is np.ndarray and x.dtype in FLOATS
+    array = x if ordinary else as_floats(request, x, name, bfloat16)
     at, writable = address_of(array), array.flags.writeable
     return Operand(array, at, array.shape, array.strides, array.dtype, "cpu", x, writable)
 

@@ -125,7 +125,7 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
     if x.dtype is FLOAT16 and given.on_host and x.size <= plan.MOST_HALVES:
         x = x.astype(FLOAT32)  # a small product, whose plan is that of float32
     result = result_of(REQUEST, wishes, (*x.shape[:-1], q.shape[0]), given.device, q)
-    problem = problem_of(x, q)
+    problem = problem_of(x, q, given.on_host)
     kernel, arithmetic, invariant = wishes.kernel, wishes.arithmetic, wishes.invariant
     if (
         x.dtype is not FLOAT32
@@ -163,8 +163,10 @@ def gated(q: QuantArray, x: Any, wishes: Wishes) -> Any:
     return multiply(q, given.array, wishes) if y is None else y
 
 
-def problem_of(x: Any, q: QuantArray) -> Linear:
+def problem_of(x: Any, q: QuantArray, on_host: bool = False) -> Linear:
     """The problem of a product with blocks."""
+    if on_host:
+        return Linear(q.format, math.prod(x.shape[:-1]), q.shape[0], q.shape[1], device="cpu")
     device, card, _ = place_of(x)
     without_cublas = is_over_torch(type(q.memory))  # which is CuPy's, so as while a graph is recorded
     m, n, k = math.prod(x.shape[:-1]), *q.shape

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -108,7 +109,8 @@ def run(
     """
     weights = operands[1]
     memory, on_host = weights.memory, problem.device == "cpu"
-    with on_device_of(problem, memory, weights), np.errstate(over="ignore", invalid="ignore"):
+    place = nullcontext() if on_host else on_device_of(problem, memory, weights)
+    with place, np.errstate(over="ignore", invalid="ignore"):
         if wishes.kernel == "auto" and not on_host and does_without_cublas(memory):
             problem = replace(problem, captured=True)
         operands = as_rows(operands[0]), *operands[1:]
@@ -194,7 +196,8 @@ def _place(
         dtype = result.dtype
     if out is not None and _takes(out, (*operands, *left, result.bias), dtype):
         return out.reshape(sums), True
-    return namespace(operands[1].memory).empty(sums, dtype), False
+    xp = np if rung.device == "cpu" else namespace(operands[1].memory)
+    return xp.empty(sums, dtype), False
 
 
 def _finished(result: Result, y: Any, steps: Steps, direct: bool, weights: Any) -> Any:
