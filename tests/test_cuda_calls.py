@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.ops import warm
+from ggmlq.ops import plan
 from ggmlq.testing.cases import weights
 from ggmlq.testing.rows import rows
 
@@ -28,7 +28,7 @@ def checked(monkeypatch):
 
     def call(*operands, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(warm, "on_device", lambda *_: None)
+            patch.setattr(plan, "on_device", lambda *_: None)
             return gq.linear(*operands, **options)
 
     return call

@@ -15,7 +15,7 @@ from ggmlq.cpu.expert_linear import r3_panels
 from ggmlq.cpu.grouped import multiply
 from ggmlq.cpu.grouped.multiply import Groups
 from ggmlq.cpu.panels.multiply import panels
-from ggmlq.ops import warm
+from ggmlq.ops import plan
 from ggmlq.testing.blocks import random_blocks
 
 E, N, K = 5, 37, 256
@@ -35,14 +35,14 @@ def again(q):
 @pytest.fixture
 def short(monkeypatch):
     """Results that took the short way."""
-    found, run = [], warm.experts_on_host
+    found, run = [], plan.experts_on_host
 
     def watched(*given):
         y = run(*given)
         found.extend([] if y is None else [y])
         return y
 
-    monkeypatch.setattr(warm, "experts_on_host", watched)
+    monkeypatch.setattr(plan, "experts_on_host", watched)
     return found
 
 
