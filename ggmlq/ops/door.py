@@ -113,6 +113,7 @@ def by_tensors(
 
     with as_torch_works(torch, x.device, memory):
         for way in _ways(torch, x, memory, shape, kind, wishes, bits):
+            rows = way.x_of(request, x, "x")
             direct = out is not None and way.adds and (out.dtype is way.written or is_wrong(out))
             y = out if direct else torch.empty(shape, dtype=way.written, device=x.device)
             parts = {"out": y, "bias": wishes.bias, "residual": residual if way.adds else None}
@@ -120,7 +121,6 @@ def by_tensors(
                 name: None if part is None else way.rest_of(request, part, name)
                 for name, part in parts.items()
             }
-            rows = way.x_of(request, x, "x")
             lies = way.x_of is as_kernels_read
             if product(rows, wishes._replace(**arrays, dtype=np.float32), lies) is not None:
                 break
