@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
 from ..base.devices import is_over_torch, on_device_of, place_of
 from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32, check_columns, check_device, is_bfloat16
 from ..dispatch.problems import Linear
 from . import plan, transposed
-from .door import by_tensors, operand
+from .door import Operation, enter, operand
 from .epilogue import Result, Wishes, ended, lies_as_results, result_of
 from .operands import check_blocks
 from .product import by_pieces, divided, kernel_of, run
@@ -107,14 +105,11 @@ def linear(
         pass  # the next lines say it in words
     wishes = Wishes(out, bias, residual, dtype, kernel, arithmetic, invariant)
     if isinstance(q, Transposed):
-        return transposed.multiply("linear(y, q.T)", x, q, wishes)
+        return transposed.product("linear(y, q.T)", x, q, wishes)
     if isinstance(q, Divided):
         return divided(REQUEST, "linear", x, q, wishes, {"arithmetic": arithmetic})
     check_blocks(REQUEST, q)
-    if is_tensor(x):
-        shape = (*x.shape[:-1], q.shape[0])
-        return by_tensors(REQUEST, partial(multiply, q), x, q.memory, shape, wishes, bits=not invariant)
-    return multiply(q, x, wishes)
+    return enter(LINEAR, q, x, wishes)
 
 
 def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
@@ -145,6 +140,9 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
             y = by_pieces(x, len(q), result.dtype, lambda rows: multiply(q, rows, piece))
             return ended(y, result)
     return run(problem, (x, q), result, wishes, plan.linear_key(x, problem.m, kernel, wishes.how))
+
+
+LINEAR = Operation(REQUEST, multiply, bits=True)
 
 
 def gated(q: QuantArray, x: Any, wishes: Wishes) -> Any:

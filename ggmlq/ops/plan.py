@@ -31,7 +31,6 @@ from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import is_tensor
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, is_over_torch, lives_on_host
 from ..dispatch.checks import FLOAT32, takes_sums
 from ..dispatch.epilogue import Epilogue
@@ -75,20 +74,37 @@ def repeat(
     x: Any, q: Any, kernel: Any, how: Any, out: Any, bias: Any, dtype: Any, residual: Any
 ) -> Any | None:  # fmt: skip
     """The product of floats with blocks where its plan is all that it needs; else None."""
-    if type(x) is np.ndarray:
-        if residual is not None or type(q) is not QuantArray or not x.flags.c_contiguous:
-            return None
-        if x.dtype is not FLOAT32:
-            if x.dtype is not FLOAT16 or x.size > MOST_HALVES:
-                return None
-            x = x.astype(FLOAT32)
-        return repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
-    if not is_host(x):
-        return on_device(x, q, kernel, how, out, bias, dtype, residual)
-    return of_tensors(x, q, kernel, how, out, bias, dtype, residual) if is_tensor(x) else None
+    kind: Any = type(x)
+    return _repeater(kind)(x, q, kernel, how, out, bias, dtype, residual)
+
+
+@cache
+def _repeater(kind: Any) -> Callable[..., Any]:
+    """The warm product of a class of arrays."""
+    torch = sys.modules.get("torch")
+    if torch is not None and kind is torch.Tensor:
+        return of_tensors
+    return of_arrays if kind is np.ndarray else on_device if not lives_on_host(kind) else _never
+
+
+def _never(*call: Any) -> None:
+    return None
 
 
 # --- on the host ------------------------------------------------------------------------------
+
+
+def of_arrays(
+    x: Any, q: Any, kernel: Any, how: Any, out: Any, bias: Any, dtype: Any, residual: Any
+) -> Any | None:  # fmt: skip
+    """A warm product of NumPy's arrays."""
+    if residual is not None or type(q) is not QuantArray or not x.flags.c_contiguous:
+        return None
+    if x.dtype is not FLOAT32:
+        if x.dtype is not FLOAT16 or x.size > MOST_HALVES:
+            return None
+        x = x.astype(FLOAT32)
+    return repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
 
 
 def linear_key(x: Any, m: int, kernel: Any, arithmetic: Any) -> Key | None:
