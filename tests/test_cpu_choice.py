@@ -10,6 +10,7 @@ import pytest
 from scripts import load
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.base import threads
 from ggmlq.cpu import choice
 from ggmlq.cpu.machine.target import target
@@ -20,7 +21,6 @@ from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
 
 table = load("tools", "table")
 cpu_choice = load("tools", "tables.cpu_choice")

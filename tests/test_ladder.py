@@ -125,7 +125,7 @@ def sorting(monkeypatch):
             return f"{self.length} of them"
 
         @classmethod
-        def shown(cls, format, device, card):
+        def shown(cls, format, device, card, shape=None):
             return [cls(length, device=device, card=card) for length in (10, 1000)]
 
     @register(

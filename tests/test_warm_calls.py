@@ -10,11 +10,11 @@ import pytest
 from fake_cupy import DeviceArray, on_device
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.ops import plan
-from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 5, 64), "q8_0")
 CARDS = [Card(name, (9, 0), 132, 227 << 10) for name in ("a card", "another")]

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..base import text
-from ..base.devices import cuda_device, cuda_module, device_of, is_host, on_device_of
+from ..base.devices import cuda_device, device_of, is_host, on_device_of
+from ..base.hooks import Hook
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import FORMATS, Format
 from .buffers import check_row, checked_shape, flat_bytes, frozen
@@ -20,6 +21,9 @@ from .companion import Scale, checked_scale, reshaped, scale_at
 from .prepared import LOCKS, PreparedCopies, wait
 from .protocols import OPERATIONS, inner
 from .weights import Weights, index_of, picking, shape_of
+
+_packed_memory = Hook("packed weights that stand for their bytes")
+_from_packed = Hook("bytes restored from packed weights")
 
 
 class Kin:
@@ -182,7 +186,7 @@ class Storage(PreparedCopies):
         with LOCKS.of(self), on_device_of(request, self.memory):
             stored = self._stored
             if stored is not None:
-                self.memory, self._stored = cuda_module("packed.to_blocks").packed_memory(request, self), None
+                self.memory, self._stored = _packed_memory(request, self), None
                 self.drop_recordings()  # which hold the bytes
                 try:
                     wait(request, "the bytes are still there")
@@ -200,7 +204,7 @@ class Storage(PreparedCopies):
                 if view is not None and cuda_device().capturing(view.device.id):
                     return view.copy()  # of each replay
                 what = f"the bytes of {self!r} were dropped, and something needs them"
-                make = cuda_module("packed.to_blocks").restored if view is None else _together
+                make = _from_packed if view is None else _together
                 self._stored = self.memory = cuda_device().once(what, lambda: make(self))
             return self._stored
 

@@ -5,18 +5,17 @@ A copy is made once, and again when the bytes of the array have changed.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable
-from functools import cache
 from typing import Any, Self
 
 import numpy as np
 
 from ..base.devices import cuda_device, is_host, on_device_of
 from ..base.forks import in_child
+from ..base.hooks import Hook
 from ..errors import DeviceError
 from .buffers import locked, owner_of, unchanging
 from .protocols import inner
@@ -47,6 +46,7 @@ _MATRICES, _RECORDINGS = "matrices", "recordings"
 MOST_RECORDINGS = {"cpu": 64, "cuda": 128}  # of an array: some kilobytes each, more on the host
 _uses = itertools.count()
 INTEGERS = (int, np.integer)
+_digest = Hook("digests of an array's bytes")  # compiled code, which only writable arrays need
 
 
 class _Making(threading.local):
@@ -154,7 +154,7 @@ class PreparedCopies:
     def _following(self, make: Callable[[Any], Any]) -> Any:
         """The prepared copy of writable bytes on the host, made again when these have changed."""
         with LOCKS.of(self):
-            now = tuple(_digest()(part) for part in self.parts())
+            now = tuple(_digest(part) for part in self.parts())
             before, copy = self._followed.get(make, (None, None))
             if now != before:
                 self._followed.pop(make, None)
@@ -245,13 +245,6 @@ class PreparedCopies:
             self._followed.clear()
             if graphs:
                 self.recorded.clear()
-
-
-@cache
-def _digest() -> Callable[[Any], bytes]:
-    """The compiled function that digests bytes, imported when the first writable array needs it."""
-    digest: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.machine.digest").digest
-    return digest
 
 
 def wait(request: str, so_far: str) -> None:

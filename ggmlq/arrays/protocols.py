@@ -8,13 +8,13 @@ slip. ``np.asarray`` and ``np.array`` decode, since that is their purpose.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
 import numpy as np
 
 from ..base import text
+from ..base.hooks import Hook
 from ..errors import ArrayAttributeError, DTypeError, ShapeError
 
 # --- public members -----------------------------------------------------------------------------
@@ -62,11 +62,14 @@ class Listed:
 # --- operations, and NumPy's functions ----------------------------------------------------------
 
 
+_ROOM = Hook("operations on arrays")
+
+
 class _Operations(dict[str, Callable[..., Any]]):
     """The operations that methods of arrays call, by name; the first look-up imports ``ops`` to add them."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        import_module(f"{__package__.partition('.')[0]}.ops")
+        _ROOM.room()
         if name in self:
             return self[name]
         raise KeyError(name)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,8 +47,7 @@ class Operand(NamedTuple):
 
 def operand(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Operand:
     """Floats as an operand; bfloat16 becomes float32, that of ml_dtypes not if ``bfloat16`` is True."""
-    kind: Any = type(x)
-    return _adapter(kind).operand(request, x, name, bfloat16)
+    return ADAPTERS[type(x)].operand(request, x, name, bfloat16)
 
 
 def _of_numpy(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
@@ -76,13 +74,19 @@ class Adapter(NamedTuple):
     enter: Callable[..., Any]
 
 
-@cache
-def _adapter(kind: Any) -> Adapter:
-    """The adapter of a class of arrays."""
-    torch = sys.modules.get("torch")
-    if torch is not None and issubclass(kind, torch.Tensor):
-        return Adapter(_of_torch, by_tensors)
-    return Adapter(_of_numpy if lives_on_host(kind) else _of_gpu, _by_arrays)
+class Adapters(dict[type, Adapter]):
+    """The adapters of classes of arrays, each found when its first array comes."""
+
+    def __missing__(self, kind: Any) -> Adapter:
+        torch = sys.modules.get("torch")
+        if torch is not None and issubclass(kind, torch.Tensor):
+            adapter = Adapter(_of_torch, by_tensors)
+        else:
+            adapter = Adapter(_of_numpy if lives_on_host(kind) else _of_gpu, _by_arrays)
+        return self.setdefault(kind, adapter)
+
+
+ADAPTERS = Adapters()
 
 
 # --- products -----------------------------------------------------------------------------------------
@@ -104,8 +108,7 @@ class Operation(NamedTuple):
 
 def enter(operation: Operation, q: Any, x: Any, wishes: Wishes, **options: Any) -> Any:
     """The result of a product of x, an array of any kind, with weights."""
-    kind: Any = type(x)
-    return _adapter(kind).enter(operation, q, x, wishes, options)
+    return ADAPTERS[type(x)].enter(operation, q, x, wishes, options)
 
 
 def _by_arrays(operation: Operation, q: Any, x: Any, wishes: Wishes, options: dict[str, Any]) -> Any:

@@ -74,17 +74,24 @@ def repeat(
     x: Any, q: Any, kernel: Any, how: Any, out: Any, bias: Any, dtype: Any, residual: Any
 ) -> Any | None:  # fmt: skip
     """The product of floats with blocks where its plan is all that it needs; else None."""
-    kind: Any = type(x)
-    return _repeater(kind)(x, q, kernel, how, out, bias, dtype, residual)
+    return WARM[type(x)](x, q, kernel, how, out, bias, dtype, residual)
 
 
-@cache
-def _repeater(kind: Any) -> Callable[..., Any]:
-    """The warm product of a class of arrays."""
-    torch = sys.modules.get("torch")
-    if torch is not None and kind is torch.Tensor:
-        return of_tensors
-    return of_arrays if kind is np.ndarray else on_device if not lives_on_host(kind) else _never
+class Warm(dict[type, Callable[..., Any]]):
+    """The warm products of classes of arrays, each found when its first array comes."""
+
+    def __missing__(self, kind: Any) -> Callable[..., Any]:
+        torch, product = sys.modules.get("torch"), _never
+        if kind is np.ndarray:
+            product = of_arrays
+        elif torch is not None and kind is torch.Tensor:
+            product = of_tensors
+        elif not lives_on_host(kind):
+            product = on_device
+        return self.setdefault(kind, product)
+
+
+WARM = Warm()
 
 
 def _never(*call: Any) -> None:
