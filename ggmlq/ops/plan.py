@@ -122,6 +122,15 @@ def linear_key(x: Any, m: int, kernel: Any, arithmetic: Any) -> Key | None:
     return Key((m, kernel, arithmetic)) if x.dtype.char in "feH" else None
 
 
+def kept(weights: Any, key: Key) -> Plan | None:
+    """The plan that weights keep under a key, or None."""
+    try:
+        found: Plan | None = weights.recording(key.key)
+    except TypeError:  # a key that cannot be hashed names no kernel, which is said later
+        return None
+    return found
+
+
 def repeated(
     weights: Any, key: Hashable, arrays: tuple[Any, ...], out: Any, bias: Any, dtype: Any
 ) -> Any | None:  # fmt: skip
