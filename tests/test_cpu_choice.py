@@ -36,9 +36,9 @@ def entries(monkeypatch):
     found = []
     monkeypatch.setattr(choice, "table", lambda: found)
     monkeypatch.setattr(choice, "here", lambda: HERE)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     yield found
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 @pytest.fixture(params=[True, False], ids=["matrix unit", "none"])
@@ -72,7 +72,7 @@ def test_on_an_unknown_cpu_the_highest_but_few_rows_for_lines(no_matrix_unit):
 def test_a_matrix_unit_is_taken_with_many_rows_on_any_cpu(entries, matrix):
     for known in ([], [ENTRY]):
         entries[:] = known
-        ladder.explain.cache_clear()
+        ladder.forget_choices()
         for m in (choice.MATRIX_ROWS - 1, choice.MATRIX_ROWS, 512):
             found = explain(problem("iq2_s", m))
             assert (found.rung.name == choice.MATRIX) is (matrix and m >= choice.MATRIX_ROWS)

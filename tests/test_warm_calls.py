@@ -180,7 +180,7 @@ def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
     monkeypatch.setattr(ladder, "_first", lambda *problem: asked.append(problem))
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
     first, second = (Linear(FULL.format, 1, 5, 64, device="cuda", card=card) for card in CARDS)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     try:
         for _ in range(2):
             ladder.explain(first)
@@ -192,4 +192,4 @@ def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
         ladder.explain(first)
         assert len(asked) == 3
     finally:
-        ladder.explain.cache_clear()
+        ladder.forget_choices()

@@ -91,8 +91,8 @@ class NumPyProtocol:
     __array_priority__: ClassVar[float] = 1000.0  # what CuPy looks at
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
-        self.__dict__["__array_ufunc__"] = None
+        self = object.__new__(cls)
+        self.__array_ufunc__ = None  # type: ignore[misc]
         return self
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

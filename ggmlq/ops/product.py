@@ -133,7 +133,7 @@ def run(
             (steps.end is not PLAIN and not rung.repeats)
             or key is None
             or scale is not None  # warm calls on a GPU know no scale
-            or not launched(rung, operands, y, key.key, steps.end)
+            or not launched(rung, problem, operands, y, key.key, steps.end)
         ):
             rung.launch(*operands, y, **({} if steps.end is PLAIN else {"end": steps.end}))
         if scale is not None:
