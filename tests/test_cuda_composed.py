@@ -319,7 +319,7 @@ def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, m
     monkeypatch.setattr(product, "cuda_module", lambda name: SimpleNamespace(gated=gated))
     monkeypatch.setattr(plan, "on_device", lambda *facts: None)
     monkeypatch.setattr(
-        product, "launched", lambda rung, operands, y, facts, end: launch(*operands, y, end) or True
+        product, "launched", lambda rung, problem, operands, y, facts, end: launch(*operands, y, end) or True
     )
     monkeypatch.setattr(linear, "run", product.run)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))

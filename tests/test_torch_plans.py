@@ -221,7 +221,7 @@ def strange(torch):
     of_inference = aligned((3, N), FLOAT32)  # torch refuses to add to it and to copy into it
     of_inference.inference = True
     bias.requires_grad = True
-    yield "no plan", lambda: linear(aligned((4, K), FLOAT32), q)
+    yield "no plan", lambda: linear(aligned((5, K), FLOAT32), q)
     yield "no plan of that kind", lambda: linear(aligned((3, K), FLOAT16), q)
     yield "another kernel", lambda: linear(x, q, kernel="cuda:mma_bf16")
     yield "doubles", lambda: linear(aligned((3, K), FLOAT64), q)

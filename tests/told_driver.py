@@ -52,6 +52,7 @@ def put_card(monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)
     monkeypatch.setattr(tensor_maps, "map_array", lambda box: on_device(np.zeros(128, np.uint8)))
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
+    monkeypatch.setattr(plan, "TEMPLATES", plan.Templates())  # those of a test hold its driver's functions
 
 
 def put_driver(monkeypatch):
