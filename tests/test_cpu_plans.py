@@ -131,7 +131,18 @@ def test_a_plan_goes_with_what_the_array_keeps(fresh, runs):
     assert len(runs) == 1
 
 
-def test_plans_of_many_rows_are_not_kept(fresh, runs):
+def test_memory_between_kernels_of_many_rows_is_not_kept(fresh, runs):
+    q = weights("q4_0", 40, 4096)
+    x = fresh.standard_normal((40, 4096)).astype(np.float32)
+    want = gq.linear(x, q)
+    for _ in range(3):
+        assert np.array_equal(gq.linear(x, q), want)
+    assert len(runs) == 2
+    assert not any(blocks for tables in runs[0]._free for blocks in tables.memory[:1])
+
+
+def test_products_of_very_many_rows_have_no_plan(fresh, runs, monkeypatch):
+    monkeypatch.setattr(recorded, "MOST", 40 * 4096)
     q = weights("q4_0", 40, 4096)
     x = fresh.standard_normal((40, 4096)).astype(np.float32)
     want = gq.linear(x, q)
