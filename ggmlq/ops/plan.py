@@ -269,7 +269,8 @@ def experts_on_host(
     elif not _takes(out, shape, x, q.memory, ids):
         return None
     uses = ids.astype(np.int64, order="C", copy=False)
-    plan.rung.launch(as_rows(x), q, uses, out)
+    with np.errstate(over="ignore", invalid="ignore"):
+        plan.rung.launch(as_rows(x), q, uses, out)
     if q.scale is not None:
         multiply(out, of_uses(q.scale, uses))
     return out
