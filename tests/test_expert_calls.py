@@ -144,6 +144,15 @@ def test_an_expert_seen_later_is_made_without_a_warning(fresh):
         assert not np.isfinite(gq.expert_linear(x, q, np.array([[4]]))).any()
 
 
+def test_infinities_of_a_product_that_comes_again_are_no_warnings(short):
+    q, x = experts("q8_0"), np.full((2, K), 3e38, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            gq.expert_linear(x, q, np.array([[0], [1]]), kernel="cpu:each")
+    assert len(short) == 1
+
+
 def test_what_is_kept_is_given_back(fresh, short):
     q, ids = experts(), np.array([[1, 3]])
     x = fresh.standard_normal((1, K)).astype(np.float32)
