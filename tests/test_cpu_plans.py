@@ -1,4 +1,7 @@
-"""Products that come again run from plans: the same bits, nothing taken that is not the same product."""
+"""Products that come again run from plans: the same bits, nothing taken that is not the same product.
+
+The first call keeps a plan, the second one records its launches, and those after it run these.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def weights(name, n, k, seed=0):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How often a plan was run."""
+    """How often recorded launches were run."""
     found, run = [], recorded.RecordedLaunches.__call__
 
     def counted(plan, *given):
@@ -46,8 +49,9 @@ def test_a_product_that_comes_again(name, fresh, runs):
     for m in (1, 2, 5):
         x, other = fresh.standard_normal((2, m, k)).astype(np.float32)
         same = gq.QuantArray.from_bytes(q.raw.tobytes(), name, (n, k))
-        want = gq.linear(x, q), gq.linear(other, same)
-        before = len(runs)
+        want, before = (gq.linear(x, q), gq.linear(other, same)), len(runs)
+        assert np.array_equal(gq.linear(x, q), want[0], equal_nan=True)
+        assert len(runs) == before  # it was recorded
         assert np.array_equal(gq.linear(x, q), want[0], equal_nan=True)
         assert np.array_equal(other @ q.T, want[1], equal_nan=True)
         assert len(runs) == before + 2
@@ -61,6 +65,7 @@ def test_what_is_another_product_takes_no_plan(fresh, runs):
     q = weights("q4_0", 40, 256)
     x = fresh.standard_normal((2, 256)).astype(np.float32)
     want, bias = gq.linear(x, q), fresh.standard_normal(40).astype(np.float32)
+    assert np.array_equal(gq.linear(x, q), want)
     same = [
         (gq.linear(x.astype(np.float64), q), want),
         (gq.linear(np.asfortranarray(x), q), want),
@@ -75,6 +80,12 @@ def test_what_is_another_product_takes_no_plan(fresh, runs):
     for found, wanted in same:
         assert np.allclose(found, wanted, rtol=1e-6, atol=1e-6)
     assert len(runs) == 4  # for bias, dtype and out the plan makes the sums
+    half = np.full((2, 40), np.nan, np.float16)
+    assert np.array_equal(gq.linear(x, q, dtype=np.float16), want.astype(np.float16))
+    assert np.array_equal(gq.linear(x, q, bias=bias, out=half), (want + bias).astype(np.float16))
+    assert np.array_equal(gq.linear(x, q, residual=bias), want + bias)
+    assert np.array_equal(gq.linear(x, q, residual=want, dtype=np.float16), (want + want).astype(np.float16))
+    assert len(runs) == 8  # and for results that are rounded, and a residual
     room = np.zeros((2, 256), np.float32)
     room[...] = x
     gq.linear(room, q, out=room[:, :40].copy())
@@ -91,10 +102,12 @@ def test_what_is_another_product_takes_no_plan(fresh, runs):
 def test_weights_that_may_be_written_to_have_none(fresh, runs):
     q = weights("q8_0", 40, 256).copy()
     x = fresh.standard_normal((1, 256)).astype(np.float32)
-    gq.linear(x, q)
-    before = gq.linear(x, q)
-    q.blocks["d"] *= 2
-    assert np.array_equal(gq.linear(x, q), 2 * before)
+    for _ in range(3):
+        before = gq.linear(x, q)
+    for _ in range(3):
+        q.blocks["d"] *= 2
+        before *= 2
+        assert np.array_equal(gq.linear(x, q), before)
     assert not runs
 
 
@@ -102,7 +115,8 @@ def test_a_plan_goes_with_what_the_array_keeps(fresh, runs):
     q = weights("q4_K", 40, 256)
     x = fresh.standard_normal((1, 256)).astype(np.float32)
     want = gq.linear(x, q)
-    gq.linear(x, q)
+    for _ in range(2):
+        gq.linear(x, q)
     (plan,) = runs
     gone = weakref.ref(plan.prepared[-1])
     runs.clear()
@@ -110,14 +124,30 @@ def test_a_plan_goes_with_what_the_array_keeps(fresh, runs):
     q.drop_prepared()
     gc.collect()
     assert gone() is None
+    for _ in range(2):
+        assert np.array_equal(gq.linear(x, q), want)
+        assert not runs
     assert np.array_equal(gq.linear(x, q), want)
-    assert not runs
+    assert len(runs) == 1
 
 
-def test_plans_of_many_rows_are_not_kept(fresh, runs):
+def test_memory_between_kernels_of_many_rows_is_not_kept(fresh, runs):
     q = weights("q4_0", 40, 4096)
     x = fresh.standard_normal((40, 4096)).astype(np.float32)
-    assert np.array_equal(gq.linear(x, q), gq.linear(x, q))
+    want = gq.linear(x, q)
+    for _ in range(3):
+        assert np.array_equal(gq.linear(x, q), want)
+    assert len(runs) == 2
+    assert not any(blocks for tables in runs[0]._free for blocks in tables.memory[:1])
+
+
+def test_products_of_very_many_rows_have_no_plan(fresh, runs, monkeypatch):
+    monkeypatch.setattr(recorded, "MOST", 40 * 4096)
+    q = weights("q4_0", 40, 4096)
+    x = fresh.standard_normal((40, 4096)).astype(np.float32)
+    want = gq.linear(x, q)
+    for _ in range(3):
+        assert np.array_equal(gq.linear(x, q), want)
     assert not runs
 
 
@@ -166,7 +196,7 @@ def test_a_plan_of_many_rows_takes_its_memory_anew_for_each_call(name, nbytes, f
 def test_many_threads_share_a_plan(fresh, runs):
     q = weights("q6_K", 300, 512)
     xs = fresh.standard_normal((8, 3, 512)).astype(np.float32)
-    want, wrong = [gq.linear(x, q) for x in xs], []
+    want, wrong = [gq.linear(x, q) for x in xs], []  # recorded in these calls
 
     def work(i):
         for _ in range(200):
@@ -229,6 +259,7 @@ def test_what_is_another_scaled_product_takes_no_plan(fresh, runs):
     x = fresh.standard_normal((2, 128)).astype(np.float32)
     s = gq.quantize_scaled(x, "int8", (1, None))
     want, bias = gq.scaled_linear(s, w), fresh.standard_normal(40).astype(np.float32)
+    assert np.array_equal(gq.scaled_linear(s, w), want)
     wide = np.zeros((2, 300), np.int8)
     wide[:, 5:133] = s.codes
     same = [
@@ -270,10 +301,12 @@ def test_what_is_another_scaled_product_takes_no_plan(fresh, runs):
 def test_scaled_weights_that_may_be_written_to_have_none(fresh, runs):
     w = scaled(fresh, "int8", (1, None), 40, 128).copy()
     s = gq.quantize_scaled(fresh.standard_normal((1, 128)), "int8", (1, None))
-    gq.scaled_linear(s, w)
-    before = gq.scaled_linear(s, w)
-    w.scales[...] *= 2
-    assert np.array_equal(gq.scaled_linear(s, w), 2 * before)
+    for _ in range(3):
+        before = gq.scaled_linear(s, w)
+    for _ in range(3):
+        w.scales[...] *= 2
+        before *= 2
+        assert np.array_equal(gq.scaled_linear(s, w), before)
     assert not runs
 
 
@@ -281,13 +314,15 @@ def test_a_scaled_plan_goes_with_what_the_array_keeps(fresh, runs):
     w = scaled(fresh, "int8", (1, None), 40, 128)
     s = gq.quantize_scaled(fresh.standard_normal((1, 128)), "int8", (1, None))
     want = gq.scaled_linear(s, w)
-    gq.scaled_linear(s, w)
+    for _ in range(2):
+        assert np.array_equal(gq.scaled_linear(s, w), want)
     (plan,) = runs
     assert plan.prepared
     runs.clear()
     w.drop_prepared()
-    assert np.array_equal(gq.scaled_linear(s, w), want)
-    assert not runs
+    for _ in range(2):
+        assert np.array_equal(gq.scaled_linear(s, w), want)
+        assert not runs
 
 
 def test_many_threads_share_a_scaled_plan(fresh, runs):
@@ -404,6 +439,7 @@ def test_a_plan_without_memory_says_so(fresh, monkeypatch):
 
     for multiply, by in ((gq.scaled_linear, w), (gq.linear, q)):
         want = multiply(x, by)
+        assert np.array_equal(multiply(x, by), want)
         with monkeypatch.context() as patch:
             patch.setattr(recorded.RecordedLaunches, "__call__", none)
             with pytest.raises(MemoryError):

@@ -9,7 +9,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.ops import warm
+from ggmlq.ops import plan
 from ggmlq.testing.cases import weights
 
 pytestmark = pytest.mark.cuda
@@ -28,7 +28,7 @@ def checked(monkeypatch):
 
     def call(*operands, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(warm, "on_device", lambda *_: None)
+            patch.setattr(plan, "on_device", lambda *_: None)
             return gq.linear(*operands, **options)
 
     return call

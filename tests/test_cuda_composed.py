@@ -21,7 +21,8 @@ from ggmlq.cuda.machine import device
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.epilogue import PLAIN
 from ggmlq.formats import FORMATS
-from ggmlq.ops import call, transposed
+from ggmlq.ops import plan, product, transposed
+from ggmlq.ops.epilogue import Result, Wishes
 from ggmlq.ops.gated_linear import ACTIVATIONS
 from ggmlq.testing.cases import weights
 
@@ -65,11 +66,11 @@ def card(monkeypatch):
         stream=lambda index: SimpleNamespace(ptr=0, is_capturing=lambda: False),
     )  # fmt: skip
     gpu = SimpleNamespace(cupy=lambda: arrays, capturing=lambda index: False)
-    for module in (devices, call, transposed, *PRODUCTS):
+    for module in (devices, plan, product, transposed, *PRODUCTS):
         for name, value in (("cuda_driver", lambda: driver), ("cuda_device", lambda: gpu)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(PRODUCTS[0], "_warm", lambda x: None)
+    monkeypatch.setattr(plan, "repeat", lambda *call: None)
     monkeypatch.setattr(import_module("ggmlq.ops.gated_linear"), "cuda_module", lambda name: GATES)
 
     def kernel_of(problem, kernel, arithmetic):
@@ -78,8 +79,8 @@ def card(monkeypatch):
 
     monkeypatch.setattr(PRODUCTS[0], "kernel_of", kernel_of)
 
-    def run(problem, operands, result, *rest):
-        state.kernels.add(rest[0])
+    def run(problem, operands, result, wishes, *rest):
+        state.kernels.add(wishes.kernel)
         x, q = operands[:2]
         rows = decoded(x) if hasattr(x, "codes") else np.asarray(x, np.float32)
         values = decoded(q)
@@ -157,18 +158,21 @@ def test_what_a_kernel_does_not_add_is_added_behind_it(ends, adds, card, q, fres
         out[...] = sums
 
     rung = SimpleNamespace(ends=ends, adds=adds, narrow=True, repeats=True, launch=launch)
-    monkeypatch.setattr(call.tuning, "chosen", lambda *facts: rung)
+    monkeypatch.setattr(product.tuning, "chosen", lambda *facts: rung)
+    wishes = Wishes(kernel="cuda:chosen")
     for m, bias, kind, dtype in itertools.product((1, 3), (None, floats(fresh, 24)), "efd", "ef"):
         for shape in ((m, 24), (24,), (m, 1)):
             x, residual = floats(fresh, m, 64), floats(fresh, *shape, kind=kind)
             want = np.asarray(x) @ decoded(q).T + (0 if bias is None else np.asarray(bias))
             want = (want + np.asarray(residual).astype(np.float32)).astype(dtype)
-            result = call.Result("linear", (m, 24), np.dtype(dtype), None, bias, residual=residual)
-            y = call.run("linear", (x, q), result, "cuda:chosen")
+            result = Result("linear", (m, 24), np.dtype(dtype), None, bias, residual)
+            problem = PRODUCTS[0].problem_of(x, q)
+            y = product.run(problem, (x, q), result, wishes)
             assert y.dtype == dtype
             assert np.allclose(y, want, rtol=2.0**-10, atol=2.0**-20), (m, kind, shape)
             if shape == (m, 24):
-                assert call.run("linear", (x, q), result._replace(out=residual), "cuda:chosen") is residual
+                result = result._replace(out=residual, dtype=residual.dtype)
+                assert product.run(problem, (x, q), result, wishes) is residual
                 assert np.allclose(residual, want, rtol=2.0**-10, atol=2.0**-10)
 
 
@@ -177,11 +181,11 @@ def test_rows_go_in_pieces_of_one_size(m, card, q, fresh):
     x, bias = floats(fresh, m, 64), floats(fresh, 24)
     y = gq.linear(x, q, bias=bias, invariant=True, dtype=np.float16)
     assert np.allclose(y, np.asarray(x) @ decoded(q).T + bias, rtol=2e-3, atol=2e-3)
-    assert card.calls == [(call.ROWS, np.float16)] * -(-m // call.ROWS)
+    assert card.calls == [(product.ROWS, np.float16)] * -(-m // product.ROWS)
     assert card.kernels == {"cuda:chosen"}
     out = floats(fresh, m, 24)
     assert gq.linear(x, q, residual=out.copy(), invariant=True, out=out) is out
-    assert {rows for rows, _ in card.calls} == {call.ROWS}
+    assert {rows for rows, _ in card.calls} == {product.ROWS}
 
 
 def test_weights_as_they_lie(card, q, fresh, monkeypatch):
@@ -311,13 +315,13 @@ def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, m
 
     rung = SimpleNamespace(ends=True, adds=True, gates=96 * gates, narrow=True, repeats=True, launch=launch)
     monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=96))
-    monkeypatch.setattr(call.tuning, "chosen", lambda *facts: rung)
-    monkeypatch.setattr(call, "cuda_module", lambda name: SimpleNamespace(gated=gated))
-    monkeypatch.setattr(linear.warm, "on_device", lambda *facts: None)
+    monkeypatch.setattr(product.tuning, "chosen", lambda *facts: rung)
+    monkeypatch.setattr(product, "cuda_module", lambda name: SimpleNamespace(gated=gated))
+    monkeypatch.setattr(plan, "on_device", lambda *facts: None)
     monkeypatch.setattr(
-        call.warm, "launch", lambda rung, operands, y, key, remake, end: launch(*operands, y, end)
+        product, "launched", lambda rung, problem, operands, y, facts, end: launch(*operands, y, end) or True
     )
-    monkeypatch.setattr(linear, "run", call.run)
+    monkeypatch.setattr(linear, "run", product.run)
     g, u = (np.asarray(x) @ decoded(w).T for w in (q, up))
     for name, dtype in itertools.product(("silu", "gelu_tanh"), "ef"):
         with np.errstate(over="ignore"):
@@ -356,7 +360,7 @@ def test_codes(card, fresh):
     assert np.allclose(gq.scaled_linear(x, w, residual=residual), want + residual, atol=1e-3)
     card.calls.clear()
     assert np.allclose(gq.scaled_linear(x, w, invariant=True, dynamic=True), want, atol=1e-3)
-    assert card.calls == [(call.ROWS, np.float32)] * 2
+    assert card.calls == [(product.ROWS, np.float32)] * 2
     assert not w.has_prepared
 
 

@@ -15,7 +15,7 @@ from ggmlq.cpu.expert_linear import r3_panels
 from ggmlq.cpu.grouped import multiply
 from ggmlq.cpu.grouped.multiply import Groups
 from ggmlq.cpu.panels.multiply import panels
-from ggmlq.ops import warm
+from ggmlq.ops import plan
 from ggmlq.testing.blocks import random_blocks
 
 E, N, K = 5, 37, 256
@@ -35,14 +35,14 @@ def again(q):
 @pytest.fixture
 def short(monkeypatch):
     """Results that took the short way."""
-    found, run = [], warm.experts_on_host
+    found, run = [], plan.experts_on_host
 
     def watched(*given):
         y = run(*given)
         found.extend([] if y is None else [y])
         return y
 
-    monkeypatch.setattr(warm, "experts_on_host", watched)
+    monkeypatch.setattr(plan, "experts_on_host", watched)
     return found
 
 
@@ -142,6 +142,15 @@ def test_an_expert_seen_later_is_made_without_a_warning(fresh):
         warnings.simplefilter("error")
         gq.expert_linear(x, q, np.array([[0]]))
         assert not np.isfinite(gq.expert_linear(x, q, np.array([[4]]))).any()
+
+
+def test_infinities_of_a_product_that_comes_again_are_no_warnings(short):
+    q, x = experts("q8_0"), np.full((2, K), 3e38, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            gq.expert_linear(x, q, np.array([[0], [1]]), kernel="cpu:each")
+    assert len(short) == 1
 
 
 def test_what_is_kept_is_given_back(fresh, short):

@@ -8,10 +8,10 @@ from host_calls import python_calls
 
 import ggmlq as gq
 from ggmlq.arrays.buffers import address_of
+from ggmlq.arrays.rows import rows
 from ggmlq.cpu.machine.recorded import recorded_product
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.dispatch.problems import Linear
-from ggmlq.testing.rows import rows
 
 BLOCKS = gq.quantize(rows("normal", 48, 64), "q4_0")
 EXPERTS = gq.quantize(rows("normal", 48, 64).reshape(3, 16, 64), "q4_0")

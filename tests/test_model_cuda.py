@@ -20,7 +20,7 @@ from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, turned
 from ggmlq.model.config import Rope
 from ggmlq.ops import cache as lengths
-from ggmlq.ops import rows
+from ggmlq.ops import plan, rows
 from ggmlq.ops.cache import hadamard
 from ggmlq.testing.models import NAMES, family_model
 
@@ -159,10 +159,10 @@ def card(monkeypatch):
         stream=lambda index: SimpleNamespace(ptr=0, is_capturing=lambda: False, synchronize=lambda: None),
     )  # fmt: skip
     monkeypatch.setattr(device, "driver", lambda: driver)
-    for module in (devices, *PRODUCTS):
+    for module in (devices, plan, *PRODUCTS):
         if hasattr(module, "cuda_driver"):
             monkeypatch.setattr(module, "cuda_driver", lambda: driver)
-    monkeypatch.setattr(PRODUCTS[0], "_warm", lambda x: None)
+    monkeypatch.setattr(plan, "repeat", lambda *call: None)
 
     def run(problem, operands, result, *rest):
         x, q, *ids = operands

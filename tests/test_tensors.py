@@ -16,7 +16,7 @@ from ggmlq.arrays import tensors
 from ggmlq.arrays.rows import rows
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Linear
-from ggmlq.ops import warm
+from ggmlq.ops import plan
 
 N, K = 24, 128
 SEED = int(np.random.default_rng().integers(1 << 31))
@@ -309,7 +309,7 @@ class TestOnAGpu:
         """From the third call on by a plan; the same bits as of arrays, with all that may be asked."""
         x = tensor(torch, place, m).to(getattr(torch, kind))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(warm, "on_device", lambda *operands: None)
+            patch.setattr(plan, "on_device", lambda *operands: None)
             want = torch.from_dlpack(gq.linear(cupy.from_dlpack(x.float()), q))
         bias = torch.randn(N, device=place)
         for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
@@ -328,7 +328,7 @@ class TestOnAGpu:
                 stream.synchronize()
         rung = ladder.choose(Linear.here(q.format, m, N, K, device="cuda"))
         letter = {"float32": "f", "float16": "e", "bfloat16": "H"}[kind]
-        key = warm.key_of(m, "auto", None, letter + "f")
+        key = plan.key_of(m, "auto", None, letter + "f")
         assert (type(q.recording(key)) not in (type(None), ladder.Rung)) is rung.repeats
         assert gq.linear(x[:0], q).shape == (0, N)
 

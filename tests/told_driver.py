@@ -17,8 +17,9 @@ from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import Card
 from ggmlq.formats import FORMATS
-from ggmlq.ops import warm
-from ggmlq.ops.linear import of_bits
+from ggmlq.ops import plan
+from ggmlq.ops.epilogue import Wishes
+from ggmlq.ops.linear import multiply as product
 
 CALL, N, K = Kernel.__call__, 384, 1024
 H200 = Card("NVIDIA H200", (9, 0), 132, 227 << 10)
@@ -51,6 +52,7 @@ def put_card(monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda: card.multiprocessors)
     monkeypatch.setattr(tensor_maps, "map_array", lambda box: on_device(np.zeros(128, np.uint8)))
     monkeypatch.setattr(devices, "cuda_device", lambda: device)
+    monkeypatch.setattr(plan, "TEMPLATES", plan.Templates())  # those of a test hold its driver's functions
 
 
 def put_driver(monkeypatch):
@@ -86,7 +88,7 @@ def put_driver(monkeypatch):
     gpu = device.driver()
     gpu.array = lambda shape, dtype: on_device(np.zeros(shape, dtype))
     gpu.share = np.may_share_memory
-    for module in (devices, warm):
+    for module in (devices, plan):
         monkeypatch.setattr(module, "cuda_driver", lambda: gpu)
     ladder.forget_choices()
     return state
@@ -95,9 +97,14 @@ def put_driver(monkeypatch):
 def multiply(x, q, out, kernel="auto", kind="f", bias=None):
     """A product of CuPy's floats, or of the bits of bfloat16 (``kind`` "H"), to ``out``."""
     if kind == "H":
-        assert of_bits(x, q, out=out, kernel=kernel, arithmetic=None, bias=bias)
+        assert of_bits(x, q, out, kernel, bias)
     else:
         assert gq.linear(x, q, kernel=kernel, out=out, bias=bias) is out
+
+
+def of_bits(x, q, out, kernel="auto", bias=None, residual=None):
+    """True if a kernel has multiplied the bits of bfloat16; False, and nothing done, where there is none."""
+    return product(q, x, Wishes(out, bias, residual, kernel=kernel), lies=True) is not None
 
 
 def aligned(shape):

@@ -12,13 +12,13 @@ import numpy as np
 if __name__ == "__main__":  # pytest imports it, too, to look for examples
     torch, driver = fake_driver.put_all((12, 0))
 
-from ggmlq.ops.tensors import as_torch_works, of_layer
-
 import ggmlq as gq
 from ggmlq.base.devices import cuda_device, cuda_module
 from ggmlq.cuda.machine import serving
 from ggmlq.cuda.packed import to_blocks
 from ggmlq.formats import BLOCK_FORMATS
+from ggmlq.ops.door import as_torch_works
+from ggmlq.ops.plan import of_tensors
 from ggmlq.testing.blocks import random_blocks
 
 FORMATS = 1  # whose packed weights a run restores
@@ -61,6 +61,11 @@ def products(fresh):
     return {"far": worst, "launches": sorted(counts), "equal": equal}
 
 
+def of_layer(x, q, bias=None):
+    """The product as a layer asks for it, in the dtype of x; None where it is not warm."""
+    return of_tensors(x, q, "auto", None, None, bias, x.dtype)
+
+
 def layers(fresh):
     """Equality of a layer's warm calls with the call before, and calls that are not warm."""
     q = gq.quantize(fresh.standard_normal((N, K), np.float32), "q4_K")
@@ -76,13 +81,13 @@ def layers(fresh):
         if bias is not None:
             b = tensor(fresh.standard_normal(N, np.float32), bias)
         want = [gq.linear(x, there, bias=b, dtype=KINDS[kind]) for _ in range(2)]
-        y = of_layer(x, there, b, x.shape)
+        y = of_layer(x, there, b)
         equal.append(y is None or (np.array_equal(y.data, want[0].data) and y.dtype is want[0].dtype))
         equal.append(y is not None or bias not in (None, kind))
     strided = x[:, :, ::2]
     return {
         "equal": equal,
-        "none": [of_layer(each, there, None, each.shape) is None for each in (strided, x[:1])],
+        "none": [of_layer(each, there) is None for each in (strided, x[:1])],
     }
 
 

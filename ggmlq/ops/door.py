@@ -140,6 +140,7 @@ def by_tensors(operation: Operation, q: Any, x: Any, wishes: Wishes, options: di
     is_wrong = out is not None and (out.shape != shape or out.device != x.device)  # said by checks of arrays
     with as_torch_works(torch, x.device, memory):
         for way in _ways(torch, x, memory, shape, kind, wishes, bits):
+            rows = way.x_of(request, x, "x")
             direct = out is not None and way.adds and (out.dtype is way.written or is_wrong)
             y = out if direct else torch.empty(shape, dtype=way.written, device=x.device)
             parts = {"out": y, "bias": wishes.bias, "residual": residual if way.adds else None}
@@ -147,7 +148,7 @@ def by_tensors(operation: Operation, q: Any, x: Any, wishes: Wishes, options: di
                 name: None if part is None else way.rest_of(request, part, name)
                 for name, part in parts.items()
             }
-            rows, more = way.x_of(request, x, "x"), {"lies": True} if way.x_of is as_kernels_read else {}
+            more = {"lies": True} if way.x_of is as_kernels_read else {}
             asked = wishes._replace(**arrays, dtype=np.float32)
             if operation.multiply(q, rows, asked, **options, **more) is not None:
                 break

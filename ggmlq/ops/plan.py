@@ -126,6 +126,15 @@ def linear_key(x: Any, m: int, kernel: Any, arithmetic: Any) -> Key | None:
     return Key((m, kernel, arithmetic)) if x.dtype.char in "feH" else None
 
 
+def kept(weights: Any, key: Key) -> Plan | None:
+    """The plan that weights keep under a key, or None."""
+    try:
+        found: Plan | None = weights.recording(key.key)
+    except TypeError:  # a key that cannot be hashed names no kernel, which is said later
+        return None
+    return found
+
+
 def repeated(
     weights: Any, key: Hashable, arrays: tuple[Any, ...], out: Any, bias: Any, dtype: Any
 ) -> Any | None:  # fmt: skip
@@ -260,7 +269,8 @@ def experts_on_host(
     elif not _takes(out, shape, x, q.memory, ids):
         return None
     uses = ids.astype(np.int64, order="C", copy=False)
-    plan.rung.launch(as_rows(x), q, uses, out)
+    with np.errstate(over="ignore", invalid="ignore"):
+        plan.rung.launch(as_rows(x), q, uses, out)
     if q.scale is not None:
         multiply(out, of_uses(q.scale, uses))
     return out
@@ -324,6 +334,10 @@ class Cupy:
         """An array for results."""
         return cuda_driver().array(shape, np.dtype(letter))
 
+    def between(self, size: int, x: Any) -> tuple[Any, int]:
+        """Memory of ``size`` bytes between kernels, and its address; 0: the launches ask CuPy for it."""
+        return None, 0
+
     def share(self, a: Any, b: Any) -> bool:
         """True if two arrays may share memory."""
         return bool(cuda_driver().share(a, b))
@@ -349,8 +363,9 @@ class Tensors:
     def __init__(self, torch: Any) -> None:
         self.tensor, self.kinds = torch.Tensor, {torch.Tensor, torch.nn.Parameter}
         self.letters = {torch.float32: "f", torch.float16: "e", torch.bfloat16: "H"}
-        self.dtypes = {letter: dtype for dtype, letter in self.letters.items()}
-        self.results = dict(self.letters) | {None: "f", np.float32: "f", np.float16: "e"}
+        self.results = dict(self.letters) | {torch.float64: "d"}
+        self.dtypes = {letter: dtype for dtype, letter in self.results.items()}
+        self.results |= {None: "f", np.float32: "f", np.float16: "e", np.float64: "d"}
         self.strided, self.bytes, self.allocate = torch.strided, torch.uint8, torch.empty
         self.with_gradients = torch.is_grad_enabled
         self.capturing = torch.cuda.is_current_stream_capturing
@@ -393,6 +408,13 @@ class Tensors:
         """A tensor for results."""
         return self.allocate(shape, dtype=self.dtypes[letter], device=x.device)
 
+    def between(self, size: int, x: Any) -> tuple[Any, int]:
+        """As for CuPy: memory of torch, which gives it to this stream alone, so to nobody too early."""
+        if not size:
+            return None, 0
+        memory = self.allocate(size, dtype=self.bytes, device=x.device)
+        return memory, memory.data_ptr()
+
     def share(self, a: Any, b: Any) -> bool:
         """True if a tensor shares memory with another, or with the memory of weights."""
         return not (is_apart(a, b) if isinstance(b, self.tensor) else is_apart(a, None, b))
@@ -434,15 +456,16 @@ def on_device(
         return None
     m, result, index = math.prod(shape[:-1]), (*shape[:-1], n), memory.data.device_id
     addends, letters = _addends(face, bias, residual, gate, m, result, index)
-    if addends is None or (wanted := face.wanted(dtype, out)) is None:
-        return None
     try:
-        launches, whole = plan_on_device(q, m, kernel, arithmetic, at[0], wanted, letters)
-    except TypeError:  # a key that cannot be hashed names no kernel
+        if addends is None or (wanted := face.wanted(dtype, out)) is None:
+            return None
+        written = "f" if wanted == "d" else wanted  # no kernel writes float64
+        launches, whole = plan_on_device(q, m, kernel, arithmetic, at[0], written, letters)
+    except TypeError:  # what cannot be hashed names no kernel and no dtype
         return None
     if launches is None or (residual is not None and not whole):
         return None
-    written, y = wanted if whole else "f", out
+    written, y = written if whole else "f", out
     if out is not None:
         to = face.lies(out, result, index)
         if to is None or (residual is not None and residual is not out and face.share(out, residual)):
@@ -459,10 +482,9 @@ def on_device(
         if not face.runs_rungs:
             return None
         launches.launch(x.reshape(m, k), q, y.reshape(m, n))
-    elif whole:
-        launches(at[1], to[1], stream, 0, *addends)
     else:
-        launches(at[1], to[1], stream)
+        between = face.between(launches.workspace, x)  # it is there until all are launched
+        launches(at[1], to[1], stream, between[1], *(addends if whole else ()))
     if bias is not None and not whole:
         adder(q, m, letters)(addends[0], to[1], stream)
     return y if y is out or (written == wanted and out is None) else face.converted(q, y, wanted, out, stream)

@@ -46,7 +46,7 @@ from .epilogue import (
     result_of,
     rows_of,
 )
-from .plan import Key, Plan, as_rows, launch_on_host, launched, narrow_into, narrowed
+from .plan import Key, Plan, as_rows, kept, launch_on_host, launched, narrow_into, narrowed
 from .quantize_scaled import coded, static_scales
 
 # --- products on a GPU of which no row depends on the rows beside it ----------------------------
@@ -114,7 +114,7 @@ def run(
         if wishes.kernel == "auto" and not on_host and does_without_cublas(memory):
             problem = replace(problem, captured=True)
         operands = as_rows(operands[0]), *operands[1:]
-        plan = weights.recording(key.key) if on_host and key is not None and len(operands) == 2 else None
+        plan = kept(weights, key) if on_host and key is not None and len(operands) == 2 else None
         if plan is not None:
             rung = plan.rung
         else:
