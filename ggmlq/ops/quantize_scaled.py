@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import importlib
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..arrays.scaled import ScaledArray, as_stored
-from ..arrays.tensors import array_of, is_tensor, untraced
+from ..arrays.tensors import untraced
 from ..arrays.weights import operation
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
+from ..base.text import Request
 from ..codes import CODES, Code, scaling
 from ..codes.scaling import Quantized, Rule
 from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
-from ..dispatch.checks import as_floats, check_out, float_dtype
+from ..dispatch.checks import as_floats
 from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeError, UnsupportedError
+from .door import operand
+from .epilogue import Wishes, ended, result_of
 
 SCALES, ORDERS, RAGGED = ("float32", "e8m0"), ("rows", "columns"), ("error", "pad")
 PATIENCE = 1 << 18  # elements that NumPy quantizes, or decodes, sooner than a kernel is compiled
@@ -88,20 +92,19 @@ def quantize_scaled(
     request = f"quantize_scaled(x, {code.name!r}, {tile!r})"
     rule = _rule(request, code, scale, eps, rounding, zeros, order)
     tile = checked_tile(request, tile)
-    if is_tensor(x):
-        x = array_of(request, x)
     if isinstance(x, ScaledArray):
         raise DTypeError(f"{request}: x is {x!r}; floats are quantized; pass x.dequantize()")
-    x = as_floats(request, x, bfloat16=True)
-    if x.ndim == 0:
+    given = operand(request, x, bfloat16=True)
+    x, shape = given.array, given.shape
+    if not shape:
         raise ShapeError(f"{request}: x is a scalar; tiles need an axis, pass at least 1-D")
-    _check_ragged(request, x.shape, tile, ragged)
-    over = tiling(tile, math.prod(x.shape[:-1]), x.shape[-1])
-    with on_device_of(request, x):
+    _check_ragged(request, shape, tile, ragged)
+    over = tiling(tile, math.prod(shape[:-1]), shape[-1])
+    with nullcontext() if given.on_host else on_device_of(request, x):
         if check_finite:
             _check_finite(request, x)
         if scales is not None:
-            scales = _static(request, scales, x, x.shape, over, rule)
+            scales = _static(request, scales, x, shape, over, rule)
         return _quantized(x, over, rule, tile, scales)
 
 
@@ -233,21 +236,11 @@ def _static(request: str, scales: Any, like: Any, shape: tuple[int, ...], over: 
 @operation
 def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out: Any = None) -> Any:
     """The values of a :class:`ggmlq.ScaledArray` on its device."""
-    request = f"dequantize of {s!r}"
-    kind = float_dtype(request, dtype)
-    if out is not None:
-        check_out(request, out, s.shape, s.device)
-        kind = out.dtype
+    request: Any = Request("dequantize of", s)
+    result = result_of(request, Wishes(out, dtype=dtype), s.shape, s.device)
     with on_device_of(request, s.codes, s), np.errstate(over="ignore", invalid="ignore"):
-        values = (
-            _values(s, kind)
-            if is_host(s.codes)
-            else cuda_module("quantize_scaled.decode").dequantize(s, kind)
-        )
-        if out is None:
-            return values
-        out[...] = values
-        return out
+        decode = _values if is_host(s.codes) else cuda_module("quantize_scaled.decode").dequantize
+        return ended(decode(s, result.dtype), result)
 
 
 def _values(s: ScaledArray, kind: np.dtype[Any]) -> Any:

@@ -28,7 +28,7 @@ from .dequantize import decode_picked
 from .door import integers, operand
 from .epilogue import Wishes, ended, result_of
 from .operands import look_at, numbered
-from .quantize import check_can_quantize, encode_rows, warn_of_invalid
+from .quantize import check_can_quantize, encoded_rows
 
 
 def empty(shape: int | Sequence[int], format: str | int | Format, device: str = "cpu") -> QuantArray:
@@ -169,11 +169,7 @@ def put_rows(
 
 def _encode(request: str, q: QuantArray, rows: NDArray[np.int64], x: NDArray[Any]) -> None:
     """Encode all of x, then write: an error leaves q as it was, and x may lie in the memory of q."""
-    encoded = np.empty((*x.shape[:-1], q.raw.shape[-1]), np.uint8)
-    flat = encoded.reshape(-1, encoded.shape[-1])
-    if not encode_rows(request, q.format, x, None, flat):
-        warn_of_invalid(request, q.format, flat.view(q.format.dtype), x.shape)
-    at, parts = rows.reshape(-1), encoded.reshape(-1, *q.raw.shape[1:])
+    at, parts = rows.reshape(-1), encoded_rows(request, q.format, x).reshape(-1, *q.raw.shape[1:])
     there = (at >= 0) & (at < len(q))
     if not there.all():
         at, parts = at[there], parts[there]
