@@ -211,7 +211,7 @@ def slopes(heads: int, most: float) -> NDArray[np.float64]:
 
 # By device: kernels with their arithmetics, the usual one first.
 KERNELS = {"cpu": {"cpu:rows": "f32", "cpu:amx": "bf16"}, "cuda": {"cuda:one_pass": "f16"}}
-STEP = 32  # columns of a tile of Intel's matrix unit
+ON_HOST = "ggmlq.cpu.attention.call"
 
 
 @untraced
@@ -287,7 +287,7 @@ def attention(
     name = _kernel(request, a, kernel, arithmetic, invariant)
     result = result_of(request, Wishes(out, dtype=dtype), a.shape, a.device)
     if a.device == "cpu":
-        y = import_module("ggmlq.cpu.attention.call").attend(request, a, name)
+        y = import_module(ON_HOST).attend(request, a, name)
     else:
         y = _on_gpu(request, a, result.dtype, invariant)
     return ended(y if out is not None else y.astype(result.dtype, copy=False), result)
@@ -305,7 +305,7 @@ def _kernel(request: str, a: Attention, kernel: str, arithmetic: str | None, inv
             f"{request} on {a.device}: kernel={short(kernel)}, arithmetic={short(arithmetic)}; its kernels "
             f"and their arithmetics are {listed}; leave both out, or name one of these"
         )
-    if fit[0] == "cpu:amx" and (reason := _refused(a, invariant)) is not None:
+    if fit[0] == "cpu:amx" and (reason := import_module(ON_HOST).refused(a, invariant)) is not None:
         raise UnsupportedError(
             f"{request}: kernel={kernel!r}, arithmetic={arithmetic!r}: 'cpu:amx' cannot be used: {reason}; "
             "leave kernel and arithmetic out"
@@ -318,17 +318,6 @@ def on_this_cpu() -> str:
     if (reason := import_module("ggmlq.cpu.amx.permission").refused()) is not None:
         return f"attention: cpu:rows ({reason})"
     return 'attention: cpu:rows; arithmetic="bf16" takes cpu:amx, faster from some 16 rows of queries on'
-
-
-def _refused(a: Attention, invariant: bool) -> str | None:
-    """None if the matrix unit can take a call, or the reason why not."""
-    if invariant:
-        return "with invariant=True rows keep their bits in 'cpu:rows' alone"
-    for width in (a.k.shape[3], a.v.shape[3]):
-        if width % STEP or not width:
-            return f"its tiles hold {STEP} columns, and rows have {width}"
-    refused: str | None = import_module("ggmlq.cpu.amx.permission").refused()
-    return refused
 
 
 def _on_gpu(request: str, a: Attention, kind: np.dtype[Any], invariant: bool) -> Any:

@@ -71,7 +71,10 @@ def _of_torch(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
 
 def integers(request: str, x: Any, name: str = "ids", way: str = "an array of integers") -> Operand:
     """Ids, lengths or positions as an operand of the dtype that they have; ``way``: what errors advise."""
-    array = as_array(request, bits_of(request, x, name) if is_tensor(x) else x, name, way)
+    array = x
+    if is_tensor(x):
+        array = bits_of(request, x.float() if lacks_numpy_dtype(sys.modules["torch"], x) else x, name)
+    array = as_array(request, array, name, way)
     if is_host(array):
         at, device, writable = address_of(array), "cpu", array.flags.writeable
     else:

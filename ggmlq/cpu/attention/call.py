@@ -25,6 +25,17 @@ def attend(request: str, a: Any, kernel: str) -> NDArray[np.float32]:
     return result
 
 
+def refused(a: Any, invariant: bool) -> str | None:
+    """None if Intel's matrix unit can take a call, or the reason why not."""
+    if invariant:
+        return "with invariant=True rows keep their bits in 'cpu:rows' alone"
+    for width in (a.k.shape[3], a.v.shape[3]):
+        if width % drive.STEP or not width:
+            return f"its tiles hold {drive.STEP} columns, and rows have {width}"
+    reason: str | None = import_module("ggmlq.cpu.amx.permission").refused()
+    return reason
+
+
 def _attend(request: str, a: Any, kernel: str, result: NDArray[np.float32]) -> None:
     k, v = _rows(request, a.k, "k"), _rows(request, a.v, "v")
     same = k.format is v.format and k.raw.ctypes.data == v.raw.ctypes.data and k.raw.strides == v.raw.strides
