@@ -80,8 +80,9 @@ def with_scales(request: str, x: Any, w: ScaledArray, how: Any = None, name: str
             )
     else:
         x = _quantized(request, _activations(request, x, w, name, bfloat16=True), w, how)
-    check_pair(request, x, w)
-    return x
+    codes: ScaledArray = x
+    check_pair(request, codes, w)
+    return codes
 
 
 def _quantized(request: str, floats: Any, w: ScaledArray, how: Any = None) -> ScaledArray:
