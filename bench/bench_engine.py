@@ -32,10 +32,10 @@ import ggmlq as gq
 from ggmlq.cuda.machine import device
 from ggmlq.dispatch.ladder import Rung, choose, rungs
 from ggmlq.dispatch.problems import Linear
+from ggmlq.roofs.timing import Time, called, read_rate, replayed
 from ggmlq.testing import engine
 from ggmlq.testing.engine import NMSE, ROOF, Activations, Weights, WrongError
 from ggmlq.testing.machine import commit, machine
-from ggmlq.testing.timing import Time, called, read_rate, replayed
 
 FORMATS = ("q4_0", "q8_0", "mxfp4", "q4_K", "q6_K")
 N, LENGTHS, ROWS = 4096, (14336, 4096), tuple(2**i for i in range(13))

@@ -49,9 +49,9 @@ from ggmlq.cuda.schedule.groups import MOST_LISTED
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ExpertLinear
 from ggmlq.formats import BLOCK_FORMATS, BlockFormat
+from ggmlq.reference.judgement import TOLERANCE
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
-from ggmlq.testing.oracle import TOLERANCE
 
 PEAK = 790e12  # operations a second that this project measured on an H200
 PEAKS = {"e4m3": 1451e12, "int8": 862e12}  # of codes

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.base.threads import available, set_num_threads
 from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
-from ggmlq.testing.rows import rows
 
 decoding = import_module("ggmlq.ops.dequantize")  # ggmlq.ops has the function of that name
 encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name

@@ -23,8 +23,8 @@ from ggmlq.base.writing import write_whole
 from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import Tile, tiling
+from ggmlq.roofs.timing import Time, replayed
 from ggmlq.testing.machine import commit, machine
-from ggmlq.testing.timing import Time, replayed
 
 ROTATED = 400e6  # bytes of all arrays of a round, several times what the cache holds
 SHAPES = ((4096, 7168), (4096, 16384))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.testing.rows import rows
+from ggmlq.arrays.rows import rows
 from ggmlq.trace.judging import Part, judge_parts
 
 SHAPES = {"attn_q": (4096, 4096), "attn_k": (1024, 4096), "ffn_up": (14336, 4096), "ffn_down": (4096, 14336)}

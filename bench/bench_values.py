@@ -27,9 +27,9 @@ from ggmlq.cuda.intrinsics.floats import DTYPES, KINDS
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.quantize import decode as dequantize
 from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.roofs.timing import GpuClock
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
-from ggmlq.testing.timing import GpuClock
 
 LAUNCHES, DRAWN = 10, 4096
 BANDWIDTH = 4456  # GB/s that this project measured on an H200

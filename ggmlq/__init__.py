@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .base import interrupted as interrupted  # isort: skip  (first: from here on Ctrl-C is one line)
 from . import errors
+from .base import hooks
 from .errors import GGMLQError, GGUFError
 
 if TYPE_CHECKING:
@@ -127,6 +128,22 @@ _HOMES = {
     for name in names.split()
 }  # fmt: skip
 _TABLES = {"codes": "CODES", "formats": "FORMATS"}  # folders whose name here means the table in them
+
+
+# What lower rooms ask of upper ones, and the room that does it: it is imported when it is first asked.
+hooks.served_by({
+    "devices and memory of CuPy": "cuda.machine.device",
+    "models at addresses": "remote.opening:opened",
+    "digests of an array's bytes": "cpu.machine.digest:digest",
+    "packed weights that stand for their bytes": "cuda.packed.to_blocks:packed_memory",
+    "bytes restored from packed weights": "cuda.packed.to_blocks:restored",
+    "operations on arrays": "ops",
+    "names of a tensor in other files": "checkpoint.families:equivalent_names",
+    "tensors in parts on several devices": "parallel.sharded:to_several",
+    "kernels of GRUs": "gru.cuda",
+    "kernels that a product launches": "ops.dry_run:kernels_of",
+    "traces of llama.cpp": "trace",
+})  # fmt: skip
 
 
 if not TYPE_CHECKING:  # or every name would be there to type checkers

@@ -152,10 +152,10 @@ def matrix_unit(monkeypatch: pytest.MonkeyPatch):
 
     def grant(granted: bool) -> None:
         monkeypatch.setattr(permission, "refused", lambda: None if granted else "no such unit")
-        ladder.explain.cache_clear()
+        ladder.forget_choices()
 
     yield grant
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq import reference
+from ggmlq.arrays.rows import MODEST, rows
 from ggmlq.base.devices import to_host
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 from ggmlq.reference.bound import UNIT
 from ggmlq.testing.cases import weights
-from ggmlq.testing.rows import MODEST, rows
 
 FORMS = ("plain", "columns first", "every second column", "backwards", "odd address", "part of rows")
 PARTS = ("whole", "some rows", "every second row", "backwards")

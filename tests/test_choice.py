@@ -53,9 +53,9 @@ TABLE = [
 def fresh(monkeypatch):
     """CuBLAS is there, and nothing is remembered."""
     monkeypatch.setattr(device, "_cublas_problem", lambda: None)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     yield
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def table(monkeypatch):
 
 
 def put_table(monkeypatch, cards):
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     monkeypatch.setattr(choice, "HOPPER", None)  # whose products are estimated
     monkeypatch.setattr(choice, "table", lambda: cards)
 

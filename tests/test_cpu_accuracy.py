@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
 
 BLOCKS = [
     name for name, fmt in FORMATS.items() if isinstance(fmt, BlockFormat) and name not in ("q8_1", "q8_K")

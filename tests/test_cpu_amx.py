@@ -11,6 +11,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.base.threads import at_most
 from ggmlq.codes.tiling import tiling
 from ggmlq.cpu.amx import permission
@@ -31,7 +32,6 @@ from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
 
 KEPT = [fmt.name for fmt in FORMATS.values() if layout_of(fmt)]
 # One of each way that a panel holds weights: by bits, levels, scales of scales, offsets, groups of 16.

@@ -10,6 +10,7 @@ import pytest
 from scripts import load
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.base import threads
 from ggmlq.cpu import choice
 from ggmlq.cpu.machine.target import target
@@ -20,7 +21,6 @@ from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
 
 table = load("tools", "table")
 cpu_choice = load("tools", "tables.cpu_choice")
@@ -36,9 +36,9 @@ def entries(monkeypatch):
     found = []
     monkeypatch.setattr(choice, "table", lambda: found)
     monkeypatch.setattr(choice, "here", lambda: HERE)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     yield found
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 @pytest.fixture(params=[True, False], ids=["matrix unit", "none"])
@@ -72,7 +72,7 @@ def test_on_an_unknown_cpu_the_highest_but_few_rows_for_lines(no_matrix_unit):
 def test_a_matrix_unit_is_taken_with_many_rows_on_any_cpu(entries, matrix):
     for known in ([], [ENTRY]):
         entries[:] = known
-        ladder.explain.cache_clear()
+        ladder.forget_choices()
         for m in (choice.MATRIX_ROWS - 1, choice.MATRIX_ROWS, 512):
             found = explain(problem("iq2_s", m))
             assert (found.rung.name == choice.MATRIX) is (matrix and m >= choice.MATRIX_ROWS)

@@ -61,9 +61,9 @@ def product(x, w, **more):
 @pytest.fixture
 def forgetful():
     """No rung is remembered before or after."""
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     yield
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_auto_takes_it_where_its_code_is_there(monkeypatch, forgetful, matrix_un
     assert {choose(problem("e4m3", "e5m2", m)).name for m in (1, 2, 8, 9, 17, 512)} == {"cpu:pairs"}
     assert choose(problem("e4m3", "e5m2", 64, 8)).name == "cpu:dequant"
     assert choose(problem("int8", "int8", 64)).name == "cpu:tiles"
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     monkeypatch.setattr(float_multiply, "at_hand", lambda problem: False)
     assert explain(problem("e4m3", "e5m2", 16)) == (by_name("cpu:lines"), choice.PACKED)
     assert explain(problem("e4m3", "e5m2", 17)) == (by_name("cpu:dequant"), choice.PACKED)

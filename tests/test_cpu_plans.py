@@ -10,7 +10,11 @@ import pytest
 from at_once import at_once
 
 import ggmlq as gq
+from ggmlq.arrays.buffers import address_of
 from ggmlq.cpu.machine import recorded
+from ggmlq.cpu.panels import multiply as panels_multiply
+from ggmlq.dispatch.ladder import rungs
+from ggmlq.dispatch.problems import Linear
 from ggmlq.testing.blocks import random_blocks
 
 FORMATS = ("q4_0", "q8_0", "q4_K", "q6_K", "iq2_xxs", "q8_1")
@@ -115,6 +119,48 @@ def test_plans_of_many_rows_are_not_kept(fresh, runs):
     x = fresh.standard_normal((40, 4096)).astype(np.float32)
     assert np.array_equal(gq.linear(x, q), gq.linear(x, q))
     assert not runs
+
+
+def plan_of(rung, x, q, y):
+    """The recorded launches of a rung."""
+    return recorded.recorded_product(
+        lambda x, y: rung.launch(x, q, y), (x,), y, lambda: (q.parts(), q.prepared_copies()),
+        y.size * q.shape[1],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "nbytes"), [("q4_0", panels_multiply.X_BYTES), ("q4_K", 1)])
+def test_a_plan_of_many_rows_takes_its_memory_anew_for_each_call(name, nbytes, fresh, monkeypatch):
+    """With so many bytes of rows at a time, all of them together or a few after the other."""
+    monkeypatch.setattr(panels_multiply, "X_BYTES", nbytes)
+    q, m = weights(name, 70, 1024), 130
+    xs, want, wrong = fresh.standard_normal((4, m, 1024)).astype(np.float32), np.empty((4, m, 70)), []
+    for rung in rungs("linear", "cpu"):
+        if not rung.repeats or rung.refuses(Linear(q.format, m, 70, 1024, device="cpu")):
+            continue
+        out = np.empty((4, m, 70), np.float32)
+        plan = plan_of(rung, xs[0], q, out[0])
+        for i, x in enumerate(xs):
+            room = np.full((m, 70), np.nan, np.float32)
+            rung.launch(x, q, room)
+            want[i] = room
+        assert np.array_equal(out[0], want[0])
+
+        def work(i, plan=plan):
+            for _ in range(20):
+                y = np.full((m, 70), np.nan, np.float32)
+                plan(address_of(xs[i]), address_of(y))
+                if not np.array_equal(y, want[i]):
+                    wrong.append(i)
+
+        at_once(work, len(xs))
+        assert not wrong
+        assert not any(blocks for tables in plan._free for blocks in tables.memory[:1])
+        out[...] = np.nan
+        with monkeypatch.context() as patch:
+            patch.setattr(recorded, "MOST", xs[0].nbytes - 1)
+            assert plan_of(rung, xs[1], q, out[1]) is None
+        assert np.array_equal(out[1], want[1])
 
 
 def test_many_threads_share_a_plan(fresh, runs):

@@ -26,7 +26,7 @@ import numpy as np, ggmlq as gq
 from ggmlq.cpu.machine.target import target
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
+from ggmlq.arrays.rows import rows
 print(target().dot)
 for name in sys.argv[1:]:
     q = weights(name, 19, 512, seed=1)

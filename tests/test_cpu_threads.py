@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.base import threads
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.memory import atomic_add, reader
@@ -23,7 +24,6 @@ from ggmlq.cpu.panels.multiply import panels
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.ops import warm
 from ggmlq.testing.cases import weights
-from ggmlq.testing.rows import rows
 
 pytestmark = pytest.mark.cuda
 SEED = int(np.random.default_rng().integers(1 << 31))

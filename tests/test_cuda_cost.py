@@ -10,11 +10,12 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from test_choice import H200, ROOM, problem
 
-from ggmlq.cuda.cost import choice
+from ggmlq.cuda.cost import choice, mma, warp_specialized
 from ggmlq.cuda.cost.stage import KINDS, PLACE, constants, stage_us
 from ggmlq.cuda.cost.warp_specialized import TILES
-from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.dispatch.card import Card
+from ggmlq.cuda.linear.transposed import TRANSPOSED_TILES
+from ggmlq.cuda.packed.layout import layout_of, layouts
+from ggmlq.dispatch.card import CARDS, Card
 from ggmlq.dispatch.ladder import choose, explain
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 
@@ -71,3 +72,30 @@ def test_constants_are_few_and_whole():
     assert set(json.loads(PLACE.read_text())) == {"what", *KINDS}
     assert sum(map(len, constants())) <= 60
     assert all(value > 0 for part in constants() for value in part)
+
+
+def test_rows_that_are_alike_have_the_same_estimates(fresh):
+    for eight in (0, 8, *fresh.integers(0, 150, 20) * 8):
+        layout = layouts()[fresh.integers(len(layouts()))]
+        for tiles in (TILES, TRANSPOSED_TILES):
+            down, stages, plain = fresh.integers(1, 120), fresh.integers(1, 60), bool(fresh.integers(2))
+            shape = warp_specialized.WarpSpecializedShape(0, int(down), int(stages), layout, 132, plain=plain)
+            for m in range(int(eight) + 1, int(eight) + 9):
+                there = shape._replace(m=m)
+                alike = shape._replace(m=warp_specialized.rows_alike(m))
+                assert warp_specialized.estimates(there, tiles) == warp_specialized.estimates(alike, tiles)
+
+
+def test_the_split_of_tiles_of_mma_has_the_shortest_estimate(fresh):
+    for _ in range(20):
+        card, layout = CARDS[fresh.integers(len(CARDS))], layouts()[fresh.integers(len(layouts()))]
+        (m, n), steps = fresh.integers(1, 5000, 2).tolist(), int(fresh.integers(1, 80))
+        for kind in ("float16", "bfloat16", mma.BYTES, mma.HALF_SUMS):
+            shape, most = (m, n, steps), max(1, min(mma.MOST_SPLITS, steps // mma.SHORTEST))
+            all_splits = [
+                mma.MmaSplit(tile, splits)
+                for tile in mma.tiles_of(layout, kind)
+                for splits in range(1, most + 1)
+            ]
+            best = min(all_splits, key=lambda split: mma.split_us(card, layout, kind, split, *shape))
+            assert mma.best_split(card, layout, kind, *shape) == best

@@ -7,8 +7,8 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.formats import FORMATS, BlockFormat
+from ggmlq.reference.judgement import TOLERANCE
 from ggmlq.testing.blocks import random_blocks
-from ggmlq.testing.oracle import TOLERANCE
 
 RUNGS = gq.kernels("expert_linear", device="cuda")
 

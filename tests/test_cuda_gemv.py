@@ -12,6 +12,7 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
 from ggmlq.cuda.gemv.stages import ALONE, FOUR, ROOMY, TWO, GemvStage, SplitBlocks, columns_of, kinds_of
 from ggmlq.cuda.linear import _gemv
@@ -21,7 +22,6 @@ from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.testing.cases import weights
-from ggmlq.testing.rows import rows
 
 RUNG, INT16 = (
     next(each for each in gq.kernels(device="cuda") if each.name == name)

@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.cuda.linear import _cublas
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right, products
-from ggmlq.testing.rows import rows
 
 RUNGS = gq.kernels(device="cuda")
 NAMES = [rung.name for rung in RUNGS]

@@ -12,6 +12,7 @@ from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
 from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
@@ -23,7 +24,6 @@ from ggmlq.dispatch.card import card_named
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.formats.packing import halves
 from ggmlq.testing.cases import weights
-from ggmlq.testing.rows import rows
 
 RUNG, Q8, HALVES = r14_mma_bf16.launch, r18_mma_q8.launch, r19_mma_f16.launch
 

@@ -18,6 +18,7 @@ from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.cuda.packed import pack, to_blocks
 from ggmlq.cuda.packed.layout import STEP, layout_of, stored_codes
@@ -27,7 +28,6 @@ from ggmlq.cuda.quantize.decode import decoded
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.cases import BLOCKS, weights
-from ggmlq.testing.rows import rows
 
 # Bytes of packed weights for one of the file.
 SIZES = {

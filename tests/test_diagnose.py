@@ -10,10 +10,10 @@ import pytest
 import wrong_kernels
 
 import ggmlq as gq
+from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.faults import CATALOGUE
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import products
-from ggmlq.testing.rows import KINDS, rows
 
 GOLDEN = Path(__file__).parent / "golden"
 SHAPE = (9, 33, 768)

@@ -136,9 +136,9 @@ def test_claims_count_right():
     from test_encode import ENCODED
     from test_reference import ON_CPU, ON_CUDA
 
+    from ggmlq.arrays.rows import KINDS
     from ggmlq.faults import CATALOGUE
     from ggmlq.formats import FORMATS, BlockFormat
-    from ggmlq.testing.rows import KINDS
 
     readme = (ROOT / "README.md").read_text()
     assert f"All {sum(isinstance(fmt, BlockFormat) for fmt in FORMATS.values())} block types" in readme

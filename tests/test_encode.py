@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import ggmlq as gq
+from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.formats import FORMATS
 from ggmlq.ops.quantize import any_invalid
 from ggmlq.testing.blocks import assert_same_blocks
-from ggmlq.testing.rows import KINDS, rows
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
 PACKED = [fmt for fmt in ENCODED if getattr(fmt, "pack", ...) is not None]  # the rest: test_encode_grids.py

@@ -16,10 +16,10 @@ import pytest
 from test_encode import BLOCKS, by_name
 
 import ggmlq as gq
+from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.base import progress, threads
 from ggmlq.formats import FORMATS, _levels, _program, _round
 from ggmlq.testing.blocks import assert_same_blocks
-from ggmlq.testing.rows import KINDS, rows
 
 encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 
@@ -228,7 +228,7 @@ OTHER_CPU = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from test_encode_compiled import FORMATS, check
-from ggmlq.testing.rows import rows
+from ggmlq.arrays.rows import rows
 for fmt in [FORMATS[name] for name in sys.argv[2:]]:
     for kind in ("normal", "ties", "tiny", "huge"):
         check(fmt, rows(kind, 2, 512))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.base import threads
 from ggmlq.formats import FORMATS
 from ggmlq.formats._grids import grid
 from ggmlq.testing.blocks import assert_same_blocks
-from ggmlq.testing.rows import KINDS, rows
 
 encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 

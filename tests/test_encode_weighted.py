@@ -8,9 +8,9 @@ from test_encode import BLOCKS, by_name, ggml_encode
 from test_encode import encode as encode_plain
 
 import ggmlq as gq
+from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import assert_same_blocks
-from ggmlq.testing.rows import KINDS, rows
 
 WEIGHTED = [fmt for fmt in BLOCKS if fmt.imatrix != "ignored"]
 

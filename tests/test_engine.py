@@ -14,8 +14,8 @@ from scripts import load
 
 import ggmlq as gq
 from ggmlq.dispatch.ladder import choose
+from ggmlq.roofs.timing import Time
 from ggmlq.testing import engine
-from ggmlq.testing.timing import Time
 
 bench = load("bench", "bench_engine")
 

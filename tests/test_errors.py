@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.errors import MissingDependencyError
-from ggmlq.testing.rows import rows
 
 X = rows("normal", 4, 64)
 

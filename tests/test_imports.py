@@ -16,7 +16,8 @@ ROOT = Path(ggmlq.__file__).parent
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 
 # Rooms of the package by floor, from the ground up: a room imports rooms of lower floors. Kernels
-# are imported by name alone, so the operations stand beside them.
+# are imported by name alone, so the operations stand beside them. Nothing but tests, benchmarks and tools
+# imports testing, so it stands at the top.
 FLOORS = (
     {"errors.py", "fixed"},
     {"base"},
@@ -24,15 +25,15 @@ FLOORS = (
     {"arrays", "store"},
     {"dispatch", "gguf"},
     {"cpu", "cuda", "ops", "safetensors", "tasks"},
-    {"accuracy", "convert", "diff", "functions", "gru", "llama", "parallel", "remote"},
+    {"accuracy", "convert", "diff", "functions", "gru", "llama", "parallel", "remote", "roofs"},
     {"checkpoint", "doctor.py", "reference", "report"},
-    {"faults", "model", "testing"},
+    {"faults", "model"},
     {"check", "demo"},
     {"trace"},
     {"commands"},
     {"cli.py"},
     {"__init__.py", "__main__.py"},
-    {"torch"},
+    {"testing", "torch"},
 )
 HEIGHT = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # Floors allow these, and nobody wants them: files are read without operations, and oracles without kernels.
@@ -85,6 +86,11 @@ def test_the_direction_of_imports(path):
         if room in HEIGHT and room != place and (place, room) not in SHOWN:
             assert HEIGHT[room] < HEIGHT[place], f"{path} imports ggmlq.{name}, which stands no lower"
             assert (place, room) not in NEVER, f"{path} imports ggmlq.{name}"
+
+
+def test_nothing_of_the_package_imports_what_tests_share():
+    users = {path for path in MODULES if ("inner", "testing") in imports(path)}
+    assert not [path for path in users if not path.startswith("testing/")]
 
 
 # The files that import a compiler of kernels for GPUs, one side of the seam each, and the files that may

@@ -171,14 +171,14 @@ def test_times_that_are_measured_change_no_bits(fresh, monkeypatch):
     problem = Linear(q.format, 9, 40, 512, device="cpu")
     usual, y = ladder.choose(problem, invariant=True), gq.linear(x, q, invariant=True)
     monkeypatch.setattr(tuned, "preference", lambda *_: Preference(("cpu:naive",), "it was timed"))
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     try:
         assert ladder.choose(problem).name == "cpu:naive"
         assert ladder.choose(problem, invariant=True).name == usual.name
         q.drop_prepared()
         assert np.array_equal(gq.linear(x, q, invariant=True), y)
     finally:
-        ladder.explain.cache_clear()
+        ladder.forget_choices()
 
 
 def test_words(fresh):

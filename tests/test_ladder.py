@@ -24,7 +24,7 @@ def fake(monkeypatch):
     rungs("linear", "cpu"), rungs("linear", "cuda")  # load the real ones first
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
     monkeypatch.setattr(choice, "table", list)  # this CPU was not measured
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     only_q4_0 = lambda problem: None if problem.format is Q4_0 else "is written for q4_0"
 
     def make(stem, device="cpu", **facts):
@@ -37,7 +37,7 @@ def fake(monkeypatch):
         "slow": make("r8_slow", arithmetic="q8", accumulate="int32"),
         "gpu": make("r9_gpu", device="cuda"),
     }
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 def problem(fmt, device="cpu"):
@@ -125,7 +125,7 @@ def sorting(monkeypatch):
             return f"{self.length} of them"
 
         @classmethod
-        def shown(cls, format, device, card):
+        def shown(cls, format, device, card, shape=None):
             return [cls(length, device=device, card=card) for length in (10, 1000)]
 
     @register(
@@ -136,7 +136,7 @@ def sorting(monkeypatch):
         numbers.sort(key=key)
 
     yield Sorting
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 def test_another_operation_has_a_ladder(sorting):

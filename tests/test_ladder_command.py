@@ -11,7 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq import cli
 from ggmlq.demo import climb, measure
-from ggmlq.testing import floors
+from ggmlq.roofs import floors
 
 RATES = {"f32": 1e11, "q8": 5e11, "bf16": 2e12}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.cpu.machine.digest import LANES, PART, digest
-from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 32, 256), "q4_K")
 X = rows("normal", 5, 256, seed=3)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import FEW, weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
 
 # Rungs that explain and that nobody is given unasked: what they read of a format is its atoms, and
 # test_atoms.py has those of all. Each would be compiled for each type.

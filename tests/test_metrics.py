@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
 
 
 def test_nmse():

@@ -236,7 +236,7 @@ target.compiled_for = served.compiled_for = permission.compiled_for = lambda: le
 import ggmlq as gq
 from ggmlq.testing.cases import weights
 from ggmlq.testing.oracle import assert_right
-from ggmlq.testing.rows import rows
+from ggmlq.arrays.rows import rows
 from ggmlq.testing.blocks import random_blocks
 assert served.level() is level
 gq.set_num_threads(3)  # the board is code as well

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import MODEST, rows
 from ggmlq.formats import FORMATS
 from ggmlq.reference import Rule, activations, linear, multiply, row_errors, rule, weights
 from ggmlq.reference.rules import D4, MMVQ, NOT_ON_CUDA, ON_MMQ, ON_MMVQ, ONLY_ACTIVATIONS
 from ggmlq.testing.cases import weights as random_weights
 from ggmlq.testing.oracle import products
-from ggmlq.testing.rows import MODEST, rows
 
 GOLDEN = Path(__file__).parent / "golden"
 

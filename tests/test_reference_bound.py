@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.formats import FORMATS
 from ggmlq.reference import activations, bound, linear, multiply, rule, weights
 from ggmlq.reference.rules import NOT_ON_CUDA, ONLY_ACTIVATIONS
 from ggmlq.testing.cases import weights as random_weights
 from ggmlq.testing.oracle import products
-from ggmlq.testing.rows import rows
 
 GOLDEN = Path(__file__).parent / "golden"
 BLOCKS = [fmt.name for fmt in FORMATS.values() if fmt.block_size > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,14 +11,13 @@ from functools import cache
 import pytest
 from scripts import ROOT, load
 
+from ggmlq.base import hooks
+
 rooms = load("tools", "_rooms")
 
-# Imports by name that run up: number of lines by pair of rooms. Only ever fewer.
-UP_BY_NAME = {
-    ("__init__.py", "torch"): 1, ("arrays", "cpu"): 1, ("arrays", "cuda"): 2, ("arrays", "ops"): 1,
-    ("base", "cuda"): 1, ("base", "remote"): 1, ("cuda", "gru"): 1, ("cuda", "ops"): 1,
-    ("gguf", "checkpoint"): 1, ("gguf", "parallel"): 1, ("llama", "trace"): 1, ("ops", "__init__.py"): 1,
-}  # fmt: skip
+# Imports by name that run up: number of lines by pair of rooms. The front tells type checkers that there is
+# ``gq.torch``, the one room that is written with the front's own names.
+UP_BY_NAME = {("__init__.py", "torch"): 1}
 
 
 MAP = '''"""What is here.
@@ -44,7 +44,39 @@ def test_imports_run_down(place):
         for arrow, steps in plan.up_by_name.items()
         if place or len(steps) > UP_BY_NAME.get(arrow, 0)
     }
-    assert not more, "an import by name runs up: the upper room registers a hook that the lower one calls"
+    assert not more, "an import by name runs up: let the lower room call a hook (ggmlq/base/hooks.py)"
+
+
+def hooks_of(files):
+    """The purposes of all hooks that files make."""
+    for syntax in files:
+        for node in ast.walk(syntax):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Hook":
+                yield from (each.value for each in node.args if isinstance(each, ast.Constant))
+
+
+def test_every_hook_is_served_and_every_place_serves_one():
+    syntax = {file: tree().syntax[file] for file in tree().syntax if file.startswith("ggmlq/")}
+    assert sorted(hooks_of(syntax.values())) == sorted(hooks._SERVED)
+    for purpose, place in hooks._SERVED.items():
+        room, _, function = place.partition(":")
+        body = syntax[tree().modules[f"ggmlq.{room}"]].body
+        names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        assert not function or function in names, purpose
+
+
+@pytest.mark.parametrize(
+    "first", ["ggmlq.gguf", "ggmlq.arrays.prepared", "ggmlq.cuda.machine.coverage", "ggmlq.llama"]
+)
+def test_hooks_are_served_whatever_is_imported_first(first):
+    code = (
+        f"import {first}, sys\n"
+        "from ggmlq.base.devices import cuda_device\n"
+        "from ggmlq.gguf.opened import _equivalent_names\n"
+        "print('cupy' in sys.modules, cuda_device().__name__, *_equivalent_names('model.norm.weight'))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert answer == "False ggmlq.cuda.machine.device output_norm.weight\n"
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -60,7 +92,8 @@ def small(tmp_path):
         "ggmlq/b/__init__.py": f"{MAP}from .c import y\n",
         "ggmlq/b/q/__init__.py": "",
         "ggmlq/b/c.py": "def y():\n    from ggmlq.a import x\n",
-        "ggmlq/d.py": "from importlib import import_module\nfound = import_module('.a', __package__)\n",
+        "ggmlq/d.py": "from importlib import import_module\nfound = import_module('.a', __package__)\n"
+        "served_by({'more': 'b.c:y'})\n",
         "tools/e": "#!/usr/bin/env python3\nimport f\nimport ggmlq.a\n",
         "tools/f.py": "import os\n",
     }
@@ -79,6 +112,7 @@ def test_what_is_counted(small):
     assert small.circles == [["ggmlq/a.py", "ggmlq/b/__init__.py", "ggmlq/b/c.py"]]
     assert [str(step) for step in plan.arrows["tools", "a.py"]] == ["tools/e:3 -> ggmlq/a.py"]
     assert [*map(str, plan.up_by_name["d.py", "a.py"])] == ["ggmlq/d.py:2 -> ggmlq/a.py"]
+    assert [*map(str, plan.by_name["d.py", "b"])] == ["ggmlq/d.py:3 -> ggmlq/b/c.py"]
     assert plan.facts()["up"][0]["imports"]
     assert small.plan("ggmlq/b").rooms == ["c.py", "q"]
 

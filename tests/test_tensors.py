@@ -13,10 +13,10 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.arrays import tensors
+from ggmlq.arrays.rows import rows
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Linear
 from ggmlq.ops import warm
-from ggmlq.testing.rows import rows
 
 N, K = 24, 128
 SEED = int(np.random.default_rng().integers(1 << 31))

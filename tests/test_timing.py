@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ggmlq.testing import timing
+from ggmlq.roofs import timing
 
 
 class Card:
@@ -74,7 +74,7 @@ def test_a_graph_is_replayed_and_judged_once():
 
 
 def test_what_cannot_be_captured_is_launched_behind_a_sleep(monkeypatch):
-    from ggmlq.testing import probes
+    from ggmlq.roofs import probes
 
     card = Card(capturable=False)
     monkeypatch.setattr(probes, "sleep", lambda us: card.run("sleep", us >= 50))
@@ -109,7 +109,7 @@ def test_plain_calls():
 def test_reading():
     """Whole steps of all threads are counted, not what is left."""
     from ggmlq.cuda.machine import device
-    from ggmlq.testing import probes
+    from ggmlq.roofs import probes
 
     step = 16 * probes.THREADS * probes.LOADS * probes.BLOCKS * 10
     launched = []
@@ -125,7 +125,7 @@ def test_reading():
 def test_probes_become_machine_code():
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
-    from ggmlq.testing import probes
+    from ggmlq.roofs import probes
 
     for kernel, word in ((probes.reader(), "ld.global.nc.v4"), (probes.sleeper(), "globaltimer")):
         text = kernel.ptx((9, 0))

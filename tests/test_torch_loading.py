@@ -115,6 +115,19 @@ def test_a_model_on_meta_computes(filled, fresh, dtype):
     assert set(model.state_dict()) == set(dense.state_dict())
 
 
+def test_words_that_are_tied_to_an_output_before_them(filled, fresh):
+    """They are multiplied by their number, too, when the file has the output's name."""
+    path, names, dense = filled
+    with torch.device("meta"):
+        model = Model()
+        model._modules["words"] = model._modules.pop("words")  # the last one
+        report = gt.load_(model, path, names | {"words.weight": "output.weight"})
+    assert report.taken["words.weight"] == "q8_0"
+    assert model.words.weight is model.output.weight
+    ids = torch.from_numpy(fresh.integers(0, WORDS, (2, 5)))
+    assert torch.equal(model.words(ids), dense.words(ids))
+
+
 def test_a_buffer_that_nothing_fills(filled):
     """It is named in the report, with what to do; no other buffer waits for it."""
     path, names, _ = filled

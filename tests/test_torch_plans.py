@@ -70,7 +70,7 @@ def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
         x, out = aligned((m, K), KINDS[kind]), arrays(aligned((m, N), FLOAT32))
         multiply(arrays(x), q, out, kernel, kind)
         places = ends(x=arrays(x), y=out, w=q.prepared_copies()[0].fragments)
-        repeated = said(card, places)[-len(plan._launches) :]
+        repeated = said(card, places)[-len(plan.prepared.launches) :]
         q.keep_recording(warm.key_of(m, kernel, None, kind + "f"), None)
         multiply(arrays(x), q, out, kernel, kind)
         assert said(card, places) == repeated

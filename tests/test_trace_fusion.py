@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.reference.nodes import Number
-from ggmlq.testing.rows import rows
 from ggmlq.trace.fused import record_group
 from ggmlq.trace.fusion import Group, groups_of
 from ggmlq.trace.judging import Part, finite

@@ -10,6 +10,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import reference
+from ggmlq.arrays.rows import rows
 from ggmlq.check import cases
 from ggmlq.cli import main
 from ggmlq.cpu import projection
@@ -17,7 +18,6 @@ from ggmlq.cpu.attention import oracle as compiled_attention
 from ggmlq.llama.program import Node
 from ggmlq.llama.structs import HIDDEN
 from ggmlq.reference.operands import quantize_runs, stored_scales
-from ggmlq.testing.rows import rows
 from ggmlq.trace import judging, report, verdicts
 from ggmlq.trace import saved as saved_files
 from ggmlq.trace.judging import Part

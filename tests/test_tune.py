@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_calls import python_calls
 
 import ggmlq as gq
 from ggmlq.base import missing
@@ -45,7 +46,7 @@ def place(monkeypatch, tmp_path, matrix_unit):
 
 def _forget():
     tuned.forget()
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
 
 
 @pytest.fixture
@@ -96,6 +97,16 @@ def test_a_case_is_timed_once_and_remembered_by_other_processes(timed):
     )
     assert record.estimate == 50.0
     assert record.taken[0] == range(5, 17)
+
+
+def test_a_case_that_comes_again_is_looked_up_in_a_few_steps(timed):
+    first(5)
+    q, x = weights("iq2_s", 64, 256, seed=3), np.ones((5, 256), np.float32)
+    problem = Linear(FORMATS["iq2_s"], 5, 64, 256, device="cpu")
+    for most in (40, 14):  # the first time what depends on the problem alone is found
+        calls = python_calls(lambda: tuning.chosen(problem, (x, q), "auto", None))
+        assert calls.total() <= most, calls
+    assert len(timed) == 1
 
 
 def test_a_product_takes_what_was_timed(fresh, monkeypatch):
@@ -174,7 +185,7 @@ def test_the_shortlist_is_short_and_needs_no_compiler(matrix_unit):
 
 def test_a_matrix_unit_is_among_those_that_are_timed(matrix_unit):
     matrix_unit(True)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     names = {m: choice.shortlist(Linear(FORMATS["q4_0"], m, 64, 64, device="cpu")) for m in (1, 8, 64)}
     if "cpu:panels" in names[1]:
         assert names == {1: ("cpu:panels",), 8: ("cpu:panels", "cpu:amx"), 64: ("cpu:amx", "cpu:panels")}

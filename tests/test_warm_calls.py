@@ -9,11 +9,11 @@ import pytest
 from fake_cupy import DeviceArray, on_device
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.ops import warm
-from ggmlq.testing.rows import rows
 
 FULL = gq.quantize(rows("normal", 5, 64), "q8_0")
 CARDS = [Card(name, (9, 0), 132, 227 << 10) for name in ("a card", "another")]
@@ -140,7 +140,7 @@ def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
     monkeypatch.setattr(ladder, "_first", lambda *problem: asked.append(problem))
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
     first, second = (Linear(FULL.format, 1, 5, 64, device="cuda", card=card) for card in CARDS)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     try:
         for _ in range(2):
             ladder.explain(first)
@@ -152,4 +152,4 @@ def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
         ladder.explain(first)
         assert len(asked) == 3
     finally:
-        ladder.explain.cache_clear()
+        ladder.forget_choices()

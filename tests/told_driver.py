@@ -88,7 +88,7 @@ def put_driver(monkeypatch):
     gpu.share = np.may_share_memory
     for module in (devices, warm):
         monkeypatch.setattr(module, "cuda_driver", lambda: gpu)
-    ladder.explain.cache_clear()
+    ladder.forget_choices()
     return state
 
 

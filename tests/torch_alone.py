@@ -12,12 +12,13 @@ import numpy as np
 if __name__ == "__main__":  # pytest imports it, too, to look for examples
     torch, driver = fake_driver.put_all((12, 0))
 
+from ggmlq.ops.tensors import as_torch_works, of_layer
+
 import ggmlq as gq
 from ggmlq.base.devices import cuda_device, cuda_module
 from ggmlq.cuda.machine import serving
 from ggmlq.cuda.packed import to_blocks
 from ggmlq.formats import BLOCK_FORMATS
-from ggmlq.ops.tensors import as_torch_works, of_layer
 from ggmlq.testing.blocks import random_blocks
 
 FORMATS = 1  # whose packed weights a run restores

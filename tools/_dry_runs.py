@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+import ggmlq as gq
 from ggmlq.dispatch.card import Card, card_named
 from ggmlq.formats import Format
 from ggmlq.ops.dry_run import (
@@ -21,7 +22,6 @@ from ggmlq.ops.dry_run import (
     SHAPES,
     PaperArray,
     Tile,
-    gq,
     on_paper,
     paper,
     scaled,

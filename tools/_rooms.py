@@ -7,9 +7,9 @@ B, in functions and under ``TYPE_CHECKING`` too. A **circle** is a set of files 
 loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
 chain of rooms.
 
-An import **by name** is a call, ``import_module("ggmlq.trace")`` or ``cuda_module("quantize")``: it is no
-arrow, for a lower room loads by it what registers with its hook. It runs up where the rooms with it and
-the arrows have a loop.
+An import **by name** is a call, ``import_module("ggmlq.trace")`` or ``cuda_module("quantize")``, or a place
+in the front's table of hooks, ``served_by({"traces": "trace.runs:trace"})``. It is no arrow, for nothing is
+imported before it is needed. It runs up where the rooms with it and the arrows have a loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("ggmlq", "tools", "bench")
 HOUSE = ""  # the place that is the whole house
 PLACES = (HOUSE, "ggmlq/cuda", "ggmlq/cpu")
-BY_NAME = {"import_module": "", "cuda_module": "ggmlq.cuda."}  # functions, and the package of their names
+# Functions, and the package of their names.
+BY_NAME = {"import_module": "", "cuda_module": "ggmlq.cuda.", "served_by": "ggmlq."}
 # An import for type checkers, as good as by name: that room is written with the front's own names.
 SHOWN = {("ggmlq/__init__.py", "ggmlq/torch/__init__.py")}
 SHORT = 40  # lines of an __init__.py that hands names on
@@ -90,10 +91,14 @@ class Tree:
             if not (isinstance(node, ast.Call) and node.args):
                 continue
             function = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            name = _literal(node.args[0], file) if function in BY_NAME else None
-            target = self.modules.get(f"{BY_NAME[function]}{name}") if name else None
-            if target and target != file:
-                yield Import(file, node.lineno, target)
+            if function not in BY_NAME:
+                continue
+            places = node.args[0].values if isinstance(node.args[0], ast.Dict) else node.args[:1]
+            for place in places:
+                name = (_literal(place, file) or "").partition(":")[0]
+                target = self.modules.get(f"{BY_NAME[function]}{name}") if name else None
+                if target and target != file:
+                    yield Import(file, place.lineno, target)
 
     def _file_of(self, name: str, importer: str) -> str | None:
         """The file of a module, or of the module that a name is in; scripts see the files beside them."""

@@ -85,15 +85,12 @@ def cache_error(
     want = attention(q, k, v, **options)
     names = [types] if isinstance(types, str) else list(types)
     rows, turns = CacheErrors(), list(rotate)
-    progress = Progress(len(names) * len(turns), "attention by type", unit="types")
-    try:
+    with Progress(len(names) * len(turns), "attention by type", unit="types") as progress:
         for name in names:
             for turn in turns:
                 errors = _errors(q, k, v, want, name, turn, options)
                 rows.append(CacheError(name, FORMATS[name].bits_per_weight, turn is not False, *errors))
                 progress.advance(1)
-    finally:
-        progress.close()
     return rows
 
 

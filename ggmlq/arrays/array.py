@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..base import text
-from ..base.devices import cuda_device, cuda_module, device_of, is_host, on_device_of
+from ..base.devices import cuda_device, device_of, is_host, on_device_of
+from ..base.hooks import Hook
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import FORMATS, Format
 from .buffers import check_row, checked_shape, flat_bytes, frozen
@@ -20,6 +21,9 @@ from .companion import Scale, checked_scale, reshaped, scale_at
 from .prepared import LOCKS, PreparedCopies, wait
 from .protocols import OPERATIONS, inner
 from .weights import Weights, index_of, picking, shape_of
+
+_packed_memory = Hook("packed weights that stand for their bytes")
+_from_packed = Hook("bytes restored from packed weights")
 
 
 class Kin:
@@ -51,16 +55,27 @@ class Storage(PreparedCopies):
 
     _format: Format
     _shape: tuple[int, ...]
+    _view: Any = None  # on a GPU a view whose rows lie apart
+    _kin: Kin | None = None  # on a GPU, where rows may be put
 
-    def __init__(self, stored: Any, swapped: bool, scale: Scale | None = None) -> None:
-        super().__init__()
-        self._scale = scale  # beside the bytes; products and decoded values are multiplied by it
-        # On a GPU a view whose rows lie apart; of it a copy is made for whoever needs rows that lie together.
-        self._view = None if is_host(stored) or stored.flags.c_contiguous else stored
-        self._stored: Any = stored if self._view is None else None  # None where the bytes were dropped, too
+    def __init__(
+        self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False,
+        scale: Scale | None = None,
+    ) -> None:  # fmt: skip
+        """Take the arguments unchecked; :meth:`from_bytes` is the constructor that checks.
+
+        ``swapped``: the bytes are those of a big-endian file. They stay as they are in ``blocks``;
+        everything else sees the little-endian ``raw``, converted when first asked for. ``scale``: on the
+        host, as :func:`.companion.checked_scale` gives it.
+        """
+        self._format = format
+        self._shape = shape
+        self.memory = raw  # the bytes as stored or, where they were dropped, what products read instead
+        self._stored: Any = raw  # None where the bytes were dropped
         self._swapped = swapped
-        self.memory = stored  # the bytes as stored or, where they were dropped, what products read instead
-        self._kin: Kin | None = None  # on a GPU, where rows may be put
+        self._scale = scale  # beside the bytes; products and decoded values are multiplied by it
+        if type(raw) is not np.ndarray and not (is_host(raw) or raw.flags.c_contiguous):
+            self._view, self._stored = raw, None  # a copy is made for whoever needs rows that lie together
 
     @property
     def nbytes(self) -> int:
@@ -133,7 +148,8 @@ class Storage(PreparedCopies):
         return self._stored is not None or self._view is not None
 
     def parts(self) -> tuple[Any, ...]:
-        return (self.raw,)
+        stored = self._little if self._swapped else self._stored
+        return (self._restored() if stored is None else stored,)
 
     @inner
     def reread(self) -> None:
@@ -182,7 +198,7 @@ class Storage(PreparedCopies):
         with LOCKS.of(self), on_device_of(request, self.memory):
             stored = self._stored
             if stored is not None:
-                self.memory, self._stored = cuda_module("packed.to_blocks").packed_memory(request, self), None
+                self.memory, self._stored = _packed_memory(request, self), None
                 self.drop_recordings()  # which hold the bytes
                 try:
                     wait(request, "the bytes are still there")
@@ -191,7 +207,8 @@ class Storage(PreparedCopies):
                     raise
 
     def _strided(self) -> Any:
-        return self._bytes() if self._view is None else self._view
+        stored = self._stored if self._view is None else self._view
+        return self._restored() if stored is None else stored
 
     def _restored(self) -> Any:
         view = self._view
@@ -200,7 +217,7 @@ class Storage(PreparedCopies):
                 if view is not None and cuda_device().capturing(view.device.id):
                     return view.copy()  # of each replay
                 what = f"the bytes of {self!r} were dropped, and something needs them"
-                make = cuda_module("packed.to_blocks").restored if view is None else _together
+                make = _from_packed if view is None else _together
                 self._stored = self.memory = cuda_device().once(what, lambda: make(self))
             return self._stored
 
@@ -227,20 +244,6 @@ class QuantArray(Storage, Weights):
     product: ClassVar[str] = "linear"  # which operation x @ q.T is
     stored: ClassVar[str] = "q.blocks"
     decoding: ClassVar[str] = "dequantize"
-
-    def __init__(
-        self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False,
-        scale: Scale | None = None,
-    ) -> None:  # fmt: skip
-        """Take the arguments unchecked; :meth:`from_bytes` is the constructor that checks.
-
-        ``swapped``: the bytes are those of a big-endian file. They stay as they are in ``blocks``;
-        everything else sees the little-endian ``raw``, converted when first asked for. ``scale``: on the
-        host, as :func:`.companion.checked_scale` gives it.
-        """
-        self._format = format
-        self._shape = shape
-        super().__init__(raw, swapped, scale)
 
     @classmethod
     def from_bytes(
@@ -342,22 +345,29 @@ class QuantArray(Storage, Weights):
 
     def __getitem__(self, index: Any) -> QuantArray:
         """Index the leading axes, and slice the last at whole blocks: views; copies for integer arrays."""
-        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+        shape, fmt = self._shape, self._format
+        if len(shape) > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
-        place = index_of(self, index, self.unit, False, "take q.blocks[...] for blocks")
+        kind, steps, place = type(index), (index,), None
+        length = shape[-1:]
+        if len(shape) < 2 or not (kind is slice or (kind is int and -shape[0] <= index < shape[0])):
+            # Most indices pick whole rows of the first axis, and need none of this.
+            place = index_of(self, shape, index, fmt.block_size, False, "take q.blocks[...] for blocks")
+            steps = place.steps
         try:
-            part = self._strided()[place.steps]
+            part = self._strided()[steps]
         except (IndexError, TypeError) as error:
             raise BlockIndexError(
-                f"{picking(index, self)}: {error}; its shape is {self.shape}; stay within it"
+                f"{picking(index, self)}: {error}; its shape is {shape}; stay within it"
             ) from None
-        lengths = (place.end - place.first,) if self.shape else ()
-        if lengths != self.shape[-1:]:
-            part = part[..., self.format.row_bytes(place.first) : self.format.row_bytes(place.end)]
-        scale = scale_at(self._scale, self.shape[:-1], place.steps)
-        return self._derived(
-            QuantArray(self.format, (*part.shape[:-1], *lengths), part, self._swapped, scale)
-        )
+        if place is not None and length != (place.end - place.first,) and shape:
+            part = part[..., fmt.row_bytes(place.first) : fmt.row_bytes(place.end)]
+            length = (place.end - place.first,)
+        scale = self._scale
+        if scale is not None:
+            scale = scale_at(scale, shape[:-1], steps)
+        array = QuantArray(fmt, part.shape[:-1] + length, part, self._swapped, scale)
+        return array if type(part) is np.ndarray else self._derived(array)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Encode floats into rows of a writable array, as :func:`ggmlq.put` does."""

@@ -5,18 +5,17 @@ A copy is made once, and again when the bytes of the array have changed.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable
-from functools import cache
 from typing import Any, Self
 
 import numpy as np
 
 from ..base.devices import cuda_device, is_host, on_device_of
 from ..base.forks import in_child
+from ..base.hooks import Hook
 from ..errors import DeviceError
 from .buffers import locked, owner_of, unchanging
 from .protocols import inner
@@ -47,6 +46,23 @@ _MATRICES, _RECORDINGS = "matrices", "recordings"
 MOST_RECORDINGS = {"cpu": 64, "cuda": 128}  # of an array: some kilobytes each, more on the host
 _uses = itertools.count()
 INTEGERS = (int, np.integer)
+_digest = Hook("digests of an array's bytes")  # compiled code, which only writable arrays need
+
+
+class FirstUse:
+    """An attribute that is made when it is first used: weights have many slices, most of which need none."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make, self.inner = make, True  # no public member
+
+    def __set_name__(self, kind: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, array: Any, kind: type) -> Any:
+        if array is None:
+            return self
+        # One step of the dictionary: of two threads that come at once both get the same object.
+        return array.__dict__.setdefault(self._name, self._make())
 
 
 class _Making(threading.local):
@@ -81,20 +97,18 @@ class PreparedCopies:
     """The base of arrays of weights that holds what kernels make of them: prepared copies and recordings."""
 
     memory: Any  # on which device it lies
+    lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
+    lasts = True  # False: what is made of the bytes is for one product, after which they may change
+    recorded: Any = FirstUse(list)  # memory of products in CUDA graphs, which replays use again
+    _owned: bool | None = None
+    _prepared: Any = FirstUse(dict)
+    _followed: Any = FirstUse(dict)  # with a digest of the bytes it was made of
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError
-
-    def __init__(self) -> None:
-        self._prepared: dict[Any, Any] = {}
-        self._followed: dict[Any, tuple[Any, Any]] = {}  # with a digest of the bytes that it was made of
-        self._owned: bool | None = None
-        self.lock: tuple[Any, Any] = (None, None)  # the process that it is for, and the lock
-        self.lasts = True  # False: what is made of the bytes is for one product, after which they may change
-        self.recorded: list[Any] = []  # memory of products in CUDA graphs, which replays use again
 
     @inner
     def parts(self) -> tuple[Any, ...]:
@@ -112,12 +126,13 @@ class PreparedCopies:
 
         True on a device, where arrays are never read-only: see :meth:`drop_prepared`.
         """
-        if not is_host(self.memory):
+        if self._owned or not (type(self.memory) is np.ndarray or is_host(self.memory)):
             return True
+        parts = self.parts()
         if self._owned is None:  # whether the memory is a file's or of bytes: it stays so
-            owners = [owner_of(part) for part in self.parts()]
+            owners = map(owner_of, parts)
             self._owned = all(owner is not None and locked(owner) for owner in owners)
-        return self._owned or all(unchanging(part) for part in self.parts())
+        return self._owned or all(map(unchanging, parts))
 
     @inner
     def lasting(self) -> Self:
@@ -154,7 +169,7 @@ class PreparedCopies:
     def _following(self, make: Callable[[Any], Any]) -> Any:
         """The prepared copy of writable bytes on the host, made again when these have changed."""
         with LOCKS.of(self):
-            now = tuple(_digest()(part) for part in self.parts())
+            now = tuple(_digest(part) for part in self.parts())
             before, copy = self._followed.get(make, (None, None))
             if now != before:
                 self._followed.pop(make, None)
@@ -245,13 +260,6 @@ class PreparedCopies:
             self._followed.clear()
             if graphs:
                 self.recorded.clear()
-
-
-@cache
-def _digest() -> Callable[[Any], bytes]:
-    """The compiled function that digests bytes, imported when the first writable array needs it."""
-    digest: Callable[[Any], bytes] = importlib.import_module("ggmlq.cpu.machine.digest").digest
-    return digest
 
 
 def wait(request: str, so_far: str) -> None:

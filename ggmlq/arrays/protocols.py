@@ -8,13 +8,13 @@ slip. ``np.asarray`` and ``np.array`` decode, since that is their purpose.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from numbers import Number
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
 import numpy as np
 
 from ..base import text
+from ..base.hooks import Hook
 from ..errors import ArrayAttributeError, DTypeError, ShapeError
 
 # --- public members -----------------------------------------------------------------------------
@@ -62,11 +62,14 @@ class Listed:
 # --- operations, and NumPy's functions ----------------------------------------------------------
 
 
+_ROOM = Hook("operations on arrays")
+
+
 class _Operations(dict[str, Callable[..., Any]]):
     """The operations that methods of arrays call, by name; the first look-up imports ``ops`` to add them."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        import_module(f"{__package__.partition('.')[0]}.ops")
+        _ROOM.room()
         if name in self:
             return self[name]
         raise KeyError(name)
@@ -88,8 +91,8 @@ class NumPyProtocol:
     __array_priority__: ClassVar[float] = 1000.0  # what CuPy looks at
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
-        self.__dict__["__array_ufunc__"] = None
+        self = object.__new__(cls)
+        self.__array_ufunc__ = None  # type: ignore[misc]
         return self
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ from .buffers import refuse_mask
 from .prepared import PreparedCopies
 from .protocols import OPERATIONS, Operators, inner
 from .tensors import bits_of, is_tensor
-from .weights import Divided, Transposed, Weights, index_of, picking, shape_of
+from .weights import Divided, Index, Transposed, Weights, index_of, picking, shape_of
 
 
 def as_stored(request: str, array: Any, name: str = "codes") -> Any:
@@ -157,7 +157,6 @@ class ScaledArray(PreparedCopies, Weights):
     decoding: ClassVar[str] = "dequantize_scaled"
 
     def __init__(self, codes: Any, scales: Any, code: str | Code, tile: Any, zeros: Any = None) -> None:
-        super().__init__()
         self.code = CODES[code]
         request = f"ScaledArray(codes, scales, {self.code.name!r}, {tile!r})"
         if self.code.kind == "scale":
@@ -182,7 +181,6 @@ class ScaledArray(PreparedCopies, Weights):
     ) -> Self:  # fmt: skip
         """A ScaledArray of parts that a quantizer made; nothing is checked, since they fit."""
         array = cls.__new__(cls)
-        PreparedCopies.__init__(array)
         array.codes = array.memory = codes
         array.scales, array.zeros, array.code, array.tile = scales, zeros, code, tile
         array._over = over or tiling(tile, math.prod(codes.shape[:-1]), codes.shape[-1])
@@ -283,23 +281,49 @@ class ScaledArray(PreparedCopies, Weights):
         Whole tiles of rows keep their scales, as views where the codes are one; rows out of tiles bring
         the scales of their tile along, one a row.
         """
-        if self.ndim > 2 and (matrix := self.matrix_at(index)) is not None:
+        shape = self.codes.shape
+        if len(shape) > 2 and (matrix := self.matrix_at(index)) is not None:
             return matrix
-        place = index_of(self, index, self.unit, True, "index s.codes")
-        request: Any = picking(index, self)
+        kind, steps, place = type(index), (index,), None
+        if len(shape) < 2 or not (kind is slice or (kind is int and -shape[0] <= index < shape[0])):
+            # Most indices pick whole rows of the first axis, and need none of this.
+            place = index_of(self, shape, index, self.unit, True, "index s.codes")
+            steps = place.steps
         try:
-            codes = self.codes[place.steps]
-            numbers = np.arange(self._over.rows).reshape(self.shape[:-1])
-            rows = numbers[tuple(_on_host(step) for step in place.steps)].reshape(-1)
+            codes = self.codes[steps]
+            rows = self._rows(steps)
         except (IndexError, TypeError) as error:
-            raise BlockIndexError(f"{request}: {error}; its shape is {self.shape}; stay within it") from None
-        c = self._over.c
-        first, last = place.first // c, -(-place.end // c) if place.end > place.first else place.first // c
-        with on_device_of(request, codes):
-            pick, r = self._picked(rows)
-            codes = codes[..., place.first : place.end]
-            scales, *zeros = (part[pick][:, first:last] for part in self.parts()[1:])
-            return ScaledArray(codes, scales, self.code, (r, self.tile[1]), *zeros)
+            raise BlockIndexError(
+                f"{picking(index, self)}: {error}; its shape is {shape}; stay within it"
+            ) from None
+        if type(codes) is np.ndarray:
+            return self._part(codes, rows, place)
+        with on_device_of(picking(index, self), codes):
+            return self._part(codes, rows, place)
+
+    def _rows(self, steps: tuple[Any, ...]) -> Any:
+        """The numbers of the rows that steps pick, with all axes before the last as one."""
+        lead = self.codes.shape[:-1]
+        if len(steps) == 1:
+            step, length, inner = steps[0], lead[0], self._over.rows // (lead[0] or 1)
+            if type(step) is slice and step.step is None:
+                start, stop, _ = step.indices(length)
+                return range(start * inner, stop * inner)
+            if type(step) is int:
+                return range(step % length * inner, (step % length + 1) * inner)
+        numbers = np.arange(self._over.rows).reshape(lead)
+        return numbers[tuple(_on_host(step) for step in steps)].reshape(-1)
+
+    def _part(self, codes: Any, rows: Any, place: Index | None) -> ScaledArray:
+        """The array of some rows of codes with their scales, cut to the columns of an index."""
+        pick, r = self._picked(rows)
+        scales, zeros = self.scales[pick], None if self.zeros is None else self.zeros[pick]
+        if place is not None:
+            c, first, end = self._over.c, place.first, place.end
+            codes = codes[..., first:end]
+            tiles = slice(first // c, -(-end // c) if end > first else first // c)
+            scales, zeros = scales[:, tiles], None if zeros is None else zeros[:, tiles]
+        return ScaledArray.assembled(codes, scales, self.code, (r, self.tile[1]), zeros)
 
     def reshape(self, *shape: Any) -> ScaledArray:
         """The rows under other leading axes; the last axis, along which tiles lie, stays as long."""
@@ -313,18 +337,20 @@ class ScaledArray(PreparedCopies, Weights):
         with on_device_of(request, self.codes):
             return self._of([self.codes.reshape(dims), *self.parts()[1:]])
 
-    def _picked(self, rows: NDArray[Any]) -> tuple[Any, int | None]:
+    def _picked(self, rows: Any) -> tuple[Any, int | None]:
         """The rows of scales for some rows of codes, and how many of those rows share one."""
-        r, count = self._over.r, len(rows)
+        r, tall, count = self._over.r, self.tile[0], len(rows)
         if not count:
-            return slice(0, 0), self.tile[0]
-        if self.tile[0] is None:
+            return slice(0, 0), tall
+        if tall is None:
             return slice(None), None
         first, last = int(rows[0]), int(rows[-1])
-        together = last - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all()))
+        together = type(rows) is range or (
+            last - first + 1 == count and (count < 3 or bool((np.diff(rows) == 1).all()))
+        )
         if together and (first % r == 0 or first // r == last // r):
-            return slice(first // r, last // r + 1), self.tile[0]
-        return rows // r, 1
+            return slice(first // r, last // r + 1), tall
+        return np.asarray(rows) // r, 1
 
     def __iter__(self) -> Iterator[ScaledArray]:
         if self.ndim < 2:

@@ -46,22 +46,23 @@ class Index(NamedTuple):
     end: int
 
 
-def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
+def index_of(q: Any, shape: tuple[int, ...], index: Any, unit: int, short_end: bool, way: str) -> Index:
     """The part that an index picks: rows by steps along the axes before the last, columns by a slice.
 
     The slice of columns begins and ends at multiples of ``unit``; with ``short_end`` only its start must.
-    ``way`` is advice for the error.
+    ``way`` is advice for the error about ``q``, an array of that shape.
     """
+    ndim = len(shape)
     request: Any = picking(index, q)
     steps = index if isinstance(index, tuple) else (index,)
     dots = [at for at, step in enumerate(steps) if step is Ellipsis]
-    if len(dots) == 1 and len(steps) - 1 <= q.ndim:
-        whole = (slice(None),) * (q.ndim - len(steps) + 1)
+    if len(dots) == 1 and len(steps) - 1 <= ndim:
+        whole = (slice(None),) * (ndim - len(steps) + 1)
         steps = (*steps[: dots[0]], *whole, *steps[dots[0] + 1 :])
     columns = slice(None)
-    if q.ndim and len(steps) == q.ndim and isinstance(steps[-1], slice):
+    if ndim and len(steps) == ndim and isinstance(steps[-1], slice):
         columns, steps = steps[-1], steps[:-1]
-    if len(steps) >= max(q.ndim, 1):
+    if len(steps) >= max(ndim, 1):
         raise BlockIndexError(
             f"{request}: the last axis lies in {'tiles' if short_end else 'blocks'} of {unit}; rows are "
             f"picked along the axes before it, columns by a slice; or {way}, or np.asarray(q) for values"
@@ -71,15 +72,17 @@ def index_of(q: Any, index: Any, unit: int, short_end: bool, way: str) -> Index:
             f"{request}: rows are picked by integers, slices, '...', integer arrays and 1-D boolean arrays; "
             f"for anything else {way}, or np.asarray(q)"
         )
-    return Index(steps, *_columns(request, q, columns, unit, short_end, way))
+    return Index(steps, *_columns(request, shape, columns, unit, short_end, way))
 
 
-def _columns(request: str, q: Any, columns: slice, unit: int, short_end: bool, way: str) -> tuple[int, int]:
-    length = q.shape[-1] if q.ndim else 1
+def _columns(
+    request: str, shape: tuple[int, ...], columns: slice, unit: int, short_end: bool, way: str
+) -> tuple[int, int]:
+    length = shape[-1] if shape else 1
     try:
         first, end, step = columns.indices(length)
     except (TypeError, ValueError) as error:
-        raise BlockIndexError(f"{request}: {error}; its shape is {q.shape}; pass integers") from None
+        raise BlockIndexError(f"{request}: {error}; its shape is {shape}; pass integers") from None
     end = max(first, end)
     whole = first == end or (first % unit == 0 and (short_end or end % unit == 0 or end == length))
     if step != 1 or not whole:

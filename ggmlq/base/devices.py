@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DeviceMemoryError
+from .hooks import Hook
+
+_DEVICE = Hook("devices and memory of CuPy")
 
 
 def is_host(x: object) -> bool:
@@ -48,9 +51,10 @@ def cuda_module(name: str) -> Any:
     return importlib.import_module(f"ggmlq.cuda.{name}")
 
 
+@cache
 def cuda_device() -> Any:
     """The module of ``ggmlq.cuda`` that calls CuPy for devices and memory."""
-    return cuda_module("machine.device")
+    return _DEVICE.room()
 
 
 def cuda_driver() -> Any:

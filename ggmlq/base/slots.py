@@ -3,10 +3,16 @@
 A product is recorded once, then repeated with other operands. While it is recorded, its operands, its result
 and the memory between its kernels are views with a label, and views of those have it, too. So a recorder
 reads from an argument which address a call brings. An argument without a label stays the same in all calls.
+
+The number of rows may differ from call to call, too. While a product is recorded it is a :class:`Rows`, and
+so is every number that is said to follow from it. Any other number stays the same: nothing is guessed from
+equal values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -23,12 +29,63 @@ class Slot(NamedTuple):
         return Slot(self.number, self.offset + nbytes)
 
 
+def itself(rows: int) -> int:
+    """The number of rows."""
+    return rows
+
+
+class Rows(int):
+    """A number that follows from the rows of a recorded product: another one for each number of rows.
+
+    ``of``: the function that has it from the number of rows. Arithmetic gives plain numbers, which belong to
+    these rows alone; :func:`following` gives what other rows may have, too. ``min`` and ``max`` belong into
+    such a function: they give one of their operands, which then follows from rows as it did.
+    """
+
+    of: Callable[[int], int]
+
+    def __new__(cls, value: int, of: Callable[[int], int] = itself) -> Rows:
+        number = super().__new__(cls, value)
+        number.of = of
+        return number
+
+
+def following(rows: int, function: Callable[[int], int]) -> int:
+    """``function(rows)``; while a product is recorded, as a number that follows from its rows."""
+    if type(rows) is not Rows:
+        return function(rows)
+    of = rows.of
+    return Rows(function(int(rows)), function if of is itself else lambda count: function(of(count)))
+
+
+@dataclass(frozen=True)
+class Element:
+    """The function for one of several numbers that follow from rows, by its place among them."""
+
+    numbers: Callable[[int], tuple[int, ...]]
+    place: int
+
+    def __call__(self, rows: int) -> int:
+        return self.numbers(rows)[self.place]
+
+
+def all_following(rows: int, function: Callable[[int], tuple[int, ...]]) -> tuple[int, ...]:
+    """``function(rows)``, several numbers; each as :func:`following` gives it."""
+    numbers = function(int(rows))
+    if type(rows) is not Rows:
+        return numbers
+    of = rows.of
+    others = function if of is itself else lambda count: function(of(count))
+    return tuple(Rows(number, Element(others, i)) for i, number in enumerate(numbers))
+
+
 class _Label(NamedTuple):
-    """The slot of a labelled array, and the addresses where its memory begins and ends."""
+    """The slot of a labelled array, the addresses where its memory begins and ends, its number of rows."""
 
     slot: Slot
     first: int
     end: int
+    rows: int | None
 
 
 class _Labelled:
@@ -48,8 +105,8 @@ def _labelled_kind(kind: Any) -> Any:
     return type("LabelledArray", (_Labelled, kind), {"__module__": kind.__module__})
 
 
-def labelled(array: Any, slot: Slot) -> Any:
-    """A view of an array that has a slot."""
+def labelled(array: Any, slot: Slot, rows: int | None = None) -> Any:
+    """A view of an array that has a slot; ``rows``: its length, where that follows from a product's rows."""
     kind: Any = type(array)
     kind = _labelled_kind(kind)
     if isinstance(array, np.ndarray):  # twice: NumPy skips a base between two arrays of one type
@@ -59,20 +116,34 @@ def labelled(array: Any, slot: Slot) -> Any:
     last = [step * (size - 1) for size, step in zip(array.shape, array.strides, strict=True) if size > 1]
     before = sum(step for step in last if step < 0)
     first, nbytes = _address(array) + before, array.dtype.itemsize + sum(map(abs, last))
-    view._label = _Label(slot + before, first, first + nbytes)
+    view._label = _Label(slot + before, first, first + nbytes, rows)
     return view
 
 
 def slot_of(array: Any) -> Slot | None:
     """The slot of an array that is labelled, or a view of one; None for all others, copies included."""
+    label = _label_of(array)
+    if label is None:
+        return None
+    at = _address(array)
+    return label.slot + (at - label.first) if label.first <= at < label.end else None
+
+
+def rows_of(array: Any) -> int:
+    """The rows of an array [rows, ...]: as a number that follows from a product's where it is labelled so."""
+    label, rows = _label_of(array), len(array)
+    if label is None or label.rows is None:
+        return rows
+    assert label.rows == rows, "a view of other rows has no label of its own"
+    return label.rows
+
+
+def _label_of(array: Any) -> _Label | None:
+    """The label of an array, or of the one that it is a view of."""
     view = array
     while view is not None and getattr(view, "_label", None) is None:
         view = getattr(view, "base", None)
-    if view is None:
-        return None
-    slot, first, end = view._label
-    at = _address(array)
-    return slot + (at - first) if first <= at < end else None
+    return None if view is None else view._label
 
 
 def _address(array: Any) -> int:

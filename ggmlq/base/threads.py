@@ -113,7 +113,7 @@ _AVAILABLE = available()
 
 def num_threads() -> int:
     """The number of threads that an operation uses."""
-    most = getattr(_inside, "most", None) or requested_threads()
+    most = getattr(_inside, "most", None) or (_requested[-1] if _requested else None)
     return min(most, _AVAILABLE) if most else _AVAILABLE
 
 
@@ -159,9 +159,9 @@ class Hands:
         self._hired: list[None] = []
         self._not_before = 0.0
 
-    def any(self) -> bool:
-        """True once a thread was started."""
-        return bool(self._hired)
+    def lack(self, count: int) -> bool:
+        """True if fewer threads than this were started."""
+        return len(self._hired) < count
 
     def hire(self, count: int) -> None:
         """Start threads up to this number, or fewer where the system refuses: then again after a pause."""

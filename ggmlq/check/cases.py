@@ -14,13 +14,13 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.blocks import random_blocks
 from ..arrays.dumps import Dump
+from ..arrays.rows import rows
 from ..base.text import short
 from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
 from ..ops import quantize
-from ..testing.blocks import random_blocks
-from ..testing.rows import rows
 
 Axes = tuple[int, ...]
 Shapes = tuple[Axes, Axes, Axes | None]

@@ -47,10 +47,9 @@ def _is_length(n: Any) -> bool:
 
 def tiling(tile: Tile, rows: int, columns: int) -> Tiling:
     """A tile over so many rows and columns; whole axes, and longer tiles, become their length."""
-    r, c = (
-        max(length, 1) if n is None else min(n, max(length, 1))
-        for n, length in zip(tile, (rows, columns), strict=True)
-    )
+    (r, c), most_r, most_c = tile, rows or 1, columns or 1
+    r = most_r if r is None or r > most_r else r
+    c = most_c if c is None or c > most_c else c
     return Tiling(rows, columns, r, c)
 
 

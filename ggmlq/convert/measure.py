@@ -168,8 +168,9 @@ def measure(
         if missing or measurement is None:
             todo.append((trial, measurement, missing))
     _prepare(file, todo, elements)
-    bar = Progress(sum(1 + len(missing) for _, _, missing in todo), "measuring types", "types", progress)
-    try:
+    with Progress(
+        sum(1 + len(missing) for _, _, missing in todo), "measuring types", "types", progress
+    ) as bar:
         for trial, before, missing in todo:
             weights = None if trial.weights is None else trial.weights.astype(np.float64)
             sample = draw(trial.name, file[trial.name], weights, elements)
@@ -179,8 +180,6 @@ def measure(
                 measurement.errors[fmt] = error_of(sample, fmt, trial.weights)
                 bar.advance(1)
             measured[_key(trial, elements)] = measurement
-    finally:
-        bar.close()
     return {trial.name: measured[_key(trial, elements)] for trial in trials}
 
 

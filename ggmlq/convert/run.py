@@ -100,10 +100,8 @@ def carry_out(
 ) -> dict[str, Tally]:
     """Let the workers write all tensors; gives the tallies that a conversion without workers would give."""
     gathered = _Gathered(plan)
-    try:
+    with gathered.progress:
         tasks.run(executor, _tasks(plan, places, sums), fill, gathered.take)
-    finally:
-        gathered.progress.close()
     return gathered.tallies
 
 

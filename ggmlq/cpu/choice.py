@@ -106,8 +106,12 @@ def preference(problem: Problem, timed: bool = True) -> Preference:
 
 
 def untimed(problem: Linear) -> Preference:
-    """The order of rungs where nothing was timed on this machine."""
-    order = vector_order(problem)
+    """The order of rungs where nothing was timed on this machine: by the CPU's entry, or the usual one."""
+    entry, order = _entry(), NOTHING
+    if entry is not None:
+        order = tuned.table_preference(problem, entry, entry["cpu"])
+    if order is NOTHING:
+        order = Preference(usual(problem), USUAL)
     if problem.m < MATRIX_ROWS or by_name()[MATRIX].refuses(problem) is not None:
         return order
     return Preference((MATRIX, *order.kernels), MATRIX_FIRST)
@@ -121,7 +125,12 @@ def processor(problem: Problem) -> tuned.Processor:
 
 def is_measured(problem: Linear) -> bool:
     """True if the table has an entry for this CPU."""
-    return any(fits(entry, here()) for entry in table())
+    return _entry() is not None
+
+
+def _entry() -> Entry | None:
+    """The entry of this CPU in the table."""
+    return next((entry for entry in table() if fits(entry, here())), None)
 
 
 def shortlist(problem: Linear) -> tuple[str, ...]:
@@ -132,16 +141,19 @@ def shortlist(problem: Linear) -> tuple[str, ...]:
     panels = by_name()[PANELS].refuses(problem) is None
     names = (PANELS, MATRIX) if panels else ("cpu:tiles", FOR_FEW)
     takes = {MATRIX: problem.m >= FEWEST_MATRIX, FOR_FEW: problem.m <= MOST_LINES}
-    able = [n for n in names if takes.get(n, True) and by_name()[n].refuses(problem) is None]
-    order = [*untimed(problem).kernels, *names]
-    return tuple(sorted(able, key=order.index))
+    return _in_order(problem, [name for name in names if takes.get(name, True)])
 
 
 def candidates(problem: Linear) -> tuple[str, ...]:
     """All rungs that ``ggmlq tune`` times for a product of blocks, whoever has to compile them."""
-    able = [name for name, rung in by_name().items() if rung.refuses(problem) is None]
-    order = [*untimed(problem).kernels, *able]
-    return tuple(sorted((name for name in able if by_name()[name].level >= LEAST_LEVEL), key=order.index))
+    return _in_order(problem, [name for name, rung in by_name().items() if rung.level >= LEAST_LEVEL])
+
+
+def _in_order(problem: Linear, names: list[str]) -> tuple[str, ...]:
+    """Those of some rungs that take a problem, in the order in which they come untimed."""
+    able = [name for name in names if by_name()[name].refuses(problem) is None]
+    order = [*untimed(problem).kernels, *names]
+    return tuple(sorted(able, key=order.index))
 
 
 def estimate(problem: Problem, kernel: str) -> float | None:
@@ -155,14 +167,6 @@ def estimate(problem: Problem, kernel: str) -> float | None:
 def by_name() -> dict[str, Rung]:
     """The rungs of products of blocks."""
     return {rung.name: rung for rung in reversed(rungs("linear", "cpu"))}
-
-
-def vector_order(problem: Linear) -> Preference:
-    """The order of rungs without the matrix unit: by the CPU's entry, or the usual one."""
-    entry = next((entry for entry in table() if fits(entry, here())), None)
-    if entry is None or (order := tuned.table_preference(problem, entry, entry["cpu"])) is NOTHING:
-        return Preference(usual(problem), USUAL)
-    return order
 
 
 def scaled_order(problem: ScaledLinear) -> Preference:

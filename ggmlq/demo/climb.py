@@ -20,7 +20,7 @@ from ..errors import GGMLQError
 from ..formats import FORMATS
 from ..ops import linear
 from ..pages import Lines, Series
-from ..testing.floors import Roofs, roofs_of
+from ..roofs.floors import Roofs, roofs_of
 from . import table
 from .measure import Tell, bound, on_clock
 

@@ -25,10 +25,10 @@ from ..errors import ConfigError, GGMLQError, GGUFError
 from ..gguf.metadata import missing
 from ..llama import Bridge
 from ..ops import linear, quantize
+from ..reference.judgement import Judgement, judged, tolerance
 from ..reference.metrics import nmse
+from ..roofs.timing import GpuClock
 from ..safetensors import either as files
-from ..testing.oracle import Judgement, judged, tolerance
-from ..testing.timing import GpuClock
 
 # --- layers: a random one in several types, or one of each type and shape of a model ---------
 

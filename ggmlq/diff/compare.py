@@ -254,14 +254,11 @@ def compare(
 
 def _tensors(a: GGUFFile, b: GGUFFile, executor: Executor | None) -> list[TensorDifference]:
     shared = [name for name in a if name in b]
-    progress = Progress(sum(file.info(name).nbytes for name in shared for file in (a, b)), "comparing")
-    try:
+    with Progress(sum(file.info(name).nbytes for name in shared for file in (a, b)), "comparing") as progress:
         if executor is None:
             differences = {name: tensors.compare(name, a[name], b[name], progress.advance) for name in shared}
         else:
             differences = compare_by_tasks(executor, a, b, shared, progress.advance)
-    finally:
-        progress.close()
     entries = [differences[name] if name in differences else _alone(a, name, ONLY_A) for name in a]
     return entries + [_alone(b, name, ONLY_B) for name in b if name not in a]
 

@@ -69,14 +69,9 @@ def as_linear(arithmetic: str, invariant: bool = False) -> Multiply:
     return multiply
 
 
-def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+def as_scaled_linear(x: ScaledArray, w: ScaledArray, out: Any, invariant: bool = False) -> None:
     """Multiply with one expert of codes with scales, by a kernel of ``scaled_linear``."""
-    choose(ScaledLinear.of(x, w)).launch(x, w, out)
-
-
-def as_scaled_linear_alone(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """The product of :func:`as_scaled_linear`, by a kernel whose rows do not depend on each other."""
-    choose(ScaledLinear.of(x, w), invariant=True).launch(x, w, out)
+    choose(ScaledLinear.of(x, w), invariant=invariant).launch(x, w, out)
 
 
 def refuses_blocks(problem: ExpertLinear) -> str | None:

@@ -7,8 +7,9 @@ with the arguments that :class:`Rung` lists.
 
 A device may have a module that orders its rungs by speed, named in ``CHOICES``. Its
 ``preference(problem)`` gives names, the fastest first, and the source of that order; its ``card()`` is the
-current device. The module only orders rungs: rungs that refuse and names without a rung are passed over, and
-rungs that it does not name come last, from the highest down. :func:`choose` takes the first rung that
+current device. Where its table lacks a problem, ``is_measured(problem)`` is False and ``shortlist(problem)``
+names rungs to time. The module only orders rungs: rungs that refuse and names without a rung are passed over,
+and rungs that it does not name come last, from the highest down. :func:`choose` takes the first rung that
 accepts; :func:`explain` also says why.
 """
 
@@ -180,7 +181,7 @@ def register(
     def decorate(launch: Callable[..., Any]) -> Rung:
         rung = _rung(module, doc, arithmetic, accumulate, launch, **flags)
         _RUNGS[f"{rung.op}/{rung.name}"] = rung
-        explain.cache_clear()
+        forget_choices()
         return rung
 
     return decorate
@@ -306,6 +307,22 @@ def explain(
     The result is cached: a refusal depends on the problem and its card alone.
     """
     return _first(problem, kernel, arithmetic, invariant)
+
+
+@lru_cache(1 << 12)
+def contenders(problem: Problem) -> tuple[str, ...]:
+    """The rungs of which a first product on a CPU or card of no table takes the fastest; else none.
+
+    The result is cached, as that of :func:`explain` is: it depends on the problem and its card alone.
+    """
+    measured = _measured(problem.device)
+    return () if measured.is_measured(problem) else tuple(measured.shortlist(problem))
+
+
+def forget_choices() -> None:
+    """Choose anew from now on: a rung was registered, or times were measured."""
+    explain.cache_clear()
+    contenders.cache_clear()
 
 
 @cache

@@ -20,9 +20,8 @@ from .ladder import CHOICES, DEVICES, KINDS, Problem, Rung, absent, code_of, cur
 from .problems import GRU_WIDTHS  # which registers the kinds of problems
 
 # --- records, worked out when they are read -----------------------------------------------------
-# A view is an operation on a device, with operands of one format or of any. It asks
-# :func:`ladder.explain` for each number of rows up to ``FEW``, then for growing ones, and halves the
-# steps between two that differ. So a rung that is taken only for a few numbers of rows between two steps
+# :func:`ladder.explain` is asked for each number of rows up to ``FEW``, then for growing ones, and the steps
+# between two that differ are halved. So a rung that is taken only for a few numbers of rows between two steps
 # would not be seen.
 
 FEW, MOST_ROWS = 33, 4096  # rows of activations: up to which each is asked about; the last one
@@ -40,45 +39,38 @@ def grid() -> list[int]:
     return rows
 
 
-class View(NamedTuple):
-    """An operation on a device, a shape, and the rows that figures are for."""
+@dataclass(frozen=True)
+class Choices:
+    """The kernels that ``auto`` takes on a device, by rows: of an operation, for operands of some formats."""
 
     kind: type[Problem]
     device: str
     named: Card | None  # the card that the caller names
     formats: tuple[Any, ...]
     shape: tuple[int, int] | None
-    rows: int
+    rows: int  # that figures are for
 
     @property
     def card(self) -> Card | None:
-        """The card of the view: the named one, the current one, or the one that was measured."""
+        """The named card, the current one, or the one that was measured."""
         if self.device != "cuda":
             return None
         return self.named or current_card(self.device) or card_named("kernels", STAND_IN)
 
+    @cached_property
     def problems(self) -> list[Problem]:
         """A problem for each format that the operation takes."""
-        options = () if self.shape is None else (self.shape,)
-        shown = (self.kind.shown(name, self.device, self.card, *options) for name in self.formats)
+        shown = (self.kind.shown(name, self.device, self.card, self.shape) for name in self.formats)
         return [problems[0] for problems in shown if problems]
-
-
-class Choices:
-    """The kernels that ``auto`` takes in a view, by rows."""
-
-    def __init__(self, view: View) -> None:
-        self.view = view
 
     @cached_property
     def taken(self) -> dict[str, Ranges]:
-        """Ranges of rows by kernel, over all formats of the view."""
-        if absent(self.view.kind.op, self.view.device, self.view.named) is not None:
+        """Ranges of rows by kernel, over all formats."""
+        if absent(self.kind.op, self.device, self.named) is not None:
             return {}
         rows: dict[str, list[range]] = {}
-        problems = self.view.problems()
-        steps = grid() if len(problems) == 1 else COARSE
-        for problem in problems:
+        steps = grid() if len(self.problems) == 1 else COARSE
+        for problem in self.problems:
             for name, span in spans(problem, steps):
                 rows.setdefault(name, []).append(span)
         return {name: joined(parts) for name, parts in rows.items()}
@@ -86,23 +78,21 @@ class Choices:
     @cached_property
     def problem(self) -> Problem | None:
         """The problem that figures are for; None in a list of no format."""
-        problems = self.view.problems() if len(self.view.formats) == 1 else []
-        return problems[0].with_rows(self.view.rows) if problems else None
+        return self.problems[0].with_rows(self.rows) if len(self.formats) == 1 and self.problems else None
 
     @cached_property
     def packed(self) -> dict[str, bool | None]:
         """By kernel, True if the package has its code for the rows at which it is taken, or the list's."""
+        if (problem := self.problem) is None:
+            return {}
         cases = {}
-        view = self.view
-        for rung in rungs(view.kind.op, view.device, view.named) if self.problem else ():
+        for rung in rungs(self.kind.op, self.device, self.named):
             spans = self.taken.get(rung.name, ())
             rows = {end for span in spans for end in (span[0], span[-1])}
             rows |= {m for m in COARSE if any(m in span for span in spans)}
-            problems = [self.problem.with_rows(m) for m in sorted(rows)] if self.problem else []
-            if self.problem and not problems and rung.refuses(self.problem) is None:
-                problems = [self.problem]
-            cases[rung.name] = problems
-        return hook(self.view.device, "packed", {name: some for name, some in cases.items() if some}) or {}
+            if rows or rung.refuses(problem) is None:
+                cases[rung.name] = [problem.with_rows(m) for m in sorted(rows)] or [problem]
+        return answer_of(self.device, "packed", cases) or {}
 
 
 def spans(problem: Problem, steps: Iterable[int]) -> Iterable[tuple[str, range]]:
@@ -170,11 +160,11 @@ class Listed(Rung):
         problem = self.choices.problem
         if problem is None or self.refuses(problem) is not None:
             return None
-        us: float | None = hook(self.device, name, problem, self.name)
+        us: float | None = answer_of(self.device, name, problem, self.name)
         return us
 
 
-def hook(device: str, name: str, *arguments: Any) -> Any:
+def answer_of(device: str, name: str, *arguments: Any) -> Any:
     """The answer of the module that orders a device's rungs; None if it has no such function."""
     function = getattr(import_module(CHOICES[device]), name, None)
     return None if function is None else function(*arguments)
@@ -258,7 +248,7 @@ class Ladder(list[Listed]):
 
     def _setting(self) -> str:
         """The part that the problems of ``auto`` have in common."""
-        shape = next((rung.choices.view.shape for rung in self), None)
+        shape = next((rung.choices.shape for rung in self), None)
         return self.auto[0].problem.setting if shape is None else "N={}, K={}".format(*shape)
 
 
@@ -334,13 +324,12 @@ def kernels(
     steps: list[Listed] = []
     auto: list[Taken] = []
     for kind in kinds:
-        choices = Choices(View(KINDS[op], kind, named, _formats(op, format), shape, rows))
+        choices = Choices(KINDS[op], kind, named, _formats(op, format), shape, rows)
         records = [listed(rung, choices) for rung in rungs(op, kind, named)]
         if format is None:
             steps += records
             continue
-        here = named or current_card(kind)
-        shown = KINDS[op].shown(format, kind, here, *([] if shape is None else [shape]))
+        shown = KINDS[op].shown(format, kind, named or current_card(kind), shape)
         able = [rung for rung in records if any(rung.refuses(problem) is None for problem in shown)]
         steps += able
         auto += taken(shown) if able else []
@@ -379,9 +368,9 @@ def _setting(steps: list[Listed], rows: int) -> str:
     here = f"Estimates of cpu were timed on this machine, M={rows}." if timed else ""
     if not any(step.device == "cuda" for step in steps):
         return here
-    view = next(step for step in steps if step.device == "cuda").choices.view
-    name = view.card.name if view.card else "this GPU"
-    problem: Any = next(iter(view.problems()), None)
+    choices = next(step for step in steps if step.device == "cuda").choices
+    name = choices.card.name if choices.card else "this GPU"
+    problem: Any = next(iter(choices.problems), None)
     size = f", N={problem.n}, K={problem.k}" if hasattr(problem, "k") else ""
     return (
         f"Estimates and floors of cuda are for {name}, M={rows}{size}: by its data sheet and by what kernels "

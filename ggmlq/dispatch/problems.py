@@ -129,15 +129,21 @@ class ScaledLinear(Problem, op="scaled_linear"):
     def shown(
         cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
     ) -> list[ScaledLinear]:
-        code, (n, k) = CODES[format], shape or (ORDINARY, ORDINARY)
-        if code.kind == "scale":
-            return []
-        c = 128 if code.kind == "float" else k
-        x, w = Operand(code.name, 1, c), Operand(code.name, 128 if code.kind == "float" else 1, c)
-        return [cls(x, w, m, n, k, device=device, card=card) for m in SHOWN]
+        n, k = shape or (ORDINARY, ORDINARY)
+        x, w = _ordinary_codes(format, k)
+        return [cls(x, w, m, n, k, device=device, card=card) for m in SHOWN if x and w]
 
     def with_rows(self, rows: int) -> Self:
         return replace(self, m=rows)
+
+
+def _ordinary_codes(name: str, k: int) -> tuple[Operand, Operand] | tuple[None, None]:
+    """Activations and weights [N, k] of a code with ordinary tiles; None for codes of scales."""
+    code = CODES[name]
+    if code.kind == "scale":
+        return None, None
+    r, c = (128, 128) if code.kind == "float" else (1, k)
+    return Operand(code.name, 1, c), Operand(code.name, r, c)
 
 
 def _largest(operand: Operand) -> float:
@@ -237,25 +243,21 @@ class ExpertLinear(Problem, op="expert_linear"):
         cls, format: Any, device: str, card: Card | None, shape: tuple[int, int] | None = None
     ) -> list[ExpertLinear]:
         n, k = shape or (768, 2048)
-        weights, x = _shown_weights(format, k)
+        x, weights = _shown_operands(format, k)
         return [cls(weights, t, 8, 128, n, k, x, device=device, card=card) for t in SHOWN if weights]
 
     def with_rows(self, rows: int) -> Self:
         return replace(self, t=rows)
 
 
-def _shown_weights(format: Any, k: int) -> tuple[Format | Operand | None, Operand | None]:
-    """The weights and activations of a shown problem of a format or code; None for codes of scales."""
+def _shown_operands(format: Any, k: int) -> tuple[Operand | None, Format | Operand | None]:
+    """The activations, None for floats, and the weights of a shown problem of a format or a code."""
     try:
         fmt = FORMATS[format]
     except FormatError:
-        code = CODES[format]
-        if code.kind == "scale":
-            return None, None
-        c = 128 if code.kind == "float" else k
-        return Operand(code.name, 128 if code.kind == "float" else 1, c), Operand(code.name, 1, c)
+        return _ordinary_codes(format, k)
     _check_blocks(fmt, k)
-    return fmt, None
+    return None, fmt
 
 
 def _check_blocks(fmt: Format, k: int) -> None:

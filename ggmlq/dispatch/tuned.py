@@ -33,7 +33,7 @@ from ..base.forks import in_child
 from ..base.text import printable
 from ..errors import ConfigError, FormatError
 from ..formats import FORMATS, BlockFormat
-from .ladder import Problem
+from .ladder import CHOICES, Problem, forget_choices
 from .problems import Linear
 
 # --- tables of measured kernels: cpu/choice.json, cuda/choice.json ------------------------------
@@ -162,7 +162,7 @@ def is_on() -> bool:
     setting = os.environ.get(SWITCH, "")
     if setting:
         return setting.lower() not in ("0", "off")
-    return not any(os.environ.get(name) for name in ("CI", "PYTEST_CURRENT_TEST"))
+    return not (os.environ.get("CI") or os.environ.get("PYTEST_CURRENT_TEST"))
 
 
 def ranked(times: Times) -> list[str]:
@@ -211,6 +211,12 @@ def remembered(processor: Processor) -> dict[Case, Times]:
         return _TIMES[processor]
 
 
+def is_known(problem: Linear) -> bool:
+    """True if there are times of a product, on the processor of this process."""
+    choice = import_module(CHOICES[problem.device])
+    return case_of(problem) in remembered(choice.processor(problem))
+
+
 def remember(processor: Processor, times: dict[Case, Times]) -> None:
     """Add times to those of a processor, here and in the cache; what other processes added stays."""
     known = remembered(processor)
@@ -218,6 +224,7 @@ def remember(processor: Processor, times: dict[Case, Times]) -> None:
         known |= _stored(processor) | known | times
         content = json.dumps(_row_texts(known))
     import_module("ggmlq.store.disk").here().save(_entry(processor), content.encode())
+    forget_choices()
 
 
 def forget() -> None:

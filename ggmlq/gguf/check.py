@@ -43,17 +43,16 @@ def check(path: str) -> list[Finding]:
         return [Finding("error", "structure", str(error))]
     with file:
         findings = structure(file)
-        progress = Progress(sum(file.info(name).nbytes for name in file), "checking blocks")
         lacks = set(file.missing)
         for name in file.missing:
             try:
                 file[name]
             except GGUFError as error:
                 findings.append(Finding("error", "structure", str(error)))
-        for name in file:
-            findings += [] if name in lacks else _blocks(name, file[name])
-            progress.advance(file.info(name).nbytes)
-        progress.close()
+        with Progress(sum(file.info(name).nbytes for name in file), "checking blocks") as progress:
+            for name in file:
+                findings += [] if name in lacks else _blocks(name, file[name])
+                progress.advance(file.info(name).nbytes)
     return findings
 
 

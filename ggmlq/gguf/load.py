@@ -134,8 +134,8 @@ def load(
     plan = portions([(b.nbytes, b.itemsize) for b in blocks], BUFFER_BYTES)
     shapes = [(*q.shape[:-1], q.format.row_bytes(q.shape[-1] if q.shape else 1)) for q in tensors.values()]
     targets: list[Any] = []
-    progress = Progress(sum(b.nbytes for b in blocks), f"to {link.device}", show=show)
-    with link, Files() as files:
+    bar = Progress(sum(b.nbytes for b in blocks), f"to {link.device}", show=show)
+    with link, Files() as files, bar:
         try:
             with _Crew(link, blocks, targets, files, len(plan)) as crew:
                 for portion in plan:  # memory is found while the first portions are on their way
@@ -143,7 +143,7 @@ def load(
                     crew.begin(portion)
                 _allocate(link, shapes, targets, len(shapes))
                 for _ in plan:
-                    progress.advance(crew.finished())
+                    bar.advance(crew.finished())
             link.finish()
         except DeviceMemoryError:
             failed = len(targets)
@@ -152,8 +152,6 @@ def load(
         except BaseException:
             link.drop(targets)
             raise
-        finally:
-            progress.close()
     return {
         name: QuantArray(q.format, q.shape, target, scale=q._scale)
         for (name, q), target in zip(tensors.items(), targets, strict=True)

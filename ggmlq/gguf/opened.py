@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 from ..arrays.protocols import Listed, public
 from ..base.folding import folded
+from ..base.hooks import Hook
 from ..base.text import count, html_table, meant, short, size
 from ..errors import ArrayAttributeError, DTypeError, GGUFKeyError
 from .metadata import missing
@@ -53,6 +53,9 @@ Held_co = TypeVar("Held_co", covariant=True)
 SHOWN = 5  # names in the repr of a selection
 NAMED_ELSEWHERE = ("tensors", "arrays", "weights", "names")  # in other libraries
 LINES = 60  # of tensors that a notebook shows
+
+_equivalent_names = Hook("names of a tensor in other files")
+_to_several = Hook("tensors in parts on several devices")
 
 
 class State(Protocol):
@@ -121,8 +124,7 @@ class Opened(Listed, Mapping[str, Held_co]):
                 f"{request}: a name is that of one tensor; f.select({short(name)}) gives the {len(fits)} "
                 "whose names fit"
             )
-        families = importlib.import_module(f"{__package__.partition('.')[0]}.checkpoint.families")
-        if here := [other for other in families.equivalent_names(name) if other in names]:
+        if here := [other for other in _equivalent_names(name) if other in names]:
             raise kind(f"{request}: this file has that tensor under another name; take f[{here[0]!r}]")
         missing(request, name, names, kind=kind)
 
@@ -146,9 +148,8 @@ class Opened(Listed, Mapping[str, Held_co]):
     def _to_several(
         self, chosen: Mapping[str, Any], devices: Any, axis: Any, progress: bool | None
     ) -> Mapping[str, Any]:
-        """Tensors in parts on several devices: by name, since that room stands on this one."""
-        loading: Any = importlib.import_module(f"{__package__.partition('.')[0]}.parallel.sharded")
-        arrays = loading.to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
+        """Tensors in parts on several devices."""
+        arrays = _to_several(f"{self!r}.to({devices!r})", chosen, devices, axis, progress)
         return MappingProxyType(arrays)
 
     if not TYPE_CHECKING:  # or every name would be an attribute to type checkers

@@ -20,8 +20,7 @@ def statistics(q: QuantArray) -> dict[str, Any]:
     blocks = q.blocks.reshape(-1)
     values, scales, codes = _Values(), _Scales(), _Codes(q.format)
     step = max(1, SLAB // q.format.block_size)
-    progress = Progress(q.nbytes, "counting")
-    try:
+    with Progress(q.nbytes, "counting") as progress:
         for start in range(0, len(blocks), step):
             part = blocks[start : start + step]
             values.add(q.format.decode(part, np.float64 if q.format.block_size == 1 else np.float32))
@@ -31,8 +30,6 @@ def statistics(q: QuantArray) -> dict[str, Any]:
                 scales.add(parts.scale)
                 codes.add(parts.codes)
             progress.advance(part.nbytes)
-    finally:
-        progress.close()
     facts = values.result()
     if isinstance(q.format, BlockFormat):
         facts |= {"scales": scales.result(), "codes": codes.result()}

@@ -242,14 +242,11 @@ def _nbytes(part: PartPlan, layout: Layout) -> int:
 
 def _write(plans: list[PartPlan], arrays: Mapping[str, Any], layout: Layout) -> None:
     total = sum(tensor.nbytes for part in plans for tensor in part.tensors)
-    progress = Progress(total, "writing GGUF")
-    try:
-        with Staging([part.path for part in plans]) as staging:
-            for part in plans:
-                staging.write(_chunks(part, arrays, layout, progress))
-            staging.commit()
-    finally:
-        progress.close()
+    paths = [part.path for part in plans]
+    with Progress(total, "writing GGUF") as progress, Staging(paths) as staging:
+        for part in plans:
+            staging.write(_chunks(part, arrays, layout, progress))
+        staging.commit()
 
 
 def _chunks(part: PartPlan, arrays: Mapping[str, Any], layout: Layout, progress: Progress) -> Iterator[Chunk]:

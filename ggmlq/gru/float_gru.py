@@ -219,8 +219,7 @@ class GRU:
         kind = np.float64 if x.dtype == np.float64 else np.float32
         y = np.empty((len(x), n, count * units), kind)
         last = np.zeros((count, n, units), kind)
-        progress = Progress(len(x) * count, "calibrating" if observe else "running", "step")
-        try:
+        with Progress(len(x) * count, "calibrating" if observe else "running", "step") as progress:
             for d, w in enumerate(self.directions):
                 h = np.zeros((n, units)) if starts is None else starts[d].astype(np.float64)
                 out, done = y[::-1] if d else y, 0
@@ -232,8 +231,6 @@ class GRU:
                         self._keep(d, run)
                     progress.advance(len(run["h"]))
                 last[d] = h
-        finally:
-            progress.close()
         return (y.swapaxes(0, 1) if batch_first else y), (last if count > 1 else last[0])
 
     def _keep(self, direction: int, run: dict[str, Any]) -> None:

@@ -16,10 +16,12 @@ guards.py    writes beside a result
 
 from typing import Any
 
+from ..base.hooks import Hook
 from .bridge import Bridge, Measurement
 from .devices import Device
 
 # Functions of ggmlq.trace, which stands on this package: imported when they are used.
+_TRACE = Hook("traces of llama.cpp")
 _TRACING = ("activations", "attach", "compare_logits", "compare_with_model", "imatrix", "trace")
 
 __all__ = [
@@ -31,9 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _TRACING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module("ggmlq.trace"), name)
+    return getattr(_TRACE.room(), name)
 
 
 def __dir__() -> list[str]:

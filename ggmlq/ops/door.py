@@ -4,8 +4,8 @@ Three adapters, of NumPy, CuPy and torch, say what an array is: its memory, shap
 owner. Behind the door there are NumPy's arrays, and those on a GPU under CuPy's names; nobody asks again.
 Anything that NumPy makes an array of comes in as that: lists, numbers, objects with ``__array__``.
 
-Products of tensors go through :func:`by_tensors`: on torch's current stream and with memory of torch, so that
-tensors are ordered, freed and recorded in CUDA graphs like those of torch's own operations. There are no
+Products come in by :func:`enter`, those of tensors on torch's current stream and with memory of torch, so
+that tensors are ordered, freed and recorded in CUDA graphs like those of torch's own operations. There are no
 gradients. Weights in torch's memory need no CuPy; those in CuPy's do. The caller has imported torch; we never
 do.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,8 +47,7 @@ class Operand(NamedTuple):
 
 def operand(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Operand:
     """Floats as an operand; bfloat16 becomes float32, that of ml_dtypes not if ``bfloat16`` is True."""
-    kind: Any = type(x)
-    return _adapter(kind)(request, x, name, bfloat16)
+    return ADAPTERS[type(x)].operand(request, x, name, bfloat16)
 
 
 def _of_numpy(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
@@ -82,20 +80,52 @@ def integers(request: str, x: Any, name: str = "ids", way: str = "an array of in
     return Operand(array, at, array.shape, array.strides, array.dtype, device, x, writable)
 
 
-@cache
-def _adapter(kind: Any) -> Callable[..., Operand]:
-    """The adapter of a class of arrays."""
-    torch = sys.modules.get("torch")
-    if torch is not None and issubclass(kind, torch.Tensor):
-        return _of_torch
-    return _of_numpy if lives_on_host(kind) else _of_gpu
+class Adapter(NamedTuple):
+    """The ways of a kind of arrays into an operation: one array, or the call of a product."""
+
+    operand: Callable[..., Operand]
+    enter: Callable[..., Any]
 
 
-# --- products of tensors ------------------------------------------------------------------------------
+class Adapters(dict[type, Adapter]):
+    """The adapters of classes of arrays, each found when its first array comes."""
+
+    def __missing__(self, kind: Any) -> Adapter:
+        torch = sys.modules.get("torch")
+        if torch is not None and issubclass(kind, torch.Tensor):
+            adapter = Adapter(_of_torch, by_tensors)
+        else:
+            adapter = Adapter(_of_numpy if lives_on_host(kind) else _of_gpu, _by_arrays)
+        return self.setdefault(kind, adapter)
 
 
-# (x, wishes, lies) -> the result, or None: all are arrays; ``lies``: bfloat16 lies there as its bits.
-Product = Callable[[Any, Wishes, bool], Any]
+ADAPTERS = Adapters()
+
+
+# --- products -----------------------------------------------------------------------------------------
+
+
+class Operation(NamedTuple):
+    """The declaration of a product.
+
+    ``multiply(q, x, wishes, **options)`` takes arrays. With ``bits`` it also takes ``lies=True``: bfloat16
+    lies on a GPU as its bits, and it gives None where no kernel reads them. ``shape(q, x, **options)`` is
+    that of the result for a tensor x; by default [..., N].
+    """
+
+    request: str
+    multiply: Callable[..., Any]
+    bits: bool = False
+    shape: Callable[..., tuple[int, ...]] = lambda q, x, **options: (*x.shape[:-1], q.shape[0])
+
+
+def enter(operation: Operation, q: Any, x: Any, wishes: Wishes, **options: Any) -> Any:
+    """The result of a product of x, an array of any kind, with weights."""
+    return ADAPTERS[type(x)].enter(operation, q, x, wishes, options)
+
+
+def _by_arrays(operation: Operation, q: Any, x: Any, wishes: Wishes, options: dict[str, Any]) -> Any:
+    return operation.multiply(q, x, wishes, **options)
 
 
 class Way(NamedTuple):
@@ -107,35 +137,29 @@ class Way(NamedTuple):
     adds: bool = True
 
 
-def by_tensors(
-    request: str, product: Product, x: Any, memory: Any, shape: tuple[int, ...], wishes: Wishes,
-    bits: bool = False,
-) -> Any:  # fmt: skip
-    """The result of ``product`` as a tensor of this shape; x and what the wishes hold are tensors.
+def by_tensors(operation: Operation, q: Any, x: Any, wishes: Wishes, options: dict[str, Any]) -> Any:
+    """The result of a product as a tensor; x and what the wishes hold are tensors.
 
-    ``memory``: that of the weights. ``bits``: on a GPU ``product`` takes bfloat16 as bits, and gives None
-    where its kernel does not. torch adds a residual that no kernel adds, and rounds what no kernel rounds.
+    torch adds a residual that no kernel adds, and rounds what no kernel rounds.
     """
-    torch = sys.modules["torch"]
+    torch, request, memory = sys.modules["torch"], operation.request, getattr(q, "memory", None)
     kind, out, residual = kind_named(request, torch, wishes.dtype), wishes.out, wishes.residual
+    shape, bits = operation.shape(q, x, **options), operation.bits and not wishes.invariant
     _check(request, torch, x, wishes, shape)
     kind = kind if out is None else out.dtype
-
-    def is_wrong(out: Any) -> bool:  # which is said by the checks of arrays
-        return bool(out.shape != shape or out.device != x.device)
-
+    is_wrong = out is not None and (out.shape != shape or out.device != x.device)  # said by checks of arrays
     with as_torch_works(torch, x.device, memory):
         for way in _ways(torch, x, memory, shape, kind, wishes, bits):
-            direct = out is not None and way.adds and (out.dtype is way.written or is_wrong(out))
+            direct = out is not None and way.adds and (out.dtype is way.written or is_wrong)
             y = out if direct else torch.empty(shape, dtype=way.written, device=x.device)
             parts = {"out": y, "bias": wishes.bias, "residual": residual if way.adds else None}
             arrays: dict[str, Any] = {
                 name: None if part is None else way.rest_of(request, part, name)
                 for name, part in parts.items()
             }
-            rows = way.x_of(request, x, "x")
-            lies = way.x_of is as_kernels_read
-            if product(rows, wishes._replace(**arrays, dtype=np.float32), lies) is not None:
+            rows, more = way.x_of(request, x, "x"), {"lies": True} if way.x_of is as_kernels_read else {}
+            asked = wishes._replace(**arrays, dtype=np.float32)
+            if operation.multiply(q, rows, asked, **options, **more) is not None:
                 break
     if residual is not None and not way.adds:
         y += residual

@@ -21,12 +21,18 @@ from unittest import mock
 import numpy as np
 
 from ..arrays.array import QuantArray
+from ..arrays.scaled import ScaledArray
 from ..base import devices
+from ..codes import CODES
 from ..dispatch.card import Card
 from ..dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
+from ..errors import GGMLQError
 from ..formats import Format
+from .expert_linear import expert_linear
+from .linear import linear
+from .quantize import quantize
+from .scaled_linear import scaled_linear
 
-gq: Any = import_module("ggmlq")
 VERSION = 13000  # of CUDA, which the driver knows
 
 
@@ -156,7 +162,7 @@ def product_kernels(
     with on_paper(card) as launched:
         for (n, k), m, kind in product(shapes, rows, kinds):
             if k % fmt.block_size == 0:
-                gq.linear(paper((m, k), kind), weights(fmt, n, k), kernel=kernel)
+                linear(paper((m, k), kind), weights(fmt, n, k), kernel=kernel)
     return list(dict.fromkeys(launched))
 
 
@@ -166,10 +172,10 @@ def kernels_of(problem: Any, kernel: str = "auto", kind: Any = np.float32) -> li
     with on_paper(problem.card) as launched:
         if isinstance(problem, Linear):
             x, q = paper((problem.m, problem.k), kind), weights(problem.format, problem.n, problem.k)
-            gq.linear(x, q, kernel=kernel, dtype=kind)
+            linear(x, q, kernel=kernel, dtype=kind)
         elif isinstance(problem, ScaledLinear):
             x, w = _coded(problem.x, problem.m, problem.k), _coded(problem.w, problem.n, problem.k)
-            gq.scaled_linear(x, w, kernel=kernel, accumulate=problem.accumulate)
+            scaled_linear(x, w, kernel=kernel, accumulate=problem.accumulate)
         else:
             assert isinstance(problem, ExpertLinear)
             ids = np.zeros((problem.t, problem.u), np.int64).view(PaperArray)
@@ -179,7 +185,7 @@ def kernels_of(problem: Any, kernel: str = "auto", kind: Any = np.float32) -> li
                 x, q = _coded(problem.x, problem.t, problem.k), _coded(problem.weights, *sizes)
             else:
                 x, q = paper((problem.t, problem.k), kind), weights(problem.weights, *sizes)
-            gq.expert_linear(x, q, ids, kernel=kernel)
+            expert_linear(x, q, ids, kernel=kernel)
     return list(dict.fromkeys(launched))
 
 
@@ -191,7 +197,7 @@ def scaled(code: str, tile: Tile, *shape: int) -> Any:
     """Codes with scales on paper."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
     counts = -(-rows // tile[0]), 1 if tile[1] is None else -(-columns // tile[1])
-    return gq.ScaledArray(paper(shape, gq.codes[code].dtype), paper(counts, np.float32), code, tile)
+    return ScaledArray(paper(shape, CODES[code].dtype), paper(counts, np.float32), code, tile)
 
 
 def block_kernels(fmt: Format, card: Card) -> list[Any]:
@@ -200,17 +206,17 @@ def block_kernels(fmt: Format, card: Card) -> list[Any]:
     with on_paper(card) as launched:
         encodes = import_module("ggmlq.cuda.quantize").encoder(fmt) is not None
         works: list[Callable[[], Any]] = [
-            *([partial(gq.quantize, paper((n, k), np.float32), fmt)] if encodes else []),
+            *([partial(quantize, paper((n, k), np.float32), fmt)] if encodes else []),
             *(partial(weights(fmt, n, k).dequantize, dtype) for dtype in RESULTS),
             lambda: _dropped(weights(fmt, n, k), k),
         ]
         for work in works:
-            with suppress(gq.GGMLQError):  # of a type whose bytes are not restored
+            with suppress(GGMLQError):  # of a type whose bytes are not restored
                 work()
     return list(dict.fromkeys(launched))
 
 
 def _dropped(q: QuantArray, k: int) -> None:
-    gq.linear(paper((1, k), np.float32), q)
+    linear(paper((1, k), np.float32), q)
     q.drop_raw()
     q.dequantize()

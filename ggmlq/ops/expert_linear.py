@@ -11,13 +11,12 @@ from numpy.typing import DTypeLike
 
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, operation
 from ..base.devices import device_of, namespace, on_device_of
 from ..dispatch.problems import ExpertLinear
 from ..errors import DeviceError, ShapeError
 from . import plan
-from .door import by_tensors, operand
+from .door import Operation, enter, operand
 from .epilogue import Wishes, ended, finished, memory_of, place_for_sums, result_of
 from .operands import check_ids, check_matrices, check_rows, experts, shape_of_ids
 from .product import by_uses, run
@@ -96,7 +95,9 @@ def expert_linear(
     """
     wishes = Wishes(out, bias, residual, dtype, kernel, arithmetic, invariant)
     if not (bias is None and weights is None and residual is None):
-        return _ended(x, q, ids, weights, wishes, check)
+        if not isinstance(q, Divided):
+            check_matrices(REQUEST, q)
+        return enter(ENDED, q, x, wishes, ids=ids, weights=weights, check=check)
     try:
         y = plan.experts_on_host(x, q, ids, kernel, wishes.how, out, dtype, check)
         if y is not None:
@@ -108,16 +109,10 @@ def expert_linear(
         options |= {"invariant": True} if invariant else {}
         return q.run("expert_linear", x, ids, out=out, dtype=dtype, **options)
     check_matrices(REQUEST, q)
-    if is_tensor(x):
-
-        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
-            return multiply(rows, q, ids, wishes, check)
-
-        return by_tensors(REQUEST, product, x, q.memory, _shape(x, q, ids), wishes)
-    return multiply(x, q, ids, wishes, check)
+    return enter(EXPERTS, q, x, wishes, ids=ids, check=check)
 
 
-def multiply(x: Any, q: Any, ids: Any, wishes: Wishes, check: bool | None) -> Any:
+def multiply(q: Any, x: Any, wishes: Wishes, ids: Any, check: bool | None) -> Any:
     """The product of arrays, without bias, weights and residual."""
     on_host = q.device == "cpu"
     with on_device_of(REQUEST, q.memory, q):  # in a CUDA graph what x and ids become stays with q
@@ -128,23 +123,14 @@ def multiply(x: Any, q: Any, ids: Any, wishes: Wishes, check: bool | None) -> An
         piece = Wishes(None, None, None, result.dtype, wishes.kernel, wishes.arithmetic)
         with on_device_of(problem, q.memory, q):
             rows, n = operands.x, operands.shape[-1]
-            y = by_uses(rows, operands.ids, n, result.dtype, lambda x, e: multiply(x, q, e, piece, False))
+            y = by_uses(rows, operands.ids, n, result.dtype, lambda x, e: multiply(q, x, piece, e, False))
             return ended(y, result)
     return run(problem, operands, result, wishes, plan.experts_key(x, ids, wishes.kernel, wishes.how))
 
 
-def _ended(x: Any, q: Any, ids: Any, weights: Any, wishes: Wishes, check: bool | None) -> Any:
+def _ended(q: Any, x: Any, wishes: Wishes, ids: Any, weights: Any, check: bool | None) -> Any:
     """The product plus each expert's bias, summed by weights, plus a residual."""
-    if not isinstance(q, Divided):
-        check_matrices(REQUEST, q)
-    used = shape_of_ids(REQUEST, ids)
-    shape = (*used, q.shape[1]) if weights is None else (*used[:1], q.shape[1])
-    if is_tensor(x):
-
-        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
-            return _ended(rows, q, ids, weights, wishes, check)
-
-        return by_tensors(REQUEST, product, x, getattr(q, "memory", None), shape, wishes)
+    used, shape = shape_of_ids(REQUEST, ids), _ended_shape(q, x, ids, weights, check)
     memory = memory_of(q, x)
     place = device_of(memory)
     ids = check_ids(REQUEST, ids, SimpleNamespace(device=place), look=False)
@@ -195,9 +181,18 @@ def _of_uses(sums: Any, numbers: Any, bias: Any, weights: Any, rows: slice) -> A
     return total
 
 
-def _shape(x: Any, q: Any, ids: Any) -> tuple[int, ...]:
+def _shape(q: Any, x: Any, ids: Any, check: Any) -> tuple[int, ...]:
     """The shape of the result for a tensor x."""
     shape = shape_of_ids(REQUEST, ids)
     if len(shape) == 2:  # else the ids are wrong, which is said later
         check_rows(REQUEST, tuple(x.shape), q, shape)
     return (*shape, q.shape[1])
+
+
+def _ended_shape(q: Any, x: Any, ids: Any, weights: Any, check: Any) -> tuple[int, ...]:
+    used = shape_of_ids(REQUEST, ids)
+    return (*used, q.shape[1]) if weights is None else (*used[:1], q.shape[1])
+
+
+EXPERTS = Operation(REQUEST, multiply, shape=_shape)
+ENDED = Operation(REQUEST, _ended, shape=_ended_shape)

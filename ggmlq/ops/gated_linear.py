@@ -21,7 +21,7 @@ from ..dispatch.ladder import choose, explain
 from ..dispatch.problems import ExpertLinear
 from ..dispatch.tuned import is_timed
 from ..errors import DTypeError, ShapeError, UnsupportedError
-from .door import by_tensors
+from .door import Operation, enter
 from .epilogue import Result, Wishes, ended, finished, memory_of, place_for_sums, result_of, rows_of
 from .expert_linear import REQUEST as EXPERTS
 from .expert_linear import expert_linear
@@ -185,26 +185,27 @@ def gated_linear(
     (1, 3)
     """
     _check(activation, gate, up, ids, arithmetic)
-    options: dict[str, Any] = {"kernel": kernel, "invariant": invariant}
-    if arithmetic is not None:
-        options["arithmetic"] = arithmetic
+    wishes = Wishes(out, None, None, dtype, kernel, arithmetic, invariant)
+    biases = tuple(_as_array(part) for part in _pair(bias))
+    return enter(GATED, gate, x, wishes, up=up, ids=ids, activation=activation, both=biases, check=check)
+
+
+def _shape(gate: Any, x: Any, ids: Any, **options: Any) -> tuple[int, ...]:
+    return (*(rows_of(x) if ids is None else shape_of_ids(REQUEST, ids)), gate.shape[-2])
+
+
+def multiply(
+    gate: Any, x: Any, wishes: Wishes, up: Any, ids: Any, activation: str, both: Any, check: bool | None
+) -> Any:  # fmt: skip
+    """The product of arrays; ``both``: the biases of the two products."""
+    invariant, n = wishes.invariant, gate.shape[-2]
+    options: dict[str, Any] = {"kernel": wishes.kernel, "invariant": invariant}
+    if wishes.arithmetic is not None:
+        options["arithmetic"] = wishes.arithmetic
     if ids is not None:
         options["check"] = check
-    n = gate.shape[-2]
-    used = rows_of(x) if ids is None else shape_of_ids(REQUEST, ids)
-    shape = (*used, n)
-    wishes = Wishes(out, None, None, dtype, kernel, arithmetic, invariant)
-    if is_tensor(x):
-        biases = None if bias is None else tuple(_as_array(part) for part in _pair(bias))
-        more = {"ids": ids, "activation": activation, "bias": biases, **options}
-
-        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
-            return gated_linear(rows, gate, up, out=wishes.out, dtype=wishes.dtype, **more)
-
-        return by_tensors(REQUEST, product, x, None, shape, wishes)
     memory = memory_of(gate, x)
-    end = result_of(REQUEST, wishes, shape, device_of(memory))
-    both = _pair(bias)
+    end = result_of(REQUEST, wishes, _shape(gate, x, ids), device_of(memory))
     holders = (w if hasattr(w, "recorded") else None for w in (gate, up))
     with ExitStack() as stack:
         for holder in holders:  # of memory that a CUDA graph records
@@ -227,6 +228,9 @@ def gated_linear(
         gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
         act, xp = ACTIVATIONS[activation], namespace(memory)
         return finished(end, sums, lambda rows: act(xp, gates[rows], ups[rows]))
+
+
+GATED = Operation(REQUEST, multiply, shape=_shape)
 
 
 def _products(

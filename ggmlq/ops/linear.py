@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
-from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
-from ..base.devices import is_host, is_over_torch, on_device_of, place_of
+from ..base.devices import is_over_torch, on_device_of, place_of
 from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32, check_columns, check_device, is_bfloat16
 from ..dispatch.problems import Linear
 from . import plan, transposed
-from .door import by_tensors, operand
+from .door import Operation, enter, operand
 from .epilogue import Result, Wishes, ended, lies_as_results, result_of
 from .operands import check_blocks
 from .product import by_pieces, divided, kernel_of, run
 
 FLOAT16 = np.dtype(np.float16)
 REQUEST = "linear(x, q)"
-MOST_HALVES = 1 << 16  # float16 on the host that are multiplied as float32
 
 
 @overload
@@ -100,38 +97,19 @@ def linear(
     >>> gq.linear(np.ones(32, np.float32), w) > 0.99
     array([ True,  True,  True])
     """
-    wishes = Wishes(out, bias, residual, dtype, kernel, arithmetic, invariant)
+    how = ("invariant", arithmetic) if invariant else arithmetic
     try:
-        if (y := _warm(x, q, wishes)) is not None:
+        if (y := plan.repeat(x, q, kernel, how, out, bias, dtype, residual)) is not None:
             return y
     except MemoryError:
         pass  # the next lines say it in words
+    wishes = Wishes(out, bias, residual, dtype, kernel, arithmetic, invariant)
     if isinstance(q, Transposed):
-        return transposed.multiply("linear(y, q.T)", x, q, wishes)
+        return transposed.product("linear(y, q.T)", x, q, wishes)
     if isinstance(q, Divided):
         return divided(REQUEST, "linear", x, q, wishes, {"arithmetic": arithmetic})
     check_blocks(REQUEST, q)
-    if is_tensor(x):
-        shape = (*x.shape[:-1], q.shape[0])
-        return by_tensors(REQUEST, partial(multiply, q), x, q.memory, shape, wishes, bits=not invariant)
-    return multiply(q, x, wishes)
-
-
-def _warm(x: Any, q: Any, wishes: Wishes) -> Any | None:
-    """The product where its plan is all that it needs; else None."""
-    out, bias, residual, dtype, kernel, arithmetic, invariant, _ = wishes
-    how = ("invariant", arithmetic) if invariant else arithmetic
-    if type(x) is not np.ndarray:
-        if not is_host(x):
-            return plan.on_device(x, q, kernel, how, out, bias, dtype, residual)
-        return plan.of_tensors(x, q, kernel, how, out, bias, dtype, residual) if is_tensor(x) else None
-    if residual is not None or type(q) is not QuantArray or not x.flags.c_contiguous:
-        return None
-    if x.dtype is not FLOAT32:
-        if x.dtype is not FLOAT16 or x.size > MOST_HALVES:
-            return None
-        x = x.astype(FLOAT32)
-    return plan.repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
+    return enter(LINEAR, q, x, wishes)
 
 
 def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
@@ -144,7 +122,7 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
     x = given.array
     check_device(REQUEST, given.device, q)
     check_columns(REQUEST, x, q, "q")
-    if x.dtype is FLOAT16 and given.on_host and x.size <= MOST_HALVES:
+    if x.dtype is FLOAT16 and given.on_host and x.size <= plan.MOST_HALVES:
         x = x.astype(FLOAT32)  # a small product, whose plan is that of float32
     result = result_of(REQUEST, wishes, (*x.shape[:-1], q.shape[0]), given.device, q)
     problem = problem_of(x, q)
@@ -162,6 +140,9 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
             y = by_pieces(x, len(q), result.dtype, lambda rows: multiply(q, rows, piece))
             return ended(y, result)
     return run(problem, (x, q), result, wishes, plan.linear_key(x, problem.m, kernel, wishes.how))
+
+
+LINEAR = Operation(REQUEST, multiply, bits=True)
 
 
 def gated(q: QuantArray, x: Any, wishes: Wishes) -> Any:

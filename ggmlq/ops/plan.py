@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cache
 from importlib import import_module
@@ -32,12 +34,15 @@ from ..arrays.buffers import address_of
 from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, is_over_torch, lives_on_host
+from ..base.forks import in_child
 from ..dispatch.checks import FLOAT32, takes_sums
 from ..dispatch.epilogue import Epilogue
-from ..dispatch.ladder import Rung
+from ..dispatch.ladder import Problem, Rung, choose
 from .door import is_apart
 
 HOST = -1  # torch's number of it
+MOST_HALVES = 1 << 16  # float16 on the host that are multiplied as float32
+MOST_TEMPLATES = 1024  # some kilobytes each
 MOST_USES = 256  # with more uses of experts, what a call costs beside its kernels does not matter
 FLOAT16 = np.dtype(np.float16)
 
@@ -69,7 +74,48 @@ def as_rows(x: Any) -> Any:
     return x.as_rows() if isinstance(x, ScaledArray) else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+def repeat(
+    x: Any, q: Any, kernel: Any, how: Any, out: Any, bias: Any, dtype: Any, residual: Any
+) -> Any | None:  # fmt: skip
+    """The product of floats with blocks where its plan is all that it needs; else None."""
+    return WARM[type(x)](x, q, kernel, how, out, bias, dtype, residual)
+
+
+class Warm(dict[type, Callable[..., Any]]):
+    """The warm products of classes of arrays, each found when its first array comes."""
+
+    def __missing__(self, kind: Any) -> Callable[..., Any]:
+        torch, product = sys.modules.get("torch"), _never
+        if kind is np.ndarray:
+            product = of_arrays
+        elif torch is not None and kind is torch.Tensor:
+            product = of_tensors
+        elif not lives_on_host(kind):
+            product = on_device
+        return self.setdefault(kind, product)
+
+
+WARM = Warm()
+
+
+def _never(*call: Any) -> None:
+    return None
+
+
 # --- on the host ------------------------------------------------------------------------------
+
+
+def of_arrays(
+    x: Any, q: Any, kernel: Any, how: Any, out: Any, bias: Any, dtype: Any, residual: Any
+) -> Any | None:  # fmt: skip
+    """A warm product of NumPy's arrays."""
+    if residual is not None or type(q) is not QuantArray or not x.flags.c_contiguous:
+        return None
+    if x.dtype is not FLOAT32:
+        if x.dtype is not FLOAT16 or x.size > MOST_HALVES:
+            return None
+        x = x.astype(FLOAT32)
+    return repeated(q, (x.shape, kernel, how), (x,), out, bias, dtype)
 
 
 def linear_key(x: Any, m: int, kernel: Any, arithmetic: Any) -> Key | None:
@@ -102,7 +148,10 @@ def repeated(
         y = out
     else:
         return None
-    launch_on_host(plan, weights, arrays, y)
+    if plan.launches and weights.immutable:
+        plan.launches(*map(address_of, arrays), address_of(y))
+    else:
+        launch_on_host(plan, weights, arrays, y)
     if type(weights) is QuantArray and weights.scale is not None:
         multiply(y, weights.scale)
     if bias is not None:
@@ -113,16 +162,11 @@ def repeated(
 
 def launch_on_host(plan: Plan, weights: Any, arrays: tuple[Any, ...], y: Any) -> None:
     """Write the float32 sums of a product into y: by the plan's launches, which its second call records."""
-    launches = plan.launches
-    if launches and weights.immutable:
-        if len(arrays) == 1:
-            launches(address_of(arrays[0]), address_of(y))
-        else:
-            launches(*map(address_of, arrays), address_of(y))
-        return
     rung, operand = plan.rung, plan.operand
     with np.errstate(over="ignore", invalid="ignore"):
-        if launches is None and rung.repeats and weights.immutable:
+        if plan.launches and weights.immutable:
+            plan.launches(*map(address_of, arrays), address_of(y))
+        elif plan.launches is None and rung.repeats and weights.immutable:
             plan.launches = (
                 _recorder().recorded_product(
                     lambda *a: rung.launch(operand(*a[:-1]), weights, as_rows(a[-1])), arrays, y,
@@ -458,11 +502,60 @@ def plan_on_device(
     """The launches or the rung of a product of m rows, and whether it writes y as it is wanted, with all that
     is added to it; else y is float32. ``x``, ``y``, ``addends``: letters of their kinds.
     """
-    kinds = x + y + addends
+    kinds, sums = x + y + addends, x + "f"
     launches = q.recording(key_of(m, kernel, arithmetic, kinds))
-    if launches is not None or kinds == x + "f":
-        return launches, type(launches) is not Rung or kinds == x + "f"
-    return q.recording(key_of(m, kernel, arithmetic, x + "f")), False
+    if launches is None:
+        launches = TEMPLATES.of(q, m, kernel, arithmetic, kinds)
+    if launches is not None or kinds == sums:
+        return launches, type(launches) is not Rung or kinds == sums
+    launches = q.recording(key_of(m, kernel, arithmetic, sums))
+    return launches or TEMPLATES.of(q, m, kernel, arithmetic, sums), False
+
+
+class Templates:
+    """Recorded products that serve other rows of a bucket, and other weights of their format and shape.
+
+    The oldest go first. They hold no memory of weights.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        in_child(self._forget)
+
+    def _forget(self) -> None:
+        self._lock, self._kept = threading.Lock(), OrderedDict[Any, list[Any]]()
+
+    def of(self, q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str) -> Any | None:
+        """The launches of a product of m rows, kept with its weights; None where no template serves it."""
+        place = _place(q, m, kernel, arithmetic, kinds)
+        for template in self._kept.get(place, ()):
+            if m in template.rows and (launches := template.launches(q, m)) is not None:
+                q.keep_recording(key_of(m, kernel, arithmetic, kinds), launches)
+                return launches
+        return None
+
+    def keep(self, q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str, template: Any) -> None:
+        """Keep a template for products of its bucket."""
+        with self._lock:
+            place = _place(q, m, kernel, arithmetic, kinds)
+            self._kept[place] = [*self._kept.pop(place, ()), template]
+            while len(self._kept) > MOST_TEMPLATES:
+                self._kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Drop all: kernels are chosen anew."""
+        with self._lock:
+            self._kept.clear()
+
+
+TEMPLATES = Templates()
+
+
+def _place(q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str) -> tuple[Any, ...]:
+    """The key of templates: all that a product has in common with those that they serve."""
+    memory = q.memory
+    eight = None if q.scale is not None else (m + 7) // 8
+    return q.format.name, q.shape, memory.data.device_id, type(memory), eight, kernel, arithmetic, kinds
 
 
 def adder(q: Any, m: int, kind: str) -> Any:
@@ -489,7 +582,9 @@ def is_aligned(x: Any) -> bool:
     return not x.data.ptr % 16 and bool(x.flags.c_contiguous)
 
 
-def launched(rung: Rung, operands: tuple[Any, ...], y: Any, facts: Any, end: Epilogue) -> bool:
+def launched(
+    rung: Rung, problem: Problem, operands: tuple[Any, ...], y: Any, facts: Any, end: Epilogue
+) -> bool:  # fmt: skip
     """Launch a rung and record its launches; False, and not launched, where they cannot repeat.
 
     ``facts``: rows, kernel and arithmetic of the call.
@@ -510,9 +605,12 @@ def launched(rung: Rung, operands: tuple[Any, ...], y: Any, facts: Any, end: Epi
     if (launches := q.recording(place)) is not None:  # something else of the call is not ordinary
         launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr, 0, *addresses)
         return True
-    recorder = cuda_module("machine.recorded")
-    if (launches := recorder.recorded_product(rung.launch, x, q, y, end)) is not None:
+    template = cuda_module("machine.recorded").record(rung.launch, x, q, y, end)
+    if template is not None and (launches := template.launches(q, m)) is not None:
         q.keep_recording(place, launches)
+        ends = {template.rows[0], template.rows[-1]}
+        if all(choose(problem.with_rows(rows), kernel, arithmetic) is rung for rows in ends):
+            TEMPLATES.keep(q, m, kernel, arithmetic, letters, template)
     return True
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from ..arrays.array import QuantArray
 from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided
 from ..base.devices import (
     cuda_device,
@@ -35,7 +34,7 @@ from ..dispatch.checks import FLOAT32, takes_sums
 from ..dispatch.epilogue import PLAIN, Epilogue, is_written
 from ..dispatch.ladder import Problem, Rung
 from . import tuning
-from .door import by_tensors
+from .door import Operation, enter
 from .epilogue import (
     Result,
     Wishes,
@@ -134,7 +133,7 @@ def run(
             (steps.end is not PLAIN and not rung.repeats)
             or key is None
             or scale is not None  # warm calls on a GPU know no scale
-            or not launched(rung, operands, y, key.key, steps.end)
+            or not launched(rung, problem, operands, y, key.key, steps.end)
         ):
             rung.launch(*operands, y, **({} if steps.end is PLAIN else {"end": steps.end}))
         if scale is not None:
@@ -253,13 +252,14 @@ def divided(
     work: Callable[..., Any] = partial(q.run, operation, **options)
     if residual is None:
         return work(x, out=out, bias=bias, dtype=dtype)
-    shape = (*rows_of(x), q.shape[0])
-    if is_tensor(x):
+    return enter(Operation(request, _with_residual), q, x, wishes, work=work, request=request)
 
-        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
-            return work(rows, out=wishes.out, bias=wishes.bias, dtype=wishes.dtype)
 
-        return by_tensors(request, product, x, None, shape, wishes)
+def _with_residual(q: Any, x: Any, wishes: Wishes, work: Callable[..., Any], request: str) -> Any:
+    """The product of arrays with divided weights, plus bias and residual."""
+    if wishes.residual is None:  # which torch adds
+        return work(x, out=wishes.out, bias=wishes.bias, dtype=wishes.dtype)
+    shape, bias = (*rows_of(x), q.shape[0]), wishes.bias
     memory = memory_of(q, x)
     result = result_of(request, wishes, shape, device_of(memory))
     with on_device_of(request, memory):

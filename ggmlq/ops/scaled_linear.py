@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..codes import CODES
 from ..dispatch.problems import INT32, ScaledLinear
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from . import plan, transposed
-from .door import by_tensors
+from .door import Operation, enter
 from .epilogue import Coding, Wishes, ended, result_of
 from .operands import check_weights, with_scales
 from .product import by_pieces, divided, run
@@ -122,9 +121,7 @@ def scaled_linear(
     array([[1., 1., 1.],
            [1., 1., 1.]], dtype=float32)
     """
-    key = None if dynamic else plan.scaled_key(x, w, activations, kernel, accumulate)
-    if key is not None and invariant:
-        key = key._replace(key=("invariant", key.key))
+    key = None if dynamic else _key(x, w, activations, kernel, accumulate, invariant)
     if key is not None and requantize is None and residual is None:
         try:
             if (y := plan.repeated(w, *key, out, bias, dtype)) is not None:
@@ -134,7 +131,7 @@ def scaled_linear(
     wishes = Wishes(out, bias, residual, dtype, kernel, None, invariant)
     if isinstance(w, Transposed):
         _check_transposed(w, x, activations, accumulate, requantize)
-        return transposed.multiply("scaled_linear(y, w.T)", x, w, wishes)
+        return transposed.product("scaled_linear(y, w.T)", x, w, wishes)
     if residual is not None and requantize is not None:
         raise UnsupportedError(
             f"{REQUEST}: requantize and residual; codes are made of sums and bias alone; leave requantize "
@@ -145,28 +142,18 @@ def scaled_linear(
         more = {} if requantize is None else {"requantize": requantize}
         return divided(REQUEST, "scaled_linear", x, w, wishes, how | more)
     check_weights(REQUEST, w)
-    if is_tensor(x):
-        if requantize is None:
-            shape, product = (*x.shape[:-1], w.shape[0]), partial(_of_arrays, w, how)
-            return by_tensors(REQUEST, product, x, w.codes, shape, wishes)
-        x = array_of(REQUEST, x)
-    return multiply(w, x, wishes, key=key, requantize=requantize, **how)
-
-
-def _of_arrays(w: ScaledArray, how: dict[str, Any], x: Any, wishes: Wishes, lies: bool) -> Any:
-    """The product of arrays over the memory of tensors."""
-    key = None
-    if not (how.get("dynamic") or wishes.invariant):
-        key = plan.scaled_key(x, w, how["activations"], wishes.kernel, how["accumulate"])
-    return multiply(w, x, wishes, key=key, **how)
+    if requantize is None:
+        return enter(SCALED, w, x, wishes, **how)
+    return multiply(w, array_of(REQUEST, x) if is_tensor(x) else x, wishes, requantize=requantize, **how)
 
 
 def multiply(
-    w: ScaledArray, x: Any, wishes: Wishes, *, key: plan.Key | None = None, activations: Any = None,
-    accumulate: str | None = None, dynamic: bool = False, requantize: Any = None,
+    w: ScaledArray, x: Any, wishes: Wishes, *, activations: Any = None, accumulate: str | None = None,
+    dynamic: bool = False, requantize: Any = None,
 ) -> Any:  # fmt: skip
     """The product of arrays: codes, or floats that are quantized first."""
     given, on_host = w, w.device == "cpu"
+    key = None if dynamic else _key(x, w, activations, wishes.kernel, accumulate, wishes.invariant)
     with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
         operand = with_scales(REQUEST, x, w, activations)
         if dynamic:
@@ -203,6 +190,16 @@ def multiply(
         return ScaledArray.assembled(codes, scales, x.code, x.tile, zeros, x.tiling).as_rows()
 
     return run(problem, (rows, w), result, wishes, key, remade)
+
+
+SCALED = Operation(REQUEST, multiply)
+
+
+def _key(
+    x: Any, w: Any, activations: Any, kernel: Any, accumulate: Any, invariant: bool
+) -> plan.Key | None:  # fmt: skip
+    key = plan.scaled_key(x, w, activations, kernel, accumulate)
+    return key._replace(key=("invariant", key.key)) if key is not None and invariant else key
 
 
 def _check_transposed(w: Transposed, y: Any, activations: Any, accumulate: Any, requantize: Any) -> None:

@@ -16,12 +16,11 @@ import numpy as np
 
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import is_tensor
 from ..arrays.weights import Divided, Transposed
 from ..base.devices import cuda_module, namespace, on_device_of, place_of
 from ..dispatch.checks import check_device, takes_sums
 from ..errors import DTypeError, ShapeError, UnsupportedError
-from .door import by_tensors, operand
+from .door import Operation, enter, operand
 from .epilogue import Result, Wishes, delivered, ended, place_for_sums, result_of
 from .product import by_pieces, does_without_cublas
 
@@ -31,17 +30,19 @@ ARITHMETIC = "f32"
 PACKED, ROUNDED = "cuda:transposed_bf16", "bf16s"  # the kernel for blocks on Hopper, and its arithmetic
 
 
-def multiply(request: str, y: Any, transposed: Transposed, wishes: Wishes) -> Any:
+def product(request: str, y: Any, transposed: Transposed, wishes: Wishes) -> Any:
     """The product y [..., N] @ q [N, K] for ``q.T``, plus bias [K] and residual."""
     q = transposed.T
     packed = _check(request, q, wishes.kernel, wishes.arithmetic, wishes.invariant)
-    if is_tensor(y):
-        shape = (*y.shape[:-1], q.shape[1])
+    return enter(Operation(request, multiply, shape=_shape), q, y, wishes, request=request, packed=packed)
 
-        def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
-            return multiply(request, rows, transposed, wishes)
 
-        return by_tensors(request, product, y, None, shape, wishes)
+def _shape(q: Any, y: Any, **options: Any) -> tuple[int, ...]:
+    return (*y.shape[:-1], q.shape[1])
+
+
+def multiply(q: Any, y: Any, wishes: Wishes, request: str, packed: bool) -> Any:
+    """The product of arrays; ``packed``: by the kernel of packed weights."""
     given = operand(request, y, "y")
     check_device(request, given.device, q, "y")
     y, (n, k) = given.array, q.shape

@@ -32,6 +32,7 @@ from ..dispatch.ladder import CHOICES, Problem, Rung
 from ..dispatch.problems import Linear
 from ..dispatch.tuned import Case, Times
 from ..formats import FORMATS, BlockFormat
+from .plan import TEMPLATES
 
 LEAST_WORK = 1 << 23  # products of numbers, from which a case is worth timing: some 30 µs
 MOST_TIMED, MOST_ON_CARD = 64, 512  # rows of activations that are timed, of a case with more; on a GPU
@@ -71,12 +72,7 @@ def _is_open(problem: Linear) -> bool:
         return False
     if problem.card is not None and not problem.card.here:
         return False
-    choice = import_module(CHOICES[problem.device])
-    if problem.device != "cpu" and choice.is_measured(problem):
-        return False
-    if tuned.case_of(problem) in tuned.remembered(choice.processor(problem)):
-        return False  # looked up before times of this CPU: a product that comes again takes this way
-    if choice.is_measured(problem) or len(choice.shortlist(problem)) < 2:
+    if len(ladder.contenders(problem)) < 2 or tuned.is_known(problem):
         return False
     return problem.device == "cpu" or not cuda_device().capturing(cuda_device().current())
 
@@ -85,6 +81,7 @@ def _remember(problem: Linear, times: Times) -> None:
     case = tuned.case_of(problem)
     tuned.remember(import_module(CHOICES[problem.device]).processor(problem), {case: times})
     ladder.explain.cache_clear()
+    TEMPLATES.clear()
     if is_terminal(sys.stderr):
         shown = ", ".join(f"{name} {us:.0f} µs" for name, us in times.items())
         words = f"ggmlq: timed for {case.format} {case.n}×{case.k} with up to {case.rows} rows: {shown}"
@@ -151,6 +148,7 @@ def ahead(cases: Sequence[Case], device: str) -> Iterator[tuple[Case, Times]]:
         times = times_of(choice.candidates(problem), problem, rows, q, AHEAD)
         tuned.remember(choice.processor(problem), {case: times})
         ladder.explain.cache_clear()
+        TEMPLATES.clear()
         yield case, times
 
 

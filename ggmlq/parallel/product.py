@@ -25,7 +25,7 @@ from ..base.devices import device_of, namespace
 from ..dispatch.checks import as_floats, check_bias, check_out, float_dtype
 from ..errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from ..ops import quantize_scaled
-from ..ops.door import by_tensors
+from ..ops.door import Operation, enter
 from ..ops.epilogue import Wishes
 from ..ops.operands import check_ids, check_rows, how_quantized, takes_zeros
 from ..ops.scaled_linear import coding_of
@@ -344,14 +344,13 @@ def _tensor_product(
     out, dtype = options.pop("out", None), options.pop("dtype", np.float32)
     wishes = Wishes(out, options.pop("bias", None), options.pop("residual", None), dtype)
 
-    def product(rows: Any, wishes: Wishes, lies: bool) -> Any:
+    def work(s: Any, rows: Any, wishes: Wishes) -> Any:
         return multiply(operation, s, rows, *rest, out=wishes.out, bias=wishes.bias, **options)
 
-    if operation == "expert_linear":
-        shape: tuple[int, ...] = (*np.shape(rest[0]), s.shape[1])
-    else:
-        shape = (*x.shape[:-1], s.shape[0])
-    return by_tensors(text, product, x, None, shape, wishes)
+    def shape(s: Any, x: Any) -> tuple[int, ...]:
+        return (*(np.shape(rest[0]) if operation == "expert_linear" else x.shape[:-1]), s.shape[-2])
+
+    return enter(Operation(text, work, shape=shape), s, x, wishes)
 
 
 def left(operation: str, s: Any, x: Any, rest: Sequence[Any], options: dict[str, Any]) -> Parts:

@@ -176,12 +176,9 @@ class Held:
                 return
             self._check(first, last)
             holes = list(self._holes(first, last))
-            bar = Progress(sum(b - a for a, b in holes) * PIECE, f"fetching {self._shown}", show=show)
-            try:
+            with Progress(sum(b - a for a, b in holes) * PIECE, f"fetching {self._shown}", show=show) as bar:
                 for a, b in holes:
                     self._fetch(a, b, bar.advance)
-            finally:
-                bar.close()
 
     def _check(self, first: int, last: int) -> None:
         """Mark the pieces as seen that still have their checksum, among those not looked at yet."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base import missing
-from ..base.addressed import opener
 from ..base.progress import Progress
 from ..errors import GGMLQError, MissingDependencyError, RemoteError, RemoteNotFoundError, SafetensorsError
 from ..gguf import file
@@ -133,8 +132,7 @@ def _held(address: Address) -> Held:
     return held
 
 
-@opener
-def _opened(path: str) -> GGUFFile | SafetensorsFile | None:
+def opened(path: str) -> GGUFFile | SafetensorsFile | None:
     """Open the file at an address, for readers of local files."""
     return open(path) if is_address(path) else None
 
@@ -245,8 +243,7 @@ def _indexed(address: Address, held: Held) -> RemoteSafetensors:
     parts: list[Part] = []
     helds: Helds = {}
     absent = []
-    bar = Progress(len(files), "opening files", "files")
-    try:
+    with Progress(len(files), "opening files", "files") as bar:
         for at in files.values():
             try:
                 part, held_files = _safetensors(at, _held(at))
@@ -254,8 +251,6 @@ def _indexed(address: Address, held: Held) -> RemoteSafetensors:
             except RemoteNotFoundError:
                 absent.append(at.shown)
             bar.advance(1)
-    finally:
-        bar.close()
     if not parts:
         raise RemoteNotFoundError(
             f"{address.shown}: of the {len(files)} files that it names none is there; check the address"

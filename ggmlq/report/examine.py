@@ -87,16 +87,13 @@ def _value(file: GGUFFile, key: str) -> Any:
 def _tensors(
     file: GGUFFile, original: GGUFFile | None, differences: dict[str, TensorDifference]
 ) -> Iterator[Tensor]:
-    progress = Progress(2 * sum(file.info(name).nbytes for name in file), "looking at tensors")
-    try:
+    with Progress(2 * sum(file.info(name).nbytes for name in file), "looking at tensors") as progress:
         for name in file:
             q = file[name]
             tensor_values = values.examine(q, progress.advance)
             source = original.get(name) if original is not None else q
             yield _tensor(name, q, tensor_values, source, differences.get(name))
             progress.advance(q.nbytes)
-    finally:
-        progress.close()
 
 
 def _tensor(

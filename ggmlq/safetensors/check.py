@@ -40,12 +40,11 @@ def check(path: str) -> list[Finding]:
         ]
         lacks = set(file.missing)
         names = [name for name in file if name not in lacks]
-        progress = Progress(sum(file.info(name).nbytes for name in names), "checking tensors")
         entries = {name: file.info(name) for name in names}
-        for name in names:
-            findings += _tensor(file, entries, name)
-            progress.advance(file.info(name).nbytes)
-        progress.close()
+        with Progress(sum(file.info(name).nbytes for name in names), "checking tensors") as progress:
+            for name in names:
+                findings += _tensor(file, entries, name)
+                progress.advance(file.info(name).nbytes)
         listed = set(file)
         for part in file.parts:
             for name in part.header.tensors:

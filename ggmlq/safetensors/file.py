@@ -348,15 +348,12 @@ class SafetensorsFile(Opened[Tensor]):
             return self._to_several(chosen, device, axis, progress)
         if device == "cpu":
             return MappingProxyType(chosen)
-        bar = Progress(sum(x.nbytes for x in chosen.values()), f"to {device}", show=progress)
         copies: dict[str, Any] = {}
-        try:
+        with Progress(sum(x.nbytes for x in chosen.values()), f"to {device}", show=progress) as bar:
             for name, x in chosen.items():
                 if not isinstance(x, np.ndarray):
                     copies[name] = x.to(device)
                 bar.advance(x.nbytes)
-        finally:
-            bar.close()
         return MappingProxyType(copies)
 
     def _opened(self) -> State:

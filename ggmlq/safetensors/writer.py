@@ -212,13 +212,10 @@ def _header(items: list[Item], metadata: Mapping[str, str]) -> bytes:
 
 
 def _write(final: str, header: bytes, items: list[Item]) -> None:
-    progress = Progress(sum(item.nbytes for item in items), "writing safetensors")
-    try:
-        with Staging([final]) as staging:
-            staging.write(_chunks(header, items, progress))
-            staging.commit()
-    finally:
-        progress.close()
+    total = sum(item.nbytes for item in items)
+    with Progress(total, "writing safetensors") as progress, Staging([final]) as staging:
+        staging.write(_chunks(header, items, progress))
+        staging.commit()
 
 
 def _chunks(header: bytes, items: list[Item], progress: Progress) -> Iterator[Chunk]:

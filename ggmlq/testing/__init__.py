@@ -1,1 +1,1 @@
-"""Inputs, comparisons that raise, timers and roofs, which tests, benchmarks, tools and the demo share."""
+"""Inputs and comparisons that raise, shared by tests, benchmarks and tools; nothing else imports them."""

@@ -21,6 +21,11 @@ def format_of(type: int) -> gq.Format:
     return gq.formats[type & ~PREPARED]
 
 
+def is_strips(w: torch.Tensor, type: int) -> bool:
+    """True for what ``prepare`` makes of an array on a GPU: strips, which have one axis."""
+    return bool(type & PREPARED) and w.dim() == 1
+
+
 def check_activations(request: str, x: torch.Tensor, name: str = "x") -> None:
     """Refuse activations that are no floats with a last axis."""
     if x.dtype not in FLOATS:
@@ -75,7 +80,7 @@ def matrix(request: str, w: torch.Tensor, type: int, n: Any, k: Any, lead: tuple
 def check_shape(request: str, w: torch.Tensor, type: int, shape: tuple[Any, ...]) -> None:
     """Refuse bytes that are not those of an array [..., N, K]: the file's, or strips, which have one axis."""
     fmt, (*lead, k) = format_of(type), shape
-    if type & PREPARED and w.dim() == 1:
+    if is_strips(w, type):
         whole: tuple[Any, ...] = (strips_size(fmt, shape),)
     else:
         whole = (*lead, k // fmt.block_size * fmt.dtype.itemsize)
@@ -159,20 +164,14 @@ def dequantize(w: Any, type: int, shape: Any, dtype: Any) -> Shape:
             f"{request}: shape {tuple(lengths)}; lengths of axes are 0 or more, none is left to be found; "
             "pass the shape that w was made with"
         )
-    if type & PREPARED and w.dim() == 1 and lengths and not lengths[-1] % fmt.block_size:
+    if is_strips(w, type) and lengths and not lengths[-1] % fmt.block_size:
         check_shape(request, w, type, tuple(lengths))
         return tuple(lengths), dtype
-    total = 1
-    for length in lengths:
-        total = total * length
-    if (
-        not lengths
-        or lengths[-1] % fmt.block_size
-        or total // fmt.block_size * fmt.dtype.itemsize != w.numel()
-    ):
+    nbytes = math.prod(lengths) // fmt.block_size * fmt.dtype.itemsize
+    if not lengths or lengths[-1] % fmt.block_size or nbytes != w.numel():
         raise gq.errors.ShapeError(
             f"{request}: w has {w.numel()} bytes, shape {tuple(lengths)} in {fmt.name} needs "
-            f"{total // fmt.block_size * fmt.dtype.itemsize}, in rows of whole blocks of {fmt.block_size}; "
+            f"{nbytes}, in rows of whole blocks of {fmt.block_size}; "
             "pass the shape and type that w was made with"
         )
     return tuple(lengths), dtype
@@ -184,7 +183,7 @@ def get_rows(w: Any, type: int, ids: Any, dtype: Any) -> Shape:
     check_bytes(request, w, ids)
     check_dtype(request, dtype)
     check_ids(request, ids)
-    if type & PREPARED and w.dim() == 1:
+    if is_strips(w, type):
         raise gq.errors.UnsupportedError(
             f"{request}: w is what prepare made, whose rows do not lie together; pass the file's bytes, "
             f"[N, bytes per row], and type {type & ~PREPARED}"
@@ -201,7 +200,7 @@ def check_ids(request: str, ids: Any) -> None:
 
 def expert_count(w: Any, type: int, n: Any, k: Any) -> Any:
     """The number of experts [N, K] in a tensor."""
-    if not (type & PREPARED and w.dim() == 1):
+    if not is_strips(w, type):
         return w.shape[0]
     return w.shape[0] // (strips_size(format_of(type), (1, n, k)) or 1)
 
@@ -221,7 +220,7 @@ def expert_linear(x: Any, w: Any, ids: Any, type: int, n: Any, out_dtype: Any = 
 def check_uses(request: str, x: Any, w: Any, type: int, ids: Any, each: bool) -> None:
     """Refuse experts, ids and activations whose shapes do not fit."""
     check_ids(request, ids)
-    if w.dim() != (1 if type & PREPARED and w.dim() == 1 else 3):
+    if not is_strips(w, type) and w.dim() != 3:
         raise gq.errors.ShapeError(
             f"{request}: w has shape {tuple(w.shape)}; experts are [E, N, bytes per row]; reshape w"
         )

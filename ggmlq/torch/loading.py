@@ -15,7 +15,7 @@ import torch
 import ggmlq as gq
 
 from ..base.progress import Progress
-from .modules import Embedding, Experts, Linear, Packed, ScaledEmbedding, is_scaled
+from .modules import Packed, is_scaled
 from .replacing import Names, Replaced, check_model, check_names, packed_layer, put_module, ties_of
 
 # --- buffers that no file has, for a model made on the device meta ------------------------------
@@ -152,7 +152,8 @@ def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
     name = array.format.name if isinstance(array, gq.QuantArray) else "f32"
     blocks = isinstance(array, gq.QuantArray) and array.format.block_size > 1
     if blocks and kind == "weight" and _is_packable(part):
-        _replace(model, path, part, array)
+        device, new = part.weight.device, packed_layer(part, array)
+        put_module(model, path, new if device.type == "meta" else new.to(device))
         return name
     dtype = old.dtype if old.dtype.is_floating_point else torch.get_default_dtype()
     device = torch.device("cpu") if old.device.type == "meta" else old.device
@@ -168,21 +169,6 @@ def _is_packable(part: Any) -> bool:
     """True for a layer that a packed one may replace: what it computes is torch's own, or known here."""
     known = (torch.nn.Linear.forward, torch.nn.Embedding.forward)
     return isinstance(part, Packed) or type(part).forward in known or is_scaled(part)
-
-
-def _replace(model: torch.nn.Module, path: str, part: Any, array: gq.QuantArray) -> None:
-    """A packed layer in place of one of floats, or of a packed one of any type; its bias stays."""
-    device = part.weight.device
-    if isinstance(part, torch.nn.Linear):
-        new: Packed = Linear(array, part.bias)
-    elif isinstance(part, Experts):
-        new = Experts(array)
-    else:
-        like = part._like if isinstance(part, Embedding) else part.weight
-        new = ScaledEmbedding(array, like.dtype, part) if is_scaled(part) else Embedding(array, like.dtype)
-    if device.type != "meta":
-        new.to(device)
-    put_module(model, path, new.train(part.training))
 
 
 def _tie(model: torch.nn.Module, ties: Mapping[str, str], result: Replaced) -> None:

@@ -13,7 +13,7 @@ import ggmlq as gq
 
 from ..base.devices import cuda_device, cuda_module, on_device_of
 from ..ops.door import as_torch_works
-from ..ops.plan import on_device
+from ..ops.plan import of_tensors
 from . import checks
 from .blocks import array_over, known, library
 from .checks import format_of
@@ -218,7 +218,7 @@ def linear(
         if dtype is x.dtype:
             if is_decoded(x, q, bias):
                 return by_decoding(x, q, bias)
-            if (warm := on_device(x, q, "auto", None, None, bias, dtype)) is not None:
+            if (warm := of_tensors(x, q, "auto", None, None, bias, dtype)) is not None:
                 return warm  # type: ignore[no-any-return]
     y: torch.Tensor = gq.linear(x, q, bias=bias, dtype=dtype)
     return y
@@ -267,10 +267,12 @@ def linear_at_once(
     if on_gpu:
         if x.numel() >= FEWEST_DECODED * shape[-1] and is_decoded(x, q, bias):
             return by_decoding(x, q, bias)
-        return on_device(x, q, "auto", None, None, bias, x.dtype)  # type: ignore[no-any-return]
-    if x.dtype not in checks.FLOATS:
+    elif x.dtype not in checks.FLOATS:
         return None
-    return gq.linear(x, q, bias=None if bias is None else bias.detach().clone(), dtype=x.dtype)
+    y: torch.Tensor | None = of_tensors(x, q, "auto", None, None, bias, x.dtype)
+    if y is None and not on_gpu:
+        y = gq.linear(x, q, bias=None if bias is None else bias.detach().clone(), dtype=x.dtype)
+    return y
 
 
 def _is_eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, device: str) -> bool:

@@ -17,7 +17,7 @@ import ggmlq as gq
 
 from ..base.progress import Progress
 from .blocks import file_bytes
-from .modules import Embedding, Linear, Packed
+from .modules import Embedding, Experts, Linear, Packed, ScaledEmbedding, is_scaled
 
 # --- names --------------------------------------------------------------------------------------
 
@@ -180,15 +180,18 @@ def _quantized(name: str, part: Any, fmt: Any, imatrix: Mapping[str, Any] | None
 
 
 def packed_layer(part: Any, source: gq.QuantArray | Packed) -> Packed:
-    """The packed layer in place of one of floats; ``source``: its blocks, or a layer that has them too."""
+    """The packed layer in place of one of floats, or of a packed one; its bias stays.
+
+    ``source``: its blocks, or a layer that has them too.
+    """
     blocks = source if isinstance(source, gq.QuantArray) else _view(source)
-    new: Packed
     if isinstance(part, torch.nn.Linear):
-        bias = part.bias
-        new = Linear(blocks, bias)
+        new: Packed = Linear(blocks, part.bias)
+    elif isinstance(part, Experts):
+        new = Experts(blocks)
     else:
-        dtype = part.weight.dtype if part.weight.dtype.is_floating_point else None
-        new = Embedding(blocks, dtype)
+        dtype = (part._like if isinstance(part, Embedding) else part.weight).dtype
+        new = ScaledEmbedding(blocks, dtype, part) if is_scaled(part) else Embedding(blocks, dtype)
     if isinstance(source, Packed):  # tied weights stay one, in the order that both read
         if not (new.strips and source.strips):
             source.weight.data = file_bytes(source.weight.data, source.blocks_type, source.blocks_shape)

@@ -237,13 +237,12 @@ def imatrix(
         collector = Collector(chunk_size)
         parts = _cut(request, [int(token) for token in tokens], begin, chunk_size, chunks)
         collector.datasets = [dataset] if dataset else []
-        progress = Progress(len(parts), "running", " chunks", bar)
-        for part in parts:
-            for node in run.nodes(tokens=part, through=True):
-                if isinstance(node, Node) and node.op in PRODUCTS:
-                    _add(collector, node)
-            progress.advance(1)
-        progress.close()
+        with Progress(len(parts), "running", " chunks", bar) as progress:
+            for part in parts:
+                for node in run.nodes(tokens=part, through=True):
+                    if isinstance(node, Node) and node.op in PRODUCTS:
+                        _add(collector, node)
+                progress.advance(1)
     return collector
 
 

@@ -253,10 +253,8 @@ class Bisection:
 
     def find(self) -> Finding:
         """The first group that makes a difference, judged."""
-        try:
+        with self._bar:
             return self._first_group()
-        finally:
-            self._bar.close()
 
     def _first_group(self) -> Finding:
         stopped, free = self._logits((0, self._count)), self._logits()

@@ -81,8 +81,7 @@ class ModelComparison:
         steps = [self.tokens, *([token] for token in self.then)]
         pair = TwoModels(self.model, len(self.tokens) + len(self.then), flash)
         stream = run.nodes(results=True, through=True, tokens=self.tokens, then=self.then)
-        bar = Progress(0, "comparing", " nodes", self.bar)
-        try:
+        with Progress(0, "comparing", " nodes", self.bar) as bar:
             for group in _layers(stream, pair):
                 if group.step != pair.step:
                     pair.begin(group.step, steps[group.step])
@@ -92,8 +91,6 @@ class ModelComparison:
                         self.left = one
                     bar.advance(1)
                     yield one
-        finally:
-            bar.close()
         self.unnamed = pair.unnamed
         self.logits = pair.judged_logits(listed["logits"])
 

@@ -67,9 +67,7 @@ class Trace:
     def __iter__(self) -> Iterator[Product]:
         self._reset()
         wrong: list[Product] = []
-        run = Run(self.settings)
-        bar = Progress(0, "judging", " nodes", self._bar)
-        try:
+        with Run(self.settings) as run, Progress(0, "judging", " nodes", self._bar) as bar:
             self.version, self.library = run.facts["version"], run.facts["path"]
             self.loaded = [Path(path) for path in run.facts["libraries"]]
             with gguf.open(self.settings.model) as model:
@@ -86,9 +84,6 @@ class Trace:
             self.notes += unknown_layouts(self.settings, end["offered"])
             if self.settings.verify and not self.settings.tool:
                 yield from self._verified(run, end)
-        finally:
-            bar.close()
-            run.close()
         self.notes += in_the_plain_layout(self.settings, wrong, end)
         self.notes += one_by_one(self.settings, wrong, end)
 

@@ -17,9 +17,9 @@ import pytest
 from worker_processes import CHECK, W, X, ends, soon, workers, zombies
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.errors import LibraryFailedError, UnsupportedError
 from ggmlq.llama import Bridge, process
-from ggmlq.testing.rows import rows
 
 pytestmark = [
     pytest.mark.slow,
@@ -170,7 +170,7 @@ BEGIN = """
     import numpy as np
     import ggmlq as gq
     from ggmlq.llama import Bridge
-    from ggmlq.testing.rows import rows
+    from ggmlq.arrays.rows import rows
     for number in (signal.SIGTERM, signal.SIGHUP):  # nohup and background jobs ignore some
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

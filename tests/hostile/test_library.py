@@ -12,9 +12,9 @@ import pytest
 from worker_processes import ASK, CHECK, PLACES, W, X, Y, ends, workers
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.cli import main
 from ggmlq.errors import LibraryFailedError
-from ggmlq.testing.rows import rows
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import ggmlq as gq
-from ggmlq.testing.rows import rows
+from ggmlq.arrays.rows import rows
 
 X = rows("normal", 9, 96, 1)
 W = gq.quantize(rows("normal", 7, 96, 2), "q4_0")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.rows import rows
 from ggmlq.errors import DeviceError, LibraryFailedError, MissingDependencyError, ShapeError, UnsupportedError
 from ggmlq.llama import Bridge
 from ggmlq.llama.guards import UNWRITTEN
-from ggmlq.testing.rows import rows
 
 X = rows("normal", 9, 96, 1)
 W = gq.quantize(rows("normal", 7, 96, 2), "q4_0")

@@ -198,8 +198,7 @@ def _splitter(run: int, even_signs: bool) -> Any:
     return split
 
 
-# --- The fit of a run in the IQ2 and IQ3 encoders: its scale and the rows of the code book that go with
-# it
+# --- the fit of a run: its scale, and the rows of the code book that go with it -------------------
 #
 # The candidates for the scale lie side by side, one lane each. Every sum stands in ggml's order, so that
 # the same candidate wins to the last bit.
@@ -325,10 +324,7 @@ def fitter(size: int, levels: int, run: int, tries: int, again: str) -> Any:
     return fit
 
 
-# --- Encode iq2_xxs: the search tries 13 scales for a run of 32; each eight has an even count of minus
-# signs
-#
-# The first scale of a run comes from a fit with codes 0 … 3 that knows no code book.
+# --- iq2_xxs --------------------------------------------------------------------------------------
 
 fit_codes = compiled(fit_positive)  # type: ignore[arg-type]
 
@@ -372,8 +368,7 @@ def encode_iq2_xxs(values: Floats, imatrix: Floats | None, blocks: Bytes) -> Non
     out["qs"] = words.reshape(*out.shape, 16).view(np.uint16)
 
 
-# --- Encode iq2_xs: the search tries 19 scales for a run of 16; each eight has an even count of minus
-# signs
+# --- iq2_xs ---------------------------------------------------------------------------------------
 
 IQ2_XS = Search(
     book="iq2_xs", distances=2, run=16, tries=9, step=0.1, even_signs=True, times=1, plain=0,
@@ -390,7 +385,7 @@ def encode_iq2_xs(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None
     out["scales"] = result.scale[..., ::2] | result.scale[..., 1::2] << 4
 
 
-# --- Encode iq2_s: the search tries 19 scales for each run of 16 weights; signs are free ----------
+# --- iq2_s ----------------------------------------------------------------------------------------
 
 IQ2_S = Search(
     book="iq2_s", distances=1, run=16, tries=9, step=0.1, even_signs=False, times=2, plain=0.25,
@@ -410,8 +405,7 @@ def encode_iq2_s(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
     out["scales"] = result.scale[..., ::2] | result.scale[..., 1::2] << 4
 
 
-# --- Encode iq3_xxs: the search tries 31 scales for a run of 32; each eight has an even count of minus
-# signs
+# --- iq3_xxs --------------------------------------------------------------------------------------
 
 IQ3_XXS = Search(
     book="iq3_xxs", distances=2, run=32, tries=15, step=0.2, even_signs=True, times=2, plain=0,
@@ -431,11 +425,7 @@ def encode_iq3_xxs(values: Floats, imatrix: Floats | None, blocks: Bytes) -> Non
     out["qs"][..., 64:] = words.view(np.uint8)
 
 
-# --- Encode iq3_s: the search tries 19 scales for each run of 32; signs are free ------------------
-#
-# A run of zeros misplaces what follows it: ggml writes the rows and the signs of the next run where those
-# of the zeros belong, while ninth bits and scales stay in their places. Such a block does not decode to
-# what went in. The bytes here are ggml's all the same, with a warning.
+# --- iq3_s ----------------------------------------------------------------------------------------
 
 IQ3_S = Search(
     book="iq3_s", distances=3, run=32, tries=9, step=0.2, even_signs=False, times=2, plain=0,

@@ -11,21 +11,17 @@ Limited by what cpu:each is: products come one after the other, each with a star
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ...arrays.scaled import ScaledArray
-from ...dispatch.experts import (
-    as_scaled_linear,
-    as_scaled_linear_alone,
-    expert_by_expert,
-    refuses_blocks,
-)
+from ...dispatch.experts import as_scaled_linear, expert_by_expert, refuses_blocks
 from ...dispatch.ladder import register
 
 
 def alone(x: ScaledArray, q: ScaledArray, ids: Any, out: Any) -> None:
     """The products of ``launch`` by kernels whose rows do not depend on each other."""
-    expert_by_expert(x, q, ids, out, as_scaled_linear_alone)
+    expert_by_expert(x, q, ids, out, partial(as_scaled_linear, invariant=True))
 
 
 @register(

@@ -19,9 +19,8 @@ from ...formats.packing import RUN
 from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
-from ..machine.recorded import SMALL
 from ..machine.target import target
-from ..machine.workers import alone, share_kernel, share_table
+from ..machine.workers import SMALL, alone, share_kernel, share_table
 from ..panels.layout import ROWS, Activations, PanelLayout, remaining_zero, start, x_run_bytes
 from ..panels.multiply import X_BYTES
 

@@ -25,7 +25,7 @@ from ...formats.packing import RUN
 from ..machine.jit import jit
 from ..machine.target import target
 from ..panels.layout import unpacked, x_run_bytes
-from ..panels.multiply import x_rows_of
+from ..panels.multiply import coding_for_blocks, x_rows_of
 from ..unpack import unpacker
 
 
@@ -38,7 +38,7 @@ def refuses(problem: Linear) -> str | None:
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     assert isinstance(q.format, BlockFormat)
-    x_rows, _ = x_rows_of(x, unpacked(q.format, target()))
+    x_rows, _ = x_rows_of(x, coding_for_blocks(q.format, target()))
     raw, multiply = np.ascontiguousarray(q.raw), kernel(q.format)
     share(lambda first, stop: multiply(x_rows, raw, out, first, stop), q.shape[0])
 

@@ -22,8 +22,7 @@ from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ..machine.kernels import kernel
 from ..machine.target import target
-from ..panels.layout import unpacked
-from ..panels.multiply import multiply
+from ..panels.multiply import coding_for_blocks, multiply
 
 
 def refuses(problem: Linear) -> str | None:
@@ -39,6 +38,5 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
     raw = np.ascontiguousarray(q.raw)
-    multiply(
-        x, raw, out, unpacked(fmt, kind), lambda rows: kernel("panels.product.from_blocks", fmt, rows, kind)
-    )
+    how = coding_for_blocks(fmt, kind)
+    multiply(x, raw, out, how, lambda rows: kernel("panels.product.from_blocks", fmt, rows, kind))

@@ -21,8 +21,8 @@ from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ..machine.kernels import kernel
 from ..machine.target import target
-from ..panels.layout import LANE, unpacked
-from ..panels.multiply import multiply
+from ..panels.layout import LANE
+from ..panels.multiply import coding_for_blocks, multiply
 
 
 def refuses(problem: Linear) -> str | None:
@@ -40,5 +40,5 @@ def refuses(problem: Linear) -> str | None:
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     fmt, kind = q.format, target()
     assert isinstance(fmt, BlockFormat)
-    raw, read = np.ascontiguousarray(q.raw), unpacked(fmt, kind)
-    multiply(x, raw, out, read, lambda rows: kernel("panels.lines.by_lines", fmt, kind), grain=1, most=1)
+    raw, how = np.ascontiguousarray(q.raw), coding_for_blocks(fmt, kind)
+    multiply(x, raw, out, how, lambda rows: kernel("panels.lines.by_lines", fmt, kind), grain=1, most=1)

@@ -22,7 +22,7 @@ from ..machine.features import zen
 from ..machine.kernels import kernel
 from ..machine.target import AVX512, Target, target
 from ..panels.layout import PanelLayout, expanded, layout_of
-from ..panels.multiply import multiply, panels
+from ..panels.multiply import coding, multiply, panels
 
 DIRECT, THROUGH_BYTES = "panels.product.direct", "panels.product.through_bytes"
 MANY = 32  # rows of activations that pay for expanding panels
@@ -47,7 +47,8 @@ def alone(x: Any, q: QuantArray, out: Any) -> None:
     """The product of ``launch`` without bytes in between, which add in another order."""
     layout, kind = layout_of(q.format), target()
     assert layout is not None
-    multiply(x, q.prepared(panels), out, layout, lambda rows: kernel(DIRECT, layout, rows, kind))
+    how = coding(layout, kind)
+    multiply(x, q.prepared(panels), out, how, lambda rows: kernel(DIRECT, layout, rows, kind))
 
 
 @register(
@@ -56,8 +57,7 @@ def alone(x: Any, q: QuantArray, out: Any) -> None:
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     layout, kind = layout_of(q.format), target()
     assert layout is not None
+    name, read = DIRECT, layout
     if expands(layout, kind, len(x)):
-        wide = expanded(layout, kind)
-        multiply(x, q.prepared(panels), out, wide, lambda rows: kernel(THROUGH_BYTES, layout, rows, kind))
-    else:
-        multiply(x, q.prepared(panels), out, layout, lambda rows: kernel(DIRECT, layout, rows, kind))
+        name, read = THROUGH_BYTES, expanded(layout, kind)
+    multiply(x, q.prepared(panels), out, coding(read, kind), lambda rows: kernel(name, layout, rows, kind))

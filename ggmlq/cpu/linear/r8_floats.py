@@ -61,8 +61,6 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     share_kernel(kernel("linear._floats.sweep", q.format.name, target()), arguments, n, BAND)
 
 
-# --- The arguments of the kernel of ``r8_floats.py`` ----------------------------------------------
-
 BAND = 16  # rows of weights that meet all activations before the next of these
 
 

@@ -26,31 +26,36 @@ class Code(NamedTuple):
     address: int  # of a function in Numba's convention
 
 
+class _FirstCode:
+    """The code of a kernel, loaded or compiled when it is first asked for; an attribute like others after."""
+
+    def __get__(self, work: Kernel, kind: type) -> Code:
+        with KERNELS:
+            if "code" not in vars(work):
+                vars(work)["code"] = work._load()
+            code: Code = vars(work)["code"]
+            return code
+
+
 class Kernel:
     """A kernel, identified by the function that makes it and the arguments of that function."""
 
+    code = _FirstCode()
+
     def __init__(self, name: str, case: tuple[Any, ...]) -> None:
         self.origin = Origin(f"{ROOM}.{name}", case)
-        self._code: Code | None = None
         self._absent = False  # known not to be in the packs
-
-    @property
-    def code(self) -> Code:
-        """The code of the kernel, loaded or compiled at the first use."""
-        if self._code is None:
-            with KERNELS:
-                if self._code is None:
-                    self._code = self._load()
-        return self._code
 
     @property
     def at_hand(self) -> bool:
         """True if the kernel need not be compiled."""
-        if self._code is None and not self._absent:
+        if "code" not in vars(self) and not self._absent:
             with KERNELS:
-                self._code = self._code or self._served()
-                self._absent = self._code is None
-        return self._code is not None
+                code = vars(self).get("code") or self._served()
+                self._absent = code is None
+                if code is not None:
+                    vars(self)["code"] = code
+        return "code" in vars(self)
 
     def _served(self) -> Code | None:
         code = served.loaded(self.origin)

@@ -1,6 +1,6 @@
 """The kernels that measure a CPU's own rates: reads of memory, and products in registers.
 
-``testing/floors.py`` times them: no kernel of a product can be faster than they are.
+``roofs/floors.py`` times them: no kernel of a product can be faster than they are.
 """
 
 from __future__ import annotations

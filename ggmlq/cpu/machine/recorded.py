@@ -1,9 +1,9 @@
 """Recorded launches of a product: a warm call runs its kernels on the same tables, at other addresses.
 
-A product of one shape with the same weights does the same each time. Its first call is recorded
-(workers.py), and the calls after it only write where operands and result lie. This is for few
-rows: with many of them this time does not matter, and the memory of a recording does. A small product runs
-on one thread, because the others would take longer to wake.
+A product of one shape with the same weights does the same each time. One of its calls is recorded
+(workers.py), and the calls after it only write where operands and result lie. A small product runs on one
+thread, because the others would take longer to wake. Its memory in between, such as codes of activations, is
+kept for the next call; that of a larger one is taken anew for each call, as without a recording.
 
 Each address in a table has a slot (base/slots.py), as those of operands, of the result and of memory in
 between have, or it is the start of an array that is prepared with the weights; and each operand must be read.
@@ -13,19 +13,21 @@ Another product is not recorded.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arrays.buffers import address_of
 from ...base.slots import Slot, labelled
 from .kernels import Kernel
 from .tables import SlotAddress, addresses
-from .workers import Call, recorded, share_table
+from .workers import SMALL, Call, recorded, share_table
 
-SMALL = 1 << 18  # products of a weight and an activation: some 10 µs, which is what waking takes
-# The most bytes of scratch memory, such as codes of activations; each call under way has its own.
-MOST = 64 << 10
+KEPT = 64 << 10  # bytes of memory in between that are kept, once for each call under way
+# Bytes of operands, or of memory in between, of a recorded product. With more the time of Python does not
+# matter, and without a recording one part of the rows after another takes its memory.
+MOST = 32 << 20
 LINE = 64  # bytes of a cache line
 
 
@@ -49,14 +51,14 @@ class Tables(NamedTuple):
 class RecordedLaunches:
     """The launches of one product with its weights; any number of threads may run them."""
 
-    __slots__ = ("_alone", "_calls", "_free", "_operands", "_scratch", "_sizes", "prepared")
+    __slots__ = ("_alone", "_calls", "_count", "_free", "_large", "_sizes", "_words", "prepared")
 
     def __init__(
-        self, calls: list[Call], words: tuple[list[Word], list[Word]], sizes: list[int], prepared: Any,
-        alone: bool,
-    ) -> None:  # fmt: skip
-        self._calls, self._sizes, self._alone = calls, sizes, alone
-        self._operands, self._scratch = words
+        self, calls: list[Call], words: list[Word], count: int, sizes: list[int], prepared: Any, alone: bool
+    ) -> None:
+        self._calls, self._words, self._alone = calls, words, alone
+        self._count, self._sizes = count, sizes  # numbers of slots from count on are of memory in between
+        self._large = sum(sizes) > KEPT
         self.prepared = prepared  # arrays whose addresses the tables hold
         self._free: list[Tables] = []
 
@@ -66,6 +68,9 @@ class RecordedLaunches:
             tables = self._free.pop()
         except IndexError:
             tables = self._tables()
+        if self._large:
+            memory = self._between()  # until this call is over
+            starts += _starts(memory)
         for table, word, number, offset in tables.fills:
             table[word] = starts[number] + offset
         if self._alone:
@@ -76,18 +81,31 @@ class RecordedLaunches:
                 share_table(code, at, whole, grain)
         self._free.append(tables)
 
+    def _between(self) -> list[Any]:
+        """Memory for results in between."""
+        return [np.empty(nbytes + LINE, np.uint8) for nbytes in self._sizes]
+
     def _tables(self) -> Tables:
-        memory = [np.empty(nbytes + LINE, np.uint8) for nbytes in self._sizes]
-        starts = [block.ctypes.data + LINE - 1 & -LINE for block in memory]
         tables = [array("q", call.arguments) for call in self._calls]
-        for call, word, slot in self._scratch:
-            tables[call][word] = starts[slot.number] + slot.offset
-        fills = [(tables[call], word, *slot) for call, word, slot in self._operands]
+        fills = [(tables[call], word, *slot) for call, word, slot in self._words]
+        memory = []
+        if not self._large:
+            memory = self._between()
+            starts = _starts(memory)
+            for table, word, number, offset in fills:
+                if number >= self._count:
+                    table[word] = starts[number - self._count] + offset
+            fills = [fill for fill in fills if fill[2] < self._count]
         shared = [
             (call.work.code, table.buffer_info()[0], call.length, call.grain)
             for call, table in zip(self._calls, tables, strict=True)
         ]
         return Tables(fills, [(code.call, *rest[:2]) for code, *rest in shared], shared, (memory, tables))
+
+
+def _starts(memory: list[Any]) -> tuple[int, ...]:
+    """The addresses of the first whole cache lines of some blocks."""
+    return tuple(address_of(block) + LINE - 1 & -LINE for block in memory)
 
 
 def recorded_product(
@@ -98,14 +116,17 @@ def recorded_product(
     ``run(*operands, out)`` gets labelled views. ``prepared()`` gives, once the product has run, the arrays
     that stay with its weights, in nested tuples.
     """
+    if sum(array.nbytes for array in operands) > MOST:
+        run(*operands, out)
+        return None
     count = len(operands) + 1
     with recorded(count) as tape:
         run(*(labelled(array, Slot(number)) for number, array in enumerate((*operands, out))))
     sizes = [block.nbytes for block in tape.scratch]
     if sum(sizes) > MOST or not all(_is_plain(call) for call in tape.calls):
         return None
-    parts = [*_arrays(prepared())]
-    starts = {0, *(part.ctypes.data for part in parts)}
+    parts = _arrays(prepared())
+    starts = {0, *map(address_of, parts)}
     words = []
     for i, call in enumerate(tape.calls):
         for word in addresses(type(call.arguments)):
@@ -114,22 +135,21 @@ def recorded_product(
                 words.append(Word(i, word, at.slot))
             elif at not in starts:
                 return None
-    changing = [word for word in words if word.slot.number < count]
-    if {word.slot.number for word in changing} != {*range(count)}:
+    if not {word.slot.number for word in words} >= {*range(count)}:
         return None  # a copy of an operand was read, or somebody else wrote the result
-    between = [
-        Word(i, word, Slot(number - count, offset)) for i, word, (number, offset) in words if number >= count
-    ]
-    return RecordedLaunches(tape.calls, (changing, between), sizes, parts, products <= SMALL)
+    return RecordedLaunches(tape.calls, words, count, sizes, parts, products <= SMALL)
 
 
 def _is_plain(call: Call) -> bool:
     return isinstance(call.work, Kernel) and bool(addresses(type(call.arguments)))
 
 
-def _arrays(parts: Any) -> Iterator[Any]:
-    if isinstance(parts, np.ndarray):
-        yield parts
-    elif isinstance(parts, tuple | list):
-        for part in parts:
-            yield from _arrays(part)
+def _arrays(parts: Any) -> list[Any]:
+    """The arrays in nested tuples and lists."""
+    found, left = [], [parts]
+    for part in left:  # which grows meanwhile
+        if isinstance(part, np.ndarray):
+            found.append(part)
+        elif isinstance(part, tuple | list):
+            left += part
+    return found

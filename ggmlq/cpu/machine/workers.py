@@ -35,6 +35,7 @@ from .job import AWAKE, BOARD, MASK, Job, Service
 from .kernels import Code, Kernel, compiled, kernel
 
 _tape = threading.local()  # of a thread that records what a product runs
+SMALL = 1 << 18  # products of a weight and an activation: some 10 µs, which is what waking a thread takes
 PATIENCE = 100_000  # looks at the board before a thread sleeps: about 0.1 ms
 DONE_INDEX = Job._fields.index("done")
 
@@ -114,9 +115,9 @@ class _Crew:
 
     def run(self, address: int, arguments: int, count: int, step: int, helpers: int) -> bool:
         do = kernel("machine.board.doer").code.call
-        if not self._hands.any():
+        if self._hands.lack(helpers):
             _ = kernel("machine.board.server").code  # here: compiling in the thread would delay its help
-        self._hands.hire(helpers)
+            self._hands.hire(helpers)
         for _ in range(helpers - int(self._awake[0]) - self._bell.qsize()):
             self._bell.put(None)
         job = array("q", (self._board, address, arguments, count, step, 0, STEP_ASIDE))
@@ -157,7 +158,8 @@ def share_kernel(work: Any, arguments: tuple[int, ...], count: int, grain: int =
 
 def share_table(code: Code, table: int, count: int, grain: int) -> None:
     """Run code on ``range(count)`` with arguments that lie at an address already."""
-    threads = min(num_threads(), math.ceil(count / grain), MASK // PARTS)
+    parts = -(-count // grain)
+    threads = min(num_threads(), parts, MASK // PARTS) if parts > 1 else 1
     try:
         if threads > 1 and not inside_pool():
             step = math.ceil(count / (grain * PARTS * threads)) * grain

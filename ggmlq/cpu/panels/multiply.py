@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...arrays.buffers import address_of
 from ...base.threads import share
 from ...formats import BlockFormat
-from ...formats.format import Bytes, Floats
+from ...formats.format import Bytes
 from ...formats.packing import RUN, halves, over, sub_scales
 from ...formats.scalars import bfloat16_bits
 from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.tables import address
-from ..machine.target import target
-from ..machine.workers import alone, scratch, share_kernel
+from ..machine.target import Target
+from ..machine.workers import SMALL, alone, scratch, share_kernel
 from .layout import (
     ROWS,
     Activations,
@@ -30,55 +32,82 @@ from .layout import (
     remaining_zero,
     rows_at_once,
     start,
+    unpacked,
     x_run_bytes,
 )
 
+FLOAT32 = np.dtype(np.float32)
 ALONE = CACHED // 4  # as CACHED, for one row: a model reads its other layers before these weights come again
 X_BYTES = 4 << 20  # bytes of activations multiplied at a time: the last cache holds them
 
 
+class Coding(NamedTuple):
+    """The codes of activations that meet panels of one layout, and the kernel that makes them."""
+
+    quantizer: Kernel
+    run_bytes: int
+    zero: int  # that the product has to take from every code of the weights
+    start: int  # the first value of its sums of integers
+    most: int  # rows that a tile multiplies at once
+
+
+@cache
+def coding(layout: PanelLayout, kind: Target) -> Coding:
+    """The codes of activations for a layout; found once, since each product asks for them."""
+    quantizer = kernel("panels.make.quantizer", layout.groups, layout.offset, kind)
+    zero, most = remaining_zero(layout, kind), rows_at_once(layout, kind)
+    return Coding(quantizer, x_run_bytes(layout), zero, start(layout), most)
+
+
+@cache
+def coding_for_blocks(fmt: BlockFormat, kind: Target) -> Coding:
+    """The codes of activations for weights that are unpacked to bytes in the product."""
+    return coding(unpacked(fmt, kind), kind)
+
+
 def multiply(
-    x: Any, weights: Any, out: Any, layout: PanelLayout, kernels: Callable[[int], Kernel],
+    x: Any, weights: Any, out: Any, how: Coding, kernels: Callable[[int], Kernel],
     grain: int = ROWS, most: int | None = None,
 ) -> None:  # fmt: skip
     """``out = x @ weights.T``; a part of the kernel ``kernels(rows at once)`` is ``grain`` rows of weights.
 
-    ``layout`` is the one of the panels that the tiles read; the kernels take ``Operands``.
+    ``how``: the codes for the panels that the tiles read; the kernels take ``Operands``.
     ``most``: rows of activations at once, if not as many as a tile has.
     """
-    n, runs = out.shape[1], x.shape[1] // RUN
+    (m, k), n = x.shape, out.shape[1]
+    runs = k // RUN
     if not runs:
         out[...] = 0
         return
-    nbytes = runs * x_run_bytes(layout)
-    most = 1 if len(x) == 1 else most or rows_at_once(layout, target())
+    nbytes = runs * how.run_bytes
+    most = 1 if m == 1 else most or how.most
     multiply_panels = kernels(most)
     step = max(X_BYTES // nbytes, 64) // most * most
-    beyond = weights.nbytes > (ALONE if len(x) == 1 else CACHED)
-    weights_at, ahead = address(weights), prefetch_distance() if beyond else 0
-    for first in range(0, len(x), step):
-        x_rows, at = x_rows_of(x[first : first + step], layout, most)
-        part: Floats = out[first : first + step]
+    beyond = weights.nbytes > (ALONE if m == 1 else CACHED)
+    weights_at, ahead = address_of(weights), prefetch_distance() if beyond else 0
+    parts = -(-n // grain)
+    for first in range(0, m, step):
+        part, sums = (x, out) if m <= step else (x[first : first + step], out[first : first + step])
+        x_rows, at = x_rows_of(part, how, most)
         arguments = Operands(  # in their order: by keyword this takes microseconds of a small product
             weights_at, weights.shape[0], weights.shape[1],
             at, len(x_rows), nbytes,
-            address(part), n, runs, ahead,
+            address(sums), n, runs, ahead,
         )  # fmt: skip
-        share_kernel(multiply_panels, arguments, -(-n // grain))
+        share_kernel(multiply_panels, arguments, parts, parts if m * n * k <= SMALL else 1)
 
 
-def x_rows_of(x: Any, layout: PanelLayout, most: int = 1) -> tuple[Bytes, int]:
-    """The activations as rows of codes for the tiles of a layout, ``most`` in a batch, and their address."""
-    kind, runs = target(), x.shape[1] // RUN
-    rows = float_rows(x)
-    x_rows = scratch((len(rows), runs * x_run_bytes(layout)), np.uint8)
-    quantize = kernel("panels.make.quantizer", layout.groups, layout.offset, kind)
+def x_rows_of(x: Any, how: Coding, most: int = 1) -> tuple[Bytes, int]:
+    """The activations as rows of codes, ``most`` in a batch, and their address."""
+    m, k = x.shape
+    rows = x if x.dtype is FLOAT32 and x.flags.c_contiguous else float_rows(x)
+    x_rows = scratch((m, k // RUN * how.run_bytes), np.uint8)
     at = address(x_rows)
     arguments = Activations(
-        address(rows), at, len(rows), runs * RUN,
-        x_rows.shape[1], most, remaining_zero(layout, kind), start(layout),
+        address(rows), at, m, k // RUN * RUN,
+        x_rows.shape[1], most, how.zero, how.start,
     )  # fmt: skip
-    share_kernel(quantize, arguments, len(rows), 16)
+    share_kernel(how.quantizer, arguments, m, 16)
     return x_rows, at
 
 
@@ -105,22 +134,23 @@ def panels(q: QuantArray) -> Bytes:
 
 def _lay(q: QuantArray, layout: PanelLayout, out: Bytes, first: int, stop: int, grain: int) -> None:
     """Panels ``first`` … ``stop``, slab by slab."""
-    assert isinstance(q.format, BlockFormat)
+    fmt = q.format
+    assert isinstance(fmt, BlockFormat)
     for top in range(first, stop, grain):
         part = slice(top, min(top + grain, stop))
         raw = q[top * ROWS : part.stop * ROWS].raw  # not .blocks: these may be big-endian
-        blocks = np.ascontiguousarray(raw).view(q.format.dtype)
+        blocks = np.ascontiguousarray(raw).view(fmt.dtype)
         above = np.zeros((*blocks.shape, 0), np.float16)
         if layout.nested:  # with d = 1 the scales are the integers under it, times the unit
-            above, blocks = over(q.format, blocks), blocks.copy()
-            for name in halves(q.format):
+            above, blocks = over(fmt, blocks), blocks.copy()
+            for name in halves(fmt):
                 blocks[name] = 1
-        codes, scales, offsets = split_rows(q.format, blocks.view(np.uint8).reshape(len(blocks), -1))
+        codes, scales, offsets = split_rows(fmt, blocks.view(np.uint8).reshape(len(blocks), -1))
         if layout.nested:
-            by_block = scales.reshape(*blocks.shape, q.format.block_size // q.format.group)
-            scales = sub_scales(q.format, by_block, blocks).reshape(scales.shape)
-        if q.format.group > RUN:
-            scales = scales.repeat(q.format.group // RUN, axis=1)
+            by_block = scales.reshape(*blocks.shape, fmt.block_size // fmt.group)
+            scales = sub_scales(fmt, by_block, blocks).reshape(scales.shape)
+        if fmt.group > RUN:
+            scales = scales.repeat(fmt.group // RUN, axis=1)
         out[part] = 0
         _place(layout, codes, _stored(scales, layout), _stored(offsets, layout), above, out[part])
 
@@ -157,6 +187,7 @@ def _stored(scales: Any, layout: PanelLayout) -> Any:
     return np.ascontiguousarray(values).view(np.uint8).reshape(*scales.shape, values.itemsize)
 
 
+@cache
 def _index(layout: PanelLayout) -> Any:
     """The stored byte of each code, by code + 128."""
     codes = np.arange(-128, 128)

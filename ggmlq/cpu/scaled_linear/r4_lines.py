@@ -65,9 +65,6 @@ def _ahead(m: Matrix) -> int:
     return max(rows, NEARER) * pitch
 
 
-# --- The arguments of the kernel of ``r4_lines.py`` -----------------------------------------------
-
-
 class Lines(NamedTuple):
     """Arguments: weights as codes, a few rows of activations as float32, scales of both."""
 

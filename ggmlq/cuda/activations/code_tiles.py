@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.slots import rows_of
 from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.codes import four_bytes, size_of
@@ -24,7 +25,7 @@ from ..intrinsics.lane import ALL_LANES, address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..machine.device import cupy
 from ..machine.launch import Kernel, family
-from ..machine.recorded import between
+from ..machine.recorded import across, between
 from ..packed.unpacked import Unpacked, padded
 from ..rings.mma_copies import CODES, EIGHT, SCALED, SCALES, eight_bytes
 from ..schedule.groups import NAN, NOWHERE
@@ -254,9 +255,8 @@ def code_tile_kernel(kind: str, run: int) -> Kernel:
 
 def code_tiles_of(x: Any, steps: int, rows: int, run: int) -> Any:
     """The code tiles of rows of floats, in whole tiles of ``rows``."""
-    x, kind = readable_rows(x)
-    m, k = x.shape
-    eights, columns = -(-m // rows) * rows // EIGHT, steps * STEP
+    (x, kind), m, k = readable_rows(x), rows_of(x), x.shape[1]
+    eights, columns = across(m, rows) * rows // EIGHT, steps * STEP
     tiles = between((steps, eights, eight_bytes(run)), np.uint8)
     grid = (m, -(-columns // (4 * THREADS)))
     code_tile_kernel(kind, run)(grid, (THREADS,), x, tiles, k, columns, eights)

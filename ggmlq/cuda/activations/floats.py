@@ -5,12 +5,13 @@ They keep subnormal numbers, which CuPy's kernels flush to zero.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ...base.slots import Slot
+from ...base.slots import Slot, following, rows_of
 from ..intrinsics import bf16x2, codes, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
@@ -96,8 +97,11 @@ def changed(x: Any, target: str) -> Any:
     """A copy of x in another kind of floats; x has a multiple of eight values, and a :func:`kind_of`."""
     source = kind_of(x)
     assert source is not None
-    y, count = between(x.shape, DTYPES[target]), x.size // THREAD_VALUES
-    changer(source, target)((-(-count // CHANGE_THREADS),), (CHANGE_THREADS,), x, y, count)
+    rows, length = rows_of(x), math.prod(x.shape[1:])
+    count = following(rows, lambda rows: rows * length // THREAD_VALUES)
+    blocks = following(count, lambda count: -(-count // CHANGE_THREADS))
+    y = between((rows, *x.shape[1:]), DTYPES[target])
+    changer(source, target)((blocks,), (CHANGE_THREADS,), x, y, count)
     return y
 
 
@@ -202,8 +206,10 @@ def narrowed_for_wgmma(x: Any) -> Any:
     kind = kind_of(x)
     if kind is None:
         x, kind = aligned_floats(x), "float32"
-    y = between(x.shape, np.uint16)
-    orderer(kind)((-(-x.size // (16 * THREADS)),), (THREADS,), x, y, x.size // 16)
+    rows, length = rows_of(x), math.prod(x.shape[1:])
+    count = following(rows, lambda rows: rows * length // 16)
+    y = between((rows, *x.shape[1:]), np.uint16)
+    orderer(kind)((following(count, lambda count: -(-count // THREADS)),), (THREADS,), x, y, count)
     return y
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.slots import following, rows_of
 from ..intrinsics import bf16x2, codes, dependent_launch, halves, integers, ptx
 from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
@@ -23,7 +24,7 @@ from ..intrinsics.lane import ALL_LANES, address, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..machine.recorded import between
+from ..machine.recorded import across, between
 from ..schedule.groups import BYTES, MOST_USES, NAN, NO_EXPERT, NOWHERE, column_ranker, planner
 from .floats import aligned_floats, four_loader, kind_of, sixteen_loader
 
@@ -95,9 +96,8 @@ def half_row_kernel(kind: str) -> Kernel:
 
 def half_rows_of(x: Any, rows: int, top: int) -> tuple[Any, Any]:
     """Halves of rows of floats, below 2**top, and their factors, of whole tiles of ``rows``."""
-    x, kind = readable_rows(x)
-    m, k = x.shape
-    y, factors = between((m, k), np.float16), between((-(-m // rows) * rows,), np.float32)
+    (x, kind), m, k = readable_rows(x), rows_of(x), x.shape[1]
+    y, factors = between((m, k), np.float16), between((across(m, rows) * rows,), np.float32)
     half_row_kernel(kind)((m,), (HALF_THREADS,), x, y, factors, k, top)
     return y, factors
 
@@ -320,16 +320,22 @@ def x_tiles_of(
     blocks evenly over the multiprocessors, where blocks of the kernel before could leave them room on a few
     alone.
     """
-    x, kind = readable_rows(x)
-    m, k = x.shape
-    height = -(-m // rows) * rows
+    (x, kind), m, k, count = readable_rows(x), rows_of(x), x.shape[1], zeros.size
+    height = across(m, rows) * rows
     x_tiles = between((steps, height, STEP), np.uint16)
-    m, sixteens = min(m, first or m), min(steps, along or steps) * STEP // THREAD_COLUMNS
-    grid = -(-max(m * sixteens, zeros.size) // THREADS)
-    make, sizes = x_tile_kernel(kind), (m, k, sixteens, height)
-    blocks_each = -(-grid // device.multiprocessors())
-    most = blocks_each if evenly and blocks_each < CROWD else 0
-    make((grid,), (THREADS,), x, x_tiles, zeros, zeros.size, *sizes, max_blocks=most)
+    sixteens = min(steps, along or steps) * STEP // THREAD_COLUMNS
+    m = m if first is None else following(m, lambda m: min(m, first))
+    grid = following(m, lambda m: -(-max(m * sixteens, count) // THREADS))
+    multiprocessors = device.multiprocessors()
+
+    def most_blocks(grid: int) -> int:
+        blocks_each = -(-grid // multiprocessors)
+        return blocks_each if blocks_each < CROWD else 0
+
+    make, sizes, most = x_tile_kernel(kind), (m, k, sixteens, height), 0
+    if evenly:
+        most = following(grid, most_blocks)
+    make((grid,), (THREADS,), x, x_tiles, zeros, count, *sizes, max_blocks=most)
     return x_tiles
 
 

@@ -108,13 +108,24 @@ def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
 @lru_cache(1 << 10)
 def best_split(card: Card, layout: PackedLayout, kind: str, m: int, n: int, steps: int) -> MmaSplit:
     """The tile and the split with the shortest estimate."""
+    choices = _multiplying(card, layout, kind, -(-m // EIGHT) * EIGHT, n, steps)
+    adding = [adding_us(card, splits, m, n) for splits in range(MOST_SPLITS + 1)]
+    return min(choices, key=lambda choice: choice[1] + adding[choice[0].splits])[0]
+
+
+@lru_cache(1 << 10)
+def _multiplying(
+    card: Card, layout: PackedLayout, kind: str, m: int, n: int, steps: int
+) -> list[tuple[MmaSplit, float]]:
+    """All tiles and splits, with microseconds of the kernel that multiplies: for eight rows the same."""
+    splits = range(1, max(1, min(MOST_SPLITS, steps // SHORTEST)) + 1)
     tiles = [tile for tile in tiles_of(layout, kind) if -(-m // tile.columns) <= MOST_TILES]
-    choices = [MmaSplit(tile, splits) for tile in tiles for splits in _splits(steps)]
-    return min(choices, key=lambda split: split_us(card, layout, kind, split, m, n, steps))
-
-
-def _splits(steps: int) -> range:
-    return range(1, max(1, min(MOST_SPLITS, steps // SHORTEST)) + 1)
+    return [
+        (MmaSplit(tile, parts), multiplying_us(card, layout, tile, step, parts, m, n, steps))
+        for tile in tiles
+        for step in (step_clocks(card, layout, tile, kind),)
+        for parts in splits
+    ]
 
 
 def split_us(
@@ -122,20 +133,30 @@ def split_us(
 ) -> float:  # fmt: skip
     """Estimated microseconds of a product, without what comes before."""
     tile, splits = split
+    step = step_clocks(card, layout, tile, kind)
+    us = multiplying_us(card, layout, tile, step, splits, m, n, steps)
+    return us + adding_us(card, splits, m, n)
+
+
+def adding_us(card: Card, splits: int, m: int, n: int) -> float:
+    """Estimated microseconds of the kernel that adds up partial sums, if there are any."""
+    return ADD_US + (2 * splits * 4 * m * n) / 1e6 / (2 * card.memory) if splits > 1 else 0.0
+
+
+def multiplying_us(
+    card: Card, layout: PackedLayout, tile: MmaTile, step: float, splits: int, m: int, n: int, steps: int
+) -> float:  # fmt: skip
+    """Estimated microseconds of the kernel that multiplies; ``step``: clocks of a step of the tile."""
     blocks = -(-n // TILE_ROWS) * -(-m // tile.columns) * splits
     each = -(-steps // splits)
     most = -(-blocks // card.multiprocessors)  # blocks of the busiest multiprocessor
     beside = min(tile.blocks, most)
-    step = step_clocks(card, layout, tile, kind)
     step = max(step * beside, step + EDGE)
     clocks = -(-most // beside) * (each * step + ENDS)
     us = clocks / (1e3 * (card.clock or CLOCK))
     wave = card.multiprocessors * tile.blocks
     passes = min(-(-m // tile.columns), -(-blocks // wave))  # over the weights, if no cache holds them
-    us = at_one_time(us, passes * n * steps * layout.fragment_bytes / ROWS / 1e6 / card.memory)
-    if splits > 1:
-        us += ADD_US + (2 * splits * 4 * m * n) / 1e6 / (2 * card.memory)
-    return us
+    return at_one_time(us, passes * n * steps * layout.fragment_bytes / ROWS / 1e6 / card.memory)
 
 
 def estimate(card: Card, layout: PackedLayout, kernel: str, m: int, n: int, k: int) -> float:

@@ -227,9 +227,22 @@ def estimates(
     return sorted(timed, key=lambda estimate: estimate.us)
 
 
-@lru_cache(4096)
 def best_tile(
     shape: WarpSpecializedShape, tiles: Sequence[WarpSpecializedTile] = TILES
 ) -> TileEstimate:  # fmt: skip
     """The tile with the lowest estimate for a shape."""
+    return _best_tile(shape._replace(m=rows_alike(shape.m)), tiles)
+
+
+def rows_alike(m: int) -> int:
+    """The first number of rows that has the estimates of ``m`` rows.
+
+    Tiles have multiples of 16 columns. So within eight rows, up to a multiple of eight, they are as many, and
+    as wide ones are tried. Only with the last of the eight rows another tile may read x as it lies.
+    """
+    return m if m % 8 == 0 else m // 8 * 8 + 1
+
+
+@lru_cache(4096)
+def _best_tile(shape: WarpSpecializedShape, tiles: Sequence[WarpSpecializedTile]) -> TileEstimate:
     return estimates(shape, tiles)[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.slots import Slot
+from ...base.slots import Slot, following
 from ..activations.floats import NAMES
 from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.assembly import (
@@ -236,7 +236,8 @@ def add_partials(
     """
     count, _, wide = partials.shape
     fours = wide // FOUR
-    split_adder()((-(-m * fours // ADDERS),), (ADDERS,), partials, *result, count, m, n, fours, *residual)
+    blocks = following(m, lambda m: -(-m * fours // ADDERS))
+    split_adder()((blocks,), (ADDERS,), partials, *result, count, m, n, fours, *residual)
 
 
 # The kernel that adds a bias to rows of results by one prepared launch, with the bits of CuPy's kernels.

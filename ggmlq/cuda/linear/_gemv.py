@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...arrays.array import QuantArray
-from ...dispatch.card import older_than, too_small_for
+from ...base.slots import rows_of
+from ...dispatch.card import Card, older_than, too_small_for
 from ...dispatch.epilogue import Epilogue
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
@@ -38,6 +39,7 @@ from ..intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel
+from ..machine.recorded import decided
 from ..packed.layout import ROWS, PackedLayout, layout_of
 from ..packed.pack import LONGEST, packed_weights
 from ..rings.mma_copies import offset_advancer
@@ -224,13 +226,29 @@ def refuses_rows(problem: Linear, most: int) -> str | None:
     return older_than(card, LEAST) or too_small_for(card, stage.shared)
 
 
-def split_for(layout: PackedLayout, count: int, k: int, m: int) -> cost.GemvSplit:
+def split_for(layout: PackedLayout, count: int, k: int, m: int, card: Card | None = None) -> cost.GemvSplit:
     """The split that should take least time on Hopper; elsewhere lone blocks with two fragment rows."""
-    card = device.card_of(device.current())
+    card = card or device.card_of(device.current())
     if card.capability != WIDE:
         return cost.GemvSplit(TWO, ALONE)
     shape = cost.GemvShape(layout, count, k, m, card.multiprocessors, card.memory)
     return cost.best_split(shape)[1]
+
+
+class GemvPlan(NamedTuple):
+    """The stage of a warp, and how blocks split a tile."""
+
+    stage: GemvStage
+    split: cost.GemvSplit
+
+
+def plan_for(
+    m: int, card: Card, layout: PackedLayout, count: int, k: int, kind: str, split: cost.GemvSplit | None
+) -> GemvPlan:  # fmt: skip
+    """The plan for ``m`` rows of floats of a kind; ``count``: fragment rows; ``split``: not the best one."""
+    split = split or split_for(layout, count, k, m, card)
+    small = split.blocks != ALONE
+    return GemvPlan(stage_for(layout, m, small, split.fragment_rows, kind != "float32"), split)
 
 
 def multiply_rows(
@@ -242,22 +260,21 @@ def multiply_rows(
     end: Epilogue,
 ) -> None:
     """Multiply x by the weights into ``out``; ``split``: another split than the best by estimate."""
-    (m, n), k = out.shape, q.shape[1]
+    m, (n, k) = rows_of(x), q.shape
     if not (m and n and k):
         out.fill(0)
         return
     assert isinstance(q.format, BlockFormat)
-    w = packed_weights(q)
-    rows, kind = readable_rows(x)
-    fragment_rows, blocks = split or split_for(w.layout, w.fragments.shape[0], k, m)
-    small, (splits, most) = blocks != ALONE, blocks
-    stage = stage_for(w.layout, m, small, fragment_rows, kind != "float32")
+    w, card = packed_weights(q), device.card_of(device.current())
+    (rows, kind), count = readable_rows(x), w.fragments.shape[0]
+    stage, split = decided(plan_for, m, card, w.layout, count, k, kind, split)
+    fragment_rows, (splits, most) = split
     assert splits <= stage.most_splits, "shared memory has no place for the sums of so many"
     if kind == "float32" and not stage.floats:
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
     facts = stage.columns, stage.span, stage.small, fragment_rows, *(True,) * stage.narrow
     make = kernel(w.layout, *facts)
-    tiles = w.fragments.shape[0] // fragment_rows
+    tiles = count // fragment_rows
     sizes = (m, n, k, w.fragments.shape[1] // stage.span, splits, *residual_of(end.residual))
     operands = w.fragments, rows, KIND_NUMBERS[kind], *result_of(out, end.bias)
     make((tiles * splits,), (make.threads,), *operands, *sizes, cluster=splits, max_blocks=most)

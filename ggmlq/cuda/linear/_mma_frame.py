@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.slots import rows_of
+from ...dispatch.card import Card
 from ...dispatch.epilogue import Epilogue
+from ..cost.mma import MmaSplit, best_split
 from ..epilogue.results import (
     FOUR,
     NOTHING,
@@ -27,7 +30,7 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.mma_runs import LINE, PAIR, STEPS, RunForm, RunProducts, run_products
 from ..machine import device
 from ..machine.launch import Kernel
-from ..machine.recorded import between
+from ..machine.recorded import between, decided
 from ..packed.codes import (
     buffer_sizes,
     can_fold,
@@ -350,16 +353,40 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
     )  # fmt: skip
 
 
-def launch_tiles(
-    make: Callable[..., Any], tile: MmaTile, splits: int, fragments: Any, x: Any, k: int, out: Any,
-    end: Epilogue,
-) -> None:  # fmt: skip
-    """Launch the kernel of a tile, and add up partial sums; ``k``: as its parts take it."""
-    (m, n), steps, result = out.shape, fragments.shape[1], result_of(out, end.bias)
-    residual = residual_of(end.residual)
-    grid, block = (-(-n // TILE_ROWS), -(-m // tile.columns), splits), (tile.threads,)
+class MmaPlan(NamedTuple):
+    """A tile, the grid of its blocks, and how many of them a multiprocessor holds."""
+
+    tile: MmaTile
+    grid: tuple[int, int, int]  # the last are the parts of K
+    beside: int
+
+
+def plan_tiles(
+    m: int, card: Card, layout: PackedLayout, kind: str, n: int, steps: int, split: MmaSplit | None = None
+) -> MmaPlan:  # fmt: skip
+    """The plan of a product with activations of a kind; ``split``: another tile and split than the best."""
+    tile, splits = split or best_split(card, layout, kind, m, n, steps)
+    grid = -(-n // TILE_ROWS), -(-m // tile.columns), splits
     # A multiprocessor with room for more would take them from others, where there are few blocks.
-    beside = min(tile.blocks, -(-math.prod(grid) // device.multiprocessors()))
+    return MmaPlan(tile, grid, min(tile.blocks, -(-math.prod(grid) // device.multiprocessors())))
+
+
+def plan_for(
+    out: Any, fragments: Any, layout: PackedLayout, kind: str, split: MmaSplit | None
+) -> MmaPlan:  # fmt: skip
+    """The plan of :func:`plan_tiles` for a result on the current device, decided for its rows."""
+    card, facts = device.card_of(device.current()), (out.shape[1], fragments.shape[1])
+    plan: MmaPlan = decided(plan_tiles, rows_of(out), card, layout, kind, *facts, split)
+    return plan
+
+
+def launch_tiles(
+    make: Callable[..., Any], plan: MmaPlan, fragments: Any, x: Any, k: int, out: Any, end: Epilogue
+) -> None:  # fmt: skip
+    """Launch the kernel of a plan's tile, and add up partial sums; ``k``: as its parts take it."""
+    m, n, steps, result = rows_of(out), out.shape[1], fragments.shape[1], result_of(out, end.bias)
+    residual, (tile, grid, beside) = residual_of(end.residual), plan
+    block, splits = (tile.threads,), grid[-1]
     if splits == 1:
         make(grid, block, fragments, x, *result, m, n, k, steps, *residual, max_blocks=beside)
         return

@@ -25,15 +25,14 @@ from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
-from ..cost.mma import MmaSplit, best_split, tiles_of
+from ..cost.mma import MmaSplit, tiles_of
 from ..intrinsics.atoms import inlined
-from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.mma_copies import MmaTile, fetchers, sources
 from ..warp_specialized.tile import refuses_shape
-from ._mma_frame import MmaParts, launch_tiles, multiplier, products_of, tile_kernel
+from ._mma_frame import MmaParts, launch_tiles, multiplier, plan_for, products_of, tile_kernel
 
 NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
 
@@ -67,11 +66,10 @@ def launch(
     if not (x.size and out.size):
         out.fill(0)
         return
-    w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
+    w, k = packed_weights(q), q.shape[1]
     rows, kind = readable_rows(x)
     if kind not in NARROW:  # halves that do not lie as the kernel reads them stay halves
         kind = "float16" if x.dtype.char == "e" else "bfloat16"
         rows = narrowed(rows, kind)
-    card, steps = device.card_of(device.current()), w.fragments.shape[1]
-    tile, splits = split or best_split(card, w.layout, kind, m, n, steps)
-    launch_tiles(kernel(w.layout, tile, kind), tile, splits, w.fragments, rows, k, out, end)
+    plan = plan_for(out, w.fragments, w.layout, kind, split)
+    launch_tiles(kernel(w.layout, plan.tile, kind), plan, w.fragments, rows, k, out, end)

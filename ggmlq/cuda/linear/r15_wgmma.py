@@ -15,14 +15,15 @@ thousands of rows cuBLAS on a decoded copy is still ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...base.slots import rows_of
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed_for_wgmma
 from ..epilogue.results import FOUR, add_partials, result_of
@@ -32,7 +33,7 @@ from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..machine.recorded import between
+from ..machine.recorded import between, decided
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..packed.weights import FragmentWeights, fragment_weights
@@ -61,22 +62,35 @@ def split_of(tiles: int, blocks: int, steps: int) -> int:
 BUDGET = 220 << 10  # bytes of shared memory that the blocks of a multiprocessor share on Hopper
 
 
+class TilesPlan(NamedTuple):
+    """A tile, and the grid of its blocks; the last are the parts of K."""
+
+    tile: Any
+    grid: tuple[int, int, int]
+
+
+def plan_tiles(m: int, layout: PackedLayout, tiles: tuple[Any, ...], n: int, steps: int) -> TilesPlan:
+    """The smallest tile that holds all rows, and the blocks that fill the card."""
+    tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
+    down, across = -(-n // TILE_ROWS), -(-m // tile.columns)
+    beside = device.resident_blocks(tile.blocks, tile.shared(layout))
+    return TilesPlan(tile, (down, across, split_of(down * across, beside, steps)))
+
+
 def launch_tiles(
-    kernel: Callable[..., Kernel], tiles: Sequence[Any], x: Any, q: QuantArray, out: Any
+    kernel: Callable[..., Kernel], tiles: tuple[Any, ...], x: Any, q: QuantArray, out: Any
 ) -> None:
-    """Launch ``kernel(layout, tile)`` with the smallest tile that holds all rows; add up partial sums.
+    """Launch ``kernel(layout, tile)`` with the tile of :func:`plan_tiles`; add up partial sums.
 
     ``x``: the activations as the kernel reads them.
     """
-    w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
-    tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
-    down, across, steps = -(-n // TILE_ROWS), -(-m // tile.columns), w.fragments.shape[1]
-    beside = device.resident_blocks(tile.blocks, tile.shared(w.layout))
-    splits = split_of(down * across, beside, steps)
+    w, m, (n, k) = packed_weights(q), rows_of(out), q.shape
+    steps = w.fragments.shape[1]
+    tile, grid = decided(plan_tiles, m, w.layout, tiles, n, steps)
+    splits = grid[-1]
     wide = n if splits == 1 else -(-n // FOUR) * FOUR
     to = out if splits == 1 else between((splits, m, wide), np.float32)
-    grid, sizes = (down, across, splits), (m, wide, k, steps)
-    kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, *sizes)
+    kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, m, wide, k, steps)
     if splits > 1:
         add_partials(to, result_of(out, None), m, n)
 

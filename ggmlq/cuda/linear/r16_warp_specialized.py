@@ -25,28 +25,30 @@ sums; from some 1000 rows on by the card's power.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...base.slots import rows_of
+from ...dispatch.card import Card
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
-from ..cost.warp_specialized import TILES, WarpSpecializedShape, best_split, best_tile
+from ..cost.warp_specialized import TILES, Split, WarpSpecializedShape, best_split, best_tile
 from ..epilogue.gates import MOST_GATED, addend_of
 from ..epilogue.results import KIND_NUMBERS, result_of
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..machine.recorded import between
+from ..machine.recorded import between, decided, part
 from ..packed.layout import FRAGMENT_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..packed.weights import serves_halves
-from ..schedule.raster import raster
+from ..schedule.raster import Raster, raster
 from ..warp_specialized import kernel as specialized
 from ..warp_specialized.consumers import HALVES, Products, dense_results, packed_blocks
-from ..warp_specialized.producer import map_words, plan_late, reads_plain, weights_map
+from ..warp_specialized.producer import LateActivations, map_finder, map_words, plan_late, reads_plain
 from ..warp_specialized.schedules import MAP_WORDS, dense
 from ..warp_specialized.stream_k import exchange_sizes, within_clusters
 from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile, refuses
@@ -63,6 +65,38 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     return specialized.kernel(name, packed_blocks(products), schedule, epilogue)
 
 
+class WarpSpecializedPlan(NamedTuple):
+    """A tile, the split of tiles among blocks, their raster, and what waits for it."""
+
+    tile: WarpSpecializedTile
+    split: Split
+    order: Raster
+    late: LateActivations
+    sums: int  # partial sums in memory
+    flags: int
+    plain: bool  # x is read as it lies
+
+
+def plan_for(
+    m: int, card: Card, layout: PackedLayout, n: int, steps: int, plain: bool, gated: bool,
+    tile: WarpSpecializedTile | None,
+) -> WarpSpecializedPlan:  # fmt: skip
+    """The plan of a product of ``m`` rows; ``tile``: another one than the best by estimate."""
+    shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, layout, plain)
+    tile = tile or best_tile(shape).tile
+    if gated and tile.columns > MOST_GATED:
+        tile = next(each for each in TILES[::-1] if each.columns <= MOST_GATED)
+    across = shape.across(tile)
+    wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(layout)))
+    split, _ = best_split(shape.down * across, shape.stages, wave)
+    w_bytes = FRAGMENT_ROWS * layout.fragment_bytes
+    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
+    sums, flags = exchange_sizes(split, tile)
+    wave_us = shape.stages * wave.stage_time(wave.blocks)
+    late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
+    return WarpSpecializedPlan(tile, split, order, late, sums, flags, shape.reads_plain(tile))
+
+
 @register(
     __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
     ends=True, adds=True, gates=MOST_GATED,
@@ -77,41 +111,32 @@ def launch(
     if not (x.size and out.size):
         out.fill(0)
         return
-    w, (m, n) = packed_weights(q), out.shape
+    w, m, n = packed_weights(q), rows_of(x), out.shape[1]
     # Parts of a unit would round small scales to numbers of few bits.
     halves = x.dtype.char == "e" and serves_halves(w.layout) and w.layout.unit == 1
     (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
     if halves:  # moved as they are, like bfloat16; those that do not lie as kernels read them stay halves
         x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
     plain = plain and (halves or kind == "bfloat16")
-    shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, w.layout, plain)
-    tile = tile or best_tile(shape).tile
-    if end.gate is not None and tile.columns > MOST_GATED:
-        tile = next(each for each in TILES[::-1] if each.columns <= MOST_GATED)
+    gated = end.gate is not None
+    plan = decided(plan_for, m, card, w.layout, n, steps, plain, gated, tile)
+    tile, split, order, late = plan[:4]
     product = kernel(w.layout, tile)
-    across = shape.across(tile)
-    wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(w.layout)))
-    split, _ = best_split(shape.down * across, shape.stages, wave)
-    w_bytes = FRAGMENT_ROWS * w.layout.fragment_bytes
-    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
-    sums, flags = exchange_sizes(split, tile)
-    wave_us = shape.stages * wave.stage_time(wave.blocks)
-    late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
-    flags = between(flags + late.words, np.uint32)
-    partials = between((sums,), np.float32)
-    words = map_words(x, tile) if shape.reads_plain(tile) else None
+    flags: Any = between(plan.flags + late.words, np.uint32)
+    partials: Any = between((plan.sums,), np.float32)
+    words = map_words(x, tile) if plan.plain else None
     if words:
         x_tiles, height = 0, 0
-        if sums:
+        if plan.sums:
             cleared(flags)
         else:
             flags = partials = 0
     else:
-        before = late.before(order.width * tile.columns)
-        x_tiles = x_tiles_of(x, steps, tile.columns, flags, *before, evenly=tile.wide)
+        first, along = late.before(order.width * tile.columns)
+        x_tiles = x_tiles_of(x, steps, tile.columns, flags, first, along, tile.wide)
         height = x_tiles.shape[1]
     product(
-        (split.blocks,), (product.threads,), (*q.prepared(weights_map(tile.box_row(w.layout))), x_tiles),
+        (split.blocks,), (product.threads,), (part(q, map_finder(tile.box_row(w.layout))), x_tiles),
         result_of(out, end.bias), (partials, flags),
         (x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1]), (m, n, steps, height), tuple(order),
         (x, *(words or NO_MAP)), addend_of(end), tuple(late), split.arguments,

@@ -26,13 +26,12 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ..activations.code_tiles import code_tiles_of
-from ..cost.mma import BYTES, MmaSplit, best_split, tiles_of
+from ..cost.mma import BYTES, MmaSplit, tiles_of
 from ..intrinsics.atoms import inlined
 from ..intrinsics.integers import held
 from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import cuda, float32, int32, uint32
 from ..intrinsics.mma_runs import MAGIC_BITS, ByteForm, ByteProducts, byte_products
-from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, byte_unit, serves_bytes, signed_unpacker, word_loader
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout, layout_of, layouts
@@ -50,7 +49,7 @@ from ..rings.mma_copies import (
     sum_run,
 )
 from ..warp_specialized.tile import refuses_shape
-from ._mma_frame import MmaParts, launch_tiles, tile_kernel
+from ._mma_frame import MmaParts, launch_tiles, plan_for, tile_kernel
 
 # A step of cuda:mma_q8: fragment rows of a warp times a stage of code tiles, added to a lane's totals.
 
@@ -189,10 +188,10 @@ def launch(
     if not (x.size and out.size):
         out.fill(0)
         return
-    w, (m, n) = packed_weights(q), out.shape
-    steps = w.fragments.shape[1]
-    tile, splits = split or best_split(device.card_of(device.current()), w.layout, BYTES, m, n, steps)
+    w = packed_weights(q)
+    plan = plan_for(out, w.fragments, w.layout, BYTES, split)
+    tile = plan.tile
     assert isinstance(tile, CodeTile)
-    tiles = code_tiles_of(x, steps, tile.columns, sum_run(w.layout))
+    tiles = code_tiles_of(x, w.fragments.shape[1], tile.columns, sum_run(w.layout))
     height = EIGHT * tiles.shape[1]
-    launch_tiles(kernel(w.layout, tile), tile, splits, w.fragments, tiles, height, out, end)
+    launch_tiles(kernel(w.layout, tile), plan, w.fragments, tiles, height, out, end)

@@ -24,13 +24,12 @@ from ...arrays.array import QuantArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.x_tiles import half_rows_of
-from ..cost.mma import HALF_SUMS, MmaSplit, best_split, tiles_of
+from ..cost.mma import HALF_SUMS, MmaSplit, tiles_of
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.mma_runs import STEPS, HalfProducts, RunForm, half_products
-from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, word_loader
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
@@ -47,7 +46,7 @@ from ..rings.mma_copies import (
     sources,
 )
 from ..warp_specialized.tile import LEAST, refuses_shape
-from ._mma_frame import activation_summer, lane_places, launch_tiles, run_codes, storer
+from ._mma_frame import activation_summer, lane_places, launch_tiles, plan_for, run_codes, storer
 
 # A step of cuda:mma_f16: fragment rows of a warp times a stage of halves, added to a lane's totals.
 #
@@ -209,13 +208,12 @@ def launch(
     if not (x.size and out.size):
         out.fill(0)
         return
-    w, (m, n), k = packed_weights(q), out.shape, q.shape[1]
-    card, steps = device.card_of(device.current()), w.fragments.shape[1]
-    tile, splits = split or best_split(card, w.layout, HALF_SUMS, m, n, steps)
-    rows, factors = half_rows_of(x, tile.columns, top_of(w.layout))
-    run = kernel(w.layout, tile)
+    w, k = packed_weights(q), q.shape[1]
+    plan = plan_for(out, w.fragments, w.layout, HALF_SUMS, split)
+    rows, factors = half_rows_of(x, plan.tile.columns, top_of(w.layout))
+    run = kernel(w.layout, plan.tile)
 
     def make(grid: Any, block: Any, fragments: Any, rows: Any, *more: Any, max_blocks: int) -> None:
         run(grid, block, fragments, rows, factors, *more, max_blocks=max_blocks)
 
-    launch_tiles(make, tile, splits, w.fragments, rows, k, out, end)
+    launch_tiles(make, plan, w.fragments, rows, k, out, end)

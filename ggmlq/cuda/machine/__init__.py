@@ -21,10 +21,10 @@ Kernels:
 
 Launches:
 
-    submit.py            the launch itself, past Numba's slow one; a launch prepared once, whose calls fill in
+    submit.py            the launch itself, past Numba's slow one; launches prepared once, whose calls fill in
                          addresses
-    recorded.py          the launches of a product, recorded once and repeated; a second stream beside the
-                         current one
+    recorded.py          the launches of a product, recorded once and repeated, also for other rows and other
+                         weights; a second stream beside the current one
     parallel/            several GPUs: streams, copies, NCCL
 
 Memory:

@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 
 from ... import cuda
+from ...base.hooks import Hook
 from . import served
 
+GRU = Hook("kernels of GRUs")
+kernels_of = Hook("kernels that a product launches")
 MOST_SECONDS = 120  # that another process may take
 ANSWER = """\
 import json, pickle, sys
@@ -29,7 +32,7 @@ print(json.dumps(packed(pickle.load(sys.stdin.buffer))))
 
 def families() -> dict[str, Any]:
     """All families of kernels by name; importing their modules registers them."""
-    for package in (cuda, importlib.import_module("ggmlq.gru.cuda")):
+    for package in (cuda, GRU.room()):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(f"{cuda.__name__}.intrinsics."):  # of which one imports Numba
                 importlib.import_module(module.name)
@@ -63,10 +66,9 @@ def packed(cases: dict[str, list[Any]]) -> dict[str, bool | None]:
 
 def unpacked(problems: Iterable[Any], kernel: str = "auto") -> Iterator[Any]:
     """The kernels of a rung for some problems that are not in the package, for float32 and float16."""
-    dry_run: Any = importlib.import_module("ggmlq.ops.dry_run")
     for problem in problems:
         for kind in (np.float32, np.float16) if hasattr(problem, "format") else (np.float32,):
-            for launched in dry_run.kernels_of(problem, kernel, kind):
+            for launched in kernels_of(problem, kernel, kind):
                 if not served.is_served(launched.origin, problem.card.capability, launched.exact):
                     yield launched
 

@@ -18,13 +18,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...base.progress import long_work
-from ...base.slots import Slot
+from ...base.slots import Rows, Slot, following, slot_of
 from ...errors import DeviceError
 from ...store.origin import Origin
 from ..intrinsics.language import BLANK, axes_of, elements_of, types
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
-from .submit import MOST, PreparedLaunch, submit
+from .submit import MOST, LoadedLaunch, PreparedLaunches, submit
 
 # Quick inlining: Numba inlines the device functions of a kernel in a fraction of the time.
 #
@@ -119,10 +119,14 @@ def array(element: Any, axes: int) -> Any:
 
 
 class _Recording(threading.local):
-    """The launches that a thread records (recorded.py), or None, and the bytes between its kernels."""
+    """What a thread records of a product (recorded.py): ``launches`` is None where it records none."""
 
     launches: list[Any] | None = None
-    workspace = 0
+    workspace = 0  # bytes between its kernels
+    most = 0  # rows for which they are enough
+    decisions: list[Any]  # that hang on the number of rows
+    weights: Any = None
+    parts: list[Any]  # functions that find arrays which were prepared of these
 
 
 RECORDING = _Recording()
@@ -196,6 +200,7 @@ class Kernel(Compiled):
         assert len(arguments) == len(self.parameters), self.name
         if RECORDING.launches is not None:
             RECORDING.launches.append((self, grid, block, arguments, cluster, max_blocks))
+            arguments = tuple(map(_plain, arguments))
         gpu = device.driver()
         index = gpu.device()
         function, shared, early = self._loaded.get(index) or self._load(index)
@@ -221,15 +226,35 @@ class Kernel(Compiled):
         *arguments: Any,
         cluster: int = 1,
         max_blocks: int = 0,
-    ) -> PreparedLaunch:
+    ) -> PreparedLaunches:
         """The launch prepared for any number of calls, which fill in addresses: submit.py."""
+        return PreparedLaunches(
+            [self.loaded(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)]
+        )
+
+    def loaded(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        *arguments: Any,
+        cluster: int = 1,
+        max_blocks: int = 0,
+    ) -> LoadedLaunch:
+        """The launch with the loaded function of the current device, its arguments as words.
+
+        Arguments may have slots in place of arrays, and numbers that follow from the rows of a product.
+        """
         assert len(arguments) == len(self.parameters), self.name
         index = device.driver().device()
-        function, shared, early = self._loaded.get(index) or self._load(index)
-        shared = _limiting_shared(shared, max_blocks, early)
-        return PreparedLaunch(
-            function.ptr, grid, block, self._flat(arguments), shared, early, cluster, self.together
-        )  # fmt: skip
+        function, bytes_alone, early = self._loaded.get(index) or self._load(index)
+        shared = following(max_blocks, lambda most: _limiting_shared(bytes_alone, most, early))
+        words = self._flat(arguments)
+        return LoadedLaunch(function.ptr, grid, block, words, shared, early, cluster, self.together)
+
+    def with_slots(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments with slots in place of labelled arrays, except for parameters that are arrays."""
+        pairs = zip(self._is_array, arguments, strict=True)
+        return tuple(argument if is_array else _slotted(argument) for is_array, argument in pairs)
 
     def load(self) -> None:
         """Compile and load the kernel for CuPy's current device, as before a graph records it."""
@@ -326,7 +351,21 @@ def _limiting_shared(shared: int, max_blocks: int, early: bool) -> int:
 
 def _word(value: Any) -> Any:
     """A number or a slot as it is; of an array, its address."""
-    return value if type(value) is int or type(value) is Slot else value.data.ptr
+    return value if isinstance(value, int) or type(value) is Slot else value.data.ptr
+
+
+def _slotted(argument: Any) -> Any:
+    """An argument with slots in place of labelled arrays."""
+    if type(argument) is tuple:
+        return tuple(map(_slotted, argument))
+    return (slot_of(argument) or argument) if hasattr(argument, "data") else argument
+
+
+def _plain(argument: Any) -> Any:
+    """An argument whose numbers are plain ones, which follow from nothing."""
+    if type(argument) is tuple:
+        return tuple(map(_plain, argument))
+    return int(argument) if type(argument) is Rows else argument
 
 
 def _array_words(array: Any) -> tuple[int, ...]:

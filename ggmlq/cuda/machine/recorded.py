@@ -2,31 +2,51 @@
 
 While a rung runs, each launch is recorded (launch.py) with its arguments. x and y have a slot then
 (base/slots.py), and so has memory in which a kernel leaves results for the next one, which rungs ask of
-:func:`between`. All other arrays must be memory of the weights, or prepared with them, which is the same in
-the next call. So the next product of as many rows takes one allocation, a few addresses and the driver's
-calls (submit.py).
+:func:`between`, and what was prepared of the weights, which they label by :func:`part`. So the next product
+takes one allocation, a few addresses and the driver's calls (submit.py).
+
+The number of rows is labelled, too, and what follows from it. So a recording is a *template* for other rows
+of a bucket, and for other weights of its format and shape: a few words differ. What a rung decides by the
+number of rows, such as its tile, it decides by :func:`decided`: a template serves the rows around its own for
+which all decisions are the same.
 
 That is right for rungs that only launch kernels, the same ones for every x of a shape: they declare it
-(``repeats`` of ``register``). A recording belongs to the prepared memory of its array, and is dropped with
-it. Any number of threads may use it, on any stream: each takes a free list of prepared launches, or makes
-one more.
+(``repeats`` of ``register``). Launches belong to the prepared memory of their array, and are dropped with
+it; a template holds no memory. Any number of threads may use both, on any stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ...base.slots import Slot, labelled, slot_of
+import numpy as np
+
+from ...base.slots import Element, Rows, Slot, labelled
 from ...dispatch.epilogue import PLAIN, Epilogue
 from . import device, serving
 from .launch import RECORDING, Kernel
-from .submit import PreparedLaunch
+from .submit import Follower, PreparedLaunches
 
 X, Y, WORKSPACE, BIAS, RESIDUAL = 0, 1, 2, 3, 4  # numbers of a call's addresses
+PARTS = 5  # the first number of what is prepared of weights
 APART = 256  # bytes to which arrays between kernels are aligned
+EIGHT, FEW = 8, (0, 1, 2, 4, 8)  # rows of a bucket; the last rows of the first buckets
 RecordedLaunch = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
+
+
+def bucket(rows: int) -> range:
+    """The numbers of rows that may share a template: 1, 2, 3 and 4, 5 to 8, and then eight by eight.
+
+    Tiles are multiples of eight rows, kernels for a few rows are made for powers of two.
+    """
+    if rows > FEW[-1]:
+        first = (rows - 1) // EIGHT * EIGHT + 1
+        return range(first, first + EIGHT)
+    last = next(last for last in FEW if last >= rows)
+    return range(last // 2 + 1 if last else 0, last + 1)
 
 
 class RecordedLaunches:
@@ -38,17 +58,24 @@ class RecordedLaunches:
     def __init__(
         self, launches: Iterable[RecordedLaunch], workspace: int = 0, memory: Iterable[Any] = ()
     ) -> None:  # fmt: skip
-        self._launches, self.workspace, self._owned = tuple(launches), workspace, tuple(memory)
-        self._on_torch = serving.is_torch()
-        self._free: list[tuple[PreparedLaunch, ...]] = [self._prepare()]
-        self._allocate: Any = device.cupy().cuda.alloc if workspace else None
+        prepared = _prepared(launches)
+        self._take(prepared, workspace, tuple(memory), device.cupy().cuda.alloc if workspace else None)
 
-    def _prepare(self) -> tuple[PreparedLaunch, ...]:
-        with serving.served_by(self._on_torch):
-            return tuple(
-                kernel.prepare(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)
-                for kernel, grid, block, arguments, cluster, max_blocks in self._launches
-            )
+    def _take(
+        self, prepared: PreparedLaunches, workspace: int, memory: tuple[Any, ...], allocate: Any
+    ) -> None:
+        self.prepared, self.workspace, self._owned, self._allocate = prepared, workspace, memory, allocate
+        # (addresses of the slots, by their numbers; a stream) launches all.
+        self.launch: Callable[[Sequence[int], int], None] = prepared.launch
+
+    @classmethod
+    def of(
+        cls, prepared: PreparedLaunches, workspace: int, memory: tuple[Any, ...], allocate: Any
+    ) -> RecordedLaunches:
+        """Launches that are prepared already; ``allocate``: memory for a workspace."""
+        made = cls.__new__(cls)
+        made._take(prepared, workspace, memory, allocate)
+        return made
 
     def __call__(
         self, x: int, y: int, stream: int, workspace: int = 0, bias: int = 0, residual: int = 0
@@ -63,90 +90,206 @@ class RecordedLaunches:
             workspace = memory.ptr
         self.launch((x, y, workspace, bias, residual), stream)
 
-    def launch(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch all on a stream; ``addresses``: those of the slots, by their numbers."""
-        try:
-            launches = self._free.pop()
-        except IndexError:  # other threads use them all
-            launches = self._prepare()
-        for each in launches:
-            each.launch(addresses, stream)
-        self._free.append(launches)
+
+def _prepared(launches: Iterable[RecordedLaunch]) -> PreparedLaunches:
+    return PreparedLaunches(
+        kernel.loaded(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)
+        for kernel, grid, block, arguments, cluster, max_blocks in launches
+    )
+
+
+# --- what rungs label ---------------------------------------------------------------------------
 
 
 def between(shape: int | tuple[int, ...], dtype: Any) -> Any:
-    """An empty array in which a kernel leaves results for the next one; each recorded call has its own."""
-    array = device.cupy().empty(shape, dtype)
+    """An empty array in which a kernel leaves results for the next one; each recorded call has its own.
+
+    Where its shape follows from the rows, the place of a recorded one is enough for all rows of a bucket. So
+    those behind it lie at the same places for all of them.
+    """
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    array = device.cupy().empty(tuple(map(int, sizes)), dtype)
     if RECORDING.launches is None:
         return array
-    slot = Slot(WORKSPACE, RECORDING.workspace)
-    RECORDING.workspace += -(-array.nbytes // APART) * APART
-    return labelled(array, slot)
+    slot, most = Slot(WORKSPACE, RECORDING.workspace), RECORDING.most
+    count = math.prod(size.of(most) if type(size) is Rows else size for size in sizes)
+    RECORDING.workspace += -(-count * np.dtype(dtype).itemsize // APART) * APART
+    return labelled(array, slot, sizes[0] if type(sizes[0]) is Rows else None)
 
 
-def recorded_launches(run: Callable[[], None]) -> tuple[list[RecordedLaunch], int]:
-    """The launches that this thread makes while ``run`` runs, and the bytes of their workspace."""
+def part(q: Any, find: Callable[[Any], Any]) -> Any:
+    """``find(q)``, an array that was prepared of weights: labelled while a product with them is recorded."""
+    array = find(q)
+    if RECORDING.launches is None or RECORDING.weights is not q:
+        return array
+    if find not in RECORDING.parts:
+        RECORDING.parts.append(find)
+    return labelled(array, Slot(PARTS + RECORDING.parts.index(find)))
+
+
+def decided(decide: Callable[..., Any], rows: int, *facts: Hashable) -> Any:
+    """``decide(rows, *facts)``, which may hang on the rows: a recording serves rows with the same decision.
+
+    The result has no other use of the rows: none of its numbers may follow from them within a bucket.
+    """
+    decision = decide(int(rows), *facts)
+    if RECORDING.launches is not None:
+        RECORDING.decisions.append((decide, facts, decision))
+    return decision
+
+
+def across(rows: int, columns: int) -> int:
+    """The tiles of so many columns that hold all rows, decided: recordings serve rows with as many."""
+    tiles: int = decided(_tiles, rows, columns)
+    return tiles
+
+
+def _tiles(rows: int, columns: int) -> int:
+    return -(-rows // columns)
+
+
+# --- templates ------------------------------------------------------------------------------------
+
+
+class Numbers(NamedTuple):
+    """Neighbouring words that follow from the rows: the place of the first, and a function for all."""
+
+    place: int
+    of: Callable[[int], tuple[int, ...]]
+
+
+class Template:
+    """A recorded product, which serves other rows and other weights of its format and shape.
+
+    ``rows``: those that it serves.
+    """
+
+    def __init__(
+        self, rows: range, recorded: int, launches: Iterable[RecordedLaunch], workspace: int,
+        parts: Sequence[Callable[[Any], Any]], q: Any,
+    ) -> None:  # fmt: skip
+        self.rows, self._recorded, self._workspace = rows, recorded, workspace
+        self._prepared, self._parts = _prepared(launches), tuple(parts)
+        self._format, self._shape = q.format, q.shape
+        self._on_torch, self._device = serving.is_torch(), device.current()
+        self._allocate: Any = device.cupy().cuda.alloc if workspace else None
+        slots, followers = self._prepared.slots, self._prepared.followers
+        self._slots = [slot for slot in slots if slot[1] < PARTS]
+        self._holes = [(i, number - PARTS, offset) for i, number, offset in slots if number >= PARTS]
+        self._numbers = [(i, of) for i, of in followers if type(of) is not Element]
+        self._groups = _groups(followers)
+
+    def launches(self, q: Any, rows: int) -> RecordedLaunches | None:
+        """The launches of a product of so many rows with an array; None for others than those it serves.
+
+        The array is prepared if it is not yet, which takes time, and fails while a graph is recorded.
+        """
+        if rows not in self.rows or q.format is not self._format or q.shape != self._shape:
+            return None
+        if serving.is_torch() is self._on_torch:
+            memory = tuple([find(q) for find in self._parts])
+        else:
+            with serving.served_by(self._on_torch):
+                memory = tuple(find(q) for find in self._parts)
+        pointers = [array.data for array in memory]
+        for pointer in pointers:
+            if pointer.device_id != self._device:
+                return None
+        prepared = self._prepared.copy(self._slots)
+        words = prepared.words
+        for i, number, offset in self._holes:
+            words[i] = pointers[number].ptr + offset
+        if rows != self._recorded:
+            for i, of in self._numbers:
+                words[i] = of(rows)
+            for first, numbers_of in self._groups:
+                for i, word in enumerate(numbers_of(rows), first):
+                    words[i] = word
+        return RecordedLaunches.of(prepared, self._workspace, memory, self._allocate)
+
+
+def _groups(followers: Iterable[Follower]) -> list[Numbers]:
+    """The words that follow from rows several at a time."""
+    groups: list[Numbers] = []
+    for i, of in followers:
+        if type(of) is Element and of.place == 0:
+            groups.append(Numbers(i, of.numbers))
+        elif type(of) is Element:
+            assert groups[-1] == (i - of.place, of.numbers), "they stand side by side, in their order"
+    return groups
+
+
+def recorded_launches(
+    run: Callable[[], None], most: int = 0, weights: Any = None
+) -> tuple[list[RecordedLaunch], int]:  # fmt: skip
+    """The launches that this thread makes while ``run`` runs, and the bytes of their workspace.
+
+    ``most``: rows for which those bytes are enough. ``weights``: the array whose parts are labelled.
+    """
     launches: list[RecordedLaunch] = []
-    RECORDING.launches, RECORDING.workspace = launches, 0
+    RECORDING.launches, RECORDING.workspace, RECORDING.most = launches, 0, most
+    RECORDING.weights, RECORDING.parts, RECORDING.decisions = weights, [], []
     try:
         run()
     finally:
-        RECORDING.launches = None
+        RECORDING.launches = RECORDING.weights = None
     return launches, RECORDING.workspace
 
 
-def prepared_memory(q: Any) -> list[Any]:
-    """The arrays that hold the memory of weights, and those that kernels prepared from them."""
-    parts = [q.memory]
-    for item in q.prepared_copies():
-        parts += item if isinstance(item, tuple) else vars(item).values() if hasattr(item, "__dict__") else ()
-    return [part for part in parts if hasattr(part, "data")]
+def record(
+    launch: Callable[..., None], x: Any, q: Any, y: Any, end: Epilogue = PLAIN
+) -> Template | None:  # fmt: skip
+    """Launch a product and record it for others; None where weights were not prepared before.
+
+    None, too, where a launch has an array that is neither labelled nor prepared with the weights.
+    """
+    ids_before, count = list(map(id, q.prepared_copies())), len(x)
+    parts = {"bias": (end.bias, BIAS), "residual": (end.residual, RESIDUAL)}
+    addends = {name: labelled(part, Slot(slot)) for name, (part, slot) in parts.items() if part is not None}
+    options = {"end": end._replace(**addends)} if addends else {}
+    rows = Rows(count)
+    arrays = labelled(x, Slot(X), rows), labelled(y, Slot(Y), rows)
+    launches, workspace = recorded_launches(
+        lambda: launch(arrays[0], q, arrays[1], **options), bucket(count)[-1], q
+    )
+    if not launches or not ids_before or ids_before != list(map(id, q.prepared_copies())):
+        return None
+    steps: list[RecordedLaunch] = []
+    for kernel, grid, block, arguments, cluster, max_blocks in launches:
+        words = kernel.with_slots(arguments)
+        if any(hasattr(word, "data") for word in _flat(words)):
+            return None
+        steps.append((kernel, grid, block, words, cluster, max_blocks))
+    served = _served(count, RECORDING.decisions)
+    return Template(served, count, steps, workspace, RECORDING.parts, q)
+
+
+def _served(count: int, decisions: Sequence[tuple[Callable[..., Any], tuple[Any, ...], Any]]) -> range:
+    """The rows around ``count``, in its bucket, for which all decisions are those that were taken."""
+    able, first, last = bucket(count), count, count
+
+    def same(rows: int) -> bool:
+        return all(decide(rows, *facts) == taken for decide, facts, taken in decisions)
+
+    while first - 1 in able and same(first - 1):
+        first -= 1
+    while last + 1 in able and same(last + 1):
+        last += 1
+    return range(first, last + 1)
 
 
 def recorded_product(
     launch: Callable[..., None], x: Any, q: Any, y: Any, end: Epilogue = PLAIN
 ) -> RecordedLaunches | None:  # fmt: skip
-    """Launch a product and record it for the next one; None where weights were not prepared before.
-
-    None, too, where a launch has an array that is neither labelled nor prepared with the weights.
-    """
-    ids_before = list(map(id, q.prepared_copies()))
-    parts = {"bias": (end.bias, BIAS), "residual": (end.residual, RESIDUAL)}
-    addends = {name: labelled(part, Slot(slot)) for name, (part, slot) in parts.items() if part is not None}
-    options = {"end": end._replace(**addends)} if addends else {}
-    arrays = labelled(x, Slot(X)), labelled(y, Slot(Y))
-    launches, workspace = recorded_launches(lambda: launch(arrays[0], q, arrays[1], **options))
-    if not ids_before or ids_before != list(map(id, q.prepared_copies())):
-        return None
-    memory = prepared_memory(q)
-    owners = {id(_owner(part)) for part in memory}
-    steps: list[RecordedLaunch] = []
-    for kernel, grid, block, arguments, cluster, max_blocks in launches:
-        words = tuple(map(_slotted, arguments))
-        if any(hasattr(word, "data") and id(_owner(word)) not in owners for word in _flat(words)):
-            return None
-        steps.append((kernel, grid, block, words, cluster, max_blocks))
-    return RecordedLaunches(steps, workspace, memory)
-
-
-def _slotted(argument: Any) -> Any:
-    """An argument with slots in place of the arrays that a call brings."""
-    if type(argument) is tuple:
-        return tuple(map(_slotted, argument))
-    return (slot_of(argument) or argument) if hasattr(argument, "data") else argument
+    """Launch a product and record it for the next one of as many rows; None as of :func:`record`."""
+    template = record(launch, x, q, y, end)
+    return None if template is None else template.launches(q, len(x))
 
 
 def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
     """Arguments, and the elements of those that are tuples."""
     for argument in arguments:
         yield from argument if type(argument) is tuple else (argument,)
-
-
-def _owner(array: Any) -> Any:
-    """The array whose memory an array is, or is a part of."""
-    while getattr(array, "base", None) is not None:
-        array = array.base
-    return array
 
 
 # A second stream, for work beside that of the current one; it joins the current one at the end.

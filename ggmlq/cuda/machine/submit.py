@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...base.slots import Slot
+from ...base.slots import Rows, Slot
 from ...errors import DeviceError
 from . import device
 from .driver_calls import library
@@ -106,53 +106,136 @@ def launch_again(
         )
 
 
-# A prepared launch: its arguments lie in memory of their own, and each call fills in a few addresses.
+# Prepared launches: all that a product tells the driver lies in one piece of memory, packed once.
+#
+#     words    [shape of the first launch, 7 words][its arguments] [shape of the second] …
 #
 # A launch from Python spends its time on turning arguments into words, most of which are the same in every
-# call. Here they are written once. An address that only a call knows is a slot (base/slots.py); ``launch``
-# gets all such addresses and writes them to their places. One thread at a time may use such a launch.
+# call. Here they are written once. An address that only a call knows is a slot (base/slots.py). A call copies
+# the words to a room that no other call uses, where the addresses of all words are written beside them
+# already; there it fills in the slots and the stream. So any number of threads may use prepared launches.
+# Those for another number of rows, or for other weights, are one more copy of the words: a few differ.
 
-STREAM = 32  # offset of the stream in the shape of a launch
+SHAPE_WORDS, STREAM = SHAPE.size // 8, 4  # words of a shape; the one of them that is the stream
+ROOM = 512  # words of a room, at least
 
 
-class PreparedLaunch:
-    """A kernel with its grid and its arguments, made by :meth:`Kernel.prepare`."""
+class LoadedLaunch(NamedTuple):
+    """A loaded function with its grid, and its arguments as words; some are slots, or follow from rows."""
 
-    def __init__(
-        self, function: int, grid: Sequence[int], block: Sequence[int], words: Sequence[Any], shared: int,
-        early: bool, cluster: int, together: bool,
-    ) -> None:  # fmt: skip
-        self._empty = 0 in grid
-        count = len(words)
-        self._words = (ctypes.c_uint64 * count)(*(0 if type(word) is Slot else word for word in words))
-        first = ctypes.addressof(self._words)
-        self._pointers = (ctypes.c_void_p * count)(*(first + 8 * i for i in range(count)))
-        self._slots = [(i, word.number, word.offset) for i, word in enumerate(words) if type(word) is Slot]
-        attributes_at, attribute_count, self._owner = attributes(early, cluster, together)
-        self._shape = ctypes.create_string_buffer(
-            SHAPE.pack(
-                *grid,
-                *ONES[len(grid)],
-                *block,
-                *ONES[len(block)],
-                shared,
-                0,
-                attributes_at,
-                attribute_count,
-            )
-        )
-        self._stream = ctypes.c_uint64.from_buffer(self._shape, STREAM)
-        self._at = ctypes.addressof(self._shape), function, ctypes.addressof(self._pointers), 0
-        self._facts = grid, block, shared
+    function: int
+    grid: Sequence[int]
+    block: Sequence[int]
+    words: Sequence[Any]
+    shared: int
+    early: bool
+    cluster: int
+    together: bool
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of 32 bits with which its shape begins: grid, block, shared memory."""
+        grid, block = self.grid, self.block
+        return (*grid, *ONES[len(grid)], *block, *ONES[len(block)], self.shared)
+
+    def shape(self) -> bytes:
+        """The shape as the driver reads it."""
+        attributes_at, count, _ = attributes(self.early, self.cluster, self.together)
+        return SHAPE.pack(*self.sizes, 0, attributes_at, count)
+
+    def following(self) -> Iterator[Follower]:
+        """The words that follow from rows: first those of the shape, then arguments, behind each other."""
+        sizes = (*self.sizes, 0)
+        for i in range(0, len(sizes), 2):
+            if any(type(size) is Rows for size in sizes[i : i + 2]):
+                yield Follower(i // 2, _word_of(*sizes[i : i + 2]))
+        for i, word in enumerate(self.words):
+            if type(word) is Rows:
+                yield Follower(SHAPE_WORDS + i, word.of)
+
+
+class Follower(NamedTuple):
+    """A word that follows from the rows of a product: its place, and the function for it."""
+
+    place: int
+    of: Callable[[int], int]
+
+
+def _word_of(low: int, high: int) -> Callable[[int], int]:
+    """The function for a word of two numbers, one of which follows from rows, or both."""
+    low_of, high_of = (size.of if type(size) is Rows else _always(size) for size in (low, high))
+    return lambda rows: low_of(rows) | high_of(rows) << 32
+
+
+def _always(number: int) -> Callable[[int], int]:
+    return lambda rows: number
+
+
+class _Room:
+    """Memory for words of prepared launches, and beside it the addresses of all its words."""
+
+    def __init__(self, size: int) -> None:
+        self.words = (ctypes.c_uint64 * size)()
+        first = ctypes.addressof(self.words)
+        self.pointers = (ctypes.c_void_p * size)(*range(first, first + 8 * size, 8))
+        self.view = memoryview(self.words).cast("B").cast("Q")
+        self.size, self.places = size, (first, ctypes.addressof(self.pointers))
+
+
+_ROOMS: list[_Room] = []  # those that no thread uses
+
+
+class PreparedLaunches:
+    """Launches with slots for the addresses of a call; empty grids are left out."""
+
+    def __init__(self, launches: Iterable[LoadedLaunch]) -> None:
+        packed, self.followers = bytearray(), list[Follower]()
+        self.slots: list[tuple[int, int, int]] = []  # place, number, offset
+        self.launches: list[tuple[int, int, int, LoadedLaunch]] = []  # bytes to its shape and its arguments
+        for launch in launches:
+            if 0 not in launch.grid:
+                at, words = len(packed) // 8, launch.words
+                self.launches.append((8 * at, launch.function, 8 * (at + SHAPE_WORDS), launch))
+                self.followers += (Follower(at + place, of) for place, of in launch.following())
+                for i, word in enumerate(words, at + SHAPE_WORDS):
+                    if type(word) is Slot:
+                        self.slots.append((i, word.number, word.offset))
+                packed += launch.shape()
+                packed += struct.pack(
+                    f"<{len(words)}Q", *(0 if type(word) is Slot else word for word in words)
+                )
+        self.words = memoryview(packed).cast("Q")
+        self._streams = [at // 8 + STREAM for at, *_ in self.launches]
         self._driver = driver_launch()
 
+    def copy(self, slots: list[tuple[int, int, int]]) -> PreparedLaunches:
+        """The same launches with these slots and words of their own, which may be written."""
+        other = PreparedLaunches.__new__(PreparedLaunches)
+        other.launches, other.followers, other.slots = self.launches, self.followers, slots
+        other.words = memoryview(bytearray(self.words)).cast("Q")
+        other._streams, other._driver = self._streams, self._driver
+        return other
+
     def launch(self, addresses: Sequence[int], stream: int) -> None:
-        """Launch on a stream of the device that it was prepared for. Empty grids do nothing."""
-        if self._empty:
-            return
-        words = self._words
-        for i, number, offset in self._slots:
+        """Launch all on a stream of the device that they were prepared for."""
+        count = len(self.words)
+        try:
+            room = _ROOMS.pop()
+        except IndexError:  # other threads use them all
+            room = _Room(max(ROOM, count))
+        if count > room.size:
+            room = _Room(count)
+        words = room.words
+        room.view[:count] = self.words
+        for i, number, offset in self.slots:
             words[i] = addresses[number] + offset
-        self._stream.value = stream
-        if status := self._driver(*self._at):
-            launch_again(status, self._at, *self._facts)
+        for i in self._streams:
+            words[i] = stream
+        first, pointers = room.places
+        for shape_at, function, arguments_at, launch in self.launches:
+            places = first + shape_at, function, pointers + arguments_at, 0
+            if status := self._driver(*places):
+                shape = SHAPE.unpack_from(words, shape_at)
+                grid, block = shape[: len(launch.grid)], shape[3 : 3 + len(launch.block)]
+                launch_again(status, places, grid, block, shape[6])
+        _ROOMS.append(room)

@@ -21,7 +21,7 @@ operands agree; this order lets four floats of the activations lie together.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -35,7 +35,8 @@ from ..intrinsics.lane import address, g_and_t
 from ..intrinsics.language import cuda, int64, uint8, uint32, uint64
 from ..intrinsics.tables import Table
 from ..machine.device import cupy
-from ..machine.launch import Kernel, array, family
+from ..machine.launch import RECORDING, Kernel, array, family
+from ..machine.recorded import part
 from .layout import ROWS, STEP, PackedLayout, half_addresses, layout_of, stored_codes
 
 THREADS = 128
@@ -241,7 +242,12 @@ def scale_writer(fmt: BlockFormat) -> Any:
 def packed_weights(q: QuantArray) -> PackedWeights:
     """The packed weights of an array [N, K] or [E, N, K] on its device, packed once and kept with it."""
     weights: PackedWeights = q.prepared(pack_weights)
-    return weights
+    return weights if RECORDING.launches is None else replace(weights, fragments=part(q, fragments_of))
+
+
+def fragments_of(q: QuantArray) -> Any:
+    """The fragments of an array's packed weights."""
+    return q.prepared(pack_weights).fragments
 
 
 def pack_weights(q: QuantArray) -> PackedWeights:

@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from ...arrays.array import QuantArray
+from ...base.slots import all_following, rows_of
 from ..activations.floats import sixteen_loader
 from ..activations.x_tiles import THREAD_COLUMNS, chunk_placer, chunk_swapper
 from ..intrinsics import barrier as barriers
@@ -149,6 +150,13 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
         return (tensor_maps.map_array(box),)
 
     return map_weights_at
+
+
+@cache
+def map_finder(box_row: int) -> Callable[[QuantArray], Any]:
+    """The function that finds that map, for ``part`` of machine/recorded.py."""
+    make = weights_map(box_row)
+    return lambda q: q.prepared(make)[0]
 
 
 # Late activations: x_tiles that a product makes while it multiplies, with wide tiles and many rows.
@@ -342,8 +350,21 @@ def reads_plain(layout: PackedLayout, tile: WarpSpecializedTile) -> bool:
 
 def map_words(x: Any, tile: WarpSpecializedTile) -> tuple[int, ...] | None:
     """The words of the map of x behind its address; None where the driver makes no such map."""
-    m, k = x.shape
-    box = tensor_maps.Box(0, m, k, 2 * k, "bfloat16", tile.columns, STEP)
+    rows, k = rows_of(x), x.shape[1]
+    if plain_words(int(rows), k, tile.columns) is None:
+        return None
+
+    def words(rows: int) -> tuple[int, ...]:
+        found = plain_words(rows, k, tile.columns)
+        assert found is not None, "the driver makes such maps for all rows or for none"
+        return found
+
+    return all_following(rows, words)
+
+
+def plain_words(rows: int, k: int, columns: int) -> tuple[int, ...] | None:
+    """The words of the map of a matrix [rows, k] behind its address, in boxes of ``columns`` rows."""
+    box = tensor_maps.Box(0, rows, k, 2 * k, "bfloat16", columns, STEP)
     return tensor_maps.words_behind_address(box)
 
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from ... import faults
 from ...arrays.array import QuantArray
+from ...arrays.blocks import random_blocks
 from ...errors import GGMLQError, UnsupportedError
 from ...formats import FORMATS
 from ...ops import linear
-from ...testing.blocks import random_blocks
 
 SHAPES = ((1, 16, 32), (3, 33, 160), (17, 40, 256))  # rows of activations, rows of weights, columns
 TIMED = (8, 256, 1024)

@@ -170,13 +170,11 @@ def _examined(run: Run, wrong: Mask) -> Finding:
 def _all_tried(machine: Machine) -> list[Tried]:
     """Every candidate; a bar where that takes long, as with a thousand units."""
     mistakes = list(candidates(machine.run))
-    progress, tried = Progress(len(mistakes), "looking for the mistake", "mistake"), []
-    try:
+    tried = []
+    with Progress(len(mistakes), "looking for the mistake", "mistake") as progress:
         for mistake in mistakes:
             tried.append(tried_on(machine, mistake))
             progress.advance(1)
-    finally:
-        progress.close()
     return tried
 
 

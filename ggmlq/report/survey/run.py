@@ -273,15 +273,11 @@ class _Survey:
         self._show = progress
 
     def through(self, executor: Executor | None) -> Survey:
-        try:
+        with self._bar:
             tasks.run(executor, self._walks(), walk, self._walked)
-        finally:
-            self._bar.close()
         self._bar = Progress(len(self._trials), "trying types", "tensors", self._show)
-        try:
+        with self._bar:
             tasks.run(executor, self._counted(), trial, self._tried)
-        finally:
-            self._bar.close()
         tried = [kind for one in self._surveyed.values() for kind in one.shown_errors]
         order = self._types if self._types is not None else [FORMATS[n] for n in (*CANDIDATES, *OTHERS)]
         types = [fmt.name for fmt in dict.fromkeys(order) if fmt.name in set(tried)]

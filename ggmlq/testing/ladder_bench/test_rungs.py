@@ -21,10 +21,10 @@ from ...base.devices import namespace, to_host
 from ...dispatch.ladder import Rung, choose, rungs
 from ...dispatch.problems import Linear
 from ...formats import FORMATS
+from ...reference.judgement import judged
+from ...roofs.floors import Roofs, roofs_of
+from ...roofs.timing import GpuClock, roofs
 from ..blocks import random_weights
-from ..floors import Roofs, roofs_of
-from ..oracle import judged
-from ..timing import GpuClock, roofs
 
 DEVICE = "cuda" if find_spec("cupy") else "cpu"
 LADDER = ("q4_0", "q8_0")

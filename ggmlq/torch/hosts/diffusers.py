@@ -7,12 +7,13 @@ torch.compile cannot see. With these the weights stay packed for any number of r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from ..products import product
-from .switch import Change, Switch, module
+from .switch import Change, Switch
 
 
 def forward(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -34,7 +35,7 @@ def dequantize_gguf_tensor(tensor: Any) -> Any:
 
 
 def _changes() -> Iterator[Change]:
-    utils = module("diffusers.quantizers.gguf.utils")
+    utils = import_module("diffusers.quantizers.gguf.utils")
     yield utils.GGUFLinear, "forward", forward
     yield utils, "dequantize_gguf_tensor", dequantize_gguf_tensor
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Any
 
 import ggmlq as gq
@@ -82,8 +81,3 @@ class Switch:
 
 def _name(place: Any) -> str:
     return str(getattr(place, "__qualname__", getattr(place, "__name__", place)))
-
-
-def module(name: str) -> Any:
-    """A module of a host, imported now."""
-    return import_module(name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 import ggmlq as gq
 
 from ..products import product
-from .switch import Change, Switch, module
+from .switch import Change, Switch
 
 PACKAGE = "transformers.integrations.gguf"
 
@@ -66,7 +67,7 @@ def _can_read(tensor: Any) -> bool:
 
 def _limits() -> str:
     """The architectures whose blocks transformers keeps, in words."""
-    package, mapping = module("transformers"), module(f"{PACKAGE}.gguf_conversion_mapping")
+    package, mapping = import_module("transformers"), import_module(f"{PACKAGE}.gguf_conversion_mapping")
     return f"transformers {package.__version__} keeps {', '.join(sorted(mapping.GGUF_ARCHS))} packed"
 
 
@@ -82,7 +83,7 @@ def _warning(read_header: Callable[[Any, str], None]) -> Callable[[Any, str], No
     def call(self: Any, gguf_file: str) -> None:
         read_header(self, gguf_file)
         if not self.supported and not self.quantization_config.dequantize:
-            name = module(f"{PACKAGE}.reader").read_gguf_metadata(gguf_file)[0]["general.architecture"]
+            name = import_module(f"{PACKAGE}.reader").read_gguf_metadata(gguf_file)[0]["general.architecture"]
             warnings.warn(
                 f"{_limits()} and decodes {name!r} in full: the model takes the memory of its floats; use "
                 "ggmlq.torch.load_(model, file), which keeps it packed",
@@ -93,8 +94,8 @@ def _warning(read_header: Callable[[Any, str], None]) -> Callable[[Any, str], No
 
 
 def _changes() -> Iterator[Change]:
-    kernels, utils = module(f"{PACKAGE}.kernels"), module(f"{PACKAGE}.utils")
-    quantizer = module("transformers.quantizers.quantizer_gguf").GgufHfQuantizer
+    kernels, utils = import_module(f"{PACKAGE}.kernels"), import_module(f"{PACKAGE}.utils")
+    quantizer = import_module("transformers.quantizers.quantizer_gguf").GgufHfQuantizer
     yield kernels, "_gguf_kernel", kernels.GgufKernel(KERNEL)
     yield kernels, "kernel_can_read", _can_read
     yield kernels, "MAX_GEMV_ROWS", sys.maxsize

@@ -6,11 +6,12 @@ Enable it before the engine starts, for layers look these functions up when they
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 import torch
 
 from ..products import product
-from .switch import Change, Switch, module
+from .switch import Change, Switch
 
 
 def ggml_dequantize(
@@ -55,7 +56,7 @@ def ggml_moe_a8(
 
 
 def _changes() -> Iterator[Change]:
-    ops = module("vllm_gguf_plugin.ops")
+    ops = import_module("vllm_gguf_plugin.ops")
     yield ops, "ggml_dequantize", ggml_dequantize
     yield ops, "ggml_mul_mat_vec_a8", ggml_mul_mat
     yield ops, "ggml_mul_mat_a8", ggml_mul_mat

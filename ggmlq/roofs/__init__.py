@@ -1,0 +1,6 @@
+"""The roofs of a machine, which no product is faster than, and the clock of a GPU that times are read from.
+
+floors.py   peak rates of a CPU or a GPU, and the least time that a product takes under them
+timing.py   work timed by a GPU's own clock; its peak rates
+probes.py   kernels that read memory or keep a stream busy, for timing
+"""
