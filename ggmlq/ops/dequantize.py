@@ -71,6 +71,9 @@ def decode_picked(q: QuantArray, ids: NDArray[np.int64], values: NDArray[Any]) -
     if not values.size:
         return
     count, *lengths = q.shape
+    if not count:
+        values[...] = np.nan
+        return
     length, out = values.size // len(ids), values.reshape(len(ids), *lengths)
     there = (ids >= 0) & (ids < count)
     missing = None if there.all() else ~there
@@ -83,19 +86,14 @@ def decode_picked(q: QuantArray, ids: NDArray[np.int64], values: NDArray[Any]) -
     def work(start: int, stop: int) -> None:
         for first in range(start, stop, few):
             rows = slice(first, min(first + few, stop))
-            if not count:
-                out[rows] = np.nan
-                continue
             picked = ids[rows] if missing is None else np.where(there[rows], ids[rows], 0)
-            part = np.ascontiguousarray(q.raw[picked])
+            part, to = np.ascontiguousarray(q.raw[picked]), out[rows]
             if decode is not None:
-                decode(frozen(part.reshape(-1)), _halves(out[rows].reshape(-1)))
-            elif native:
-                _in_numpy(QuantArray(q.format, out[rows].shape, part), out[rows])
+                decode(frozen(part.reshape(-1)), _halves(to.reshape(-1)))
             else:
-                decode_through(QuantArray(q.format, out[rows].shape, part), out[rows])
+                (_in_numpy if native else decode_through)(QuantArray(q.format, to.shape, part), to)
             if missing is not None:
-                out[rows][missing[rows]] = np.nan
+                to[missing[rows]] = np.nan
 
     share(work, len(ids), max(1, -(-SHARED // length)))
 
