@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..arrays.scaled import ScaledArray, as_stored
 from ..arrays.tensors import untraced
 from ..arrays.weights import operation
-from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
+from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
 from ..base.text import Request
 from ..codes import CODES, Code, scaling
 from ..codes.scaling import Quantized, Rule
@@ -104,8 +104,8 @@ def quantize_scaled(
         if check_finite:
             _check_finite(request, x)
         if scales is not None:
-            scales = _static(request, scales, x, shape, over, rule)
-        return _quantized(x, over, rule, tile, scales)
+            scales = _static(request, scales, given.device, shape, over, rule)
+        return _quantized(x, given.on_host, over, rule, tile, scales)
 
 
 def coded(
@@ -117,13 +117,14 @@ def coded(
     """
     rule, tile = _rule(request, code, zeros=zeros), checked_tile(request, tile)
     over = tiling(tile, math.prod(x.shape[:-1]), x.shape[-1])
-    return _quantized(x, over, rule, tile, scales)
+    return _quantized(x, is_host(x), over, rule, tile, scales)
 
 
-def _quantized(x: Any, over: Tiling, rule: Rule, tile: Tile, scales: Any) -> ScaledArray:
+def _quantized(
+    x: Any, on_host: bool, over: Tiling, rule: Rule, tile: Tile, scales: Any
+) -> ScaledArray:  # fmt: skip
     """Codes, scales and zero points by the quickest way for such an array."""
-    rows = x.reshape(over.rows, over.columns)
-    on_host, static = is_host(x), scales is not None
+    rows, static = x.reshape(over.rows, over.columns), scales is not None
     if not on_host:
         quantizer: Any = cuda_module("quantize_scaled")
     else:
@@ -182,9 +183,10 @@ def _check_ragged(request: str, shape: tuple[int, ...], tile: Tile, ragged: str)
 
 
 def _check_finite(request: str, x: Any) -> None:
-    finite = namespace(x).isfinite(x.astype(np.float32) if x.dtype.name == "bfloat16" else x)
+    xp = namespace(x)
+    finite = xp.isfinite(x.astype(np.float32) if x.dtype.name == "bfloat16" else x)
     if not bool(finite.all()):
-        index = [int(i[0]) for i in namespace(x).nonzero(~finite)]
+        index = [int(i[0]) for i in xp.nonzero(~finite)]
         raise NonFiniteError(
             f"{request}: x{index} is {float(x[tuple(index)])}; check_finite=True refuses NaN and infinities; "
             "clear them with np.nan_to_num, or leave check_finite out"
@@ -201,19 +203,19 @@ def static_scales(
     over = tiling(tile, *shape)
     if isinstance(scales, type(like)) and scales.dtype == np.float32 and scales.shape == over.shape:
         return scales
-    return _static(request, scales, like, shape, over, _rule(request, code))
+    return _static(request, scales, device_of(like), shape, over, _rule(request, code))
 
 
-def _static(request: str, scales: Any, like: Any, shape: tuple[int, ...], over: Tiling, rule: Rule) -> Any:
-    """A caller's static scales, checked and in the form that a ScaledArray holds."""
+def _static(request: str, scales: Any, device: str, shape: tuple[int, ...], over: Tiling, rule: Rule) -> Any:
+    """A caller's static scales, checked and in the form that a ScaledArray holds, on this device."""
     scales = as_stored(request, scales, "scales")
-    xp = namespace(like)
-    if is_host(scales) and (not is_host(like)) and np.ndim(scales):
+    there, xp = device_of(scales), np if device == "cpu" else cuda_device().cupy()
+    if there == "cpu" != device and np.ndim(scales):
         raise DeviceError(
-            f"{request}: x is on {device_of(like)}, scales on the host; move them with cupy.asarray(scales)"
+            f"{request}: x is on {device}, scales on the host; move them with cupy.asarray(scales)"
         )
-    if not is_host(scales) and is_host(like):
-        raise DeviceError(f"{request}: x is on the host, scales on {device_of(scales)}; pass scales.get()")
+    if device == "cpu" != there:
+        raise DeviceError(f"{request}: x is on the host, scales on {there}; pass scales.get()")
     scales = xp.asarray(scales)
     if scales.dtype.name in CODES["e8m0"].aliases:
         scales = scales.view(np.uint8)
