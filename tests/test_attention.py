@@ -256,3 +256,13 @@ def in_halves(q, k, **options):
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(*arrays((1, 4, 2, 32), (1, 2, 8, 32)))
+
+
+def test_lengths_and_sinks_are_tensors_too(fresh):
+    torch = pytest.importorskip("torch")
+    q, k = fresh.standard_normal((1, 4, 3, 32), np.float32), fresh.standard_normal((1, 2, 9, 32), np.float32)
+    lengths, sinks = torch.tensor([5], dtype=torch.int32), torch.tensor([0.5, 1, -1, 2], requires_grad=True)
+    y = gq.attention(torch.from_numpy(q), k, k, lengths=lengths, sinks=sinks.bfloat16())
+    assert np.array_equal(y, gq.attention(q, k, k, lengths=[5], sinks=np.float32([0.5, 1, -1, 2])))
+    with pytest.raises(gq.errors.ShapeError, match="lengths are float32"):
+        gq.attention(q, k, k, lengths=torch.ones(1, dtype=torch.bfloat16))

@@ -57,3 +57,27 @@ def test_a_recorded_product_runs_its_kernels_and_little_else():
     addresses = address_of(x), address_of(y)
     plan(*addresses)
     assert python_calls(lambda: plan(*addresses)).total() <= 1 + 2  # its kernels, of which two are called
+
+
+Q = rows("normal", 4, 64).reshape(1, 4, 1, 64)
+HEADS = gq.quantize(rows("normal", 16, 64).reshape(1, 2, 8, 64), "q8_0")
+POOL, IDS = gq.empty((8, 64), "q8_0"), np.array([1, 3])
+
+
+@pytest.mark.parametrize(
+    ("work", "arrays"),
+    [
+        (lambda: gq.attention(Q, HEADS, HEADS, causal=True), 1),
+        (lambda: gq.put(POOL, IDS, Q[0, :2, 0]), 2),
+        (lambda: gq.take(POOL, IDS), 1),
+        (lambda: gq.quantize(Q, "q8_0"), 1),
+        (lambda: gq.quantize_scaled(Q, "e4m3", (1, 64)), 1),
+        (POOL.dequantize, 0),
+    ],
+    ids=["attention", "put", "take", "quantize", "quantize_scaled", "dequantize"],
+)
+def test_an_array_is_looked_at_once(work, arrays):
+    calls = python_calls(work)
+    seen = calls["operand"] + calls["integers"]
+    assert (seen, calls["Request.__str__"]) == (arrays, 0), "and words of errors are not made"
+    assert calls["as_array"] <= seen + 1, "an alibi is a number or an array"

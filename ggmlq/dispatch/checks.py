@@ -25,7 +25,7 @@ def as_floats(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> 
     """An operand as an array of floats; bfloat16 becomes float32, or stays if ``bfloat16`` is True."""
     if isinstance(x, QuantArray):
         raise DTypeError(f"{request}: {name} is {x!r}; floats are expected; pass {name}.dequantize()")
-    x = as_array(request, x, name, "floats")
+    x = as_array(request, x, name, "an array of floats")
     if x.dtype.kind != "f" or x.dtype.itemsize > 8:
         if is_bfloat16(x):
             return x if bfloat16 else x.astype(np.float32)
@@ -36,8 +36,8 @@ def as_floats(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> 
     return x
 
 
-def as_array(request: str, x: Any, name: str, of: str) -> Any:
-    """An array over anything that a caller passes, ``of`` floats or integers; one on a GPU stays there."""
+def as_array(request: str, x: Any, name: str, way: str) -> Any:
+    """An array over anything that a caller passes; one on a GPU stays there. ``way``: an error's advice."""
     refuse_mask(request, x)
     if not is_host(x):
         return x
@@ -45,7 +45,7 @@ def as_array(request: str, x: Any, name: str, of: str) -> Any:
         return np.asarray(x)
     except (ValueError, TypeError) as error:
         are = "are" if name.endswith("s") else "is"
-        raise DTypeError(f"{request}: {name} {are} no array ({error}); pass an array of {of}") from None
+        raise DTypeError(f"{request}: {name} {are} no array ({error}); pass {way}") from None
 
 
 def is_whole(number: object, least: int, most: int = 2**63 - 1) -> bool:
@@ -73,14 +73,6 @@ def check_flag(request: str, name: str, value: Any) -> None:
 def is_bfloat16(x: Any) -> bool:
     """True for an array of bfloat16 of ml_dtypes."""
     return getattr(getattr(x, "dtype", None), "name", "") == "bfloat16"
-
-
-def activations(request: str, x: Any, weights: Any, name: str = "q", bfloat16: bool = False) -> Any:
-    """Activations [..., K], checked, as an array of floats; ``name``: of the weights, for error messages."""
-    x = as_floats(request, x, bfloat16=bfloat16)
-    check_device(request, device_of(x), weights, "x", name)
-    check_columns(request, x, weights, name)
-    return x
 
 
 def check_device(request: str, place: str, weights: Any, name: str = "x", other: str = "q") -> None:

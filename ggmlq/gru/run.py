@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.tensors import array_of, is_tensor, untraced
-from ..base.devices import cuda_device, device_of, is_host, namespace, on_device_of
+from ..arrays.tensors import untraced
+from ..base.devices import cuda_device, is_host, namespace, on_device_of
 from ..dispatch import ladder
 from ..dispatch.problems import Gru
 from ..errors import DeviceError
@@ -78,12 +78,11 @@ def run(
             return _run_checked(f, x.swapaxes(0, 1) if batch_first else x, None if h0 is None else [h0], *how)
         except MemoryError:
             pass  # the path below raises it with words
-    if is_tensor(x):
-        x = array_of(REQUEST, x)
-    if device_of(x) != f.device:
+    x = weights.seen(REQUEST, x, "x")
+    if x.device != f.device:
         raise DeviceError(
-            f"{REQUEST}: x is on {device_of(x)}, the GRU on {f.device}; both must be on one device; "
-            f"move it with f.to({device_of(x)!r})"
+            f"{REQUEST}: x is on {x.device}, the GRU on {f.device}; both must be on one device; "
+            f"move it with f.to({x.device!r})"
         )
     x = weights.inputs(REQUEST, x, f.inputs, batch_first, f.device)
     starts = weights.states(REQUEST, h0, len(f.cells), x.shape[1], f.units, f.device)

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.tensors import array_of, is_tensor
-from ..base.devices import device_of, is_host
-from ..dispatch.checks import as_floats
 from ..errors import DeviceError, DTypeError, NonFiniteError, ShapeError
+from ..ops.door import Operand, operand
 from .torch import from_torch_order
 
 Floats = NDArray[Any]
@@ -69,20 +67,24 @@ def weights_of(request: str, parts: Sequence[Any], order: str) -> Weights:
     return Weights(*(np.array(part, order="C") for part in arrays))
 
 
-def floats(request: str, x: Any, name: str, device: str = "cpu") -> Floats:
-    """A finite array of float32 or float64 on the host; on a device the kernels find values that are not."""
+def seen(request: str, x: Any, name: str) -> Operand:
+    """Floats of a caller as an operand; one that was seen before stays as it is."""
     if x is None or isinstance(x, str | bytes | dict):
         raise DTypeError(f"{request}: {name} is {type(x).__name__}; pass an array of floats")
-    if is_tensor(x):
-        x = array_of(request, x, name)
-    if device == "cpu" and not is_host(x):
+    return x if isinstance(x, Operand) else operand(request, x, name)
+
+
+def floats(request: str, x: Any, name: str, device: str = "cpu") -> Floats:
+    """A finite array of float32 or float64 on the host; on a device the kernels find values that are not."""
+    given = seen(request, x, name)
+    if device == "cpu" and not given.on_host:
         raise DeviceError(f"{request}: {name} is on a device; a GRU is made on the host; pass {name}.get()")
-    if device_of(x) != device:
+    if given.device != device:
         raise DeviceError(
-            f"{request}: {name} is on {device_of(x)}, the GRU on {device}; both must be on one device; pass "
+            f"{request}: {name} is on {given.device}, the GRU on {device}; both must be on one device; pass "
             f"cupy.asarray({name})"
         )
-    x = as_floats(request, x, name)
+    x = given.array
     x = x.astype(np.float32) if x.dtype == np.float16 else x
     if x.dtype.byteorder not in "=|":
         x = x.astype(x.dtype.newbyteorder("="))

@@ -11,14 +11,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import array_of, is_tensor, untraced
+from ..arrays.tensors import untraced
 from ..arrays.weights import Divided
-from ..base import text
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
 from ..base.text import short
-from ..dispatch.checks import as_array, as_floats, check_flag, check_out, finite, float_dtype, is_bfloat16
+from ..dispatch.checks import as_array, check_flag, finite
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError, UnsupportedError
-from ..formats import FORMATS, Format
+from .door import integers, operand
+from .epilogue import Wishes, ended, result_of
 
 SHAPES = "q is [B, H, T, D], k [B, HK, S, D] and v [B, HK, S, DV], H a multiple of HK"
 
@@ -37,6 +37,7 @@ class Attention(NamedTuple):
     softcap: float
     sinks: Any  # floats [H], or None
     slopes: NDArray[np.float64] | None  # [H]
+    device: str
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,34 +51,42 @@ def checked(
     alibi: Any = 0.0,
 ) -> Attention:  # fmt: skip
     """The checked operands; all lie on one device."""
-    q = as_floats(request, array_of(request, q, "q") if is_tensor(q) else q, "q", bfloat16=True)
-    k, v = (_checked_rows(request, rows, name) for rows, name in ((k, "k"), (v, "v")))
+    given = operand(request, q, "q", bfloat16=True)
+    q, place = given.array, given.device
+    (k, place_k), (v, place_v) = _rows(request, k, "k"), _rows(request, v, "v")
     _check_shapes(request, q.shape, k.shape, v.shape)
-    places = {name: _device(one) for name, one in (("q", q), ("k", k), ("v", v))}
-    if len({*places.values()}) > 1:
-        where = ", ".join(f"{name} on {place}" for name, place in places.items())
+    if not place == place_k == place_v:
         raise DeviceError(
-            f"{request}: {where}; all are on one device; move arrays with .to(…), cupy.asarray or .get()"
+            f"{request}: q on {place}, k on {place_k}, v on {place_v}; all are on one device; move arrays "
+            "with .to(…), cupy.asarray or .get()"
         )
     batch, heads, queries, width = q.shape
     positions = k.shape[2]
     check_flag(request, "causal", causal)
     scale = 1 / math.sqrt(width) if scale is None else _number(request, "scale", scale)
     return Attention(
-        q, k, v, scale, bool(causal),
-        _checked_mask(request, mask, (batch, heads, queries, positions), places["q"]),
-        _lengths(request, lengths, batch, positions, places["q"]), _window(request, window, positions),
-        _number(request, "softcap", softcap, 0),
-        by_head(request, sinks, heads, "sinks", "logit", places["q"]),
-        slopes_of(request, alibi, heads, places["q"]),
+        q, k, v, scale, bool(causal), _checked_mask(request, mask, (batch, heads, queries, positions), place),
+        _lengths(request, lengths, batch, positions, place), _window(request, window, positions),
+        _number(request, "softcap", softcap, 0), by_head(request, sinks, heads, "sinks", "logit", place),
+        slopes_of(request, alibi, heads, place), place,
     )  # fmt: skip
+
+
+def _rows(request: str, rows: Any, name: str) -> tuple[Any, str]:
+    """Keys or values as kernels take them, and their device."""
+    if isinstance(rows, QuantArray) and rows.scale is not None:  # kernels read blocks alone
+        return rows.dequantize(), rows.device
+    if isinstance(rows, QuantArray | ScaledArray):
+        return rows, rows.device
+    given = operand(request, rows, name, bfloat16=True)
+    return given.array, given.device
 
 
 def _number(request: str, name: str, number: Any, least: float = -math.inf) -> float:
     value = finite(number)
     if value is None or value < least:
         rule = "a finite number" if least else "a finite number from 0 on, 0 for none"
-        raise DTypeError(f"{request}: {name} is {text.short(number)}; it is {rule}; pass {name}=0.5")
+        raise DTypeError(f"{request}: {name} is {short(number)}; it is {rule}; pass {name}=0.5")
     return value
 
 
@@ -88,17 +97,17 @@ def _window(request: str, window: Any, positions: int) -> int:
     number = finite(window)
     if isinstance(window, bool) or number is None or not 1 <= number < 2**63 or number % 1:
         raise DTypeError(
-            f"{request}: window is {text.short(window)}; it is a number of positions from 1 to 2**63 - 1, or "
+            f"{request}: window is {short(window)}; it is a number of positions from 1 to 2**63 - 1, or "
             "None for all; pass 512"
         )
     return min(int(number), max(positions, 1))
 
 
-def _check_place(request: str, name: str, x: Any, place: str) -> None:
+def _check_place(request: str, name: str, there: str, place: str) -> None:
     """Refuse an array on a GPU where the queries are not; one on the host goes there with them."""
-    if device_of(x) not in ("cpu", place):
+    if there not in ("cpu", place):
         raise DeviceError(
-            f"{request}: {name} on {device_of(x)}, q on {place}; both are on one device; pass {name}.get()"
+            f"{request}: {name} on {there}, q on {place}; both are on one device; pass {name}.get()"
         )
 
 
@@ -116,18 +125,6 @@ def by_distance(a: Attention) -> Attention:
     return a._replace(mask=-abs(mask))
 
 
-def _checked_rows(request: str, rows: Any, name: str) -> Any:
-    if isinstance(rows, QuantArray) and rows.scale is not None:  # kernels read blocks alone
-        return rows.dequantize()
-    if isinstance(rows, QuantArray | ScaledArray):
-        return rows
-    return as_floats(request, array_of(request, rows, name) if is_tensor(rows) else rows, name, bfloat16=True)
-
-
-def _device(rows: Any) -> str:
-    return rows.device if isinstance(rows, QuantArray | ScaledArray) else device_of(rows)
-
-
 def _check_shapes(request: str, q: Any, k: Any, v: Any) -> None:
     if not len(q) == len(k) == len(v) == 4:
         way = "add axes with [None], or reshape k.reshape(B, HK, S, D)"
@@ -141,17 +138,15 @@ def _lengths(request: str, lengths: Any, batch: int, positions: int, place: str)
     """The number of positions of each sequence: on the host, or where the caller has them."""
     if lengths is None:
         return np.full(batch, positions, np.int64)
-    numbers = as_array(request, lengths, "lengths", "integers")
-    if numbers.shape != (batch,) or numbers.dtype.kind not in "iu":
+    given = integers(request, lengths, "lengths")
+    if given.shape != (batch,) or given.dtype.kind not in "iu":
         raise ShapeError(
-            f"{request}: lengths are {numbers.dtype} {numbers.shape}; there is one integer for each of "
+            f"{request}: lengths are {given.dtype} {given.shape}; there is one integer for each of "
             f"{batch} sequences; pass np.array([…])"
         )
-    if not is_host(lengths):
-        if device_of(lengths) == place:  # nobody waits for the device to look at them
-            return lengths.astype(np.int64, copy=False)
-        numbers = lengths.get()
-    numbers = numbers.astype(np.int64)
+    if not given.on_host and given.device == place:  # nobody waits for the device to look at them
+        return given.array.astype(np.int64, copy=False)
+    numbers = (given.array if given.on_host else given.array.get()).astype(np.int64)
     if numbers.size and not (numbers.min() >= 0 and numbers.max() <= positions):
         raise BlockIndexError(
             f"{request}: lengths are {numbers.tolist()}; k has {positions} positions; a length is from 0 "
@@ -163,9 +158,13 @@ def _lengths(request: str, lengths: Any, batch: int, positions: int, place: str)
 def _checked_mask(request: str, mask: Any, shape: tuple[int, ...], place: str) -> Any:
     if mask is None:
         return None
-    mask = mask if hasattr(mask, "dtype") else as_array(request, mask, "mask", "floats or bools")
-    if getattr(getattr(mask, "dtype", None), "kind", "") != "b":
-        mask = as_floats(request, array_of(request, mask, "mask") if is_tensor(mask) else mask, "mask")
+    if not hasattr(mask, "dtype"):
+        mask = as_array(request, mask, "mask", "an array of floats or bools")
+    if getattr(mask.dtype, "kind", "") == "b":  # of a tensor it has none
+        there = device_of(mask)
+    else:
+        given = operand(request, mask, "mask")
+        mask, there = given.array, given.device
     try:
         np.broadcast_to(np.empty(mask.shape, "V0"), shape)
     except ValueError:
@@ -173,7 +172,7 @@ def _checked_mask(request: str, mask: Any, shape: tuple[int, ...], place: str) -
             f"{request}: the mask has shape {mask.shape}, scores {shape}; it is broadcast to [B, H, T, S]; "
             "pass mask[:, None] for one of each sequence"
         ) from None
-    _check_place(request, "mask", mask, place)
+    _check_place(request, "mask", there, place)
     return mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
 
 
@@ -181,19 +180,19 @@ def by_head(request: str, numbers: Any, heads: int, name: str, word: str, place:
     """Numbers [H] as floats, or None."""
     if numbers is None:
         return None
-    numbers = as_floats(request, numbers, name)
-    if numbers.shape != (heads,):
+    given = operand(request, numbers, name)
+    if given.shape != (heads,):
         raise ShapeError(
-            f"{request}: {name} have shape {numbers.shape}; there is one {word} for each of {heads} heads of "
+            f"{request}: {name} have shape {given.shape}; there is one {word} for each of {heads} heads of "
             f"q; pass shape ({heads},)"
         )
-    _check_place(request, name, numbers, place)
-    return numbers
+    _check_place(request, name, given.device, place)
+    return given.array
 
 
 def slopes_of(request: str, alibi: Any, heads: int, place: str) -> NDArray[np.float64] | None:
     """The slopes of ALiBi on the host, by its largest bias or as they are."""
-    alibi = as_array(request, alibi, "alibi's slopes", "floats")
+    alibi = as_array(request, alibi, "alibi's slopes", "an array of floats")
     if alibi.ndim:
         numbers = by_head(request, alibi, heads, "alibi's slopes", "slope", place)
         return np.asarray(numbers if is_host(numbers) else numbers.get(), np.float64)
@@ -212,7 +211,7 @@ def slopes(heads: int, most: float) -> NDArray[np.float64]:
 
 # By device: kernels with their arithmetics, the usual one first.
 KERNELS = {"cpu": {"cpu:rows": "f32", "cpu:amx": "bf16"}, "cuda": {"cuda:one_pass": "f16"}}
-STEP = 32  # columns of a tile of Intel's matrix unit
+ON_HOST = "ggmlq.cpu.attention.call"
 
 
 @untraced
@@ -285,34 +284,28 @@ def attention(
         )  # fmt: skip
     check_flag(request, "invariant", invariant)
     a = by_distance(checked(request, q, k, v, scale, causal, mask, lengths, window, softcap, sinks, alibi))
-    place = device_of(a.q)
-    name = _kernel(request, a, place, kernel, arithmetic, invariant)
-    kind = float_dtype(request, dtype)
-    if out is not None:
-        check_out(request, out, a.shape, place)
-        kind = out.dtype
-    result = _on_host(request, a, name) if place == "cpu" else _on_gpu(request, a, kind, invariant)
-    if out is not None:
-        out[...] = result
-        return out
-    return result.astype(kind, copy=False)
+    name = _kernel(request, a, kernel, arithmetic, invariant)
+    result = result_of(request, Wishes(out, dtype=dtype), a.shape, a.device)
+    if a.device == "cpu":
+        y = import_module(ON_HOST).attend(request, a, name)
+    else:
+        y = _on_gpu(request, a, result.dtype, invariant)
+    return ended(y if out is not None else y.astype(result.dtype, copy=False), result)
 
 
-def _kernel(
-    request: str, a: Attention, place: str, kernel: str, arithmetic: str | None, invariant: bool
-) -> str:
+def _kernel(request: str, a: Attention, kernel: str, arithmetic: str | None, invariant: bool) -> str:
     """The name of the kernel that a call names, or of the fastest in its arithmetic."""
-    kernels = KERNELS[place.partition(":")[0]]
+    kernels = KERNELS[a.device.partition(":")[0]]
     words = isinstance(kernel, str) and isinstance(arithmetic, str | None)  # an array is equal to no word
     named = {name: rounding for name, rounding in kernels.items() if words and kernel in ("auto", name)}
     fit = [name for name, rounding in named.items() if arithmetic in (None, rounding)]
     if not fit:
         listed = ", ".join(f"{name!r} in {rounding!r}" for name, rounding in kernels.items())
         raise UnsupportedError(
-            f"{request} on {place}: kernel={short(kernel)}, arithmetic={short(arithmetic)}; its kernels and "
-            f"their arithmetics are {listed}; leave both out, or name one of these"
+            f"{request} on {a.device}: kernel={short(kernel)}, arithmetic={short(arithmetic)}; its kernels "
+            f"and their arithmetics are {listed}; leave both out, or name one of these"
         )
-    if fit[0] == "cpu:amx" and (reason := _refused(a, invariant)) is not None:
+    if fit[0] == "cpu:amx" and (reason := import_module(ON_HOST).refused(a, invariant)) is not None:
         raise UnsupportedError(
             f"{request}: kernel={kernel!r}, arithmetic={arithmetic!r}: 'cpu:amx' cannot be used: {reason}; "
             "leave kernel and arithmetic out"
@@ -327,71 +320,9 @@ def on_this_cpu() -> str:
     return 'attention: cpu:rows; arithmetic="bf16" takes cpu:amx, faster from some 16 rows of queries on'
 
 
-def _refused(a: Attention, invariant: bool) -> str | None:
-    """None if the matrix unit can take a call, or the reason why not."""
-    if invariant:
-        return "with invariant=True rows keep their bits in 'cpu:rows' alone"
-    for width in (a.k.shape[3], a.v.shape[3]):
-        if width % STEP or not width:
-            return f"its tiles hold {STEP} columns, and rows have {width}"
-    refused: str | None = import_module("ggmlq.cpu.amx.permission").refused()
-    return refused
-
-
 def _on_gpu(request: str, a: Attention, kind: np.dtype[Any], invariant: bool) -> Any:
     """The result in a kind that the kernel writes: float32 for float64."""
     with on_device_of(request, a.q, a.k if isinstance(a.k, QuantArray) else None):
         return cuda_module("attention.call").attend(
             request, a, invariant, np.float32 if kind == np.float64 else kind
         )
-
-
-def _on_host(request: str, a: Attention, kernel: str) -> NDArray[np.float32]:
-    result = np.empty(a.shape, np.float32)
-    if result.size:
-        with np.errstate(over="ignore", invalid="ignore"):
-            _attend(request, a, result, kernel)
-    return result
-
-
-def _attend(request: str, a: Attention, result: NDArray[np.float32], kernel: str = "cpu:rows") -> None:
-    drive = import_module("ggmlq.cpu.attention.drive")
-    (k, k_raw), (v, v_raw) = _rows(request, a.k, "k"), _rows(request, a.v, "v")
-    same = k is v and k_raw.ctypes.data == v_raw.ctypes.data and k_raw.strides == v_raw.strides
-    slopes, sinks = (None if n is None else np.ascontiguousarray(n, np.float32) for n in (a.slopes, a.sinks))
-    drive.attend(
-        np.ascontiguousarray(a.q, np.float32), drive.Rows(k, k_raw), drive.Rows(v, v_raw),
-        same and a.v.shape[3] <= a.k.shape[3], a.lengths, _mask(a, drive.padded(a.k.shape[2])), sinks, slopes,
-        drive.Options(a.scale, a.softcap, a.causal, a.window), result,
-        import_module("ggmlq.cpu.amx.unit").Unit if kernel == "cpu:amx" else None,
-    )  # fmt: skip
-
-
-def _rows(request: str, rows: Any, name: str) -> tuple[Format, NDArray[np.uint8]]:
-    """The format and the bytes of keys or values, [B, HK, S, bytes]."""
-    if isinstance(rows, QuantArray):
-        if rows.format.name != "f32" and not import_module("ggmlq.cpu.unpack").has_walk(rows.format):
-            raise UnsupportedError(
-                f"{request}: {name} is {rows!r}; attention reads f16, bf16, f32 and types of blocks; pass "
-                f"{name}.dequantize()"
-            )
-        return rows.format, rows.raw
-    if isinstance(rows, ScaledArray):
-        rows = rows.dequantize()
-    stem = "bf16" if is_bfloat16(rows) else "f16" if rows.dtype == np.float16 else "f32"
-    floats = rows if stem != "f32" or rows.dtype == np.float32 else rows.astype(np.float32)
-    if floats.strides[3] != floats.itemsize or not floats.dtype.isnative or floats.shape[3] == 1:
-        floats = np.ascontiguousarray(floats, floats.dtype.newbyteorder("="))
-    if not floats.shape[3]:
-        raise ShapeError(f"{request}: rows of {name} are empty, {floats.shape}; pass rows with columns")
-    return FORMATS[stem], floats.view(np.uint8)
-
-
-def _mask(a: Attention, positions: int) -> NDArray[np.float32] | None:
-    """The mask as float32 over whole tiles of positions; axes that it is broadcast along have stride 0."""
-    if a.mask is None:
-        return None
-    mask = np.where(a.mask, np.float32(0), np.float32(-np.inf)) if a.mask.dtype.kind == "b" else a.mask
-    whole = np.zeros((*mask.shape[:3], positions), np.float32)
-    whole[..., : a.k.shape[2]] = mask
-    return np.broadcast_to(whole, (*a.q.shape[:3], positions))

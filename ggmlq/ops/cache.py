@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.protocols import Listed, inner
-from ..arrays.tensors import array_of, bits_of, is_tensor
 from ..base import text
 from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
 from ..base.text import Request
-from ..dispatch.checks import as_array, as_floats, check_flag, check_out, float_dtype, is_whole
+from ..dispatch.checks import check_flag, is_whole
 from ..errors import BlockIndexError, DeviceError, DTypeError, ShapeError
 from ..formats import Format
 from .attention import attention
+from .door import integers, operand
+from .epilogue import Wishes, ended, result_of
 from .rows import empty, put_rows, row_operands
 
 # --- the rotation of keys and values ------------------------------------------------------------
@@ -373,10 +374,10 @@ class KVCache(Listed):
         recorded in a CUDA graph, rows for which there is no room are left out, and sequences stay full.
         """
         request = Request("append to", self)
-        k = self._rows(request, "k", k, self._k.shape[3])
+        k = self._rows(request, "k", k, self._k)
         self._check_pair(request, v)
         if v is not None:
-            v = self._rows(request, "v", v, self._v.shape[3])
+            v = self._rows(request, "v", v, self._v)
             if v.shape[2] != k.shape[2]:
                 raise ShapeError(
                     f"{request}: k has {k.shape[2]} positions, v {v.shape[2]}; pass as many of both"
@@ -393,7 +394,9 @@ class KVCache(Listed):
             if self._turns is not None:
                 keys, values = self._turns
                 k, v = keys.forward(k), None if v is None else values.forward(v)
-            self.put(self._lengths.placed(more, self._k.shape[1], k.shape[2], self._k.shape[2]), k, v)
+            ids = self._lengths.placed(more, self._k.shape[1], k.shape[2], self._k.shape[2])
+            for to, x in zip(self._flat, (k, v), strict=False):
+                put_rows(_into(to), to, ids, x)
             self._lengths.grow(more)
 
     def put(self, ids: Any, k: Any, v: Any = None) -> None:
@@ -403,12 +406,10 @@ class KVCache(Listed):
         stay: :meth:`advance` counts. With ``shared=True`` there is no v.
         """
         self._check_pair(Request("put into", self), v)
-        puts = []
-        for to, x, name in zip(self._flat, (k, v), "kv", strict=False):
-            request = f"put into a cache of {to.format.name}"
-            puts.append((request, to, *row_operands(request, to, ids, x, name)))
-        for checked in puts:
-            put_rows(*checked)
+        pairs = list(zip(self._flat, (k, v), "kv", strict=False))
+        checked = [row_operands(_into(to), to, ids, x, name) for to, x, name in pairs]
+        for (to, _, _), (rows, x) in zip(pairs, checked, strict=True):
+            put_rows(_into(to), to, rows, x)
 
     def _check_pair(self, request: Any, v: Any) -> None:
         if self._shared != (v is None):
@@ -417,31 +418,31 @@ class KVCache(Listed):
                 f"alone, any other takes both; {'leave v out' if self._shared else 'pass k and v'}"
             )
 
-    def _rows(self, request: Any, name: str, x: Any, width: int) -> Any:
-        x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
-        if device_of(x) != self.device:
+    def _rows(self, request: Any, name: str, x: Any, stored: QuantArray) -> Any:
+        """New keys or values, checked: rows as those that are stored."""
+        given = operand(request, x, name, bfloat16=True)
+        if given.device != self.device:
             raise DeviceError(
-                f"{request}: {name} is on {device_of(x)}, the cache on {self.device}; pass {name}.get()"
+                f"{request}: {name} is on {given.device}, the cache on {self.device}; pass {name}.get()"
             )
-        batch, heads = self._k.shape[:2]
-        if x.ndim != 4 or (*x.shape[:2], x.shape[3]) != (batch, heads, width):
+        batch, heads, _, width = stored.shape
+        if len(given.shape) != 4 or (*given.shape[:2], given.shape[3]) != (batch, heads, width):
             raise ShapeError(
-                f"{request}: {name} has shape {x.shape}; it is [B, HK, T, columns], here ({batch}, {heads}, "
-                f"T, {width}); reshape it"
+                f"{request}: {name} has shape {given.shape}; it is [B, HK, T, columns], here ({batch}, "
+                f"{heads}, T, {width}); reshape it"
             )
-        return x
+        return given.array
 
     def _numbers(self, request: Any, lengths: Any, queries: int) -> Any:
         """The numbers of new positions of each sequence, on the host or, unseen, on the GPU of the cache."""
         batch = self._lengths.batch
         if lengths is None:
             return np.full(batch, queries, np.int64)
-        numbers: Any = bits_of(request, lengths, "lengths") if is_tensor(lengths) else lengths
-        numbers = as_array(request, numbers, "lengths", "integers")
-        inside = numbers.shape == (batch,) and numbers.dtype.kind in "iu"
-        if inside and not is_host(numbers) and device_of(numbers) == self.device:
-            return namespace(numbers).ascontiguousarray(numbers, np.int64)
-        numbers = numbers if is_host(numbers) else numbers.get()
+        given = integers(request, lengths, "lengths")
+        inside = given.shape == (batch,) and given.dtype.kind in "iu"
+        if inside and not given.on_host and given.device == self.device:
+            return namespace(given.array).ascontiguousarray(given.array, np.int64)
+        numbers = given.array if given.on_host else given.array.get()
         if not inside or not ((numbers >= 0) & (numbers <= queries)).all():
             raise ShapeError(
                 f"{request}: lengths are {text.short(numbers.tolist())}; there is one for each of {batch} "
@@ -460,24 +461,23 @@ class KVCache(Listed):
             return self._attended(q, options)
         request: Any = Request("attend of", self)
         keys, values = self._turns
-        q = as_floats(request, array_of(request, q, "q") if is_tensor(q) else q, "q", bfloat16=True)
-        if q.ndim != 4 or q.shape[3] != self._k.shape[3]:
-            raise ShapeError(f"{request}: q has shape {q.shape}; it is [B, H, T, D]; reshape it")
-        out, kind = options.pop("out", None), float_dtype(request, options.pop("dtype", None))
-        if out is not None:
-            check_out(request, out, (*q.shape[:3], self._v.shape[3]), self.device)
-        with on_device_of(request, q, self._k):
-            y = values.back(self._attended(keys.forward(q), options))
-            if out is None:
-                return y.astype(kind, copy=False)
-            out[...] = y
-            return out
+        given = operand(request, q, "q", bfloat16=True)
+        if len(given.shape) != 4 or given.shape[3] != self._k.shape[3]:
+            raise ShapeError(f"{request}: q has shape {given.shape}; it is [B, H, T, D]; reshape it")
+        wishes = Wishes(options.pop("out", None), dtype=options.pop("dtype", None))
+        result = result_of(request, wishes, (*given.shape[:3], self._v.shape[3]), self.device)
+        with on_device_of(request, given.array, self._k):
+            y = values.back(self._attended(keys.forward(given.array), options))
+            return ended(y if result.out is not None else y.astype(result.dtype, copy=False), result)
 
     def _attended(self, q: Any, options: dict[str, Any]) -> Any:
         """Attention of queries, turned if need be; of a GPU's positions those that there may be."""
-        with on_device_of(Request("attend of", self), self._k.memory, self._k):
-            lengths, known, k, v = self._lengths.attended, self._lengths.known, self._k, self._v
-            recording = not is_host(k.memory) and cuda_device().capturing(k.memory.device.id)
+        k, v = self._k, self._v
+        if is_host(k.memory):
+            return attention(q, k, v, lengths=self._lengths.attended, **options)
+        with on_device_of(Request("attend of", self), k.memory, k):
+            lengths, known = self._lengths.attended, self._lengths.known
+            recording = cuda_device().capturing(k.memory.device.id)
             if not is_host(lengths) and known is not None and not recording:
                 k, v = (rows[:, :, : int(known.max())] for rows in (k, v))
         return attention(q, k, v, lengths=lengths, **options)
@@ -499,10 +499,8 @@ class KVCache(Listed):
         On a GPU numbers may lie there: nothing waits for them, and those below 0 count as 0.
         """
         request: Any = Request("truncate of", self)
-        most: Any = bits_of(request, n, "n") if is_tensor(n) else n
-        most = as_array(request, most, "n", "integers")
-        if not is_host(most) and device_of(most) != self.device:
-            most = most.get()
+        given = integers(request, n, "n")
+        most = given.array if given.device in ("cpu", self.device) else given.array.get()
         shapes = (), (self._lengths.batch,)
         if most.shape not in shapes or most.dtype.kind not in "iu" or (is_host(most) and (most < 0).any()):
             raise ShapeError(
@@ -515,3 +513,7 @@ class KVCache(Listed):
                 self._lengths.cut(most.astype(np.int64) if most.ndim else int(most))
             else:
                 self._lengths.cut(namespace(most).maximum(most.astype(np.int64, copy=False), 0))
+
+
+def _into(rows: QuantArray) -> str:
+    return f"put into a cache of {rows.format.name}"

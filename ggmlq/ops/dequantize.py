@@ -15,11 +15,13 @@ from ..arrays.array import QuantArray
 from ..arrays.buffers import frozen
 from ..arrays.companion import by_row, multiply
 from ..arrays.weights import Float, Out, operation
-from ..base.devices import cuda_module, on_device_of
+from ..base.devices import cuda_module, is_host, on_device_of
+from ..base.text import Request
+from ..base.threads import share
 from ..base.unwinding import until_imported
-from ..dispatch.checks import check_out, float_dtype
 from ..errors import DTypeError
 from ..formats import Format
+from .epilogue import Wishes, ended, result_of
 
 # Every format has a ``decode`` in NumPy. Where ``ggmlq/cpu/unpack`` has a file of the format's name,
 # compiled code gives the same bits faster. Loading Numba and compiling one format takes half a second, in
@@ -39,8 +41,7 @@ _calls: Counter[str] = Counter()
 
 def decode_into(q: QuantArray, values: NDArray[Any]) -> None:
     """Decode an array on the host into contiguous float16, float32 or float64 of its shape."""
-    _calls[q.format.name] += values.size
-    decode = decoder(q.format) if _calls[q.format.name] > PATIENCE else None
+    decode = _compiled_for(q.format, values.size)
     if decode is None:
         _in_numpy(q, values)
     else:
@@ -69,36 +70,32 @@ def decode_picked(q: QuantArray, ids: NDArray[np.int64], values: NDArray[Any]) -
     """Decode rows ``ids`` of an array on the host, [N, …, K], into contiguous floats; NaN for no row."""
     if not values.size:
         return
-    length, out = values.size // len(ids), values.reshape(len(ids), *q.shape[1:])
-    there = (ids >= 0) & (ids < len(q))
+    count, *lengths = q.shape
+    if not count:
+        values[...] = np.nan
+        return
+    length, out = values.size // len(ids), values.reshape(len(ids), *lengths)
+    there = (ids >= 0) & (ids < count)
     missing = None if there.all() else ~there
     few = max(1, SLAB // length)
     native = values.dtype in NATIVE and q.format.dtype.kind != "i"
-    decode = None
-    if native:
-        _calls[q.format.name] += values.size
-        if _calls[q.format.name] > PATIENCE and (decode := decoder(q.format)) is not None:
-            decode(frozen(np.empty(0, np.uint8)), _halves(values.reshape(-1)[:0]))
+    decode = _compiled_for(q.format, values.size) if native else None
+    if decode is not None:  # compiled here, as in _compiled
+        decode(frozen(np.empty(0, np.uint8)), _halves(values.reshape(-1)[:0]))
 
     def work(start: int, stop: int) -> None:
         for first in range(start, stop, few):
             rows = slice(first, min(first + few, stop))
             picked = ids[rows] if missing is None else np.where(there[rows], ids[rows], 0)
-            part = np.ascontiguousarray(q.raw[picked]) if len(q) else None
-            if part is None:
-                out[rows] = np.nan
-                continue
+            part, to = np.ascontiguousarray(q.raw[picked]), out[rows]
             if decode is not None:
-                decode(frozen(part.reshape(-1)), _halves(out[rows].reshape(-1)))
-            elif native:
-                _in_numpy(QuantArray(q.format, out[rows].shape, part), out[rows])
+                decode(frozen(part.reshape(-1)), _halves(to.reshape(-1)))
             else:
-                decode_through(QuantArray(q.format, out[rows].shape, part), out[rows])
+                (_in_numpy if native else decode_through)(QuantArray(q.format, to.shape, part), to)
             if missing is not None:
-                out[rows][missing[rows]] = np.nan
+                to[missing[rows]] = np.nan
 
-    threads = importlib.import_module("ggmlq.base.threads")
-    threads.share(work, len(ids), max(1, -(-SHARED // length)))
+    share(work, len(ids), max(1, -(-SHARED // length)))
 
 
 def _halves(flat: NDArray[Any]) -> NDArray[Any]:
@@ -114,6 +111,12 @@ def decoder(fmt: Format) -> Decoder | None:
     return decode
 
 
+def _compiled_for(fmt: Format, weights: int) -> Decoder | None:
+    """The compiled decoder, once so many weights of the format were decoded, these included."""
+    _calls[fmt.name] += weights
+    return decoder(fmt) if _calls[fmt.name] > PATIENCE else None
+
+
 def _in_numpy(q: QuantArray, values: NDArray[Any]) -> None:
     rows = values.reshape(-1, q.shape[-1] if q.shape else 1)
     blocks = q.blocks.reshape(len(rows), -1)
@@ -123,7 +126,6 @@ def _in_numpy(q: QuantArray, values: NDArray[Any]) -> None:
 
 
 def _compiled(decode: Decoder, q: QuantArray, values: NDArray[Any]) -> None:
-    share = importlib.import_module("ggmlq.base.threads").share
     raw = np.ascontiguousarray(q.raw).reshape(-1)
     raw.flags.writeable = False  # one kind of array: it is compiled once
     flat = _halves(values.reshape(-1))
@@ -173,24 +175,24 @@ def dequantize(q: QuantArray, dtype: Any = np.float32, out: Any = None) -> Any:
             f"dequantize(q): got {type(q).__name__}; it takes a QuantArray; "
             "wrap bytes with QuantArray.from_bytes(raw, format, shape)"
         )
-    request = f"dequantize of {q!r}"
-    kind = float_dtype(request, dtype)
-    if out is not None:
-        check_out(request, out, q.shape, q.device)
-        kind = out.dtype
+    request: Any = Request("dequantize of", q)
+    result = result_of(request, Wishes(out, dtype=dtype), q.shape, q.device)
+    if is_host(q.memory):
+        return ended(_decoded(q, result.dtype, out), result)
+    with on_device_of(request, q.memory, q):
+        return ended(_decoded(q, result.dtype, out), result)
+
+
+def _decoded(q: QuantArray, kind: np.dtype[Any], out: Any = None) -> Any:
+    """The values of a checked array, in ``out`` where they are decoded there."""
     if q.scale is not None:
         return _scaled(q, kind, out)
-    if q.device != "cpu":
-        with on_device_of(request, q.memory, q):
-            values = cuda_module("quantize.decode").dequantize(q, kind)
-            if out is None:
-                return values
-            out[...] = values
-            return out
+    if not is_host(q.memory):
+        return cuda_module("quantize.decode").dequantize(q, kind)
+    if out is not None and np.may_share_memory(out, q.raw):
+        out = None
     values = np.empty(q.shape, kind) if out is None else out
-    if values.size and out is not None and np.may_share_memory(out, q.raw):
-        out[...] = dequantize(q, kind)
-    elif values.size and kind in NATIVE and values.flags.c_contiguous and values.flags.aligned:
+    if values.size and kind in NATIVE and values.flags.c_contiguous and values.flags.aligned:
         decode_into(q, values)
     elif values.size:
         decode_through(q, values)
@@ -200,12 +202,7 @@ def dequantize(q: QuantArray, dtype: Any = np.float32, out: Any = None) -> Any:
 def _scaled(q: QuantArray, kind: np.dtype[Any], out: Any) -> Any:
     """Blocks times their companion scale, in float32, converted once."""
     wide = np.dtype(np.float64 if q.format.dtype.kind == "i" or q.format.dtype == np.float64 else np.float32)
-    direct = out is not None and out.dtype == wide
-    values = dequantize(q.unscaled(), wide, out if direct else None)
+    values = _decoded(q.unscaled(), wide, out if out is not None and out.dtype == wide else None)
     scale = q.scale
     multiply(values, scale if not np.ndim(scale) else by_row(scale, q.shape[:-1])[..., None])
-    if out is None:
-        return values.astype(kind, copy=False)
-    if not direct:
-        out[...] = values
-    return out
+    return values if out is not None else values.astype(kind, copy=False)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.buffers import address_of
-from ..arrays.tensors import array_of, bits_of, lacks_numpy_dtype
+from ..arrays.tensors import array_of, bits_of, is_tensor, lacks_numpy_dtype
 from ..base.devices import cuda_device, cuda_module, is_host, is_over_torch, lives_on_host
-from ..dispatch.checks import as_floats, float_dtype
+from ..dispatch.checks import as_array, as_floats, float_dtype
 from ..errors import DeviceError, DTypeError, ShapeError
 from .epilogue import Wishes, fits, unfit
 
@@ -68,6 +68,19 @@ def _of_gpu(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
 def _of_torch(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
     array = array_of(request, x, name)
     return (_of_numpy if is_host(array) else _of_gpu)(request, array, name, bfloat16)._replace(owner=x)
+
+
+def integers(request: str, x: Any, name: str = "ids", way: str = "an array of integers") -> Operand:
+    """Ids, lengths or positions as an operand of the dtype that they have; ``way``: what errors advise."""
+    array = x
+    if is_tensor(x):
+        array = bits_of(request, x.float() if lacks_numpy_dtype(sys.modules["torch"], x) else x, name)
+    array = as_array(request, array, name, way)
+    if is_host(array):
+        at, device, writable = address_of(array), "cpu", array.flags.writeable
+    else:
+        at, device, writable = array.data.ptr, f"cuda:{array.device.id}", True
+    return Operand(array, at, array.shape, array.strides, array.dtype, device, x, writable)
 
 
 class Adapter(NamedTuple):

@@ -96,7 +96,7 @@ def _checked(request: str, arrays: Any) -> list[Any]:
                 f"{request}: the list holds a {type(array).__name__}; all must be QuantArrays, or all "
                 "ScaledArrays; quantize the others, or join floats with np.concatenate"
             )
-        if _means(array) != _means(first):
+        if _meaning(array, True) != _meaning(first, True):
             raise DTypeError(
                 f"{request}: {first!r} and {array!r} differ in what bytes mean; all must be of one format; "
                 "quantize one of them again, as gq.quantize(q.dequantize(), …)"
@@ -109,10 +109,11 @@ def _checked(request: str, arrays: Any) -> list[Any]:
     return operands
 
 
-def _means(array: QuantArray | ScaledArray) -> tuple[object, ...]:
+def _meaning(array: QuantArray | ScaledArray, to_join: bool) -> tuple[object, ...]:
+    """The facts that give its bytes a meaning; of arrays to join only the columns of tiles are the same."""
     if isinstance(array, QuantArray):
         return (array.format.name,)
-    return array.code.name, array.tile[1], array.scale, array.zeros is not None
+    return array.code.name, array.tile[1] if to_join else array.tiling, array.scale, array.zeros is not None
 
 
 def _axis(request: str, axis: Any, ndim: int) -> int:
@@ -204,7 +205,7 @@ def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
                 f"equal(a, b): {name} is a {type(array).__name__}; both must be QuantArrays or ScaledArrays; "
                 "compare values as np.array_equal(np.asarray(q), x)"
             )
-    if type(a) is not type(b) or a.shape != b.shape or _meaning(a) != _meaning(b):
+    if type(a) is not type(b) or a.shape != b.shape or _meaning(a, False) != _meaning(b, False):
         return False
     if isinstance(a, QuantArray) and isinstance(b, QuantArray) and not same_scales(a._scale, b._scale):
         return False
@@ -214,13 +215,6 @@ def equal(a: QuantArray | ScaledArray, b: QuantArray | ScaledArray) -> bool:
         a, b = a.to("cpu"), b.to("cpu")
     with on_device_of("equal(a, b)", a.memory):
         return all(bool((x == y).all()) for x, y in zip(_bytes(a), _bytes(b), strict=True))
-
-
-def _meaning(array: QuantArray | ScaledArray) -> tuple[object, ...]:
-    """The facts that give its bytes a meaning."""
-    if isinstance(array, QuantArray):
-        return (array.format.name,)
-    return array.code.name, array.tiling, array.scale, array.zeros is not None
 
 
 def _bytes(array: QuantArray | ScaledArray) -> list[Any]:

@@ -3,6 +3,7 @@
 linear          check_blocks, check_linear
 scaled_linear   check_weights; with_scales: x as codes with scales; check_pair
 expert_linear   check_matrices, check_ids, check_rows, experts: all of them at once
+put, take       numbered: ids of rows, as those of experts
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.array import QuantArray
-from ..arrays.buffers import refuse_mask
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import bits_of, is_tensor
-from ..base.devices import device_of, is_host
+from ..base.devices import is_host
 from ..codes import CODES, Code
-from ..dispatch.checks import activations, as_floats, check_columns, check_device
+from ..dispatch.checks import check_columns, check_device
 from ..errors import BlockIndexError, CodeError, DTypeError, ShapeError
+from .door import Operand, integers, operand
 from .quantize_scaled import coded
 
 # --- blocks -----------------------------------------------------------------------------------
@@ -44,7 +44,15 @@ def check_blocks(request: str, q: Any) -> None:
 def check_linear(request: str, x: Any, q: QuantArray) -> Any:
     """The activations of ``x @ q.T`` as an array of floats; both operands are checked."""
     check_blocks(request, q)
-    return activations(request, x, q)
+    return _activations(request, x, q, "q")
+
+
+def _activations(request: str, x: Any, weights: Any, name: str, bfloat16: bool = False) -> Any:
+    """Activations [..., K], checked, as an array of floats; ``name``: of the weights, for error messages."""
+    given = operand(request, x, bfloat16=bfloat16)
+    check_device(request, given.device, weights, "x", name)
+    check_columns(request, given.array, weights, name)
+    return given.array
 
 
 # --- codes with scales ------------------------------------------------------------------------
@@ -70,18 +78,16 @@ def with_scales(request: str, x: Any, w: ScaledArray, how: Any = None, name: str
                 f"{request}: activations={how!r}, but x is {x!r}, quantized already; leave activations out, "
                 "or pass floats"
             )
-        operand = x
     else:
-        floats = activations(request, x, w, name, bfloat16=True)
-        code, tile = how_quantized(how, w)
-        operand = coded(request, floats, code, tile, takes_zeros(how, code))
-    check_pair(request, operand, w)
-    return operand
+        x = _quantized(request, _activations(request, x, w, name, bfloat16=True), w, how)
+    codes: ScaledArray = x
+    check_pair(request, codes, w)
+    return codes
 
 
-def check_floats(request: str, x: Any, w: ScaledArray) -> None:
-    """Refuse floats whose rows are not as long as those of w."""
-    check_columns(request, x, w)
+def _quantized(request: str, floats: Any, w: ScaledArray, how: Any = None) -> ScaledArray:
+    code, tile = how_quantized(how, w)
+    return coded(request, floats, code, tile, takes_zeros(how, code))
 
 
 def check_pair(request: str, x: ScaledArray, w: ScaledArray) -> None:
@@ -148,19 +154,21 @@ def experts(request: str, x: Any, q: Any, ids: Any, *, look: bool, quantize: boo
     unless ``quantize`` says otherwise.
     """
     check_matrices(request, q)
-    if not isinstance(x, ScaledArray):
-        x = as_floats(request, x)
-    check_device(request, x.device if isinstance(x, ScaledArray) else device_of(x), q)
+    given: Any = x if isinstance(x, ScaledArray) else operand(request, x)
+    check_device(request, given.device, q)
     ids = check_ids(request, ids, q, look=look)
-    check_rows(request, x.shape, q, ids.shape)
-    if isinstance(q, ScaledArray) and (quantize or isinstance(x, ScaledArray)):
-        return Experts(with_scales(request, x, q, name="q").as_rows(), q, ids)
-    if isinstance(x, ScaledArray):
+    check_rows(request, given.shape, q, ids.shape)
+    has_scales = isinstance(given, ScaledArray)
+    if isinstance(q, ScaledArray) and (quantize or has_scales):
+        codes = given if has_scales else _quantized(request, given.array, q)
+        check_pair(request, codes, q)
+        return Experts(codes.as_rows(), q, ids)
+    if has_scales:
         raise DTypeError(
             f"{request}: x is {x!r}, q {q!r}; activations with scales go with weights that have some; "
             "pass x.dequantize()"
         )
-    return Experts(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), q, ids)
+    return Experts(given.array.reshape(math.prod(given.shape[:-1]), given.shape[-1]), q, ids)
 
 
 def check_matrices(request: str, q: Any) -> None:
@@ -185,37 +193,39 @@ def shape_of_ids(request: str, ids: Any) -> tuple[int, ...]:
 
 def check_ids(request: str, ids: Any, q: Any, *, look: bool) -> Any:
     """Ids as int64 [T, U] on the device of q; ``look``: check that each is the number of an expert."""
-    refuse_mask(request, ids)
-    if is_tensor(ids):
-        ids = bits_of(request, ids, "ids")
-    if is_host(ids):
-        try:
-            ids = np.asarray(ids)
-        except (ValueError, TypeError) as error:
-            raise DTypeError(f"{request}: ids are no array ({error}); pass integers [T, U]") from None
-    if ids.ndim != 2:
+    given = integers(request, ids, "ids", "integers [T, U]")
+    if len(given.shape) != 2:
         raise ShapeError(
-            f"{request}: ids have shape {ids.shape}; they are [T, U]: for each token the numbers of "
+            f"{request}: ids have shape {given.shape}; they are [T, U]: for each token the numbers of "
             "the experts that it uses; one expert a token is ids[:, None], one token ids[None]"
         )
-    if ids.dtype.kind not in "iu" and ids.size:
+    numbers = numbered(request, given, q, "experts", "ids.astype(np.int32)")
+    if look:
+        look_at(request, given.array, q, "experts", "for rows of NaN there")
+    return numbers
+
+
+def numbered(request: str, ids: Operand, q: Any, things: str, way: str) -> Any:
+    """Ids as int64 on the device of q, whose ``things`` they number; the largest of uint64, which number
+    nothing, become negative. ``way``: how others are converted.
+    """
+    if ids.dtype.kind not in "iu" and 0 not in ids.shape:
         raise DTypeError(
-            f"{request}: ids are {ids.dtype}; they are numbers of experts, integers of any type; convert "
-            "with "
-            "ids.astype(np.int32)"
+            f"{request}: ids are {ids.dtype}; they are numbers of {things}, integers of any type; convert "
+            f"with {way}"
         )
-    check_device(request, device_of(ids), q, "ids")
-    if look and ids.size and _host(wrong := (ids < 0) | (ids >= len(q))).any():
-        t, u = (int(i) for i in np.argwhere(_host(wrong))[0])
+    check_device(request, ids.device, q, "ids")
+    return ids.array.astype(np.int64, order="C", copy=False)
+
+
+def look_at(request: str, ids: Any, q: Any, things: str, way: str) -> None:
+    """Refuse an id that is no number of one of the ``things`` along the first axis of q."""
+    if ids.size and bool((wrong := (ids < 0) | (ids >= len(q))).any()):
+        at = tuple(int(i) for i in np.argwhere(wrong if is_host(wrong) else wrong.get())[0])
         raise BlockIndexError(
-            f"{request}: ids[{t}, {u}] is {int(ids[t, u])}; q has {len(q)} experts, numbered from 0; "
-            "correct the ids, or pass check=False for rows of NaN there"
+            f"{request}: ids[{', '.join(map(str, at))}] is {int(ids[at])}; q has {len(q)} {things}, numbered "
+            f"from 0; correct the ids, or pass check=False {way}"
         )
-    return ids.astype(np.int64, order="C", copy=False)  # the largest of uint64 become negative: no expert
-
-
-def _host(array: Any) -> Any:
-    return array if is_host(array) else array.get()
 
 
 def check_rows(request: str, shape: tuple[int, ...], q: Any, used: tuple[int, ...]) -> None:

@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.buffers import check_row, frozen
-from ..arrays.tensors import array_of, is_tensor, untraced
-from ..base.devices import cuda_module, device_of, is_host, on_device_of, to_host
+from ..arrays.tensors import untraced
+from ..base.devices import cuda_module, on_device_of, to_host
 from ..base.progress import Progress
 from ..base.threads import PARTS, num_threads, share
 from ..base.unwinding import until_imported
 from ..codes import CODES
-from ..dispatch.checks import as_floats, check_imatrix, finite_float32, row_index
+from ..dispatch.checks import check_imatrix, finite_float32, row_index
 from ..errors import FormatError, NonFiniteError, ShapeError, UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
 from ..formats.format import Bytes, Floats
 from ..formats.scalars import ScalarFormat
+from .door import operand
 
 # A format has a ``pack`` in NumPy, an encoder compiled by ``ggmlq/cpu/encode``, or both. Both write the
 # same bytes. Loading compiled code takes seconds, so NumPy serves until it has taken about as long.
@@ -51,14 +52,12 @@ class Encoder(NamedTuple):
     slab: int
 
 
-def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | None, blocks: Bytes) -> bool:
-    """Encode finite x [..., K] into blocks [rows, bytes a row]; True if all blocks are valid."""
-    rows = x.reshape(-1, x.shape[-1])
-    if blocks.shape != (len(rows), fmt.row_bytes(x.shape[-1])):  # or compiled code writes beyond them
-        raise ShapeError(
-            f"{request}: x has shape {x.shape}, its blocks of {fmt.name} {blocks.shape} bytes; they are rows "
-            f"of {fmt.row_bytes(x.shape[-1])} bytes, one for each of x; make room of that shape"
-        )
+def encoded_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | None = None) -> Bytes:
+    """The bytes [..., bytes a row] of finite x [..., K]; a warning of blocks that are not valid."""
+    raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
+    if not x.size:
+        return raw
+    rows, blocks = x.reshape(-1, x.shape[-1]), raw.reshape(-1, raw.shape[-1])
     encoder = _encoder(fmt, rows.size, weights is not None)
     few = max(1, encoder.slab // rows.shape[1])
     damaged: list[int] = []
@@ -87,7 +86,9 @@ def encode_rows(request: str, fmt: Format, x: NDArray[Any], weights: Floats | No
                 step *= 2  # waking threads costs as much as encoding a little
     if refused:
         raise refused[min(refused)]  # the first by place, whichever thread was first in time
-    return not damaged
+    if damaged:
+        warn_of_invalid(request, fmt, blocks.view(fmt.dtype), x.shape)
+    return raw
 
 
 def any_invalid(fmt: Format, blocks: Bytes) -> bool:
@@ -168,27 +169,26 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     """
     fmt = _format(format)
     request = f"quantize(x, {fmt.name!r})"
-    imatrix = to_host(imatrix)
-    if is_tensor(x):
-        x = array_of(request, x, "x")
-    if not is_host(x):
-        with on_device_of(request, x):
-            encoded = None if imatrix is not None else cuda_module("quantize").quantize(x, fmt)
-            return encoded or quantize(x.get(), fmt, imatrix).to(device_of(x))
     check_can_quantize(request, fmt)
-    x = as_floats(request, x)
+    imatrix, given = to_host(imatrix), operand(request, x, bfloat16=True)
+    if given.device == "cpu":
+        return _encoded(request, fmt, given.array, imatrix)
+    with on_device_of(request, given.array):
+        encoded = None if imatrix is not None else cuda_module("quantize").quantize(given.array, fmt)
+        return encoded or _encoded(request, fmt, given.array.get(), imatrix).to(given.device)
+
+
+def _encoded(request: str, fmt: Format, x: NDArray[Any], imatrix: Any) -> QuantArray:
+    """Floats on the host in blocks; their shape and the importance of columns are checked here."""
     if x.ndim == 0:
         raise ShapeError(f"{request}: x is a scalar; blocks need an axis, pass at least 1-D")
-    check_row(request, fmt, x.shape[-1], _fallback(fmt, x.shape[-1]))
-    weights = check_imatrix(request, fmt, imatrix, x.shape[-1])
-    raw = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
-    if x.size:
-        if weights is not None:
-            _warn_of_overflow(request, fmt, x, weights)
-        blocks = raw.reshape(-1, raw.shape[-1])
-        if not encode_rows(request, fmt, x, weights, blocks):
-            warn_of_invalid(request, fmt, blocks.view(fmt.dtype), x.shape)
-    return QuantArray(fmt, x.shape, frozen(raw))
+    columns = x.shape[-1]
+    if columns % fmt.block_size:
+        check_row(request, fmt, columns, _fallback(fmt, columns))
+    weights = check_imatrix(request, fmt, imatrix, columns)
+    if x.size and weights is not None:
+        _warn_of_overflow(request, fmt, x, weights)
+    return QuantArray(fmt, x.shape, frozen(encoded_rows(request, fmt, x, weights)))
 
 
 def _format(format: str | int | Format) -> Format:

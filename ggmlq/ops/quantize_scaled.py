@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import importlib
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..arrays.scaled import ScaledArray, as_stored
-from ..arrays.tensors import array_of, is_tensor, untraced
+from ..arrays.tensors import untraced
 from ..arrays.weights import operation
-from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
+from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
+from ..base.text import Request
 from ..codes import CODES, Code, scaling
 from ..codes.scaling import Quantized, Rule
 from ..codes.tiling import Tile, Tiling, checked_tile, expanded, tiling
-from ..dispatch.checks import as_floats, check_out, float_dtype
+from ..dispatch.checks import as_floats
 from ..errors import CodeError, DeviceError, DTypeError, NonFiniteError, ShapeError, UnsupportedError
+from .door import operand
+from .epilogue import Wishes, ended, result_of
 
 SCALES, ORDERS, RAGGED = ("float32", "e8m0"), ("rows", "columns"), ("error", "pad")
 PATIENCE = 1 << 18  # elements that NumPy quantizes, or decodes, sooner than a kernel is compiled
@@ -88,21 +92,20 @@ def quantize_scaled(
     request = f"quantize_scaled(x, {code.name!r}, {tile!r})"
     rule = _rule(request, code, scale, eps, rounding, zeros, order)
     tile = checked_tile(request, tile)
-    if is_tensor(x):
-        x = array_of(request, x)
     if isinstance(x, ScaledArray):
         raise DTypeError(f"{request}: x is {x!r}; floats are quantized; pass x.dequantize()")
-    x = as_floats(request, x, bfloat16=True)
-    if x.ndim == 0:
+    given = operand(request, x, bfloat16=True)
+    x, shape = given.array, given.shape
+    if not shape:
         raise ShapeError(f"{request}: x is a scalar; tiles need an axis, pass at least 1-D")
-    _check_ragged(request, x.shape, tile, ragged)
-    over = tiling(tile, math.prod(x.shape[:-1]), x.shape[-1])
-    with on_device_of(request, x):
+    _check_ragged(request, shape, tile, ragged)
+    over = tiling(tile, math.prod(shape[:-1]), shape[-1])
+    with nullcontext() if given.on_host else on_device_of(request, x):
         if check_finite:
             _check_finite(request, x)
         if scales is not None:
-            scales = _static(request, scales, x, x.shape, over, rule)
-        return _quantized(x, over, rule, tile, scales)
+            scales = _static(request, scales, given.device, shape, over, rule)
+        return _quantized(x, given.on_host, over, rule, tile, scales)
 
 
 def coded(
@@ -114,13 +117,14 @@ def coded(
     """
     rule, tile = _rule(request, code, zeros=zeros), checked_tile(request, tile)
     over = tiling(tile, math.prod(x.shape[:-1]), x.shape[-1])
-    return _quantized(x, over, rule, tile, scales)
+    return _quantized(x, is_host(x), over, rule, tile, scales)
 
 
-def _quantized(x: Any, over: Tiling, rule: Rule, tile: Tile, scales: Any) -> ScaledArray:
+def _quantized(
+    x: Any, on_host: bool, over: Tiling, rule: Rule, tile: Tile, scales: Any
+) -> ScaledArray:  # fmt: skip
     """Codes, scales and zero points by the quickest way for such an array."""
-    rows = x.reshape(over.rows, over.columns)
-    on_host, static = is_host(x), scales is not None
+    rows, static = x.reshape(over.rows, over.columns), scales is not None
     if not on_host:
         quantizer: Any = cuda_module("quantize_scaled")
     else:
@@ -179,9 +183,10 @@ def _check_ragged(request: str, shape: tuple[int, ...], tile: Tile, ragged: str)
 
 
 def _check_finite(request: str, x: Any) -> None:
-    finite = namespace(x).isfinite(x.astype(np.float32) if x.dtype.name == "bfloat16" else x)
+    xp = namespace(x)
+    finite = xp.isfinite(x.astype(np.float32) if x.dtype.name == "bfloat16" else x)
     if not bool(finite.all()):
-        index = [int(i[0]) for i in namespace(x).nonzero(~finite)]
+        index = [int(i[0]) for i in xp.nonzero(~finite)]
         raise NonFiniteError(
             f"{request}: x{index} is {float(x[tuple(index)])}; check_finite=True refuses NaN and infinities; "
             "clear them with np.nan_to_num, or leave check_finite out"
@@ -198,19 +203,19 @@ def static_scales(
     over = tiling(tile, *shape)
     if isinstance(scales, type(like)) and scales.dtype == np.float32 and scales.shape == over.shape:
         return scales
-    return _static(request, scales, like, shape, over, _rule(request, code))
+    return _static(request, scales, device_of(like), shape, over, _rule(request, code))
 
 
-def _static(request: str, scales: Any, like: Any, shape: tuple[int, ...], over: Tiling, rule: Rule) -> Any:
-    """A caller's static scales, checked and in the form that a ScaledArray holds."""
+def _static(request: str, scales: Any, device: str, shape: tuple[int, ...], over: Tiling, rule: Rule) -> Any:
+    """A caller's static scales, checked and in the form that a ScaledArray holds, on this device."""
     scales = as_stored(request, scales, "scales")
-    xp = namespace(like)
-    if is_host(scales) and (not is_host(like)) and np.ndim(scales):
+    there, xp = device_of(scales), np if device == "cpu" else cuda_device().cupy()
+    if there == "cpu" != device and np.ndim(scales):
         raise DeviceError(
-            f"{request}: x is on {device_of(like)}, scales on the host; move them with cupy.asarray(scales)"
+            f"{request}: x is on {device}, scales on the host; move them with cupy.asarray(scales)"
         )
-    if not is_host(scales) and is_host(like):
-        raise DeviceError(f"{request}: x is on the host, scales on {device_of(scales)}; pass scales.get()")
+    if device == "cpu" != there:
+        raise DeviceError(f"{request}: x is on the host, scales on {there}; pass scales.get()")
     scales = xp.asarray(scales)
     if scales.dtype.name in CODES["e8m0"].aliases:
         scales = scales.view(np.uint8)
@@ -233,21 +238,11 @@ def _static(request: str, scales: Any, like: Any, shape: tuple[int, ...], over: 
 @operation
 def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out: Any = None) -> Any:
     """The values of a :class:`ggmlq.ScaledArray` on its device."""
-    request = f"dequantize of {s!r}"
-    kind = float_dtype(request, dtype)
-    if out is not None:
-        check_out(request, out, s.shape, s.device)
-        kind = out.dtype
+    request: Any = Request("dequantize of", s)
+    result = result_of(request, Wishes(out, dtype=dtype), s.shape, s.device)
     with on_device_of(request, s.codes, s), np.errstate(over="ignore", invalid="ignore"):
-        values = (
-            _values(s, kind)
-            if is_host(s.codes)
-            else cuda_module("quantize_scaled.decode").dequantize(s, kind)
-        )
-        if out is None:
-            return values
-        out[...] = values
-        return out
+        decode = _values if is_host(s.codes) else cuda_module("quantize_scaled.decode").dequantize
+        return ended(decode(s, result.dtype), result)
 
 
 def _values(s: ScaledArray, kind: np.dtype[Any]) -> Any:

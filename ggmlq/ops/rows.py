@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import checked_shape
 from ..arrays.companion import by_row, multiply
-from ..arrays.tensors import array_of, bits_of, is_tensor, untraced
+from ..arrays.tensors import untraced
 from ..arrays.weights import is_step, operation, written
 from ..base import text
-from ..base.devices import cuda_device, cuda_module, device_of, is_host, namespace, on_device_of
+from ..base.devices import cuda_device, cuda_module, is_host, namespace, on_device_of
 from ..base.text import Request
-from ..dispatch.checks import as_array, as_floats, check_device, check_imatrix, check_out, float_dtype
+from ..dispatch.checks import FLOAT32, check_device, check_imatrix
 from ..errors import BlockIndexError, DTypeError, HostMemoryError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from .dequantize import decode_picked
-from .quantize import check_can_quantize, encode_rows, warn_of_invalid
+from .door import integers, operand
+from .epilogue import Wishes, ended, result_of
+from .operands import look_at, numbered
+from .quantize import check_can_quantize, encoded_rows
 
 
 def empty(shape: int | Sequence[int], format: str | int | Format, device: str = "cpu") -> QuantArray:
@@ -94,6 +97,10 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
     """
     request: Any = Request("put(q, ids, x) with", q)
     _check_rows(request, q)
+    _put(request, q, ids, x, check)
+
+
+def _put(request: str, q: QuantArray, ids: Any, x: Any, check: bool | None) -> None:
     if not q.writable:
         raise DTypeError(
             f"{request}: q is read-only, as arrays of files and of gq.quantize are; rows are put into "
@@ -106,16 +113,7 @@ def put(q: QuantArray, ids: Any, x: Any, *, check: bool | None = None) -> None:
         )
     check_can_quantize(request, q.format)
     check_imatrix(request, q.format, None, q.shape[-1])
-    rows, x = row_operands(request, q, ids, x)
-    with on_device_of(request, q.memory, q):
-        rows = _seen(request, rows, q, check)
-        if not x.size:
-            return
-        if is_host(q.memory):
-            _put(request, q, rows, x)
-        else:
-            cuda_module("quantize.rows").put(request, q, rows, x, bool(check))
-        q.written()
+    put_rows(request, q, *row_operands(request, q, ids, x), check, unique=False)
 
 
 @operation
@@ -135,41 +133,43 @@ def put_at(q: QuantArray, index: Any, x: Any) -> None:
             raise BlockIndexError(f"{request}: {error}; q has {len(q)} rows; stay within them") from None
         with on_device_of(request, q.memory, q):
             index = namespace(q.memory).asarray(index)
-    put(q, index, x)
+    request = Request("put(q, ids, x) with", q)
+    _put(request, q, index, x, None)
 
 
 def row_operands(request: str, q: QuantArray, ids: Any, x: Any, name: str = "x") -> tuple[Any, Any]:
     """Ids and floats, checked: x has a row of q for each id. Compiled encoders write as much as x has."""
     rows = _ids(request, ids, q)
-    x = as_floats(request, array_of(request, x, name) if is_tensor(x) else x, name, bfloat16=True)
-    check_device(request, device_of(x), q, name)
-    if x.shape != (*rows.shape, *q.shape[1:]):
+    given = operand(request, x, name, bfloat16=True)
+    check_device(request, given.device, q, name)
+    if given.shape != (shape := (*rows.shape, *q.shape[1:])):
         raise ShapeError(
-            f"{request}: {name} has shape {x.shape}, ids {rows.shape}; {name} has a row of q for each id, of "
-            f"shape {(*rows.shape, *q.shape[1:])}; reshape {name}, or pass as many ids"
+            f"{request}: {name} has shape {given.shape}, ids {rows.shape}; {name} has a row of q for each "
+            f"id, of shape {shape}; reshape {name}, or pass as many ids"
         )
-    return rows, x
+    return rows, given.array
 
 
-def put_rows(request: str, q: QuantArray, ids: Any, x: Any) -> None:
-    """:func:`put` of operands that :func:`row_operands` gave; no two ids are equal, none is looked at."""
+def put_rows(
+    request: str, q: QuantArray, ids: Any, x: Any, check: bool | None = False, unique: bool = True
+) -> None:  # fmt: skip
+    """:func:`put` of operands that :func:`row_operands` gave; ``unique``: no two ids are equal."""
+    if is_host(q.memory):
+        _look(request, q, ids, check is None or check)
+        if x.size:
+            _encode(request, q, ids, x)
+            q.written()
+        return
     with on_device_of(request, q.memory, q):
-        if not x.size:
-            return
-        if is_host(q.memory):
-            _put(request, q, ids, x)
-        else:
-            cuda_module("quantize.rows").put(request, q, ids, x, False, True)
-        q.written()
+        _look(request, q, ids, check)
+        if x.size:
+            cuda_module("quantize.rows").put(request, q, ids, x, bool(check), unique)
+            q.written()
 
 
-def _put(request: str, q: QuantArray, rows: NDArray[np.int64], x: NDArray[Any]) -> None:
+def _encode(request: str, q: QuantArray, rows: NDArray[np.int64], x: NDArray[Any]) -> None:
     """Encode all of x, then write: an error leaves q as it was, and x may lie in the memory of q."""
-    encoded = np.empty((*x.shape[:-1], q.raw.shape[-1]), np.uint8)
-    flat = encoded.reshape(-1, encoded.shape[-1])
-    if not encode_rows(request, q.format, x, None, flat):
-        warn_of_invalid(request, q.format, flat.view(q.format.dtype), x.shape)
-    at, parts = rows.reshape(-1), encoded.reshape(-1, *q.raw.shape[1:])
+    at, parts = rows.reshape(-1), encoded_rows(request, q.format, x).reshape(-1, *q.raw.shape[1:])
     there = (at >= 0) & (at < len(q))
     if not there.all():
         at, parts = at[there], parts[there]
@@ -204,31 +204,32 @@ def take(
     """
     request: Any = Request("take(q, ids) of", q)
     _check_rows(request, q)
-    rows, kind = _ids(request, ids, q), float_dtype(request, dtype)
-    shape = (*rows.shape, *q.shape[1:])
-    if out is not None:
-        check_out(request, out, shape, q.device)
-        kind = out.dtype
+    rows = _ids(request, ids, q)
+    result = result_of(request, Wishes(out, dtype=dtype), (*rows.shape, *q.shape[1:]), q.device)
+    if is_host(q.memory):
+        _look(request, q, rows, check is None or check)
+        return ended(_decoded(q, rows, result.dtype, out), result)
     with on_device_of(request, q.memory, q):
-        rows = _seen(request, rows, q, check)
-        if q.scale is not None:
-            values = _scaled(q, rows, kind)
-        elif not is_host(q.memory):
-            values = cuda_module("quantize.decode").take(q, rows, kind)
-        else:
-            apart = out is not None and not any(np.may_share_memory(out, one) for one in (q.raw, rows))
-            direct = apart and out.flags.c_contiguous and out.flags.aligned
-            values = out if direct else np.empty(shape, kind)
-            decode_picked(q, rows.reshape(-1), values)
-        if out is None or values is out:
-            return values
-        out[...] = values
-        return out
+        _look(request, q, rows, check)
+        return ended(_decoded(q, rows, result.dtype), result)
+
+
+def _decoded(q: QuantArray, rows: Any, kind: np.dtype[Any], out: Any = None) -> Any:
+    """The values of checked rows; on the host in ``out`` where it holds them as they are decoded."""
+    if q.scale is not None:
+        return _scaled(q, rows, kind)
+    if not is_host(q.memory):
+        return cuda_module("quantize.decode").take(q, rows, kind)
+    apart = out is not None and not any(np.may_share_memory(out, one) for one in (q.raw, rows))
+    direct = apart and out.flags.c_contiguous and out.flags.aligned
+    values = out if direct else np.empty((*rows.shape, *q.shape[1:]), kind)
+    decode_picked(q, rows.reshape(-1), values)
+    return values
 
 
 def _scaled(q: QuantArray, rows: Any, kind: np.dtype[Any]) -> Any:
     """Decoded rows times the companion scale, in float32, converted once."""
-    values = take(q.unscaled(), rows, np.float32, check=False)
+    values = _decoded(q.unscaled(), rows, FLOAT32)
     scale, xp = q.scale, namespace(rows)
     if np.ndim(scale) and len(q):
         scale = xp.asarray(by_row(scale, q.shape[:-1]))[xp.clip(rows, 0, len(q) - 1)][..., None]
@@ -251,24 +252,11 @@ def _check_rows(request: str, q: Any) -> None:
 
 def _ids(request: str, ids: Any, q: QuantArray) -> Any:
     """Ids as int64 on the device of q, of their shape."""
-    ids = as_array(request, bits_of(request, ids, "ids") if is_tensor(ids) else ids, "ids", "integers")
-    if ids.dtype.kind not in "iu" and ids.size:
-        raise DTypeError(
-            f"{request}: ids are {ids.dtype}; they are numbers of rows, integers of any type; convert with "
-            "ids.astype(np.int64), a mask with np.flatnonzero(mask)"
-        )
-    check_device(request, device_of(ids), q, "ids")
-    return ids.astype(np.int64, order="C", copy=False)  # the largest of uint64 become negative: no row
+    way = "ids.astype(np.int64), a mask with np.flatnonzero(mask)"
+    return numbered(request, integers(request, ids), q, "rows", way)
 
 
-def _seen(request: str, rows: Any, q: QuantArray, check: bool | None) -> Any:
-    """The ids, looked at if the caller wants it or they are on the host."""
-    if (is_host(rows) if check is None else check) and rows.size:
-        wrong = (rows < 0) | (rows >= len(q))
-        if bool(wrong.any()):
-            at = tuple(int(i) for i in np.argwhere(wrong if is_host(wrong) else wrong.get())[0])
-            raise BlockIndexError(
-                f"{request}: ids[{', '.join(map(str, at))}] is {int(rows[at])}; q has {len(q)} rows, "
-                "numbered from 0; correct the ids, or pass check=False to pass over such ids"
-            )
-    return rows
+def _look(request: str, q: QuantArray, ids: Any, check: bool | None) -> None:
+    """Refuse ids that no row has, if the caller wants to know."""
+    if check:
+        look_at(request, ids, q, "rows", "to pass over such ids")

@@ -156,7 +156,7 @@ def _checked(request: str, options: dict[str, Any], heads: int, home: str) -> di
         "mask": options.get("mask"),
     }
     if arrays["mask"] is not None and not hasattr(arrays["mask"], "dtype"):
-        arrays["mask"] = as_array(request, arrays["mask"], "mask", "floats or bools")
+        arrays["mask"] = as_array(request, arrays["mask"], "mask", "an array of floats or bools")
     left = {name: option for name, option in options.items() if name not in arrays}
     return left | {name: array for name, array in arrays.items() if array is not None}
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from ..arrays.scaled import ScaledArray
 from ..base.devices import to_host
 from ..codes.tiling import expanded
+from ..dispatch.checks import check_columns
 from ..errors import UnsupportedError
-from ..ops.operands import check_floats, check_pair, check_weights
+from ..ops.operands import check_pair, check_weights
 from .multiply import Planar, product
 from .operands import Wide
 
@@ -57,7 +58,7 @@ def scaled_linear(
     x, w = to_host(x), to_host(w)
     if not isinstance(x, ScaledArray):
         floats = np.asarray(x, np.float64)
-        check_floats(request, floats, w)
+        check_columns(request, floats, w)
         return np.asarray(floats @ w.dequantize(np.float64).T)
     check_pair(request, x, w)
     rows, columns = x.tiling.rows, w.shape[0]

@@ -1,5 +1,6 @@
 """Attention over rows of blocks or floats: softmax(scale·q·kᵀ + mask)·v, with a running maximum.
 
+    call.py       attend: from checked operands to the driver
     drive.py      the driver: arguments, memory between kernels, work units
     units.py      kernels: rows of queries over a stretch of positions, in vectors; their stretches merged
     matrix.py     kernels: the same by tiles of bfloat16 on Intel's matrix unit
