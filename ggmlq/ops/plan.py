@@ -35,10 +35,11 @@ from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, is_over_torch, lives_on_host
 from ..base.forks import in_child
-from ..dispatch.checks import FLOAT32, takes_sums
+from ..dispatch.checks import FLOAT32
 from ..dispatch.epilogue import Epilogue
 from ..dispatch.ladder import Problem, Rung, choose
 from .door import is_apart
+from .epilogue import takes_sums
 
 HOST = -1  # torch's number of it
 MOST_HALVES = 1 << 16  # float16 on the host that are multiplied as float32
