@@ -69,12 +69,31 @@ class Place(NamedTuple):
     card: Any  # what of the GPU decides between kernels, None on the host
     share: Any  # tells whether two arrays there may share memory
 
+    @property
+    def on_host(self) -> bool:
+        """True in host memory."""
+        return self.device == "cpu"
+
+    @property
+    def xp(self) -> Any:
+        """The module of its arrays: NumPy, CuPy, or torch under CuPy's names."""
+        return np if self.on_host else cuda_device().cupy()
+
+
+HOST = Place("cpu", None, np.may_share_memory)
+
+
+def place_at(device: str) -> Place:
+    """The place of a device by its name: ``"cpu"``, ``"cuda:0"`` and so on."""
+    if device == "cpu":
+        return HOST
+    driver = cuda_driver()
+    return Place("cuda", driver.card(int(device.rpartition(":")[2])), driver.share)
+
 
 def place_of(x: Any) -> Place:
     """The place on which an array's products are computed."""
-    if is_host(x):
-        return Place("cpu", None, np.may_share_memory)
-    return Place("cuda", cuda_driver().card(x.device.id), cuda_driver().share)
+    return place_at(device_of(x))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arrays.scaled import ScaledArray
 from ..arrays.weights import Divided
-from ..base.devices import device_of, is_host, place_of
+from ..base.devices import Place, device_of, place_at
 from ..codes import Code
 from ..codes.tiling import Tile
 from ..dispatch.checks import (
@@ -65,6 +65,7 @@ class Result(NamedTuple):
     request: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    place: Place
     out: Any = None
     bias: Any = None
     residual: Any = None  # of the result's shape, or one that NumPy broadcasts to it
@@ -86,24 +87,16 @@ def result_of(
         check_out(request, out, shape, device)
     if bias is not None and weights is not None:
         bias = check_bias(request, bias, weights, name, axis)
-    kind = float_dtype(request, wishes.dtype)
+    kind, place = float_dtype(request, wishes.dtype), place_at(device)
     if residual is not None:
-        residual = checked_residual(request, residual, shape, device)
-        if out is not None and place_of(out).share(out, residual) and not is_same(out, residual):
+        residual = as_floats(request, residual, "residual", bfloat16=place.on_host)
+        if (there := device_of(residual)) != device:
+            raise DeviceError(f"{request}: residual is on {there}, the result on {device}; move it there")
+        if not fits(residual.shape, shape):
+            raise ShapeError(unfit(request, residual.shape, shape))
+        if out is not None and place.share(out, residual) and not is_same(place, out, residual):
             residual = residual.copy()
-    return Result(request, shape, kind if out is None else out.dtype, out, bias, residual, wishes.gate)
-
-
-def checked_residual(request: str, residual: Any, shape: tuple[int, ...], device: str) -> Any:
-    """The residual, checked: floats on this device, of a shape that broadcasts to that of the result."""
-    residual = as_floats(request, residual, "residual", bfloat16=is_host(residual))
-    if device_of(residual) != device:
-        raise DeviceError(
-            f"{request}: residual is on {device_of(residual)}, the result on {device}; move it there"
-        )
-    if not fits(residual.shape, shape):
-        raise ShapeError(unfit(request, residual.shape, shape))
-    return residual
+    return Result(request, shape, kind if out is None else out.dtype, place, out, bias, residual, wishes.gate)
 
 
 def unfit(request: str, part: Any, shape: tuple[int, ...]) -> str:
@@ -146,7 +139,7 @@ def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtyp
 def place_for_sums(result: Result, *operands: Any) -> Any:
     """The array ``out`` if a kernel may leave float32 sums in it before they are finished; else None."""
     out = result.out
-    if out is None or not takes_sums(place_of(out).share, out, result.residual, *operands, dtype=FLOAT32):
+    if out is None or not takes_sums(result.place.share, out, result.residual, *operands, dtype=FLOAT32):
         return None
     return out
 
@@ -158,7 +151,7 @@ def finished(result: Result, sums: Any, part_of: Callable[[slice], Any]) -> Any:
     it is called in several threads, once for each row.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are results, as on a GPU
-        if not is_host(sums):
+        if not result.place.on_host:
             return _on_device(result, part_of)
         out = np.empty(result.shape, result.dtype) if result.out is None else result.out
         if not out.size:
@@ -257,11 +250,11 @@ def _rows(array: Any, m: int, n: int) -> Any:
     return lines if np.may_share_memory(lines, array) else None
 
 
-def is_same(a: Any, b: Any) -> bool:
+def is_same(place: Place, a: Any, b: Any) -> bool:
     """True for two views of the same numbers in the same places."""
 
     def facts(array: Any) -> Any:
-        address = array.ctypes.data if is_host(array) else array.data.ptr
+        address = array.ctypes.data if place.on_host else array.data.ptr
         return address, array.shape, array.strides, array.dtype
 
     return bool(facts(a) == facts(b))

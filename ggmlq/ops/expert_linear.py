@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.weights import Divided, operation
-from ..base.devices import device_of, namespace, on_device_of
+from ..base.devices import device_of, on_device_of
 from ..dispatch.problems import ExpertLinear
 from ..errors import DeviceError, ShapeError
 from . import plan
@@ -143,7 +143,7 @@ def _ended(q: Any, x: Any, wishes: Wishes, ids: Any, weights: Any, check: bool |
         sums = expert_linear(x, q, ids, out=to, check=check, **plain)
         if result.out is None and result.dtype == np.float32 and weights is None:
             result = result._replace(out=sums)
-        numbers = namespace(memory).where((ids >= 0) & (ids < q.shape[0]), ids, 0)
+        numbers = result.place.xp.where((ids >= 0) & (ids < q.shape[0]), ids, 0)
         return finished(result, sums, partial(_of_uses, sums, numbers, bias, weights))
 
 

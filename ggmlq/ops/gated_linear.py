@@ -15,7 +15,7 @@ from ..arrays.scaled import ScaledArray
 from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, operation
 from ..base import text
-from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
+from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of
 from ..dispatch.checks import check_device
 from ..dispatch.ladder import choose, explain
 from ..dispatch.problems import ExpertLinear
@@ -232,11 +232,11 @@ def multiply(
             sums, others = _products(x, (gate, up), ids, options, both, place)
         if end.out is None and end.dtype == np.float32:
             end = end._replace(out=sums)
-        if activation in BEHIND and sums.size and not is_host(memory):
+        if activation in BEHIND and sums.size and not end.place.on_host:
             operands = _reads(x, gate, up, ids, both)
             return _gated_on_device(ONE_LAUNCH[activation], (sums, others), end, operands)
         gates, ups = (y.reshape(-1, n) if y.size else y for y in (sums, others))
-        act, xp = ACTIVATIONS[activation], namespace(memory)
+        act, xp = ACTIVATIONS[activation], end.place.xp
         return finished(end, sums, lambda rows: act(xp, gates[rows], ups[rows]))
 
 
@@ -320,17 +320,16 @@ def _at_once(
         return None
     if any((device_of(bias), bias.shape) != (gate.device, gate.shape[:1]) for bias in there):
         return None
-    if cuda_module("linear.gated").refuses(place_of(memory).card, gate, up) is not None:
+    if cuda_module("linear.gated").refuses(end.place.card, gate, up) is not None:
         return None
     # What was timed on this machine holds for the product.
-    taken = explain(problem_of(x.reshape(1, -1), gate))
+    taken = explain(problem_of(x.reshape(1, -1), gate, end.place))
     return named if taken.rung.name == ONE_ROW or not is_timed(taken.why) else None
 
 
 def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Result) -> Any:
     """The product of one row, which a kernel rounds and writes, with the gate, in one launch."""
-    kernels, memory = cuda_module("linear.gated"), matrices[0].memory
-    xp, share = namespace(memory), place_of(memory).share
+    kernels, xp, share = cuda_module("linear.gated"), end.place.xp, end.place.share
     biases = tuple(None if bias is None else xp.ascontiguousarray(bias) for bias in biases)
     direct = takes_sums(share, end.out, x, *biases, *(q.memory for q in matrices), dtype=end.dtype)
     y = end.out if direct else xp.empty(end.shape, end.dtype)
@@ -341,7 +340,7 @@ def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Res
 def _gated_on_device(activation: str, products: Any, end: Result, operands: Any) -> Any:
     """The result of both products, which one launch makes and rounds."""
     sums, others = products
-    xp, share = namespace(sums), place_of(sums).share
+    xp, share = end.place.xp, end.place.share
     kind = end.dtype if end.dtype.char in "fe" else np.dtype(np.float32)
     direct = end.out is sums or (kind == end.dtype and takes_sums(share, end.out, *operands, dtype=kind))
     y = end.out if direct else sums if kind == np.float32 else xp.empty(end.shape, kind)

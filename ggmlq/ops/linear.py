@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
-from ..base.devices import is_over_torch, on_device_of, place_of
+from ..base.devices import Place, is_over_torch, on_device_of, place_at
 from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32, check_columns, check_device, is_bfloat16
 from ..dispatch.problems import Linear
@@ -125,7 +125,7 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
     if x.dtype is FLOAT16 and given.on_host and x.size <= plan.MOST_HALVES:
         x = x.astype(FLOAT32)  # a small product, whose plan is that of float32
     result = result_of(REQUEST, wishes, (*x.shape[:-1], q.shape[0]), given.device, q)
-    problem = problem_of(x, q, given.on_host)
+    problem = problem_of(x, q, result.place)
     kernel, arithmetic, invariant = wishes.kernel, wishes.arithmetic, wishes.invariant
     if (
         x.dtype is not FLOAT32
@@ -151,11 +151,12 @@ def gated(q: QuantArray, x: Any, wishes: Wishes) -> Any:
     None where its kernel does not multiply with it.
     """
     given, sums = operand(REQUEST, x, bfloat16=True), wishes.residual
+    place = place_at(given.device)
     check_device(REQUEST, given.device, q)
     check_columns(REQUEST, given.array, q, "q")
     if sums.shape[-1] % 2 or not sums.size or q.scale is not None or not sums.flags.c_contiguous:
         return None
-    problem = problem_of(given.array, q)
+    problem = problem_of(given.array, q, place)
     if problem.m > ladder.choose(problem, wishes.kernel, wishes.arithmetic).gates:
         return None
     out, _, _, dtype, kernel, arithmetic, _, gate = wishes
@@ -163,26 +164,25 @@ def gated(q: QuantArray, x: Any, wishes: Wishes) -> Any:
     return multiply(q, given.array, wishes) if y is None else y
 
 
-def problem_of(x: Any, q: QuantArray, on_host: bool = False) -> Linear:
+def problem_of(x: Any, q: QuantArray, place: Place) -> Linear:
     """The problem of a product with blocks."""
-    if on_host:
-        return Linear(q.format, math.prod(x.shape[:-1]), q.shape[0], q.shape[1], device="cpu")
-    device, card, _ = place_of(x)
+    m, (n, k) = math.prod(x.shape[:-1]), q.shape
+    if place.on_host:
+        return Linear(q.format, m, n, k, device="cpu")
     without_cublas = is_over_torch(type(q.memory))  # which is CuPy's, so as while a graph is recorded
-    m, n, k = math.prod(x.shape[:-1]), *q.shape
-    narrow = device == "cuda" and x.dtype.itemsize == 2
-    return Linear(q.format, m, n, k, narrow, device=device, card=card, captured=without_cublas)
+    narrow = x.dtype.itemsize == 2
+    return Linear(q.format, m, n, k, narrow, device="cuda", card=place.card, captured=without_cublas)
 
 
 def _as_it_lies(q: QuantArray, x: Any, wishes: Wishes) -> Any:
     """The product by a kernel that reads and writes bits of bfloat16; with a residual it does all."""
     out, bias, residual, _, kernel, arithmetic, _, _ = wishes
-    place, n = place_of(x), len(q)
+    place, n = place_at(q.device), len(q)
     if q.scale is not None or x.shape[-1:] != q.shape[1:] or f"cuda:{x.device.id}" != q.device:
         return None
-    if place.device == "cpu" or not plan.is_aligned(x) or not x.size:
+    if not plan.is_aligned(x) or not x.size:
         return None
-    problem = problem_of(x, q)
+    problem = problem_of(x, q, place)
     if not (rung := ladder.choose(problem, kernel, arithmetic)).repeats:
         return None
     key = plan.linear_key(x, problem.m, kernel, arithmetic)
@@ -193,5 +193,5 @@ def _as_it_lies(q: QuantArray, x: Any, wishes: Wishes) -> Any:
     is_bias = bias is None and problem.m == 1
     if not (residual is None or is_bias or (rung.adds and lies_as_results(residual, (problem.m, n)))):
         return None
-    result = Result(REQUEST, out.shape, out.dtype, out, bias, residual)
+    result = Result(REQUEST, out.shape, out.dtype, place, out, bias, residual)
     return run(problem, (x, q), result, wishes, key)

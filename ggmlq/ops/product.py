@@ -28,7 +28,6 @@ from ..base.devices import (
     is_over_torch,
     namespace,
     on_device_of,
-    place_of,
 )
 from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32
@@ -170,7 +169,7 @@ def _steps(rung: Rung, weights: Any, sums: tuple[int, ...], result: Result, scal
     added = None
     if bias is not None:
         dtype = bias.dtype if isinstance(weights, QuantArray) and bias.dtype.char in "feH" else np.float32
-        added = namespace(memory).ascontiguousarray(bias, dtype)
+        added = result.place.xp.ascontiguousarray(bias, dtype)
     if coding is not None and is_written(coding.code):
         request = f"{result.request} with requantize"
         scales = static_scales(request, coding.scales, memory, sums, coding.code, coding.tile)
@@ -195,10 +194,9 @@ def _place(
         dtype = end.code.dtype
     elif narrow and result.dtype.itemsize == 2:
         dtype = result.dtype
-    if out is not None and _takes(out, (*operands, *left, result.bias), dtype):
+    if out is not None and _takes(result, (*operands, *left, result.bias), dtype):
         return out.reshape(sums), True
-    xp = np if rung.device == "cpu" else namespace(operands[1].memory)
-    return xp.empty(sums, dtype), False
+    return result.place.xp.empty(sums, dtype), False
 
 
 def _finished(result: Result, y: Any, steps: Steps, direct: bool, weights: Any) -> Any:
@@ -214,11 +212,12 @@ def _finished(result: Result, y: Any, steps: Steps, direct: bool, weights: Any) 
     if direct:
         return out
     if out is not None:
-        if not narrow_into(y, out):
+        if not (result.place.on_host and narrow_into(y, out)):
             out[...] = y
         return out
     if coding is None:
-        return narrowed(y, result.dtype) if weights.device == "cpu" else y.astype(result.dtype, copy=False)
+        on_host = result.place.on_host
+        return narrowed(y, result.dtype) if on_host else y.astype(result.dtype, copy=False)
     if steps.end.code is not None:
         return ScaledArray.assembled(y, steps.end.scales, coding.code, coding.tile)
     rows = (math.prod(result.shape[:-1]), result.shape[-1])
@@ -231,7 +230,7 @@ def does_without_cublas(memory: Any) -> bool:
     return is_over_torch(type(memory)) or bool(cuda_device().capturing(memory.device.id))
 
 
-def _takes(out: Any, operands: tuple[Any, ...], dtype: np.dtype[Any]) -> bool:
+def _takes(result: Result, operands: tuple[Any, ...], dtype: np.dtype[Any]) -> bool:
     """True if a kernel may write into ``out``; dropped bytes of blocks are not restored for this check."""
     arrays: list[Any] = []
     for operand in operands:
@@ -239,10 +238,10 @@ def _takes(out: Any, operands: tuple[Any, ...], dtype: np.dtype[Any]) -> bool:
             arrays += operand.parts()
         else:
             arrays.append(getattr(operand, "memory", operand))
-    place = place_of(out)
-    if place.device == "cpu" and not out.flags.aligned:  # a kernel may store whole lines
+    out, place = result.out, result.place
+    if place.on_host and not out.flags.aligned:  # a kernel may store whole lines
         return False
-    if place.device != "cpu" and dtype.itemsize == 2 and out.data.ptr % 4:  # kernels store two at a time
+    if not place.on_host and dtype.itemsize == 2 and out.data.ptr % 4:  # kernels store two at a time
         return False
     return takes_sums(place.share, out, *arrays, dtype=dtype)
 

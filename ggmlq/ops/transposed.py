@@ -17,7 +17,7 @@ import numpy as np
 from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.weights import Divided, Transposed
-from ..base.devices import cuda_module, namespace, on_device_of, place_of
+from ..base.devices import cuda_module, namespace, on_device_of, place_at
 from ..dispatch.checks import check_device
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from .door import Operation, enter, operand
@@ -58,7 +58,7 @@ def multiply(q: Any, y: Any, wishes: Wishes, request: str, packed: bool) -> Any:
         if packed:
             return _by_packed(y, q, result)
         parts = q.parts() if isinstance(q, ScaledArray) else (q.memory,)
-        xp, sums = namespace(q.memory), place_for_sums(result, y, result.bias, *parts)
+        xp, sums = result.place.xp, place_for_sums(result, y, result.bias, *parts)
         if sums is None:
             sums = xp.empty(result.shape, np.float32)
         rows = xp.ascontiguousarray(y.reshape(math.prod(y.shape[:-1]), n), np.float32)
@@ -112,20 +112,20 @@ def _refusal(q: Any, invariant: bool) -> str | None:
         return "does not keep the bits of a row whatever rows are beside it"
     if isinstance(q, ScaledArray):
         return "is written for blocks"
-    reason: str | None = cuda_module("linear.transposed").refuses(q, place_of(q.memory).card)
+    reason: str | None = cuda_module("linear.transposed").refuses(q, place_at(q.device).card)
     return reason
 
 
 def _by_packed(y: Any, q: QuantArray, result: Result) -> Any:
     """The product by the kernel of packed weights, which writes the result itself where it can."""
-    k, xp, bias, kind = q.shape[1], namespace(q.memory), result.bias, result.dtype
+    k, xp, bias, kind = q.shape[1], result.place.xp, result.bias, result.dtype
     rows = y.reshape(math.prod(y.shape[:-1]), q.shape[0])
     if rows.dtype.char not in "fe":
         rows = rows.astype(np.float32)
     whole = result.residual is None and kind.char in "fe" and (bias is None or bias.dtype.char in "fe")
     if bias is not None:
         bias = xp.ascontiguousarray(bias)
-    share = place_of(q.memory).share
+    share = result.place.share
     direct = whole and takes_sums(share, result.out, y, q.memory, bias, dtype=kind)
     sums = result.out if direct else xp.empty(result.shape, kind if whole else np.float32)
     flat = sums.reshape(len(rows), k)
