@@ -13,8 +13,7 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq.base import devices
 from ggmlq.base.slots import Slot
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.machine import recorded as side_stream
+from ggmlq.cuda.machine import device, recorded
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
 
@@ -99,7 +98,7 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.Stream = lambda non_blocking: Stream(state)
     state.cupy.cuda.Event = lambda disable_timing: Event()
     state.stream.wait_event = lambda event: state.launches.append(("main waits", event.at))
-    monkeypatch.setattr(side_stream, "_FREE", {})
+    monkeypatch.setattr(recorded, "_FREE", {})
 
     def pinned(size):
         found = np.full(size, 99, np.uint8).view(Pinned)
@@ -109,14 +108,21 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
     state.cupy.cuda.alloc_pinned_memory = pinned
     monkeypatch.setattr(Kernel, "load", lambda kernel: None)
 
-    def prepare(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
+    class Prepared(list):
+        """Functions that launch, in the place of prepared launches."""
+
+        def launch(self, addresses, stream):
+            for each in self:
+                each(addresses, stream)
+
+    def loaded(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         def launch(addresses, stream):
             filled = [
                 addresses[each.number] + each.offset if type(each) is Slot else each for each in arguments
             ]
             call(kernel, grid, block, *filled, cluster=cluster, stream=stream)
 
-        return SimpleNamespace(launch=launch)
+        return launch
 
     def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0, stream=0):
         assert block == (kernel.threads,)
@@ -130,5 +136,6 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
             run()
 
     monkeypatch.setattr(Kernel, "__call__", call)
-    monkeypatch.setattr(Kernel, "prepare", prepare)
+    monkeypatch.setattr(Kernel, "loaded", loaded)
+    monkeypatch.setattr(recorded, "PreparedLaunches", Prepared)
     return state

@@ -185,7 +185,8 @@ class StrangerOnDevice:
 
     __module__ = "cupy"
     dtype = np.dtype(np.float32)
-    shape, ndim = (4, 64), 2
+    shape, strides, ndim = (4, 64), (256, 4), 2
+    data = SimpleNamespace(ptr=0, device_id=0)
 
     class device:  # noqa: N801
         id = 0

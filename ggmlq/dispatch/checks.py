@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -209,13 +208,3 @@ def check_bias(request: str, bias: Any, q: Any, name: str = "q", axis: int = 0) 
             f"{name}; pass shape ({q.shape[axis]},)"
         )
     return bias
-
-
-def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:
-    """True if a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
-
-    ``share(a, b)`` is True if two arrays may share memory.
-    """
-    if out is None or out.dtype != dtype or not out.flags.c_contiguous:
-        return False
-    return not any(operand is not None and share(out, operand) for operand in operands)

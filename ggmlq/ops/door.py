@@ -113,12 +113,13 @@ class Operation(NamedTuple):
 
     ``multiply(q, x, wishes, **options)`` takes arrays. With ``bits`` it also takes ``lies=True``: bfloat16
     lies on a GPU as its bits, and it gives None where no kernel reads them. ``shape(q, x, **options)`` is
-    that of the result for a tensor x; by default [..., N].
+    that of the result for a tensor x; by default [..., N]. Without ``floats`` the result is no tensor.
     """
 
     request: str
     multiply: Callable[..., Any]
     bits: bool = False
+    floats: bool = True
     shape: Callable[..., tuple[int, ...]] = lambda q, x, **options: (*x.shape[:-1], q.shape[0])
 
 
@@ -146,6 +147,8 @@ def by_tensors(operation: Operation, q: Any, x: Any, wishes: Wishes, options: di
     torch adds a residual that no kernel adds, and rounds what no kernel rounds.
     """
     torch, request, memory = sys.modules["torch"], operation.request, getattr(q, "memory", None)
+    if not operation.floats:
+        return operation.multiply(q, array_of(request, x), wishes, **options)
     kind, out, residual = kind_named(request, torch, wishes.dtype), wishes.out, wishes.residual
     shape, bits = operation.shape(q, x, **options), operation.bits and not wishes.invariant
     _check(request, torch, x, wishes, shape)

@@ -26,7 +26,6 @@ from ..dispatch.checks import (
     check_out,
     float_dtype,
     is_bfloat16,
-    takes_sums,
 )
 from ..errors import DeviceError, ShapeError
 
@@ -132,6 +131,16 @@ def lies_as_results(residual: Any, shape: tuple[int, ...]) -> bool:
     if residual.shape[-1:] != (n,) or residual.size != math.prod(shape) or n % 2 or residual.data.ptr % 4:
         return False
     return residual.dtype.char in "feH" and bool(residual.flags.c_contiguous)
+
+
+def takes_sums(share: Callable[[Any, Any], bool], out: Any, *operands: Any, dtype: Any = FLOAT32) -> bool:
+    """True if a kernel may write into ``out`` itself: its dtype, contiguous, apart from all it reads.
+
+    ``share(a, b)`` is True if two arrays may share memory.
+    """
+    if out is None or out.dtype != dtype or not out.flags.c_contiguous:
+        return False
+    return not any(operand is not None and share(out, operand) for operand in operands)
 
 
 def place_for_sums(result: Result, *operands: Any) -> Any:

@@ -16,13 +16,23 @@ from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, operation
 from ..base import text
 from ..base.devices import cuda_module, device_of, is_host, namespace, on_device_of, place_of
-from ..dispatch.checks import check_device, takes_sums
+from ..dispatch.checks import check_device
 from ..dispatch.ladder import choose, explain
 from ..dispatch.problems import ExpertLinear
 from ..dispatch.tuned import is_timed
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from .door import Operation, enter
-from .epilogue import Result, Wishes, ended, finished, memory_of, place_for_sums, result_of, rows_of
+from .epilogue import (
+    Result,
+    Wishes,
+    ended,
+    finished,
+    memory_of,
+    place_for_sums,
+    result_of,
+    rows_of,
+    takes_sums,
+)
 from .expert_linear import REQUEST as EXPERTS
 from .expert_linear import expert_linear
 from .linear import gated, linear, problem_of

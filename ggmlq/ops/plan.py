@@ -35,10 +35,11 @@ from ..arrays.companion import multiply, of_uses
 from ..arrays.scaled import ScaledArray
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, is_over_torch, lives_on_host
 from ..base.forks import in_child
-from ..dispatch.checks import FLOAT32, takes_sums
+from ..dispatch.checks import FLOAT32
 from ..dispatch.epilogue import Epilogue
 from ..dispatch.ladder import Problem, Rung, choose
 from .door import is_apart
+from .epilogue import takes_sums
 
 HOST = -1  # torch's number of it
 MOST_HALVES = 1 << 16  # float16 on the host that are multiplied as float32
@@ -306,9 +307,10 @@ class Cupy:
 
     def stream(self, x: Any, memory: Any) -> int | None:
         """The address of the current stream; None on another device, or where a graph is recorded."""
-        gpu = cuda_driver()
-        index = gpu.device()
-        if type(memory) is not self.kind or not x.data.device_id == memory.data.device_id == index:
+        if type(memory) is not self.kind or x.data.device_id != memory.data.device_id:
+            return None
+        gpu, index = cuda_driver(), x.data.device_id
+        if gpu.device() != index:
             return None
         stream = gpu.stream(index)
         if stream.ptr and stream.is_capturing():  # CuPy's pool would give its memory to others
@@ -451,8 +453,9 @@ def on_device(
     if type(q) is not QuantArray or face is None or not shape or len(size := q.shape) != 2:
         return None
     memory, (n, k) = q.memory, size
-    stream, at = face.stream(x, memory), face.lies(x)
-    if stream is None or at is None or shape[-1] != k or at[1] % 16:
+    if (stream := face.stream(x, memory)) is None:
+        return None
+    if (at := face.lies(x)) is None or shape[-1] != k or at[1] % 16:
         return None
     m, result, index = math.prod(shape[:-1]), (*shape[:-1], n), memory.data.device_id
     addends, letters = _addends(face, bias, residual, gate, m, result, index)

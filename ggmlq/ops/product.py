@@ -31,7 +31,7 @@ from ..base.devices import (
     place_of,
 )
 from ..dispatch import ladder
-from ..dispatch.checks import FLOAT32, takes_sums
+from ..dispatch.checks import FLOAT32
 from ..dispatch.epilogue import PLAIN, Epilogue, is_written
 from ..dispatch.ladder import Problem, Rung
 from . import tuning
@@ -45,6 +45,7 @@ from .epilogue import (
     place_for_sums,
     result_of,
     rows_of,
+    takes_sums,
 )
 from .plan import Key, Plan, as_rows, kept, launch_on_host, launched, narrow_into, narrowed
 from .quantize_scaled import coded, static_scales

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.scaled import ScaledArray
-from ..arrays.tensors import array_of, is_tensor
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
 from ..base.devices import on_device_of
 from ..codes import CODES
@@ -144,7 +143,7 @@ def scaled_linear(
     check_weights(REQUEST, w)
     if requantize is None:
         return enter(SCALED, w, x, wishes, **how)
-    return multiply(w, array_of(REQUEST, x) if is_tensor(x) else x, wishes, requantize=requantize, **how)
+    return enter(CODED, w, x, wishes, requantize=requantize, **how)
 
 
 def multiply(
@@ -192,7 +191,7 @@ def multiply(
     return run(problem, (rows, w), result, wishes, key, remade)
 
 
-SCALED = Operation(REQUEST, multiply)
+SCALED, CODED = Operation(REQUEST, multiply), Operation(REQUEST, multiply, floats=False)
 
 
 def _key(

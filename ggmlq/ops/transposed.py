@@ -18,10 +18,10 @@ from ..arrays.array import QuantArray
 from ..arrays.scaled import ScaledArray
 from ..arrays.weights import Divided, Transposed
 from ..base.devices import cuda_module, namespace, on_device_of, place_of
-from ..dispatch.checks import check_device, takes_sums
+from ..dispatch.checks import check_device
 from ..errors import DTypeError, ShapeError, UnsupportedError
 from .door import Operation, enter, operand
-from .epilogue import Result, Wishes, delivered, ended, place_for_sums, result_of
+from .epilogue import Result, Wishes, delivered, ended, place_for_sums, result_of, takes_sums
 from .product import by_pieces, does_without_cublas
 
 MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU

@@ -176,9 +176,10 @@ class WarpSpecializedShape(NamedTuple):
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
         """The wave of blocks with a tile, ``blocks`` of them on a multiprocessor."""
         across, activations = self.across(tile), self.columns * 2 * tile.columns / 1e6
-        reread = memory_mb(self.weights, self.down, across) + memory_mb(activations, across, self.down)
+        weights = self.weights
+        reread = memory_mb(weights, self.down, across) + memory_mb(activations, across, self.down)
         stage, memory = stage_us(self.layout, tile.columns, tile.blocks), SHARE * self.memory
-        read = self.weights / self.stages / across
+        read = weights / self.stages / across
         return Wave(
             self.multiprocessors * blocks, blocks, tile.columns, stage, read / memory, reread / memory,
             CLEAR_US * self.reads_plain(tile),
