@@ -122,7 +122,9 @@ def test_plans_of_many_shapes_are_not_kept_for_good(card, monkeypatch):
     for m in range(1, 40):
         multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
         multiply(aligned((m, K)), q, aligned((m, N)), "cuda:mma_bf16")
-    assert sum(q.recording((m, "cuda:mma_bf16", None)) is not None for m in range(1, 40)) == 20
+    kept = [m for m in range(1, 40) if q.recording((m, "cuda:mma_bf16", None)) is not None]
+    assert kept == [*range(40 - len(kept), 40)]  # the last ones; the oldest quarter goes at a time
+    assert 15 < len(kept) <= 20
 
 
 def test_threads_share_a_plan(card):
@@ -153,7 +155,10 @@ def test_plans_go_that_were_not_used_for_longest_and_all_with_the_bytes():
         q.keep_recording(("product", i), i)
     assert q.recording(("product", 0)) == 0  # now 1 was not used for longest
     q.keep_recording(("product", most), most)
-    assert [q.recording(("product", i)) for i in (0, 1, 2, most)] == [0, None, 2, most]
+    last = most // 4  # a quarter goes at a time
+    assert [q.recording(("product", i)) for i in (0, 1, last, last + 1, most)] == [
+        0, None, None, last + 1, most,
+    ]  # fmt: skip
     q.drop_recordings()
     assert q.recording(("product", 2)) is None
 
