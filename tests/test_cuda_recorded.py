@@ -19,6 +19,7 @@ from ggmlq.base.slots import Slot, slot_of
 from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized
 from ggmlq.cuda.machine import device, recorded
+from ggmlq.ops import plan
 
 
 @pytest.fixture
@@ -242,6 +243,16 @@ def test_memory_between_kernels_has_places_of_its_own(card, monkeypatch):
     assert slots == [Slot(recorded.WORKSPACE, offset) for offset in (0, 256, 1536)]
     assert nbytes == 1792
     assert slot_of(recorded.between((4,), np.float32)) is None
+
+
+def test_calls_that_are_not_ordinary_keep_one_template(card):
+    """A bias in float64 goes the way of all checks, for each array anew."""
+    for _ in range(3):
+        q = weights("q4_0")
+        for _ in range(3):
+            multiply(aligned((3, K)), q, aligned((3, N)), bias=on_device(np.zeros(N)))
+        assert q.recording((3, "auto", None)) is not None
+    assert [len(kept) for kept in plan.TEMPLATES._kept.values()] == [1]
 
 
 def test_an_undeclared_array_is_not_recorded(card):
