@@ -1,15 +1,15 @@
 """The operations on quantized arrays: products, encoding, decoding; and a product's path from call to result.
 
+    door             any array becomes an operand, once; the declarations of products, and their ways in
     linear           activations times weights in blocks
     scaled_linear    codes with scales times codes with scales
     expert_linear    rows times the experts that their tokens use
-    warm             calls that repeat an earlier one: little is checked, recorded launches run
     gated_linear     two products, one times a function of the other
     transposed       products with weights as they lie, y @ q
-    epilogue         bias, residual and rounding in one pass, where no kernel does them
-    tensors          calls with torch tensors, warm ones and others, on torch's stream and with its memory
-    operands         operands of a product, checked
-    call             a product of checked operands: choose, launch, finish; rows that depend on no others
+    plan             plans kept with weights, and calls that need nothing else; templates of plans on a GPU
+    operands         weights, codes and ids of a product, checked
+    product          a product of checked operands: choose, launch, finish; rows that depend on no others
+    epilogue         the result that a caller wants, checked: bias, residual, gate, codes and dtype, finished
     tuning           in it, kernels timed where no table says which is fastest
     dry_run          the kernels that products launch on a card, which need not be there
     quantize         floats to blocks
@@ -20,9 +20,9 @@
     quantize_scaled  floats to codes with a scale for every tile, and back
     joining          concatenate and stack, block by block; equality of format, shape and bytes
 
-A product looks for a warm call first. Otherwise its operands are checked once (operands), and ``call.run``
-chooses a kernel, launches it, records what can be repeated, and adds what the kernel did not: bias, codes,
-dtype.
+A product looks its plan up first. Otherwise it comes in by the door, its operands are checked once, and
+``product.run`` chooses a kernel, launches it, keeps the plan, and adds what the kernel did not.
+``docs/house.md`` follows one call.
 An operation registers itself with the arrays (``arrays.weights.operation``), so that arrays need not import
 this room.
 """
