@@ -157,7 +157,7 @@ def test_what_a_kernel_does_not_add_is_added_behind_it(ends, adds, card, q, fres
             sums = sums if part is None else sums + np.asarray(part, np.float32)
         out[...] = sums
 
-    rung = SimpleNamespace(ends=ends, adds=adds, narrow=True, repeats=True, launch=launch)
+    rung = SimpleNamespace(device="cuda", ends=ends, adds=adds, narrow=True, repeats=True, launch=launch)
     monkeypatch.setattr(product.tuning, "chosen", lambda *facts: rung)
     wishes = Wishes(kernel="cuda:chosen")
     for m, bias, kind, dtype in itertools.product((1, 3), (None, floats(fresh, 24)), "efd", "ef"):
@@ -313,7 +313,9 @@ def test_a_gate_that_the_second_product_multiplies_with(gates, card, q, fresh, m
             gated(end.gate, end.residual, product, product)
         out[...] = product
 
-    rung = SimpleNamespace(ends=True, adds=True, gates=96 * gates, narrow=True, repeats=True, launch=launch)
+    rung = SimpleNamespace(
+        device="cuda", ends=True, adds=True, gates=96 * gates, narrow=True, repeats=True, launch=launch
+    )
     monkeypatch.setattr(linear.ladder, "choose", lambda *facts: SimpleNamespace(gates=96))
     monkeypatch.setattr(product.tuning, "chosen", lambda *facts: rung)
     monkeypatch.setattr(product, "cuda_module", lambda name: SimpleNamespace(gated=gated))

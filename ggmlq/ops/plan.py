@@ -563,7 +563,9 @@ class Templates:
         """Keep a template for products of its bucket."""
         with self._lock:
             place = _place(q, m, kernel, arithmetic, kinds)
-            self._kept[place] = [*self._kept.pop(place, ()), template]
+            others = self._kept.pop(place, [])
+            serves = any(m in other.rows for other in others)  # as where a call was not ordinary
+            self._kept[place] = others if serves else [*others, template]
             while len(self._kept) > MOST_TEMPLATES:
                 self._kept.popitem(last=False)
 
