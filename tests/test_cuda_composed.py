@@ -17,6 +17,7 @@ import ggmlq as gq
 from ggmlq import errors
 from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.base import devices
+from ggmlq.base.devices import place_of
 from ggmlq.cuda.machine import device
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.epilogue import PLAIN
@@ -165,8 +166,8 @@ def test_what_a_kernel_does_not_add_is_added_behind_it(ends, adds, card, q, fres
             x, residual = floats(fresh, m, 64), floats(fresh, *shape, kind=kind)
             want = np.asarray(x) @ decoded(q).T + (0 if bias is None else np.asarray(bias))
             want = (want + np.asarray(residual).astype(np.float32)).astype(dtype)
-            result = Result("linear", (m, 24), np.dtype(dtype), None, bias, residual)
-            problem = PRODUCTS[0].problem_of(x, q)
+            result = Result("linear", (m, 24), np.dtype(dtype), place_of(x), None, bias, residual)
+            problem = PRODUCTS[0].problem_of(x, q, place_of(x))
             y = product.run(problem, (x, q), result, wishes)
             assert y.dtype == dtype
             assert np.allclose(y, want, rtol=2.0**-10, atol=2.0**-20), (m, kind, shape)
