@@ -83,18 +83,21 @@ def result_of(
     ``out`` in another way is copied, so that no write changes it early.
     """
     out, bias, residual = wishes.out, wishes.bias, wishes.residual
-    if out is not None:
+    if out is not None and residual is None:
         check_out(request, out, shape, device)
     if bias is not None and weights is not None:
         bias = check_bias(request, bias, weights, name, axis)
-    kind, place = float_dtype(request, wishes.dtype), place_at(device)
+    place = place_at(device)
     if residual is not None:
         residual = as_floats(request, residual, "residual", bfloat16=place.on_host)
         if (there := device_of(residual)) != device:
             raise DeviceError(f"{request}: residual is on {there}, the result on {device}; move it there")
         if not fits(residual.shape, shape):
             raise ShapeError(unfit(request, residual.shape, shape))
-        if out is not None and place.share(out, residual) and not is_same(place, out, residual):
+    kind = float_dtype(request, wishes.dtype)
+    if out is not None and residual is not None:
+        check_out(request, out, shape, device)
+        if place.share(out, residual) and not is_same(place, out, residual):
             residual = residual.copy()
     return Result(request, shape, kind if out is None else out.dtype, place, out, bias, residual, wishes.gate)
 

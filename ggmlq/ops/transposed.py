@@ -43,7 +43,7 @@ def _shape(q: Any, y: Any, **options: Any) -> tuple[int, ...]:
 
 def multiply(q: Any, y: Any, wishes: Wishes, request: str, packed: bool) -> Any:
     """The product of arrays; ``packed``: by the kernel of packed weights."""
-    given = operand(request, y, "y")
+    given = operand(request, y)
     check_device(request, given.device, q, "y")
     y, (n, k) = given.array, q.shape
     if y.ndim == 0 or y.shape[-1] != n:
