@@ -40,7 +40,7 @@ ENDS = "", "bias", "residual", "bias, residual", "silu", "gelu"
 
 
 @pytest.fixture(params=CARDS)
-def card(request, monkeypatch):
+def card(request):
     """A card on paper, whose driver is told nothing; maps of matrices have words that tell them apart."""
     numbers = {}
 
@@ -56,12 +56,12 @@ def card(request, monkeypatch):
             RECORDING.launches.append((kernel, grid, block, arguments, cluster, max_blocks))
 
     card = card_named("a card", request.param)
-    with dry_run.on_paper(card):
-        monkeypatch.setattr(Kernel, "_load", load)
-        monkeypatch.setattr(Kernel, "__call__", call)
-        monkeypatch.setattr(submit, "driver_launch", lambda: lambda *places: 0)
-        monkeypatch.setattr(tensor_maps, "words_behind_address", words_of)
-        monkeypatch.setattr(dry_run._Cupy.cuda, "alloc", lambda size: SimpleNamespace(ptr=0), raising=False)
+    with dry_run.on_paper(card), pytest.MonkeyPatch.context() as patch:  # which is undone first
+        patch.setattr(Kernel, "_load", load)
+        patch.setattr(Kernel, "__call__", call)
+        patch.setattr(submit, "driver_launch", lambda: lambda *places: 0)
+        patch.setattr(tensor_maps, "words_behind_address", words_of)
+        patch.setattr(dry_run._Cupy.cuda, "alloc", lambda size: SimpleNamespace(ptr=0), raising=False)
         yield card
 
 

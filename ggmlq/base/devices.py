@@ -67,7 +67,6 @@ class Place(NamedTuple):
 
     device: str  # "cpu" or "cuda"
     card: Any  # what of the GPU decides between kernels, None on the host
-    share: Any  # tells whether two arrays there may share memory
 
     @property
     def on_host(self) -> bool:
@@ -75,20 +74,24 @@ class Place(NamedTuple):
         return self.device == "cpu"
 
     @property
+    def share(self) -> Any:
+        """The function that tells whether two arrays there may share memory."""
+        return np.may_share_memory if self.on_host else cuda_driver().share
+
+    @property
     def xp(self) -> Any:
         """The module of its arrays: NumPy, CuPy, or torch under CuPy's names."""
         return np if self.on_host else cuda_device().cupy()
 
 
-HOST = Place("cpu", None, np.may_share_memory)
+HOST = Place("cpu", None)
 
 
 def place_at(device: str) -> Place:
     """The place of a device by its name: ``"cpu"``, ``"cuda:0"`` and so on."""
     if device == "cpu":
         return HOST
-    driver = cuda_driver()
-    return Place("cuda", driver.card(int(device.rpartition(":")[2])), driver.share)
+    return Place("cuda", cuda_driver().card(int(device.rpartition(":")[2])))
 
 
 def place_of(x: Any) -> Place:

@@ -62,7 +62,7 @@ def as_linear(arithmetic: str, invariant: bool = False) -> Multiply:
     """The function that multiplies with one expert of blocks or floats, by ``linear`` in this arithmetic."""
 
     def multiply(x: Any, q: Any, out: Any) -> None:
-        (n, k), (device, card, _), without_cublas = q.shape, place_of(out), is_over_torch(type(out))
+        (n, k), (device, card), without_cublas = q.shape, place_of(out), is_over_torch(type(out))
         problem = Linear(q.format, len(x), n, k, device=device, card=card, captured=without_cublas)
         choose(problem, arithmetic=arithmetic, invariant=invariant).launch(x, q, out)
 

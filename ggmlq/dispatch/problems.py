@@ -91,7 +91,7 @@ class ScaledLinear(Problem, op="scaled_linear"):
     @classmethod
     def of(cls, x: Any, w: Any, accumulate: str | None = None) -> ScaledLinear:
         """The problem of ScaledArrays [M, K] and [N, K] on one device."""
-        device, card, _ = place_of(w.codes)
+        device, card = place_of(w.codes)
         a, b = Operand.of(x), Operand.of(w)
         n, k = w.shape
         return cls(a, b, x.shape[0], n, k, accumulate, device=device, card=card)
@@ -222,7 +222,7 @@ class ExpertLinear(Problem, op="expert_linear"):
     @classmethod
     def of(cls, x: Any, q: Any, ids: Any) -> ExpertLinear:
         """The problem of floats or a ScaledArray [R, K], weights [E, N, K] and ids [T, U], on one device."""
-        device, card, _ = place_of(ids)
+        device, card = place_of(ids)
         (t, u), (e, n, k) = ids.shape, q.shape
         if hasattr(q, "format"):
             return cls(q.format, t, u, e, n, k, device=device, card=card)
