@@ -74,9 +74,13 @@ def test_types_of_x(torch, place, q):
     x = tensor(torch, place)
     for dtype in (torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn):
         narrow = x.to(dtype)
-        want = gq.linear(narrow.float(), q)
-        assert torch.allclose(gq.linear(narrow, q), want, rtol=1e-5, atol=1e-5)
-    assert torch.equal(gq.linear(x.bfloat16(), q), gq.linear(x.bfloat16().float(), q))
+        y, want = gq.linear(narrow, q), gq.linear(narrow.float(), q)
+        if place == "cpu":
+            assert torch.allclose(y, want, rtol=1e-5, atol=1e-5)
+        else:  # where another kernel may read 16 bits, and rounds scales to bfloat16
+            assert gq.nmse(y.cpu().numpy(), want.cpu().numpy()) < 1e-4
+    if place == "cpu":
+        assert torch.equal(gq.linear(x.bfloat16(), q), gq.linear(x.bfloat16().float(), q))
     strided = x.repeat_interleave(2, dim=1)[:, ::2]
     assert torch.equal(gq.linear(strided, q), gq.linear(x, q))
     assert torch.equal(gq.linear(x[:1].expand(6, K), q), gq.linear(x[:1].repeat(6, 1), q))
@@ -306,11 +310,13 @@ class TestOnAGpu:
     @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
     @pytest.mark.parametrize("m", [1, 3, 8, 17, 64, 300, 1024])
     def test_again_and_again(self, m, kind, torch, place, q, cupy):
-        """From the third call on by a plan; the same bits as of arrays, with all that may be asked."""
+        """From the third call on by a plan; the same bits as without one, with all that may be asked."""
         x = tensor(torch, place, m).to(getattr(torch, kind))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plan, "on_device", lambda *operands: None)
-            want = torch.from_dlpack(gq.linear(cupy.from_dlpack(x.float()), q))
+            want = gq.linear(x, q)
+            if kind == "float32":
+                assert torch.equal(want, torch.from_dlpack(gq.linear(cupy.from_dlpack(x), q)))
         bias = torch.randn(N, device=place)
         for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
             torch.cuda.synchronize()

@@ -125,12 +125,14 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
     if x.dtype is FLOAT16 and given.on_host and x.size <= plan.MOST_HALVES:
         x = x.astype(FLOAT32)  # a small product, whose plan is that of float32
     result = result_of(REQUEST, wishes, (*x.shape[:-1], q.shape[0]), given.device, q)
-    problem = problem_of(x, q, result.place)
     kernel, arithmetic, invariant = wishes.kernel, wishes.arithmetic, wishes.invariant
+    if not given.on_host and is_bfloat16(x):  # which CuPy has no kernels for
+        x = x.astype(FLOAT32)
+    problem = problem_of(x, q, result.place)
     if (
         x.dtype is not FLOAT32
         and is_bfloat16(x)
-        and not (given.on_host and ladder.choose(problem, kernel, arithmetic, invariant).narrow)
+        and not ladder.choose(problem, kernel, arithmetic, invariant).narrow
     ):
         x = x.astype(FLOAT32)
     if invariant and not given.on_host:
