@@ -16,7 +16,10 @@ from ggmlq import errors
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from stale import skip_if_stale  # noqa: E402
+
 import ggmlq.torch as gt  # noqa: E402
+from ggmlq.cuda.machine import served  # noqa: E402
 from ggmlq.testing.blocks import random_blocks  # noqa: E402
 from ggmlq.torch import products  # noqa: E402
 
@@ -282,6 +285,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 def test_neither_cupy_nor_numba(fresh):
     """On each GPU of this machine, in a process that can import neither."""
+    skip_if_stale(served.STORE)
     command = [sys.executable, "-c", ALONE, str(fresh.integers(1 << 30))]
     env = {name: value for name, value in os.environ.items() if name != "GGMLQ_COMPILE_HERE"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
