@@ -55,7 +55,7 @@ def put_emulated(monkeypatch, multiprocessors=2):
     monkeypatch.setattr(device, "card_of", lambda index: card)
     monkeypatch.setattr(device, "_attribute", lambda which, index: 227 << 10)  # of shared memory, all or most
     monkeypatch.setattr(device, "refuse_capture", lambda what: None)
-    monkeypatch.setattr(tensor_maps, "missing", lambda: None)
+    monkeypatch.setattr(tensor_maps, "missing", lambda card: None)
     monkeypatch.setattr(tensor_maps, "map_address", state.memory.map)
 
     def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0, together=False):

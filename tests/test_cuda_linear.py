@@ -206,6 +206,8 @@ def test_planes_refuse_what_they_cannot_serve():
     reasons = {
         ("cuda:mma", "q6_K"): "whole runs of 32",
         ("cuda:mma_magic", "q8_K"): "scales made of halves",
+        ("cuda:mma_q8", "q8_K"): "scales made of halves",
+        ("cuda:mma_q8", "mxfp4"): "floats of four bits",
         ("cuda:naive", "q4_1"): "no offset",
         ("cuda:tiled", "f16"): "is written for blocks",
         ("cuda:dequant_cublas", "f32"): "plain floats",
