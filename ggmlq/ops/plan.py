@@ -426,13 +426,20 @@ class Tensors:
         return y.to(self.dtypes[letter]) if out is None else out.copy_(y)
 
 
-@cache
-def _face(kind: Any) -> Cupy | Tensors | None:
-    """The way to look at arrays of a class in warm calls on a GPU; None for classes without."""
-    torch = sys.modules.get("torch")
-    if torch is not None and issubclass(kind, torch.Tensor):
-        return _tensors(torch) if kind is torch.Tensor else None
-    return None if lives_on_host(kind) else Cupy(kind)
+class Faces(dict[type, Cupy | Tensors | None]):
+    """The ways to look at arrays of a class in warm calls on a GPU; None for classes without."""
+
+    def __missing__(self, kind: Any) -> Cupy | Tensors | None:
+        torch = sys.modules.get("torch")
+        face: Cupy | Tensors | None = None
+        if torch is not None and issubclass(kind, torch.Tensor):
+            face = _tensors(torch) if kind is torch.Tensor else None
+        elif not lives_on_host(kind):
+            face = Cupy(kind)
+        return self.setdefault(kind, face)
+
+
+FACES = Faces()
 
 
 @cache
@@ -448,8 +455,7 @@ def on_device(
 
     ``gate``: the function of the residual that multiplies the product, of dispatch/epilogue.py.
     """
-    kind: Any = type(x)
-    face, shape = _face(kind), x.shape
+    face, shape = FACES[type(x)], x.shape
     if type(q) is not QuantArray or face is None or not shape or len(size := q.shape) != 2:
         return None
     memory, (n, k) = q.memory, size
@@ -458,7 +464,9 @@ def on_device(
     if (at := face.lies(x)) is None or shape[-1] != k or at[1] % 16:
         return None
     m, result, index = math.prod(shape[:-1]), (*shape[:-1], n), memory.data.device_id
-    addends, letters = _addends(face, bias, residual, gate, m, result, index)
+    addends, letters = NOTHING_ADDED
+    if bias is not None or residual is not None:
+        addends, letters = _addends(face, bias, residual, gate, m, result, index)
     try:
         if addends is None or (wanted := face.wanted(dtype, out)) is None:
             return None
@@ -493,6 +501,9 @@ def on_device(
     return y if y is out or (written == wanted and out is None) else face.converted(q, y, wanted, out, stream)
 
 
+NOTHING_ADDED: tuple[tuple[int, int] | None, str] = (0, 0), ""
+
+
 def _addends(
     face: Any, bias: Any, residual: Any, gate: str | None, m: int, shape: tuple[int, ...], index: int
 ) -> tuple[tuple[int, int] | None, str]:  # fmt: skip
@@ -500,8 +511,6 @@ def _addends(
 
     None where one of them is not ordinary. Kernels read two numbers of 16 bits at a time.
     """
-    if bias is None and residual is None:
-        return (0, 0), ""
     b = None if bias is None else face.lies(bias, shape[-1:], index)
     r = None if residual is None else face.lies(residual, shape, index)
     if (b is None) != (bias is None) or (r is None) != (residual is None):
@@ -650,8 +659,7 @@ def of_tensors(
     """A warm product of tensors: by :func:`on_device`, or on the host by the plans of NumPy's arrays."""
     if x.is_cuda:
         return on_device(x, q, kernel, arithmetic, out, bias, dtype, residual)
-    kind: Any = type(x)
-    face, shape = _face(kind), x.shape
+    face, shape = FACES[type(x)], x.shape
     if face is None or type(q) is not QuantArray or residual is not None or not shape:
         return None
     try:
