@@ -39,8 +39,9 @@ def torch(card, monkeypatch):
 
 def forget():
     """Ask torch for its members anew."""
-    for kept in (plan._face, plan._tensors):
-        kept.cache_clear()
+    plan.FACES.clear()
+    plan.WARM.clear()
+    plan._tensors.cache_clear()
 
 
 def arrays(x):
