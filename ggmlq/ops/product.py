@@ -125,11 +125,11 @@ def run(
         y, direct = _place(rung, operands, sums, result, steps, scale)
         if not (math.prod(sums) and weights.shape[-1]):
             y[...] = 0
-        elif plan is not None and key is not None:
+        elif plan is not None and key is not None and steps.end is PLAIN and y.dtype == FLOAT32:
             launch_on_host(plan, weights, key.arrays, y)
         elif on_host:
-            rung.launch(*operands, y)
-            if key is not None:
+            rung.launch(*operands, y, **({} if steps.end is PLAIN else {"end": steps.end}))
+            if key is not None and plan is None:
                 weights.keep_recording(key.key, Plan(rung, operand=operand))
         elif (
             (steps.end is not PLAIN and not rung.repeats)
