@@ -31,7 +31,7 @@ def weights(name, n, k, seed=0):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How often recorded launches were run."""
+    """The number of times that recorded launches were run."""
     found, run = [], recorded.RecordedLaunches.__call__
 
     def counted(plan, *given):

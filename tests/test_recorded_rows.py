@@ -117,7 +117,7 @@ def drawn(fresh, rung, x):
 
 
 def said(launches):
-    """What the driver is told: words with grids and clusters, slots, functions; bytes of the workspace."""
+    """Facts for the driver: words with grids and clusters, slots, functions; bytes of the workspace."""
     prepared = launches.prepared
     functions = [facts[:3] for facts in prepared.launches]
     return prepared.words.tolist(), prepared.slots, functions, launches.workspace

@@ -76,15 +76,15 @@ def seen(request: str, x: Any, name: str) -> Operand:
 
 def floats(request: str, x: Any, name: str, device: str = "cpu") -> Floats:
     """A finite array of float32 or float64 on the host; on a device the kernels find values that are not."""
-    given = seen(request, x, name)
-    if device == "cpu" and not given.on_host:
+    floats = seen(request, x, name)
+    if device == "cpu" and not floats.on_host:
         raise DeviceError(f"{request}: {name} is on a device; a GRU is made on the host; pass {name}.get()")
-    if given.device != device:
+    if floats.device != device:
         raise DeviceError(
-            f"{request}: {name} is on {given.device}, the GRU on {device}; both must be on one device; pass "
+            f"{request}: {name} is on {floats.device}, the GRU on {device}; both must be on one device; pass "
             f"cupy.asarray({name})"
         )
-    x = given.array
+    x = floats.array
     x = x.astype(np.float32) if x.dtype == np.float16 else x
     if x.dtype.byteorder not in "=|":
         x = x.astype(x.dtype.newbyteorder("="))

@@ -51,8 +51,8 @@ def checked(
     alibi: Any = 0.0,
 ) -> Attention:  # fmt: skip
     """The checked operands; all lie on one device."""
-    given = operand(request, q, "q", bfloat16=True)
-    q, place = given.array, given.device
+    floats = operand(request, q, "q", bfloat16=True)
+    q, place = floats.array, floats.device
     (k, place_k), (v, place_v) = _rows(request, k, "k"), _rows(request, v, "v")
     _check_shapes(request, q.shape, k.shape, v.shape)
     if not place == place_k == place_v:
@@ -78,8 +78,8 @@ def _rows(request: str, rows: Any, name: str) -> tuple[Any, str]:
         return rows.dequantize(), rows.device
     if isinstance(rows, QuantArray | ScaledArray):
         return rows, rows.device
-    given = operand(request, rows, name, bfloat16=True)
-    return given.array, given.device
+    floats = operand(request, rows, name, bfloat16=True)
+    return floats.array, floats.device
 
 
 def _number(request: str, name: str, number: Any, least: float = -math.inf) -> float:
@@ -138,15 +138,15 @@ def _lengths(request: str, lengths: Any, batch: int, positions: int, place: str)
     """The number of positions of each sequence: on the host, or where the caller has them."""
     if lengths is None:
         return np.full(batch, positions, np.int64)
-    given = integers(request, lengths, "lengths")
-    if given.shape != (batch,) or given.dtype.kind not in "iu":
+    entries = integers(request, lengths, "lengths")
+    if entries.shape != (batch,) or entries.dtype.kind not in "iu":
         raise ShapeError(
-            f"{request}: lengths are {given.dtype} {given.shape}; there is one integer for each of "
+            f"{request}: lengths are {entries.dtype} {entries.shape}; there is one integer for each of "
             f"{batch} sequences; pass np.array([…])"
         )
-    if not given.on_host and given.device == place:  # nobody waits for the device to look at them
-        return given.array.astype(np.int64, copy=False)
-    numbers = (given.array if given.on_host else given.array.get()).astype(np.int64)
+    if not entries.on_host and entries.device == place:  # nobody waits for the device to look at them
+        return entries.array.astype(np.int64, copy=False)
+    numbers = (entries.array if entries.on_host else entries.array.get()).astype(np.int64)
     if numbers.size and not (numbers.min() >= 0 and numbers.max() <= positions):
         raise BlockIndexError(
             f"{request}: lengths are {numbers.tolist()}; k has {positions} positions; a length is from 0 "
@@ -163,8 +163,8 @@ def _checked_mask(request: str, mask: Any, shape: tuple[int, ...], place: str) -
     if getattr(mask.dtype, "kind", "") == "b":  # of a tensor it has none
         there = device_of(mask)
     else:
-        given = operand(request, mask, "mask")
-        mask, there = given.array, given.device
+        floats = operand(request, mask, "mask")
+        mask, there = floats.array, floats.device
     try:
         np.broadcast_to(np.empty(mask.shape, "V0"), shape)
     except ValueError:
@@ -180,14 +180,14 @@ def by_head(request: str, numbers: Any, heads: int, name: str, word: str, place:
     """Numbers [H] as floats, or None."""
     if numbers is None:
         return None
-    given = operand(request, numbers, name)
-    if given.shape != (heads,):
+    floats = operand(request, numbers, name)
+    if floats.shape != (heads,):
         raise ShapeError(
-            f"{request}: {name} have shape {given.shape}; there is one {word} for each of {heads} heads of "
+            f"{request}: {name} have shape {floats.shape}; there is one {word} for each of {heads} heads of "
             f"q; pass shape ({heads},)"
         )
-    _check_place(request, name, given.device, place)
-    return given.array
+    _check_place(request, name, floats.device, place)
+    return floats.array
 
 
 def slopes_of(request: str, alibi: Any, heads: int, place: str) -> NDArray[np.float64] | None:

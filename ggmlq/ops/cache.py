@@ -420,29 +420,29 @@ class KVCache(Listed):
 
     def _rows(self, request: Any, name: str, x: Any, stored: QuantArray) -> Any:
         """New keys or values, checked: rows as those that are stored."""
-        given = operand(request, x, name, bfloat16=True)
-        if given.device != self.device:
+        floats = operand(request, x, name, bfloat16=True)
+        if floats.device != self.device:
             raise DeviceError(
-                f"{request}: {name} is on {given.device}, the cache on {self.device}; pass {name}.get()"
+                f"{request}: {name} is on {floats.device}, the cache on {self.device}; pass {name}.get()"
             )
         batch, heads, _, width = stored.shape
-        if len(given.shape) != 4 or (*given.shape[:2], given.shape[3]) != (batch, heads, width):
+        if len(floats.shape) != 4 or (*floats.shape[:2], floats.shape[3]) != (batch, heads, width):
             raise ShapeError(
-                f"{request}: {name} has shape {given.shape}; it is [B, HK, T, columns], here ({batch}, "
+                f"{request}: {name} has shape {floats.shape}; it is [B, HK, T, columns], here ({batch}, "
                 f"{heads}, T, {width}); reshape it"
             )
-        return given.array
+        return floats.array
 
     def _numbers(self, request: Any, lengths: Any, queries: int) -> Any:
         """The numbers of new positions of each sequence, on the host or, unseen, on the GPU of the cache."""
         batch = self._lengths.batch
         if lengths is None:
             return np.full(batch, queries, np.int64)
-        given = integers(request, lengths, "lengths")
-        inside = given.shape == (batch,) and given.dtype.kind in "iu"
-        if inside and not given.on_host and given.device == self.device:
-            return namespace(given.array).ascontiguousarray(given.array, np.int64)
-        numbers = given.array if given.on_host else given.array.get()
+        entries = integers(request, lengths, "lengths")
+        inside = entries.shape == (batch,) and entries.dtype.kind in "iu"
+        if inside and not entries.on_host and entries.device == self.device:
+            return namespace(entries.array).ascontiguousarray(entries.array, np.int64)
+        numbers = entries.array if entries.on_host else entries.array.get()
         if not inside or not ((numbers >= 0) & (numbers <= queries)).all():
             raise ShapeError(
                 f"{request}: lengths are {text.short(numbers.tolist())}; there is one for each of {batch} "
@@ -461,13 +461,13 @@ class KVCache(Listed):
             return self._attended(q, options)
         request: Any = Request("attend of", self)
         keys, values = self._turns
-        given = operand(request, q, "q", bfloat16=True)
-        if len(given.shape) != 4 or given.shape[3] != self._k.shape[3]:
-            raise ShapeError(f"{request}: q has shape {given.shape}; it is [B, H, T, D]; reshape it")
+        floats = operand(request, q, "q", bfloat16=True)
+        if len(floats.shape) != 4 or floats.shape[3] != self._k.shape[3]:
+            raise ShapeError(f"{request}: q has shape {floats.shape}; it is [B, H, T, D]; reshape it")
         wishes = Wishes(options.pop("out", None), dtype=options.pop("dtype", None))
-        result = result_of(request, wishes, (*given.shape[:3], self._v.shape[3]), self.device)
-        with on_device_of(request, given.array, self._k):
-            y = values.back(self._attended(keys.forward(given.array), options))
+        result = result_of(request, wishes, (*floats.shape[:3], self._v.shape[3]), self.device)
+        with on_device_of(request, floats.array, self._k):
+            y = values.back(self._attended(keys.forward(floats.array), options))
             return ended(y if result.out is not None else y.astype(result.dtype, copy=False), result)
 
     def _attended(self, q: Any, options: dict[str, Any]) -> Any:
@@ -499,8 +499,8 @@ class KVCache(Listed):
         On a GPU numbers may lie there: nothing waits for them, and those below 0 count as 0.
         """
         request: Any = Request("truncate of", self)
-        given = integers(request, n, "n")
-        most = given.array if given.device in ("cpu", self.device) else given.array.get()
+        entries = integers(request, n, "n")
+        most = entries.array if entries.device in ("cpu", self.device) else entries.array.get()
         shapes = (), (self._lengths.batch,)
         if most.shape not in shapes or most.dtype.kind not in "iu" or (is_host(most) and (most < 0).any()):
             raise ShapeError(

@@ -54,20 +54,26 @@ def operand(request: str, x: Any, name: str = "x", bfloat16: bool = False) -> Op
 
 def _of_numpy(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
     ordinary = type(x) is np.ndarray and x.dtype in FLOATS
-    array = x if ordinary else as_floats(request, x, name, bfloat16)
-    at, writable = address_of(array), array.flags.writeable
-    return Operand(array, at, array.shape, array.strides, array.dtype, "cpu", x, writable)
+    return _over_host(x if ordinary else as_floats(request, x, name, bfloat16), x)
 
 
 def _of_gpu(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
-    array = as_floats(request, x, name, bfloat16)
-    at, device = array.data.ptr, f"cuda:{array.device.id}"
-    return Operand(array, at, array.shape, array.strides, array.dtype, device, x, True)
+    return _over_gpu(as_floats(request, x, name, bfloat16), x)
 
 
 def _of_torch(request: str, x: Any, name: str, bfloat16: bool) -> Operand:
     array = array_of(request, x, name)
     return (_of_numpy if is_host(array) else _of_gpu)(request, array, name, bfloat16)._replace(owner=x)
+
+
+def _over_host(array: Any, owner: Any) -> Operand:
+    at, writable = address_of(array), array.flags.writeable
+    return Operand(array, at, array.shape, array.strides, array.dtype, "cpu", owner, writable)
+
+
+def _over_gpu(array: Any, owner: Any) -> Operand:
+    at, device = array.data.ptr, f"cuda:{array.device.id}"
+    return Operand(array, at, array.shape, array.strides, array.dtype, device, owner, True)
 
 
 def integers(request: str, x: Any, name: str = "ids", way: str = "an array of integers") -> Operand:
@@ -76,11 +82,7 @@ def integers(request: str, x: Any, name: str = "ids", way: str = "an array of in
     if is_tensor(x):
         array = bits_of(request, x.float() if lacks_numpy_dtype(sys.modules["torch"], x) else x, name)
     array = as_array(request, array, name, way)
-    if is_host(array):
-        at, device, writable = address_of(array), "cpu", array.flags.writeable
-    else:
-        at, device, writable = array.data.ptr, f"cuda:{array.device.id}", True
-    return Operand(array, at, array.shape, array.strides, array.dtype, device, x, writable)
+    return (_over_host if is_host(array) else _over_gpu)(array, x)
 
 
 class Adapter(NamedTuple):

@@ -12,12 +12,12 @@ from ..arrays.array import QuantArray
 from ..arrays.weights import Divided, Float, Host, Out, Transposed, operation
 from ..base.devices import Place, is_over_torch, on_device_of, place_at
 from ..dispatch import ladder
-from ..dispatch.checks import FLOAT32, check_columns, check_device, is_bfloat16
+from ..dispatch.checks import FLOAT32, is_bfloat16
 from ..dispatch.problems import Linear
 from . import plan, transposed
-from .door import Operation, enter, operand
+from .door import Operation, enter
 from .epilogue import Result, Wishes, ended, lies_as_results, result_of, sums_dtype
-from .operands import check_blocks
+from .operands import activations, check_blocks
 from .product import by_pieces, divided, kernel_of, run
 
 FLOAT16 = np.dtype(np.float16)
@@ -118,24 +118,18 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
     """
     if lies:
         return _as_it_lies(q, x, wishes)
-    given = operand(REQUEST, x, bfloat16=True)
-    x = given.array
-    check_device(REQUEST, given.device, q)
-    check_columns(REQUEST, x, q, "q")
-    if x.dtype is FLOAT16 and given.on_host and x.size <= plan.MOST_HALVES:
+    floats = activations(REQUEST, x, q, bfloat16=True)
+    x = floats.array
+    if x.dtype is FLOAT16 and floats.on_host and x.size <= plan.MOST_HALVES:
         x = x.astype(FLOAT32)  # a small product, whose plan is that of float32
-    result = result_of(REQUEST, wishes, (*x.shape[:-1], q.shape[0]), given.device, q)
+    result = result_of(REQUEST, wishes, (*x.shape[:-1], q.shape[0]), floats.device, q)
     kernel, arithmetic, invariant = wishes.kernel, wishes.arithmetic, wishes.invariant
-    if not given.on_host and is_bfloat16(x):  # which CuPy has no kernels for
-        x = x.astype(FLOAT32)
+    if x.dtype is not FLOAT32 and is_bfloat16(x):  # which some kernels read on the host, and none of CuPy's
+        problem = problem_of(x, q, result.place)
+        if not (floats.on_host and ladder.choose(problem, kernel, arithmetic, invariant).narrow):
+            x = x.astype(FLOAT32)
     problem = problem_of(x, q, result.place)
-    if (
-        x.dtype is not FLOAT32
-        and is_bfloat16(x)
-        and not ladder.choose(problem, kernel, arithmetic, invariant).narrow
-    ):
-        x = x.astype(FLOAT32)
-    if invariant and not given.on_host:
+    if invariant and not floats.on_host:
         named = kernel_of(problem.with_rows(1), str(kernel), arithmetic)
         piece = Wishes(None, result.bias, None, sums_dtype(result), named, arithmetic)
         with on_device_of(problem, q.memory, q):
@@ -152,18 +146,16 @@ def gated(q: QuantArray, x: Any, wishes: Wishes) -> Any:
 
     None where its kernel does not multiply with it.
     """
-    given, sums = operand(REQUEST, x, bfloat16=True), wishes.residual
-    place = place_at(given.device)
-    check_device(REQUEST, given.device, q)
-    check_columns(REQUEST, given.array, q, "q")
+    floats, sums = activations(REQUEST, x, q, bfloat16=True), wishes.residual
+    place = place_at(floats.device)
     if sums.shape[-1] % 2 or not sums.size or q.scale is not None or not sums.flags.c_contiguous:
         return None
-    problem = problem_of(given.array, q, place)
+    problem = problem_of(floats.array, q, place)
     if problem.m > ladder.choose(problem, wishes.kernel, wishes.arithmetic).gates:
         return None
     out, _, _, dtype, kernel, arithmetic, _, gate = wishes
-    y = plan.on_device(given.array, q, kernel, arithmetic, out, None, dtype, sums, gate)
-    return multiply(q, given.array, wishes) if y is None else y
+    y = plan.on_device(floats.array, q, kernel, arithmetic, out, None, dtype, sums, gate)
+    return multiply(q, floats.array, wishes) if y is None else y
 
 
 def problem_of(x: Any, q: QuantArray, place: Place) -> Linear:

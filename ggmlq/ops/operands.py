@@ -44,15 +44,15 @@ def check_blocks(request: str, q: Any) -> None:
 def check_linear(request: str, x: Any, q: QuantArray) -> Any:
     """The activations of ``x @ q.T`` as an array of floats; both operands are checked."""
     check_blocks(request, q)
-    return _activations(request, x, q, "q")
+    return activations(request, x, q).array
 
 
-def _activations(request: str, x: Any, weights: Any, name: str, bfloat16: bool = False) -> Any:
-    """Activations [..., K], checked, as an array of floats; ``name``: of the weights, for error messages."""
-    given = operand(request, x, bfloat16=bfloat16)
-    check_device(request, given.device, weights, "x", name)
-    check_columns(request, given.array, weights, name)
-    return given.array
+def activations(request: str, x: Any, weights: Any, name: str = "q", bfloat16: bool = False) -> Operand:
+    """Activations [..., K] as an operand, checked; ``name``: of the weights, for error messages."""
+    floats = operand(request, x, bfloat16=bfloat16)
+    check_device(request, floats.device, weights, "x", name)
+    check_columns(request, floats.array, weights, name)
+    return floats
 
 
 # --- codes with scales ------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def with_scales(request: str, x: Any, w: ScaledArray, how: Any = None, name: str
                 "or pass floats"
             )
     else:
-        x = _quantized(request, _activations(request, x, w, name, bfloat16=True), w, how)
+        x = _quantized(request, activations(request, x, w, name, bfloat16=True).array, w, how)
     codes: ScaledArray = x
     check_pair(request, codes, w)
     return codes
@@ -154,13 +154,13 @@ def experts(request: str, x: Any, q: Any, ids: Any, *, look: bool, quantize: boo
     unless ``quantize`` says otherwise.
     """
     check_matrices(request, q)
-    given: Any = x if isinstance(x, ScaledArray) else operand(request, x)
-    check_device(request, given.device, q)
+    rows: Any = x if isinstance(x, ScaledArray) else operand(request, x)
+    check_device(request, rows.device, q)
     ids = check_ids(request, ids, q, look=look)
-    check_rows(request, given.shape, q, ids.shape)
-    has_scales = isinstance(given, ScaledArray)
+    check_rows(request, rows.shape, q, ids.shape)
+    has_scales = isinstance(rows, ScaledArray)
     if isinstance(q, ScaledArray) and (quantize or has_scales):
-        codes = given if has_scales else _quantized(request, given.array, q)
+        codes = rows if has_scales else _quantized(request, rows.array, q)
         check_pair(request, codes, q)
         return Experts(codes.as_rows(), q, ids)
     if has_scales:
@@ -168,7 +168,7 @@ def experts(request: str, x: Any, q: Any, ids: Any, *, look: bool, quantize: boo
             f"{request}: x is {x!r}, q {q!r}; activations with scales go with weights that have some; "
             "pass x.dequantize()"
         )
-    return Experts(given.array.reshape(math.prod(given.shape[:-1]), given.shape[-1]), q, ids)
+    return Experts(rows.array.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]), q, ids)
 
 
 def check_matrices(request: str, q: Any) -> None:
@@ -193,15 +193,15 @@ def shape_of_ids(request: str, ids: Any) -> tuple[int, ...]:
 
 def check_ids(request: str, ids: Any, q: Any, *, look: bool) -> Any:
     """Ids as int64 [T, U] on the device of q; ``look``: check that each is the number of an expert."""
-    given = integers(request, ids, "ids", "integers [T, U]")
-    if len(given.shape) != 2:
+    entries = integers(request, ids, "ids", "integers [T, U]")
+    if len(entries.shape) != 2:
         raise ShapeError(
-            f"{request}: ids have shape {given.shape}; they are [T, U]: for each token the numbers of "
+            f"{request}: ids have shape {entries.shape}; they are [T, U]: for each token the numbers of "
             "the experts that it uses; one expert a token is ids[:, None], one token ids[None]"
         )
-    numbers = numbered(request, given, q, "experts", "ids.astype(np.int32)")
+    numbers = numbered(request, entries, q, "experts", "ids.astype(np.int32)")
     if look:
-        look_at(request, given.array, q, "experts", "for rows of NaN there")
+        look_at(request, entries.array, q, "experts", "for rows of NaN there")
     return numbers
 
 

@@ -127,24 +127,20 @@ def linear_key(x: Any, m: int, kernel: Any, arithmetic: Any) -> Key | None:
     return Key((m, kernel, arithmetic)) if x.dtype.char in "feH" else None
 
 
-def kept(weights: Any, key: Key) -> Plan | None:
+def kept(weights: Any, key: Hashable) -> Plan | None:
     """The plan that weights keep under a key, or None."""
     try:
-        found: Plan | None = weights.recording(key.key)
+        plan: Plan | None = weights.recording(key)
     except TypeError:  # a key that cannot be hashed names no kernel, which is said later
         return None
-    return found
+    return plan
 
 
 def repeated(
     weights: Any, key: Hashable, arrays: tuple[Any, ...], out: Any, bias: Any, dtype: Any
 ) -> Any | None:  # fmt: skip
     """The product of these arrays by its plan; None if there is none, or out or bias is unusual."""
-    try:
-        plan = weights.recording(key)
-    except TypeError:  # a key that cannot be hashed names no kernel
-        return None
-    if plan is None:
+    if (plan := kept(weights, key)) is None:
         return None
     if dtype is not np.float32 and (dtype is not np.float16 or out is not None or plan.rung.narrow):
         return None  # a rung that is narrow rounds its sums itself
@@ -160,10 +156,7 @@ def repeated(
         y = out
     else:
         return None
-    if plan.launches and weights.immutable:
-        plan.launches(*map(address_of, arrays), address_of(y))
-    else:
-        launch_on_host(plan, weights, arrays, y)
+    launch_on_host(plan, weights, arrays, y)
     if type(weights) is QuantArray and weights.scale is not None:
         multiply(y, weights.scale)
     if bias is not None:
@@ -174,11 +167,12 @@ def repeated(
 
 def launch_on_host(plan: Plan, weights: Any, arrays: tuple[Any, ...], y: Any) -> None:
     """Write the float32 sums of a product into y: by the plan's launches, which its second call records."""
+    if plan.launches and weights.immutable:
+        plan.launches(*map(address_of, arrays), address_of(y))
+        return
     rung, operand = plan.rung, plan.operand
     with np.errstate(over="ignore", invalid="ignore"):
-        if plan.launches and weights.immutable:
-            plan.launches(*map(address_of, arrays), address_of(y))
-        elif plan.launches is None and rung.repeats and weights.immutable:
+        if plan.launches is None and rung.repeats and weights.immutable:
             plan.launches = (
                 _recorder().recorded_product(
                     lambda *a: rung.launch(operand(*a[:-1]), weights, as_rows(a[-1])), arrays, y,
@@ -260,10 +254,7 @@ def experts_on_host(
         return None
     if dtype is not np.float32 or x.dtype is not FLOAT32 or ids.dtype.kind not in "iu":
         return None
-    try:
-        plan = q.recording((x.shape, ids.shape, kernel, arithmetic))
-    except TypeError:  # a key that cannot be hashed names no kernel
-        return None
+    plan = kept(q, (x.shape, ids.shape, kernel, arithmetic))
     if plan is None or not (x.flags.c_contiguous and (_are_experts(ids, q) or check is False)):
         return None
     shape = (*ids.shape, q.shape[1])
@@ -521,10 +512,13 @@ def _addends(
         b, r = r, None
     if r is not None and r[1] % 4:
         return None, ""
-    letters = "" if b is None else b[0]
-    if r is not None:
-        letters += f"{gate or '+'}{r[0]}"
+    letters = letters_of("" if b is None else b[0], "" if r is None else r[0], gate)
     return (b[1] if b else 0, r[1] if r else 0), letters
+
+
+def letters_of(bias: str, residual: str, gate: str | None) -> str:
+    """The letters of what launches add, first as a bias, then as a residual or a gate; "" for neither."""
+    return f"{bias}{gate or '+'}{residual}" if residual else bias
 
 
 def key_of(m: int, kernel: str, arithmetic: str | None, kinds: str) -> tuple[Any, ...]:
@@ -563,7 +557,7 @@ class Templates:
 
     def of(self, q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str) -> Any | None:
         """The launches of a product of m rows, kept with its weights; None where no template serves it."""
-        place = _place(q, m, kernel, arithmetic, kinds)
+        place = _shared_key(q, m, kernel, arithmetic, kinds)
         for template in self._kept.get(place, ()):
             if m in template.rows and (launches := template.launches(q, m)) is not None:
                 q.keep_recording(key_of(m, kernel, arithmetic, kinds), launches)
@@ -573,7 +567,7 @@ class Templates:
     def keep(self, q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str, template: Any) -> None:
         """Keep a template for products of its bucket."""
         with self._lock:
-            place = _place(q, m, kernel, arithmetic, kinds)
+            place = _shared_key(q, m, kernel, arithmetic, kinds)
             others = self._kept.pop(place, [])
             serves = any(m in other.rows for other in others)  # as where a call was not ordinary
             self._kept[place] = others if serves else [*others, template]
@@ -589,7 +583,7 @@ class Templates:
 TEMPLATES = Templates()
 
 
-def _place(q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str) -> tuple[Any, ...]:
+def _shared_key(q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str) -> tuple[Any, ...]:
     """The key of templates: all that a product has in common with those that they serve."""
     memory = q.memory
     eight = None if q.scale is not None else (m + 7) // 8
@@ -630,8 +624,8 @@ def launched(
     x, q = operands
     if cuda_device().capturing(x.device.id):
         return False
-    gate = "" if end.residual is None else f"{end.gate or '+'}{end.residual.dtype.char}"
-    letters = x.dtype.char + y.dtype.char + ("" if end.bias is None else end.bias.dtype.char) + gate
+    bias, residual = ("" if part is None else part.dtype.char for part in (end.bias, end.residual))
+    letters = x.dtype.char + y.dtype.char + letters_of(bias, residual, end.gate)
     m, kernel, arithmetic = facts
     place = key_of(m, kernel, arithmetic, letters)
     if not rung.repeats:

@@ -114,7 +114,7 @@ def run(
         if wishes.kernel == "auto" and not on_host and does_without_cublas(memory):
             problem = replace(problem, captured=True)
         operands = as_rows(operands[0]), *operands[1:]
-        plan = kept(weights, key) if on_host and key is not None and len(operands) == 2 else None
+        plan = kept(weights, key.key) if on_host and key is not None and len(operands) == 2 else None
         if plan is not None:
             rung = plan.rung
         else:
@@ -122,22 +122,23 @@ def run(
         sums = (len(operands[0]), len(weights)) if len(operands) == 2 else result.shape
         scale = weights.scale if isinstance(weights, QuantArray) else None
         steps = _steps(rung, weights, sums, result, scale)
-        y, direct = _place(rung, operands, sums, result, steps, scale)
+        end = {} if steps.end is PLAIN else {"end": steps.end}
+        y, direct = _target(rung, operands, sums, result, steps, scale)
         if not (math.prod(sums) and weights.shape[-1]):
             y[...] = 0
-        elif plan is not None and key is not None and steps.end is PLAIN and y.dtype == FLOAT32:
+        elif plan is not None and key is not None and not end and y.dtype == FLOAT32:
             launch_on_host(plan, weights, key.arrays, y)
         elif on_host:
-            rung.launch(*operands, y, **({} if steps.end is PLAIN else {"end": steps.end}))
+            rung.launch(*operands, y, **end)
             if key is not None and plan is None:
                 weights.keep_recording(key.key, Plan(rung, operand=operand))
         elif (
-            (steps.end is not PLAIN and not rung.repeats)
+            (end and not rung.repeats)
             or key is None
             or scale is not None  # warm calls on a GPU know no scale
             or not launched(rung, problem, operands, y, key.key, steps.end)
         ):
-            rung.launch(*operands, y, **({} if steps.end is PLAIN else {"end": steps.end}))
+            rung.launch(*operands, y, **end)
         if scale is not None:
             multiply(y, scale if len(operands) == 2 else of_uses(scale, operands[2]))
         return _finished(result, y.reshape(result.shape), steps, direct, weights)
@@ -179,7 +180,7 @@ def _steps(rung: Rung, weights: Any, sums: tuple[int, ...], result: Result, scal
     return Steps(PLAIN if added is None else Epilogue(added), None, left)
 
 
-def _place(
+def _target(
     rung: Rung, operands: tuple[Any, ...], sums: tuple[int, ...], result: Result, steps: Steps, scale: Any
 ) -> tuple[Any, bool]:  # fmt: skip
     """The array that a kernel writes, [M, N] or [T, U, N]; and True if it is ``out``.

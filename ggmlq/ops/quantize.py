@@ -170,12 +170,12 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     fmt = _format(format)
     request = f"quantize(x, {fmt.name!r})"
     check_can_quantize(request, fmt)
-    imatrix, given = to_host(imatrix), operand(request, x, bfloat16=True)
-    if given.device == "cpu":
-        return _encoded(request, fmt, given.array, imatrix)
-    with on_device_of(request, given.array):
-        encoded = None if imatrix is not None else cuda_module("quantize").quantize(given.array, fmt)
-        return encoded or _encoded(request, fmt, given.array.get(), imatrix).to(given.device)
+    imatrix, floats = to_host(imatrix), operand(request, x, bfloat16=True)
+    if floats.device == "cpu":
+        return _encoded(request, fmt, floats.array, imatrix)
+    with on_device_of(request, floats.array):
+        encoded = None if imatrix is not None else cuda_module("quantize").quantize(floats.array, fmt)
+        return encoded or _encoded(request, fmt, floats.array.get(), imatrix).to(floats.device)
 
 
 def _encoded(request: str, fmt: Format, x: NDArray[Any], imatrix: Any) -> QuantArray:

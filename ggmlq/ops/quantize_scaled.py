@@ -94,18 +94,18 @@ def quantize_scaled(
     tile = checked_tile(request, tile)
     if isinstance(x, ScaledArray):
         raise DTypeError(f"{request}: x is {x!r}; floats are quantized; pass x.dequantize()")
-    given = operand(request, x, bfloat16=True)
-    x, shape = given.array, given.shape
+    floats = operand(request, x, bfloat16=True)
+    x, shape = floats.array, floats.shape
     if not shape:
         raise ShapeError(f"{request}: x is a scalar; tiles need an axis, pass at least 1-D")
     _check_ragged(request, shape, tile, ragged)
     over = tiling(tile, math.prod(shape[:-1]), shape[-1])
-    with nullcontext() if given.on_host else on_device_of(request, x):
+    with nullcontext() if floats.on_host else on_device_of(request, x):
         if check_finite:
             _check_finite(request, x)
         if scales is not None:
-            scales = _static(request, scales, given.device, shape, over, rule)
-        return _quantized(x, given.on_host, over, rule, tile, scales)
+            scales = _static(request, scales, floats.device, shape, over, rule)
+        return _quantized(x, floats.on_host, over, rule, tile, scales)
 
 
 def coded(

@@ -140,14 +140,14 @@ def put_at(q: QuantArray, index: Any, x: Any) -> None:
 def row_operands(request: str, q: QuantArray, ids: Any, x: Any, name: str = "x") -> tuple[Any, Any]:
     """Ids and floats, checked: x has a row of q for each id. Compiled encoders write as much as x has."""
     rows = _ids(request, ids, q)
-    given = operand(request, x, name, bfloat16=True)
-    check_device(request, given.device, q, name)
-    if given.shape != (shape := (*rows.shape, *q.shape[1:])):
+    floats = operand(request, x, name, bfloat16=True)
+    check_device(request, floats.device, q, name)
+    if floats.shape != (shape := (*rows.shape, *q.shape[1:])):
         raise ShapeError(
-            f"{request}: {name} has shape {given.shape}, ids {rows.shape}; {name} has a row of q for each "
+            f"{request}: {name} has shape {floats.shape}, ids {rows.shape}; {name} has a row of q for each "
             f"id, of shape {shape}; reshape {name}, or pass as many ids"
         )
-    return rows, given.array
+    return rows, floats.array
 
 
 def put_rows(

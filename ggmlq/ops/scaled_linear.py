@@ -151,7 +151,7 @@ def multiply(
     dynamic: bool = False, requantize: Any = None,
 ) -> Any:  # fmt: skip
     """The product of arrays: codes, or floats that are quantized first."""
-    given, on_host = w, w.device == "cpu"
+    weights, on_host = w, w.device == "cpu"
     key = None if dynamic else _key(x, w, activations, wishes.kernel, accumulate, wishes.invariant)
     with on_device_of(REQUEST, w.codes, w):  # in a CUDA graph what x becomes stays with w
         operand = with_scales(REQUEST, x, w, activations)
@@ -179,7 +179,7 @@ def multiply(
         piece = Wishes(None, result.bias, None, sums_dtype(result), wishes.kernel)
         how: dict[str, Any] = {"accumulate": accumulate, "dynamic": dynamic}
         with on_device_of(problem, w.codes, w):
-            y = by_pieces(operand, len(w), piece.dtype, lambda x: multiply(given, x, piece, **how))
+            y = by_pieces(operand, len(w), piece.dtype, lambda x: multiply(weights, x, piece, **how))
             return ended(y, result)
 
     def remade(*arrays: Any) -> Any:

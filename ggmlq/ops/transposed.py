@@ -43,9 +43,9 @@ def _shape(q: Any, y: Any, **options: Any) -> tuple[int, ...]:
 
 def multiply(q: Any, y: Any, wishes: Wishes, request: str, packed: bool) -> Any:
     """The product of arrays; ``packed``: by the kernel of packed weights."""
-    given = operand(request, y)
-    check_device(request, given.device, q, "y")
-    y, (n, k) = given.array, q.shape
+    floats = operand(request, y)
+    check_device(request, floats.device, q, "y")
+    y, (n, k) = floats.array, q.shape
     if y.ndim == 0 or y.shape[-1] != n:
         lies = y.ndim and y.shape[-1] == k
         way = "write x @ q.T for the product along rows of q" if lies else f"pass y as [..., {n}]"
@@ -64,7 +64,7 @@ def multiply(q: Any, y: Any, wishes: Wishes, request: str, packed: bool) -> Any:
         rows = xp.ascontiguousarray(y.reshape(math.prod(y.shape[:-1]), n), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             to = sums.reshape(len(rows), k)
-            if given.on_host:
+            if floats.on_host:
                 if isinstance(q, QuantArray) and q.scale is not None:
                     rows, q = rows * q.scale, q.unscaled()
                 import_module("ggmlq.cpu.linear.transposed").multiply(rows, q, to)

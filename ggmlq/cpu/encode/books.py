@@ -1,4 +1,4 @@
-"""What the searches of the IQ encoders share: importance, rows of a code book near a point, rounding."""
+"""Common parts of the searches of IQ encoders: importance, rows of a code book near a point, rounding."""
 
 from __future__ import annotations
 

@@ -146,10 +146,10 @@ def _is_plain(call: Call) -> bool:
 
 def _arrays(parts: Any) -> list[Any]:
     """The arrays in nested tuples and lists."""
-    found, left = [], [parts]
+    arrays, left = [], [parts]
     for part in left:  # which grows meanwhile
         if isinstance(part, np.ndarray):
-            found.append(part)
+            arrays.append(part)
         elif isinstance(part, tuple | list):
             left += part
-    return found
+    return arrays

@@ -119,7 +119,7 @@ def array(element: Any, axes: int) -> Any:
 
 
 class _Recording(threading.local):
-    """What a thread records of a product (recorded.py): ``launches`` is None where it records none."""
+    """The recording that a thread makes of a product (recorded.py); ``launches``: None without one."""
 
     launches: list[Any] | None = None
     workspace = 0  # bytes between its kernels

@@ -355,9 +355,9 @@ def map_words(x: Any, tile: WarpSpecializedTile) -> tuple[int, ...] | None:
         return None
 
     def words(rows: int) -> tuple[int, ...]:
-        found = plain_words(rows, k, tile.columns)
-        assert found is not None, "the driver makes such maps for all rows or for none"
-        return found
+        encoded = plain_words(rows, k, tile.columns)
+        assert encoded is not None, "the driver makes such maps for all rows or for none"
+        return encoded
 
     return all_following(rows, words)
 
