@@ -249,7 +249,7 @@ def test_conversations_are_encoded_as_their_text_is(fresh):
         for text in hard_texts(fresh, 40):
             for name in control:
                 text = text.replace(name, "")  # noqa: PLW2901
-            if any(name in text for name in control):
+            if any(name in said for name in control for said in (text, text[::-1])):
                 continue
             said = t.chat([{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}])
             plain = str(said)
