@@ -52,7 +52,7 @@ SIDES = {
             *(f"cuda/intrinsics/{name}.py" for name in ("language", "numba_cuda")),
             TABLE,
         ),
-        ("cuda/machine/compiling.py",),
+        ("cuda/machine/compiling.py", "cuda/machine/dialect.py"),
     ),
     "cpu": Side(
         ("cpu/", "formats/", "codes/", "fixed/", "gru/"),

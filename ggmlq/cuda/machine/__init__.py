@@ -12,8 +12,10 @@ Products of torch's tensors, without CuPy:
 Kernels:
 
     launch.py            Kernel: a Python function, its code for a capability, called with arrays; families
-                         of them; launches over arrays of any height; compilation in 40 % of Numba's time
+                         of them; launches over arrays of any height
     compiling.py         machine code of a function, by Numba and nvJitLink
+    dialect.py           how Numba reads kernels: plain integers beside unsigned words are such, too; inlining
+                         in 40 % of Numba's time
     compile_process.py   the same in another process, where this one does without Numba
     compile_worker.py    that process
     served.py            the code of kernels that comes with the package
