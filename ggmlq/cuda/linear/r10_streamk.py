@@ -116,6 +116,9 @@ def scaled(dot: Any, x_scale: Any, w_scale: Any, total: Any) -> Any:
     return ptx.fma(ptx.fma(ptx.float_of_int_bits(dot), w_scale, -MAGIC * w_scale), x_scale, total)
 
 
+# --- copies: from memory into a stage ------------------------------------------------------------
+
+
 @cache
 def fetcher(shape: IntTile) -> Any:
     """The device function that starts the copies of one stage."""
@@ -148,6 +151,9 @@ def fetcher(shape: IntTile) -> Any:
         scales(at + uint32(scales_of_w), dw + first * uint64(n_rows), n_rows, columns)
 
     return fetch
+
+
+# --- products: from a stage into registers, and on to the tensor cores ----------------------------
 
 
 @cache
@@ -221,6 +227,9 @@ def multiplier(shape: IntTile) -> Any:
     return multiply
 
 
+# --- a tile, or a part of its steps -----------------------------------------------------------------
+
+
 @cache
 def accumulator(shape: IntTile) -> Any:
     """The device function that adds steps ``first`` … ``last - 1`` of a tile to a thread's sums."""
@@ -291,6 +300,9 @@ def storer(shape: IntTile) -> Any:
     return store
 
 
+# --- the kernel: a block walks along its units ------------------------------------------------------
+
+
 @family((shape,) for shape in (LOW, SHAPE))
 def kernel(shape: IntTile) -> Kernel:
     """The kernel: block c of ``count`` begins at unit c * units // count; a unit is one step of a tile."""
@@ -308,9 +320,11 @@ def kernel(shape: IntTile) -> Kernel:
     ) -> None:  # fmt: skip
         c, count = uint64(cuda.blockIdx.x), uint64(cuda.gridDim.x)
         steps, across = k // uint32(STEP), (n + uint32(columns - 1)) // uint32(columns)
+        # Products in 64 bits: a number of units alone may fill 32.
         unit, end = uint32(c * uint64(units) // count), uint32((c + uint64(1)) * uint64(units) // count)
         sums = cuda.local.array(sums_each, float32)
         while unit < end:
+            # The rest of this tile, or of the block's units if they end sooner.
             tile = unit // steps
             first = unit - tile * steps
             last = min(steps, first + (end - unit))
@@ -336,6 +350,19 @@ def kernel(shape: IntTile) -> Kernel:
     return Kernel(f"streamk, {shape}", streamk, *parameters, least=LEAST, **sizes)
 
 
+# --- the second kernel: parts of tiles, added up -----------------------------------------------------
+
+# Who adds what: block (tile, i) of 256 threads has 1024 neighbours of a tile's outputs, a thread four. The
+# parts of a tile lie at the same place of as many matrices:
+#
+#     block first        slot 2 c + 1    steps  0 … i          it began the tile
+#     block first + 1    slot 2 c        steps  i + 1 … j      +      all of its units are within the tile
+#     block last         slot 2 c        steps  j + 1 … end    +      then it went on to the next tile
+#
+# Block c has units from c · units // count on. Turned round, unit u belongs to block
+# ((u + 1) · count - 1) // units: so two divisions find the first and the last one, and no list is needed.
+
+
 @family((shape,) for shape in (LOW, SHAPE))
 def adder(shape: IntTile) -> Kernel:
     """The kernel that adds the partial sums of tiles that several blocks computed, four outputs a thread."""
@@ -348,7 +375,6 @@ def adder(shape: IntTile) -> Kernel:
         m: Any, n: Any, steps: Any, units: Any, count: Any,
     ) -> None:  # fmt: skip
         tile, across = uint64(cuda.blockIdx.x), (n + uint32(columns - 1)) // uint32(columns)
-        # The blocks that did its first and its last unit: block c begins at c · units // count, turned round.
         first = ((tile * uint64(steps) + uint64(1)) * uint64(count) - uint64(1)) // uint64(units)
         last = ((tile + uint64(1)) * uint64(steps) * uint64(count) - uint64(1)) // uint64(units)
         if first == last:  # one block had all of it, and stored it
@@ -362,7 +388,7 @@ def adder(shape: IntTile) -> Kernel:
             a, b, c, d = a + v[0], b + v[1], c + v[2], d + v[3]
         row = uint32(tile // uint64(across)) * uint32(rows) + at // uint32(columns)
         column = uint32(tile % uint64(across)) * uint32(columns) + at % uint32(columns)
-        if row < m:
+        if row < m:  # tiles at the edge stick out of y; columns are looked at one by one
             store_four(address(y, row, n, column, 4), column, n, a, b, c, d)
 
     parameters = (uint64,) * 2 + (uint32,) * 5
