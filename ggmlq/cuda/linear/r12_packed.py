@@ -44,7 +44,7 @@ MAX_ROWS = 65535 * COLUMNS  # rows of activations: a grid has 65535 rows of bloc
 #
 #                     8 rows of x           a step of a warp:
 #                     +---------+
-#     fragment row 0  | warp 0  | 16 rows   1. its 32 lanes copy a fragment into the warp's own piece of shared
+#     fragment row 0  | warp 0  | 16 rows   1. its 32 lanes copy a fragment into the warp's piece of shared
 #                  1  | warp 1  | 16           memory, the file's bits
 #                  …  | …       |           2. each lane makes pairs of bfloat16 of its words: a
 #                  7  | warp 7  | 16        3. d = a · b, with b from memory; sums += scale · d, once a run
