@@ -69,6 +69,14 @@ def refuses(problem: Linear) -> str | None:
 
 WEIGHT_THREADS = 256
 
+# Who unpacks what: block (row, i) has 256 times 16 columns of a row of weights, a thread 16 neighbours, which
+# lie within one run. It decodes them one by one and stores them at once:
+#
+#     blocks   | scale, codes of 32 … | scale, codes of 32 … |        18 bytes each, as in a file of q4_0
+#     thread       0         1            2         3
+#     codes    | 16 bytes | 16 bytes | 16 bytes | 16 bytes | …        one store of 16 bytes a thread
+#     scale        d 0                   d 1                          of the thread with which a run begins
+
 
 @family((fmt,) for fmt in BLOCK_FORMATS)
 def weight_kernel(fmt: BlockFormat) -> Kernel:
@@ -133,6 +141,14 @@ def unpack_weights(q: QuantArray) -> Unpacked:
 # --- activations --------------------------------------------------------------------------------
 
 INT8_THREADS = 256
+
+# Who quantizes what: eight neighbouring lanes have 32 columns of a row, four each. They find the largest of
+# all by exchanges within the warp, so each knows the scale, and makes four codes: one word.
+#
+#     x        | v0 v1 v2 v3 | v0 … | … | … | … | … | … | v0 … v3 |      32 floats, a load of 16 bytes each
+#     lane          0           1     2   3   4   5   6     7
+#     largest       <------------ distances 4, 2, 1 -------------->      then q = x · (127 / largest)
+#     codes         word       word   …                      word
 
 
 @inlined
