@@ -28,12 +28,11 @@ from ggmlq.cuda.epilogue import gates
 from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, wgmma
 from ggmlq.cuda.intrinsics.assembly import KINDS
 from ggmlq.cuda.intrinsics.language import cuda, float32
-from ggmlq.cuda.linear import r8_mma, r10_streamk, r14_mma_bf16
+from ggmlq.cuda.linear import r8_mma, r9_mma_magic, r10_streamk, r14_mma_bf16
 from ggmlq.cuda.machine import launch
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.launch import Kernel, array
 from ggmlq.cuda.packed.layout import PackedLayout, layout_of
-from ggmlq.cuda.rings import int_tiles
 from ggmlq.cuda.rings.mma_copies import TILES
 from ggmlq.formats import FORMATS, BlockFormat
 
@@ -151,12 +150,22 @@ def assert_right_instructions(kernel, text):
         assert converts is kernel.name.startswith("mma,"), f"{kernel}: magic is there to convert nothing"
 
 
-@pytest.mark.parametrize("shape", [r8_mma.SHAPE, r10_streamk.LOW, int_tiles.IntTile()], ids=str)
+@pytest.mark.parametrize("shape", [r10_streamk.SHAPE, r10_streamk.LOW, r10_streamk.IntTile()], ids=str)
 def test_a_tile_adds_up(shape):
     assert shape.sums * shape.threads == shape.rows * shape.columns
     assert shape.rows * 8 % shape.threads == 0
     assert shape.shared * shape.blocks <= 227 << 10
-    assert shape.offsets[-1] + 4 * int_tiles.RUNS * shape.columns == shape.stage
+    assert shape.offsets[-1] + 4 * r10_streamk.RUNS * shape.columns == shape.stage
+
+
+@pytest.mark.parametrize("rung", [r8_mma, r9_mma_magic], ids=["mma", "mma_magic"])
+def test_the_tile_of_a_rung_adds_up(rung):
+    """They write their numbers again, with the places in a stage that cuda:streamk has for the same tile."""
+    shape = r10_streamk.SHAPE
+    assert (shape.rows, shape.columns) == (rung.ROWS, rung.COLUMNS)
+    assert shape.offsets == (rung.W_AT, rung.DX_AT, rung.DW_AT)
+    assert (shape.stage, shape.sums, shape.threads) == (rung.STAGE, rung.SUMS, rung.THREADS)
+    assert rung.kernel().shared == shape.shared
 
 
 def double(x, y):

@@ -113,7 +113,7 @@ def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations_with_exact_sums(kind, cupy):
     """The planes that int8 kernels multiply are the operands of the arithmetic q8."""
-    from ggmlq.cuda.activations.code_tiles import activations
+    from ggmlq.cuda.packed.unpacked import activations
 
     x = rows(kind, 5, 192, SEED)
     want = reference.operands.activations(x, "q8_0", "q8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,6 +50,18 @@ def test_a_rung_is_named_by_its_file(fake):
     assert (fast.name, fast.op, fast.device, fast.level, fast.teaches) == (
         "cpu:fast", "linear", "cpu", 9, "Teach r9_fast.",
     )  # fmt: skip
+
+
+ALONE = {"linear": 12, "scaled_linear": 3, "expert_linear": 3}  # the last rung that teaches, by operation
+
+
+@pytest.mark.parametrize("op", ALONE)
+def test_a_rung_that_teaches_stands_alone(op):
+    """A learner reads one file: nothing of another rung is in it by import."""
+    imported = re.compile(r"^from [\w.]* import .*\br\d+_|^from [\w.]*\.r\d+_", re.MULTILINE)
+    for path in (ladder.PACKAGE / "cuda" / op).glob("r[0-9]*.py"):
+        if int(path.stem[1:].partition("_")[0]) <= ALONE[op]:
+            assert not imported.search(path.read_text("utf-8")), path
 
 
 def test_the_highest_that_does_not_refuse(fake):

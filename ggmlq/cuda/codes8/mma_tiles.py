@@ -15,11 +15,10 @@ from ...dispatch.problems import ScaledLinear
 from ..epilogue.results import FOUR, add_partials, result_of
 from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import four_into, warp_and_lane
+from ..intrinsics.lane import four_into, warp_and_lane, warp_origin
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine import device
 from ..machine.recorded import between
-from ..rings.int_tiles import warp_origin
 from ..rings.mma_copies import offset_advancer
 from ..rings.shape import MOST_SHARED, MOST_STAGES, ByteTile
 from .rows import STEPS, OperandPair, operand_pair, too_short

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from ..intrinsics import bf16x2, codes8, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import address, g_and_t, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, warp_and_lane, warp_origin
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..rings.int_tiles import warp_origin
 from ..rings.shape import ByteTile
 
 

@@ -29,6 +29,7 @@ Hopper's:
     barrier.py           barriers in shared memory, of warps, clusters and grids; registers of a warpgroup
     boxes.py             the copy engine: boxes of matrices
     dependent_launch.py  a kernel that starts while its predecessor still runs
+    sums.py              sums of ``wgmma`` stored, added to memory, added up with factors: for the chapters
     wgmma.py             ``wgmma``: on 8-bit codes, with sums promoted to float32, for attention, with weights
                          in registers
 

@@ -13,7 +13,8 @@ import numpy as np
 from . import ptx
 from .assembly import f32, instruction, only_on_a_gpu, u32, u64
 from .atoms import inlined
-from .language import types, uint32
+from .lane import ALL_LANES
+from .language import cuda, int32, types, uint32
 
 # --- conversions ------------------------------------------------------------------------------
 
@@ -113,3 +114,12 @@ def size_of(value: Any) -> Any:
 def four_bytes(q0: Any, q1: Any, q2: Any, q3: Any) -> Any:
     """The low bytes of four integers as a word."""
     return ptx.low_halves(ptx.low_bytes(uint32(q0), uint32(q1)), ptx.low_bytes(uint32(q2), uint32(q3)))
+
+
+@inlined
+def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """The largest magnitude among four values of each of eight threads; NaN if there is one."""
+    size = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
+    for step in (4, 2, 1):
+        size = max(size, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(size), step)))
+    return ptx.float_of(size)

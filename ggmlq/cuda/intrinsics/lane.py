@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import ptx
 from .assembly import instruction, only_on_a_gpu, u32
 from .atoms import inlined
 from .language import cuda, uint32, uint64
@@ -22,6 +23,13 @@ def warp_and_lane() -> Any:
 def g_and_t(lane: Any) -> Any:
     """The g and t of lane 4 g + t: it has rows g and g + 8 of the wide operand and sums, columns by t."""
     return lane >> uint32(2), lane & uint32(3)
+
+
+@inlined
+def warp_origin(rows: Any, columns: Any, across: Any) -> Any:
+    """The first row and column of a warp's outputs in its tile."""
+    warp, _ = warp_and_lane()
+    return warp // uint32(across) * uint32(rows), warp % uint32(across) * uint32(columns)
 
 
 @inlined
@@ -47,6 +55,20 @@ def opaque_zero(count: Any) -> Any:
 def address(base: Any, row: Any, pitch: Any, column: Any, size: Any) -> Any:
     """The address of element [row, column] of a matrix with ``pitch`` columns, ``size`` bytes each."""
     return base + (uint64(row) * uint64(pitch) + uint64(column)) * uint64(size)
+
+
+@inlined
+def store_four(at: Any, place: Any, end: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Store four neighbours from ``place`` on, or those of them that come before ``end``."""
+    store_float = ptx.store_float
+    if place < end:
+        store_float(at, a)
+    if place + uint32(1) < end:
+        store_float(at + uint64(4), b)
+    if place + uint32(2) < end:
+        store_float(at + uint64(8), c)
+    if place + uint32(3) < end:
+        store_float(at + uint64(12), d)
 
 
 # Exchanges among the lanes of a warp: votes with a bit a lane, and values of other lanes.

@@ -27,14 +27,30 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from ..machine.launch import Kernel, array, family
-from .operands import STEP, result_of
+from .operands import result_of
 
+STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 BANKS, WORD, CHUNK = 32, 4, 16  # bytes of a word, of a chunk
 LINES = 8  # rows that ldmatrix reads at a time
 ROWS, COLUMNS, THREADS = 64, 32, 128  # a warp has 16 rows of x, and all columns
 CHUNKS = STEP // CHUNK
 TILES = COLUMNS // 8  # of mma
 SUMS = 4 * TILES  # a thread's
+
+
+# Where chunk 0 (o) of eight rows lies, and so in which banks a read of it meets itself. A column is a chunk's
+# place, four banks:
+#
+#              plain               padded              swizzled
+#     row 0    o . . . . . . .     o . . . . . . .     o . . . . . . .     chunk 0 of row r at 0 ^ r
+#     row 1    o . . . . . . .     . o . . . . . .     . o . . . . . .     chunk 1 of row r at 1 ^ r:
+#     row 2    o . . . . . . .     . . o . . . . .     . . o . . . . .     1, 0, 3, 2, 5, 4, 7, 6
+#     …                            each row begins
+#     row 7    o . . . . . . .     a place further     . . . . . . . o
+#
+# Who computes what: a block of four warps has 64 × 32 outputs, warp i rows 16 i … 16 i + 15. All 128 threads
+# load both tiles, 128 columns of K a step; each warp then takes 32 columns at a time to the tensor cores: 16
+# rows of x by one ldmatrix, 16 rows of w by another.
 
 
 def plain(row: Any, chunk: Any) -> Any:
@@ -89,6 +105,7 @@ def kernel(layout: str) -> Kernel:
         b_row = uint32(uint32(lane & uint32(7)) + uint32(uint32(lane >> uint32(4)) << uint32(3)))
         b_chunk = uint32(uint32(lane >> uint32(3)) & uint32(1))
         for step in range(steps):
+            # Neighbouring threads load neighbouring chunks of a row: eight threads a whole line of memory.
             for i in range((ROWS + COLUMNS) * CHUNKS // THREADS):
                 place_in_step = uint32(thread + uint32(i * THREADS))
                 r, chunk = uint32(place_in_step // uint32(CHUNKS)), uint32(place_in_step % uint32(CHUNKS))
@@ -98,7 +115,7 @@ def kernel(layout: str) -> Kernel:
                 else:
                     four = load16(w + uint64(column + uint32(r - uint32(ROWS))) * uint64(k) + offset)
                 put16(uint32(shared + place(r, chunk)), four[0], four[1], four[2], four[3])
-            cuda.syncthreads()
+            cuda.syncthreads()  # the tiles are whole: warps read rows that others wrote
             for part in range(CHUNKS // 2):  # 32 codes of K
                 a = load_matrices(uint32(shared + place(a_row, uint32(a_chunk + uint32(2 * part)))))
                 for pair in range(TILES // 2):
@@ -110,7 +127,8 @@ def kernel(layout: str) -> Kernel:
                             a[0], a[1], a[2], a[3], b[2 * i], b[2 * i + 1],
                             sums[s], sums[s + 1], sums[s + 2], sums[s + 3],
                         )  # fmt: skip
-            cuda.syncthreads()
+            cuda.syncthreads()  # nobody reads the tiles any more: the next step may write them
+        # Lane 4 g + t has rows g and g + 8, columns 2 t and 2 t + 1 of each tile of ``mma``.
         low = uint32(row + uint32(uint32(warp << uint32(4)) + g))
         for i in range(TILES):
             at = uint32(column + uint32(8 * i) + uint32(t << uint32(1)))

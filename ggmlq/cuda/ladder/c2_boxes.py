@@ -27,15 +27,31 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, ptx
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.sums import storer
 from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine import tensor_maps
 from ..machine.launch import Kernel, family
-from .operands import STEP, map_of, result_of
-from .sums import storer
+from ..machine.tensor_maps import Box
+from .operands import result_of
 
+STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS = 64, 64  # of a tile: rows of x, rows of w
 W = ROWS * STEP  # where the tile of w begins in shared memory, behind that of x
 STAGE = W + COLUMNS * STEP  # bytes of both, and where the barrier lies
 SHARED = STAGE + 8 + 1024  # the tiles begin at a multiple of 1024, as swizzled boxes must
+
+
+# Who does what, in a step:
+#
+#     thread 0        expect 16 KB, fetch x, fetch w |                       |          (then the next step)
+#     copy engine                  | box of x | box of w |                   |
+#     barrier ``full``  counts down             …  0: the phase ends         |
+#     all 128 threads   wait                         | wgmma 64 × 64 × 128 | syncthreads
+#
+#     shared memory     | tile of x: 64 rows × 128 | tile of w: 64 rows × 128 | full |
+#                       0                          W                          STAGE
+#
+# Warp i has rows 16 i … 16 i + 15 of the tile, in registers; the operands are read by all four together.
 
 
 @family()
@@ -51,13 +67,15 @@ def kernel() -> Kernel:
 
     def boxes_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:
         warp, lane = warp_and_lane()
+        # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
+        # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
         shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(shared + uint32(STAGE))
         first_thread = uint32(cuda.threadIdx.x) == uint32(0)
         if first_thread:
             init(full, uint32(1))  # one arrival: that of ``expect``
-            publish()
-        cuda.syncthreads()
+            publish()  # the copy engine must see the barrier, too, which is no thread of this block
+        cuda.syncthreads()  # before that no other thread may wait at it
         row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
         a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))  # how wgmma is told where an operand lies
         b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
@@ -67,9 +85,13 @@ def kernel() -> Kernel:
                 expect(full, uint32(STAGE))
                 fetch(shared, x, uint32(step * uint32(STEP)), row, full)
                 fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
+            # All threads wait, not the first alone: each must know that the bytes are there before it names
+            # them to wgmma. Phases take turns, so the parity of the step is that of the phase.
             wait(full, uint32(step & uint32(1)))
             totals = drain(advance(totals, a, b))
-            cuda.syncthreads()  # nobody reads the tiles any more: they may be overwritten
+            # ``drain`` has waited for this thread's products; now all have read the tiles, and the first
+            # thread may ask for the next ones. Without it the engine would write under the tensor cores.
+            cuda.syncthreads()
             step = uint32(step + uint32(1))
         g, t = g_and_t(lane)
         row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
@@ -82,9 +104,15 @@ def kernel() -> Kernel:
     )  # fmt: skip
 
 
+def box_map(matrix: Any, rows: int) -> int:
+    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
+    height, width = matrix.shape
+    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
+
+
 def product(x: Any, w: Any) -> Any:
     """The sums of codes x [M, K] · w [N, K]ᵀ as int32 [M, N], exactly; M and N are multiples of 64."""
     y = result_of(x, w, ROWS, COLUMNS, "i4")
     (m, k), n = x.shape, len(w)
-    kernel()((n // COLUMNS, m // ROWS), (128,), map_of(x, ROWS), map_of(w, COLUMNS), y, n, k // STEP)
+    kernel()((n // COLUMNS, m // ROWS), (128,), box_map(x, ROWS), box_map(w, COLUMNS), y, n, k // STEP)
     return y

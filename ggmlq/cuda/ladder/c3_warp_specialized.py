@@ -30,17 +30,31 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, ptx
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.sums import storer
 from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine import tensor_maps
 from ..machine.launch import Kernel, family
-from .operands import STEP, map_of, result_of
-from .sums import storer
+from ..machine.tensor_maps import Box
+from .operands import result_of
 
+STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS, STAGES = 64, 64, 4
 W = ROWS * STEP  # where the tile of w begins in a stage, behind that of x
 STAGE = W + COLUMNS * STEP
 FULL = STAGES * STAGE  # where the barriers lie, first all full ones, then all empty ones
 SHARED = FULL + 16 * STAGES + 1024
 CONSUMERS = 4  # warps: one warpgroup
+
+
+# Who does what, and when:
+#
+#     producer warp    | fill 0 | fill 1 | fill 2 | fill 3 | wait empty[0] | fill 0 | …     up to 4 ahead
+#     consumer warps            | mul 0  | mul 1  | mul 2  | mul 3  | mul 0 | …
+#
+#     ring             | stage 0: x, w | stage 1: x, w | stage 2 | stage 3 | full[0 … 3] | empty[0 … 3] |
+#
+# A stage goes round:  empty  →  producer announces bytes  →  engine has written them (full)  →  consumers
+# have multiplied, four warps arrive  →  empty
 
 
 @family()
@@ -57,6 +71,7 @@ def kernel() -> Kernel:
     def specialized_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:
         warp, lane = warp_and_lane()
         warp = from_first_lane(warp)  # all lanes take the same branch, and the assembler knows
+        # Stages begin at a multiple of 1024 bytes, as swizzled boxes must.
         ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(ring + uint32(FULL))
         empty = uint32(full + uint32(8 * STAGES))
@@ -64,15 +79,17 @@ def kernel() -> Kernel:
             for s in range(STAGES):
                 init(uint32(full + uint32(8 * s)), uint32(1))
                 init(uint32(empty + uint32(8 * s)), uint32(CONSUMERS))
-            publish()
-        cuda.syncthreads()
+            publish()  # the copy engine must see the barriers, too
+        cuda.syncthreads()  # the last barrier of the whole block: from here on warps go their own ways
         row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
         step, stage, parity = uint32(0), uint32(0), uint32(0)
         if warp == uint32(CONSUMERS):  # the producer
             while step < steps:
+                # One lane does it all; the others only count with it.
                 if lane == uint32(0):
                     here = uint32(ring + stage * uint32(STAGE))
                     filled = uint32(full + stage * uint32(8))
+                    # Without this wait the engine would write over a stage that is still multiplied.
                     wait(uint32(empty + stage * uint32(8)), uint32(parity ^ uint32(1)))
                     expect(filled, uint32(STAGE))
                     fetch(here, x, uint32(step * uint32(STEP)), row, filled)
@@ -87,8 +104,10 @@ def kernel() -> Kernel:
                 a = uint32(uint32(LOW) | uint32(here >> uint32(4)))
                 b = uint32(uint32(LOW) | uint32(uint32(here + uint32(W)) >> uint32(4)))
                 wait(uint32(full + stage * uint32(8)), parity)
+                # Without ``drain`` a warp would give the stage back while wgmma, which runs on by itself,
+                # still reads it.
                 totals = drain(advance(totals, a, b))
-                if lane == uint32(0):
+                if lane == uint32(0):  # one arrival a warp: four, as ``empty`` was told
                     arrive(uint32(empty + stage * uint32(8)))
                 step, stage = uint32(step + uint32(1)), uint32(stage + uint32(1))
                 if stage == uint32(STAGES):
@@ -105,10 +124,16 @@ def kernel() -> Kernel:
     )  # fmt: skip
 
 
+def box_map(matrix: Any, rows: int) -> int:
+    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
+    height, width = matrix.shape
+    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
+
+
 def product(x: Any, w: Any) -> Any:
     """The sums of codes x [M, K] · w [N, K]ᵀ as int32 [M, N], exactly; M and N are multiples of 64."""
     y = result_of(x, w, ROWS, COLUMNS, "i4")
     (m, k), n = x.shape, len(w)
     grid, threads = (n // COLUMNS, m // ROWS), 32 * CONSUMERS + 32
-    kernel()(grid, (threads,), map_of(x, ROWS), map_of(w, COLUMNS), y, n, k // STEP)
+    kernel()(grid, (threads,), box_map(x, ROWS), box_map(w, COLUMNS), y, n, k // STEP)
     return y

@@ -28,17 +28,32 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, ptx
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.sums import storer
 from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine import tensor_maps
 from ..machine.launch import Kernel, family
-from .operands import STEP, map_of, result_of
-from .sums import storer
+from ..machine.tensor_maps import Box
+from .operands import result_of
 
 BLOCKS = 2  # of a cluster
+STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS = 64, 64  # of a block's tile; tiles of a cluster lie below each other
 PART = COLUMNS // BLOCKS  # rows of w that a block fetches
 W = ROWS * STEP
 STAGE = W + COLUMNS * STEP
 SHARED = STAGE + 8 + 1024
+
+
+# Who fetches what, in a step of a cluster of two blocks:
+#
+#                   block 0                          block 1
+#     x             rows 0 … 63, for itself          rows 64 … 127, for itself
+#     w, upper half   ------------ block 0 fetches rows 0 … 31, for both --------->
+#     w, lower half   <----------- block 1 fetches rows 32 … 63, for both ---------
+#     ``full``      expects x + both halves          expects x + both halves
+#
+# A box that is sent to both lies at the same offset of shared memory in each, and reports to the barrier at
+# the same offset of each.
 
 
 @family()
@@ -57,17 +72,21 @@ def kernel() -> Kernel:
     def multicast_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:
         warp, lane = warp_and_lane()
         rank = rank_in_cluster()
+        # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
+        # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
         shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(shared + uint32(STAGE))
         first_thread = uint32(cuda.threadIdx.x) == uint32(0)
         if first_thread:
             init(full, uint32(1))
             publish()
-        sync_cluster()  # both blocks have their barriers
+        # Both blocks have their barriers: a neighbour's box must find one to report to.
+        sync_cluster()
         row, column = uint32(cuda.blockIdx.x * uint32(ROWS)), uint32(cuda.blockIdx.y * uint32(COLUMNS))
         part = uint32(rank * uint32(PART))
         a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))
         b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
+        # The place of this block's half, here as in the neighbour.
         here = uint32(uint32(shared + uint32(W)) + part * uint32(STEP))
         totals, step = zeros(), uint32(0)
         while step < steps:
@@ -78,9 +97,12 @@ def kernel() -> Kernel:
                     here, w, uint32(step * uint32(STEP)), uint32(column + part), full,
                     uint32((1 << BLOCKS) - 1),
                 )  # fmt: skip
+            # The bytes of both halves, whoever asked for them: the neighbour's half may come first or last.
             wait(full, uint32(step & uint32(1)))
             totals = drain(advance(totals, a, b))
-            sync_cluster()  # neither block reads its tiles any more
+            # Neither block reads its tiles any more. A barrier of the block would not do: the next half is
+            # written into the neighbour's memory, too, which may be a step behind.
+            sync_cluster()
             step = uint32(step + uint32(1))
         g, t = g_and_t(lane)
         row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
@@ -93,10 +115,16 @@ def kernel() -> Kernel:
     )  # fmt: skip
 
 
+def box_map(matrix: Any, rows: int) -> int:
+    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
+    height, width = matrix.shape
+    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
+
+
 def product(x: Any, w: Any) -> Any:
     """The sums of codes x [M, K] · w [N, K]ᵀ as int32 [M, N], exactly; M is a multiple of 128, N of 64."""
     y = result_of(x, w, BLOCKS * ROWS, COLUMNS, "i4")
     (m, k), n = x.shape, len(w)
     grid = (m // ROWS, n // COLUMNS)
-    kernel()(grid, (128,), map_of(x, ROWS), map_of(w, PART), y, n, k // STEP, cluster=BLOCKS)
+    kernel()(grid, (128,), box_map(x, ROWS), box_map(w, PART), y, n, k // STEP, cluster=BLOCKS)
     return y

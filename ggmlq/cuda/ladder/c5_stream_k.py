@@ -27,15 +27,30 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, ptx
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..intrinsics.sums import adder, storer
 from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine import tensor_maps
 from ..machine.launch import Kernel, family
-from .operands import STEP, map_of, result_of
-from .sums import adder, storer
+from ..machine.tensor_maps import Box
+from .operands import result_of
 
+STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS = 64, 64
 W = ROWS * STEP
 STAGE = W + COLUMNS * STEP
 SHARED = STAGE + 8 + 1024
+
+
+# Who computes what: three tiles of four steps, on five blocks. Block 3 has the end of one tile and the first
+# unit of another.
+#
+#     tiles      |    tile 0     |    tile 1     |    tile 2     |
+#     units      | 0   1   2   3 | 4   5   6   7 | 8   9  10  11 |
+#     blocks     |   0   |   1   |     2     |   3   |     4     |
+#
+#     memory       0 + (block 0) + (block 1)       each adds what it has, in whichever order
+#
+# Within a unit all is as in chapter 2: two boxes, a barrier, wgmma.
 
 
 def shares(units: int, count: int) -> list[range]:
@@ -57,16 +72,19 @@ def kernel() -> Kernel:
     def streaming_product(x: Any, w: Any, y: Any, n: Any, steps: Any, units: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
+        # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
+        # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
         shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(shared + uint32(STAGE))
         first_thread = uint32(cuda.threadIdx.x) == uint32(0)
         if first_thread:
             init(full, uint32(1))
-            publish()
-        cuda.syncthreads()
+            publish()  # the copy engine must see the barrier, too, which is no thread of this block
+        cuda.syncthreads()  # before that no other thread may wait at it
         a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))
         b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
         c, count = uint64(cuda.blockIdx.x), uint64(cuda.gridDim.x)
+        # In 64 bits: c · units may be more than 32 hold.
         unit = uint32(c * uint64(units) // count)
         end = uint32((c + uint64(1)) * uint64(units) // count)
         across, parity = uint32(n // uint32(COLUMNS)), uint32(0)
@@ -82,13 +100,16 @@ def kernel() -> Kernel:
                     expect(full, uint32(STAGE))
                     fetch(shared, x, uint32(step * uint32(STEP)), row, full)
                     fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
+                # The parity goes on from tile to tile: the barrier knows nothing of tiles.
                 wait(full, parity)
                 totals = drain(advance(totals, a, b))
+                # All threads have read the tiles; the engine may write the next ones.
                 cuda.syncthreads()
                 step, parity = uint32(step + uint32(1)), uint32(parity ^ uint32(1))
             row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
             column = uint32(column + uint32(t << uint32(1)))
             place = y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4)
+            # A whole tile has no other part: its sums are stored, without an addition in memory.
             if uint32(last - first) == steps:
                 store(totals, place, uint64(n) * uint64(4))
             else:
@@ -101,15 +122,21 @@ def kernel() -> Kernel:
     )  # fmt: skip
 
 
+def box_map(matrix: Any, rows: int) -> int:
+    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
+    height, width = matrix.shape
+    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
+
+
 def product(x: Any, w: Any, blocks: int = 132) -> Any:
     """The sums of codes x [M, K] · w [N, K]ᵀ as int32 [M, N], exactly; M and N are multiples of 64.
 
     ``blocks``: as many as the card has multiprocessors; no more than units are launched.
     """
     y = result_of(x, w, ROWS, COLUMNS, "i4")
-    y.fill(0)
+    y.fill(0)  # parts are added to what is there
     (m, k), n = x.shape, len(w)
     steps, tiles = k // STEP, m // ROWS * (n // COLUMNS)
     count = min(blocks, tiles * steps)
-    kernel()((count,), (128,), map_of(x, ROWS), map_of(w, COLUMNS), y, n, steps, tiles * steps)
+    kernel()((count,), (128,), box_map(x, ROWS), box_map(w, COLUMNS), y, n, steps, tiles * steps)
     return y

@@ -29,11 +29,14 @@ from ..intrinsics import boxes, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..intrinsics.sums import putter
 from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine import tensor_maps
 from ..machine.launch import Kernel, array, family
-from .operands import STEP, map_of, result_of
-from .sums import putter
+from ..machine.tensor_maps import Box
+from .operands import result_of
 
+STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS = 64, 64
 W = ROWS * STEP
 STAGE = W + COLUMNS * STEP
@@ -41,6 +44,19 @@ PITCH = 4 * (COLUMNS + 8)  # bytes of a row of sums
 BARRIER = max(STAGE, ROWS * PITCH)
 SHARED = BARRIER + 8 + 1024
 THREADS, EACH = 128, 8  # results that a thread makes of a row
+
+
+# Who has what, before and after the way through shared memory:
+#
+#     registers, as wgmma leaves them         rows of 64 + 8 numbers        as they are stored
+#     warp i: rows 16 i … 16 i + 15                                         thread: 8 neighbours
+#
+#     lane 4 g + t:  row g      2t, 2t+1      | row 0  . . … . | pad |      00000000 11111111 … 77777777
+#                    row g + 8  2t, 2t+1  →   | row 1  . . … . | pad |  →   88888888 99999999 …
+#                    of every 8 columns       | …              |     |      128 bytes a row: one line
+#
+# Shared memory is the stages' own: the sums of a tile, 64 × 72 × 4 bytes, are more than both operands of a
+# step, so the barrier lies behind whichever is longer.
 
 
 @inlined
@@ -68,12 +84,14 @@ def kernel() -> Kernel:
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         thread = uint32(cuda.threadIdx.x)
+        # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
+        # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
         shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(shared + uint32(BARRIER))
         if thread == uint32(0):
             init(full, uint32(1))
-            publish()
-        cuda.syncthreads()
+            publish()  # the copy engine must see the barrier, too, which is no thread of this block
+        cuda.syncthreads()  # before that no other thread may wait at it
         row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
         a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))
         b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
@@ -83,14 +101,20 @@ def kernel() -> Kernel:
                 expect(full, uint32(STAGE))
                 fetch(shared, x, uint32(step * uint32(STEP)), row, full)
                 fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
+            # All threads wait, not the first alone: each must know that the bytes are there before it names
+            # them to wgmma. Phases take turns, so the parity of the step is that of the phase.
             wait(full, uint32(step & uint32(1)))
             totals = drain(advance(totals, a, b))
+            # ``drain`` has waited for this thread's products; now all have read the tiles, and the first
+            # thread may ask for the next ones. Without it the engine would write under the tensor cores.
             cuda.syncthreads()
             step = uint32(step + uint32(1))
         g, t = g_and_t(lane)
         place_in_tile = uint32(uint32(uint32(warp << uint32(4)) + g) * uint32(PITCH) + uint32(t << uint32(3)))
+        # No box is in flight and no thread reads a tile any more (the loop's last barrier): their memory is
+        # free.
         put(totals, uint32(shared + place_in_tile), uint32(PITCH))
-        cuda.syncthreads()
+        cuda.syncthreads()  # each thread takes numbers that others put
         inner = uint32(uint32(thread % uint32(COLUMNS // EACH)) * uint32(EACH))
         first = uint32(column + inner)
         for i in range(ROWS * COLUMNS // (THREADS * EACH)):
@@ -125,6 +149,12 @@ def kernel() -> Kernel:
     )  # fmt: skip
 
 
+def box_map(matrix: Any, rows: int) -> int:
+    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
+    height, width = matrix.shape
+    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
+
+
 def product(x: Any, x_scales: Any, w: Any, w_scales: Any, bias: Any) -> Any:
     """The values relu(x · wᵀ · x_scales[:, None] · w_scales + bias) of codes x [M, K] and w [N, K].
 
@@ -138,5 +168,7 @@ def product(x: Any, x_scales: Any, w: Any, w_scales: Any, bias: Any) -> Any:
             f"{w.shape}: a scale is for a row of x or w, a bias for a row of w; pass ({m},), ({n},), ({n},)"
         )
     grid = (n // COLUMNS, m // ROWS)
-    kernel()(grid, (THREADS,), map_of(x, ROWS), map_of(w, COLUMNS), y, x_scales, w_scales, bias, n, k // STEP)
+    kernel()(
+        grid, (THREADS,), box_map(x, ROWS), box_map(w, COLUMNS), y, x_scales, w_scales, bias, n, k // STEP
+    )
     return y

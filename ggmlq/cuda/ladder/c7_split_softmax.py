@@ -29,7 +29,21 @@ from ..machine import device
 from ..machine.launch import Kernel, array, family
 
 THREADS = 128
-MOST = 1024  # positions of a part: their logits lie in shared memory
+MAX_POSITIONS = 1024  # positions of a part: their logits lie in shared memory
+
+
+# Who computes what: block (i, h) has the positions first … last - 1 of head h. Its threads change what they
+# stand for three times:
+#
+#     1. logits      thread t: positions t, t + 128, …        logits[s]  = q · k[s] · scale
+#     2. weights     thread t: positions t, t + 128, …        logits[s]  = exp(logits[s] - most)
+#     3. outputs     thread t: columns   t, t + 128, …        output[d]  = Σ logits[s] · v[s, d]
+#
+# Three barriers: all must have written what others read next, and all must have read the largest logits out
+# of ``reduced`` before it holds sums.
+#
+#     positions of head h    | part 0 | part 1 | … | part i | …         a block each
+#     what a part leaves     m_i, l_i, o_i [width]                      the second kernel: a block a head
 
 
 @family()
@@ -40,7 +54,7 @@ def kernel() -> Kernel:
         thread, part, head = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y
         positions, width, count = k.shape[1], k.shape[2], cuda.gridDim.x
         first, last = part * positions // count, (part + 1) * positions // count
-        logits, reduced = cuda.shared.array(MOST, float32), cuda.shared.array(THREADS, float32)
+        logits, reduced = cuda.shared.array(MAX_POSITIONS, float32), cuda.shared.array(THREADS, float32)
         most = float32(-math.inf)
         for s in range(first + thread, last, THREADS):
             logit = float32(0)
@@ -49,17 +63,18 @@ def kernel() -> Kernel:
             logits[s - first] = logit * scale[0]
             most = max(most, logits[s - first])
         reduced[thread] = most
-        cuda.syncthreads()
+        cuda.syncthreads()  # the largest logit of each thread is there
         for i in range(THREADS):  # every thread finds the same; a tree of steps is faster, and longer
             most = max(most, reduced[i])
-        cuda.syncthreads()
+        cuda.syncthreads()  # all have read ``reduced``, which holds sums from here on
         total = float32(0)
         for s in range(thread, last - first, THREADS):
             logits[s] = math.exp(logits[s] - most)
             total += logits[s]
         reduced[thread] = total
-        cuda.syncthreads()
-        for d in range(thread, width, THREADS):  # a thread has a column of v
+        cuda.syncthreads()  # all weights and all sums are there
+        # A thread has a column of v: 32 lanes read 32 neighbours of a row at once, whole lines of memory.
+        for d in range(thread, width, THREADS):
             output = float32(0)
             for s in range(last - first):
                 output += logits[s] * v[head, first + s, d]
@@ -82,6 +97,8 @@ def joiner() -> Kernel:
     """The kernel that puts the parts of each head together: a block a head."""
 
     def softmax_whole(maxima: Any, sums: Any, outputs: Any, y: Any) -> None:
+        # The largest logit of all parts, then each part brought from its own largest to that one. Threads
+        # find the same maximum each for itself, so this kernel needs no barrier.
         head, parts = cuda.blockIdx.x, int32(maxima.shape[1])
         most = float32(-math.inf)
         for i in range(parts):
@@ -112,10 +129,10 @@ def attention(q: Any, k: Any, v: Any, parts: int = 8) -> Any:
             "with positions in them; pass such arrays"
         )
     positions = k.shape[1]
-    if not -(-positions // MOST) <= parts <= positions:
+    if not -(-positions // MAX_POSITIONS) <= parts <= positions:
         raise ShapeError(
-            f"attention over {positions} positions in {parts} parts: a part has 1 to {MOST} of them; pass "
-            f"parts={min(positions, max(8, -(-positions // MOST)))}"
+            f"attention over {positions} positions in {parts} parts: a part has 1 to {MAX_POSITIONS} of "
+            f"them; pass parts={min(positions, max(8, -(-positions // MAX_POSITIONS)))}"
         )
     cupy = device.cupy()
     maxima, sums = (cupy.empty((heads, parts), "f4") for _ in range(2))

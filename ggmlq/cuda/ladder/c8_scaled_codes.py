@@ -26,15 +26,29 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, ptx
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..intrinsics.sums import scaled_adder, storer
 from ..intrinsics.wgmma import LOW, Form, unpromoted_products
+from ..machine import tensor_maps
 from ..machine.launch import Kernel, array, family
-from .operands import STEP, map_of, result_of
-from .sums import scaled_adder, storer
+from ..machine.tensor_maps import Box
+from .operands import result_of
 
+STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS = 64, 64
 W = ROWS * STEP
 STAGE = W + COLUMNS * STEP
 SHARED = STAGE + 8 + 1024
+
+
+# Who computes what: as in chapter 2 a block makes 64 × 64 outputs, warp i rows 16 i … 16 i + 15. New is what
+# follows each step:
+#
+#     tensor cores     sums = 0 + 128 columns        sums = 0 + the next 128
+#     other units                        totals += sums · factor         totals += sums · factor …
+#
+#                      columns of the tile: one factor of w for all
+#     row g            s s s s … s        x_scale[low, step]  · w_scale     the two factors of a thread,
+#     row g + 8        s s s s … s        x_scale[high, step] · w_scale     which has 32 sums of two rows
 
 
 @family()
@@ -56,13 +70,15 @@ def kernel() -> Kernel:
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
+        # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
+        # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
         shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
         full = uint32(shared + uint32(STAGE))
         first_thread = uint32(cuda.threadIdx.x) == uint32(0)
         if first_thread:
             init(full, uint32(1))
-            publish()
-        cuda.syncthreads()
+            publish()  # the copy engine must see the barrier, too, which is no thread of this block
+        cuda.syncthreads()  # before that no other thread may wait at it
         row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
         low = uint32(row + uint32(uint32(warp << uint32(4)) + g))  # this thread's rows
         high = uint32(low + uint32(8))
@@ -76,9 +92,14 @@ def kernel() -> Kernel:
                 fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
             of_w = w_scales[cuda.blockIdx.x, step]  # loads that need not wait for the boxes
             low_factor, high_factor = x_scales[low, step] * of_w, x_scales[high, step] * of_w
+            # All threads wait, not the first alone: each must know that the bytes are there before it names
+            # them to wgmma. Phases take turns, so the parity of the step is that of the phase.
             wait(full, uint32(step & uint32(1)))
+            # From zero each time: these are the sums of one group of scales alone.
             sums = drain(advance(zeros(), a, b))
             totals = promoted(totals, sums, low_factor, high_factor)
+            # ``drain`` has waited for this thread's products; now all have read the tiles, and the first
+            # thread may ask for the next ones. Without it the engine would write under the tensor cores.
             cuda.syncthreads()
             step = uint32(step + uint32(1))
         column = uint32(column + uint32(t << uint32(1)))
@@ -88,6 +109,12 @@ def kernel() -> Kernel:
         "chapter scaled_codes", scaled_product, *(uint64,) * 3, array(float32, 2), array(float32, 2),
         *(uint32,) * 2, threads=128, shared=SHARED, least=(9, 0), exact=True, lto=True,
     )  # fmt: skip
+
+
+def box_map(matrix: Any, rows: int) -> int:
+    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
+    height, width = matrix.shape
+    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
 
 
 def product(x: Any, x_scales: Any, w: Any, w_scales: Any) -> Any:
@@ -105,5 +132,5 @@ def product(x: Any, x_scales: Any, w: Any, w_scales: Any) -> Any:
             f"{STEP} columns of a row of x, or of {COLUMNS} rows of w; pass {expected[0]} and {expected[1]}"
         )
     grid = (n // COLUMNS, m // ROWS)
-    kernel()(grid, (128,), map_of(x, ROWS), map_of(w, COLUMNS), y, x_scales, w_scales, n, steps)
+    kernel()(grid, (128,), box_map(x, ROWS), box_map(w, COLUMNS), y, x_scales, w_scales, n, steps)
     return y

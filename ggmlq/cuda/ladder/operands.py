@@ -1,12 +1,11 @@
-"""The host's side of the chapters: shapes that they take, results, and maps for the copy engine."""
+"""The host's side of the chapters: shapes that they take, and results."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...errors import ShapeError
-from ..machine import device, tensor_maps
-from ..machine.tensor_maps import Box
+from ..machine import device
 
 STEP = 128  # bytes of a row in a box: codes along K
 
@@ -25,9 +24,3 @@ def result_of(x: Any, w: Any, rows: int, columns: int, dtype: str) -> Any:
             f"{STEP}; M is a multiple of {rows}, N of {columns}; pad the operands with zeros"
         )
     return device.cupy().empty((m, n), dtype)
-
-
-def map_of(matrix: Any, rows: int) -> int:
-    """The address of a map of boxes of ``rows`` rows of a matrix of bytes, swizzled."""
-    height, width = matrix.shape
-    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))

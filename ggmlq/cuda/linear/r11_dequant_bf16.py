@@ -44,6 +44,12 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
 
 def weights(q: QuantArray, first: int, rows: int) -> Any:
     """Rows of q from ``first`` on as bfloat16, out of packed weights if the array has them."""
+    # Two ways to the same rows, a slab at a time (_cublas.py multiplies them):
+    #
+    #     packed weights, where a kernel made them before  →  fragments, read in order   →  bfloat16 [rows, k]
+    #     the file's blocks, else                          →  decoded, row after row     →  bfloat16 [rows, k]
+    #
+    # ``prepared_copy`` makes nothing: weights are not packed for this rung alone.
     w = q.prepared_copy(pack_weights)
     if w is None:
         return _cublas.decoded_rows("bfloat16", q, first, rows)

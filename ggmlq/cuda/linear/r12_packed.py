@@ -36,7 +36,22 @@ from ..packed.scales import scale_loader
 
 LEAST = (8, 0)
 WARPS, COLUMNS = 8, 8  # of a block: fragment rows, and rows of activations
-MOST = 65535 * COLUMNS  # rows of activations: a grid has 65535 rows of blocks
+MAX_ROWS = 65535 * COLUMNS  # rows of activations: a grid has 65535 rows of blocks
+
+
+# Who computes what: a block of eight warps has 128 rows of weights times 8 rows of activations, a warp one
+# fragment row of 16. It walks along K, a fragment of 64 columns a step, with no help from its neighbours.
+#
+#                     8 rows of x           a step of a warp:
+#                     +---------+
+#     fragment row 0  | warp 0  | 16 rows   1. its 32 lanes copy a fragment into the warp's piece of shared
+#                  1  | warp 1  | 16           memory, the file's bits
+#                  …  | …       |           2. each lane makes pairs of bfloat16 of its words: a
+#                  7  | warp 7  | 16        3. d = a · b, with b from memory; sums += scale · d, once a run
+#                     +---------+
+#
+# Lane 4 g + t has rows g and g + 8 of the weights (sums 0, 1 and sums 2, 3) times rows 2 t and 2 t + 1 of x;
+# what it loads of x is row g.
 
 
 def copier(chunks: int) -> Any:
@@ -50,7 +65,7 @@ def copier(chunks: int) -> Any:
             if chunk < uint32(chunks):
                 copy16(to + chunk * uint32(16), source + uint64(chunk * uint32(16)))
         commit()
-        wait()
+        wait()  # for this lane's own copies
         cuda.syncwarp()  # the copies of the other lanes have arrived, too
 
     return copy
@@ -101,11 +116,12 @@ def kernel(layout: PackedLayout) -> Kernel:
                 for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
                     column = uint32(step * STEP) + uint32(16 * s) + t * uint32(4)
                     b[0], b[1] = uint32(0), uint32(0)
+                    # Beyond x a lane multiplies zeros: mma needs all lanes, so none may leave.
                     if row_of_x < m and column < k:
                         b[0], b[1] = load8(address(x, row_of_x, k, column, 2))
                     unpack_step(words, s, a, uint32(0))
                     mma_into(d, 0, a, 0, b, 0)
-                    if has_offset:
+                    if has_offset:  # sums of x, as products with ones: an offset is taken off for each
                         sums_into(total, 0, ones, b, 0)
                 add_scaled(sums, f[run], f[scales + run], d)
                 if has_offset:
@@ -125,8 +141,8 @@ def kernel(layout: PackedLayout) -> Kernel:
 def refuses(problem: Linear) -> str | None:
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
-    if problem.m > MOST or problem.k > LONGEST:
-        return f"takes up to {MOST} rows of activations and {LONGEST} columns"
+    if problem.m > MAX_ROWS or problem.k > LONGEST:
+        return f"takes up to {MAX_ROWS} rows of activations and {LONGEST} columns"
     return older_than(problem.card, LEAST)
 
 

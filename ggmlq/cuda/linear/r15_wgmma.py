@@ -29,7 +29,7 @@ from ..activations.floats import narrowed_for_wgmma
 from ..epilogue.results import FOUR, add_partials, result_of
 from ..intrinsics import bf16x2, dependent_launch, ptx, wgmma
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
+from ..intrinsics.lane import address, g_and_t, opaque_zero, store_four, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -37,7 +37,6 @@ from ..machine.recorded import between, decided
 from ..packed.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..packed.weights import FragmentWeights, fragment_weights
-from ..rings.int_tiles import store_four
 from ..rings.mma_copies import Fetchers, offset_advancer, prologue, refiller
 from ..rings.shape import MOST_SHARED
 from ..warp_specialized.consumers import multiplier

@@ -28,5 +28,11 @@ def refuses(problem: Linear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
+    # Who computes what: all of it the library. Weights are decoded into a whole matrix, row after row:
+    #
+    #     blocks [n, k / size]  →  float32 [n, k]  →  x [m, k] · its transpose [k, n]  →  out [m, n]
+    #      4.5 bits a weight         32 bits, written once and read once
+    #
+    # The transpose is a view: cuBLAS is told to read rows as columns, nothing is moved.
     cp = cupy()
     cp.matmul(x.astype(np.float32, copy=False), dequantize(q, np.dtype(np.float32)).T, out=out)

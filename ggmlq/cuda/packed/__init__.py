@@ -9,7 +9,8 @@
     weights.py     codes times scales in pairs of bfloat16 or of float16, as ``wgmma`` takes them; in pairs of
                    rows, and a warp's columns below each other, for sums over rows
     to_bf16.py     packed weights back to a matrix, for cuBLAS: bfloat16, or float16 times a power of two
-    unpacked.py    weights as int8 codes in one array, float32 scales in another, for r3 to r5, r8 to r10
+    unpacked.py    weights and activations as int8 codes in one array, float32 scales in another, for r2 to
+                   r5, r8 to r10
     to_blocks.py   packed weights back to the file's bytes, on the card and on the host
 
 A *fragment* is 16 rows × 64 columns of weights. A *fragment row* is the fragments of the same 16 rows, one

@@ -29,6 +29,17 @@ KINDS = [[c for c in CODES.values() if c.kind == kind] for kind in ("integer", "
 PAIRS = [pair for kind in KINDS for pair in combined(kind, kind)]
 
 
+# Who computes what: a block of 16 × 16 threads has 16 × 16 outputs, a thread one. K is cut into groups of
+# columns within which no scale changes; the thread ends a sum with each group, and scales it.
+#
+#     x[m]    q q q q q q q q | q q q q q q q q | …        codes, and zero points where there are some
+#     scales  sa              | sa'             | …        one for ra rows × ca columns
+#             ×                 ×
+#     w[n]    q q q q q q q q | q q q q q q q q | …
+#     scales  sb (for rb × cb: here two groups) | …        group = the smaller of ca and cb
+#             ---- whole ----   ---- whole ----            total += whole · (sa · sb)
+
+
 def strided(element: Any) -> Any:
     """The type of a matrix of any strides."""
     return types.Array(element, 2, "A")
@@ -47,13 +58,17 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
     ) -> None:  # fmt: skip
         n = cuda.blockIdx.x * SIDE + cuda.threadIdx.x
         m = cuda.blockIdx.y * SIDE + cuda.threadIdx.y
+        # Squares at the edge stick out of y; whoever is outside must neither read nor write.
         if m < y.shape[0] and n < y.shape[1]:
             total = float32(0)
             for start in range(0, qa.shape[1], group):
                 stop = min(int64(start) + int64(group), qa.shape[1])
+                # Zero points are constant within a group as scales are: looked up once.
                 from_a = from_b = int64(0)
                 if zeros:
                     from_a, from_b = int64(za[m // ra, start // ca]), int64(zb[n // rb, start // cb])
+                # Both kinds of sums stand here, and the compiler drops the one that these codes do not use.
+                # A sum of int64 holds every K: nothing is rounded before the scales.
                 whole, real = int64(0), float32(0)
                 for k in range(start, stop):
                     if integer:
@@ -64,6 +79,7 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
                 total = fma(float32(whole) if integer else real, scale, total)
             y[m, n] = total
 
+    # Rows of codes may be parts of larger matrices, or transposed: nothing is assumed of their strides.
     parts = [
         strided(kind)
         for code in (code_a, code_b)
@@ -76,12 +92,8 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.accumulate in ("fp32_chunks", "float32" if problem.integer else "int32"):
         return f"it sums in {'int64' if problem.integer else 'float32'}"
-    return too_many_rows(problem, SIDE)
-
-
-def too_many_rows(problem: ScaledLinear, rows: int) -> str | None:
-    """The reason why a grid with ``rows`` rows a block does not hold a problem, or None."""
-    return f"takes up to {rows * 65535} rows of x" if problem.m > rows * 65535 else None
+    # A grid has 65535 rows of blocks, at most.
+    return f"takes up to {SIDE * 65535} rows of x" if problem.m > SIDE * 65535 else None
 
 
 def operands(x: ScaledArray, w: ScaledArray) -> tuple[list[Any], list[int], int, bool]:
@@ -91,8 +103,9 @@ def operands(x: ScaledArray, w: ScaledArray) -> tuple[list[Any], list[int], int,
     a, b, parts = x.matrix(), w.matrix(), []
     zeros = a.zeros is not None or b.zeros is not None
     for m in (a, b):
+        # Without zero points the kernel reads none, but its parameter wants an array: any of this type.
         points = m.scales.view(np.int32) if m.zeros is None else m.zeros.astype(np.int32, copy=False)
-        if m.zeros is None and zeros:
+        if m.zeros is None and zeros:  # the other operand has some
             points = cupy().zeros(m.scales.shape, np.int32)
         parts += [m.codes, m.scales, points]
     return parts, [a.over.r, a.over.c, b.over.r, b.over.c], max(1, min(a.over.c, b.over.c)), zeros

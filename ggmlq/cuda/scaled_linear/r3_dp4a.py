@@ -26,14 +26,33 @@ from ...dispatch.problems import ScaledLinear
 from ..codes8.rows import INTEGER_KINDS, not_bytes, operand_pair, too_large_for_int32, too_short, zero_terms
 from ..intrinsics import codes8, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.language import cuda, float32, int32, uint32
-from ..intrinsics.wgmma import INTEGERS
+from ..intrinsics.language import cuda, float32, int32, types, uint32
 from ..machine.device import cupy
 from ..machine.launch import Kernel, array, family
-from .r0_naive import strided, too_many_rows
-from .r1_tiled import ALL, EACH, PITCH, SIDE, THREADS
 
-WORDS = 32  # of four codes: 128 columns at a time
+SIDE, WORDS = 64, 32  # rows of a tile, and words of four codes: 128 columns at a time
+THREADS, EACH, ALL = 256, 4, 16  # of a block; outputs of a thread: 4 × 4
+PITCH = SIDE + 1  # so that columns of a tile lie in different banks
+SIGNS = ("s8", "u8")  # of a byte, as instructions name them
+
+# Who computes what: as in the rung below, with words of four codes in place of codes.
+#
+#     1. all load: thread t word t % 32 of rows t / 32, t / 32 + 8, … of either tile
+#     2. all multiply: threads stand 16 × 16 (tx, ty), each with every 16th row and column
+#
+#                 tx    tx+16  tx+32  tx+48        columns of y: rows of w, b[word, ·]
+#          ty     o      o      o      o
+#          ty+16  o      o      o      o           rows of y: rows of x, a[word, ·]
+#          ty+32  o      o      o      o           8 words of shared memory: 16 dp4a, 64 products
+#          ty+48  o      o      o      o
+#
+# Banks, as below: tiles lie by column, 16 lanes read 16 neighbours; rows of 65 words keep the 32 lanes that
+# load 32 words of a row of x out of each other's banks.
+
+
+def strided(element: Any) -> Any:
+    """The type of a matrix of any strides."""
+    return types.Array(element, 2, "A")
 
 
 @inlined
@@ -46,7 +65,7 @@ def load_words(tile: Any, words: Any, row0: Any, w0: Any, stop: Any) -> None:
         tile[k, row] = words[row0 + row, w0 + k] if inside else int32(0)
 
 
-@family(combined(INTEGERS, INTEGERS, (False, True)))
+@family(combined(SIGNS, SIGNS, (False, True)))
 def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
     dp4a, fma, mul = codes8.dp4a(sign_a, sign_b), ptx.fma, ptx.mul
 
@@ -73,17 +92,20 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
                 cuda.syncthreads()  # nobody reads the tile before any more
                 load_words(a, a_words, m0, w0, stop)
                 load_words(b, b_words, n0, w0, stop)
-                cuda.syncthreads()
+                cuda.syncthreads()  # the tiles are whole: each thread multiplies what others loaded
                 for k in range(WORDS):
                     for i in range(EACH):
                         for j in range(EACH):
                             o = EACH * i + j
                             dot[o] = dp4a(a[k, ty + 16 * i], b[k, tx + 16 * j], dot[o])
             for i in range(EACH):
+                # Rows beyond the end take the last one's scale: their sums are not stored.
                 m = min(m0 + ty + 16 * i, last_m)
                 x_scale = sa[m // ra, g // ga]
                 for j in range(EACH):
                     n, o = min(n0 + tx + 16 * j, last_n), EACH * i + j
+                    # The identity at the head: what zero points add to a sum of a group. ``va`` is Σ a of a
+                    # row of x, ``vb`` is Σ b - n·zb of a row of w; both are made once for all outputs.
                     if zeros:
                         dot[o] -= int32(za[g, m] * vb[g, n]) + int32(zb[g, n] * va[g, m])
                     total[o] = fma(float32(dot[o]), mul(x_scale, sb[n // rb, g // gb]), total[o])
@@ -100,7 +122,10 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
 
 def refuses(problem: ScaledLinear) -> str | None:
     reason = not_bytes(problem) or too_large_for_int32(problem)
-    return reason or too_short(problem) or too_many_rows(problem, SIDE)
+    if reason := reason or too_short(problem):
+        return reason
+    # A grid has 65535 rows of blocks, at most.
+    return f"takes up to {SIDE * 65535} rows of x" if problem.m > SIDE * 65535 else None
 
 
 def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[Any]]:
@@ -109,6 +134,7 @@ def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[An
     points = [cupy().empty((1, 1), np.int32)] * 4
     if zeros:
         points = [*zero_terms(x, both.groups, weights=False), *zero_terms(w, both.groups, weights=True)]
+    # Codes as words of four: rows are filled up to whole groups of them with zeros (codes8/rows.py).
     columns, groups = min(both.x.columns, both.w.columns), both.groups
     parts, shared = [], []
     for rows in (both.x, both.w):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..intrinsics.assembly import LONG, WORD, emit_assembly, f32, i32, only_on_a_gpu, u32, u64
-from ..intrinsics.language import ir, types
-from ..intrinsics.wgmma import INTEGERS, Form, tuple_of, unpacked, wrapped
+from .assembly import LONG, WORD, emit_assembly, f32, i32, only_on_a_gpu, u32, u64
+from .language import ir, types
+from .wgmma import INTEGERS, Form, tuple_of, unpacked, wrapped
 
 
 def _kinds(form: Form) -> tuple[Any, str]:
