@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
 from contextlib import nullcontext
@@ -13,10 +14,12 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from ggmlq.codes import CODES
 from ggmlq.cuda.intrinsics import codes8, ptx
-from ggmlq.cuda.intrinsics.language import cuda, float32, int32, uint32
-from ggmlq.cuda.machine import device, launch
-from ggmlq.cuda.machine.launch import CORE, Kernel, array, quick_inlining
+from ggmlq.cuda.intrinsics.language import cuda, float32, int32, types, uint32, uint64
+from ggmlq.cuda.machine import device, dialect
+from ggmlq.cuda.machine.dialect import CORE, quick_inlining, result
+from ggmlq.cuda.machine.launch import Kernel, array
 
+TWO = 2
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]
 FLOATS = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 127.5, -126.5, 1 / 3, 2.0**-25], np.float32)
 OF_ONE_FLOAT = {
@@ -148,8 +151,56 @@ def test_quick_inlining_makes_the_same(monkeypatch):
     for _ in range(2):
         kernel = Kernel("inlined", inlined, array(float32, 1), array(float32, 1), threads=32)
         texts.append(re.sub(r"(?<=inlined)B\d+v\d+", "", kernel.ptx((9, 0))))  # Numba counts them
-        monkeypatch.setattr(launch, "quick_inlining", nullcontext)
+        monkeypatch.setattr(dialect, "quick_inlining", nullcontext)
     assert texts[0] == texts[1]
+
+
+def with_casts(x, n, y):
+    i, stages = uint32(cuda.threadIdx.x), uint32(0)
+    while i < uint32(n):
+        y[i] = x[uint32(uint32(i * uint32(4 * TWO)) + uint32(8 * TWO)) >> uint32(1)] + uint64(
+            stages
+        ) * uint64(4)
+        i, stages = uint32(i + uint32(32)), uint32(stages ^ uint32(1))
+
+
+def with_plain_integers(x, n, y):
+    i, stages = uint32(cuda.threadIdx.x), 0
+    while i < n:
+        y[i] = x[uint32(uint32(i * (4 * TWO)) + 8 * TWO) >> 1] + uint64(stages) * 4
+        i, stages = uint32(i + 32), uint32(stages ^ 1)
+
+
+def test_plain_integers_are_words_beside_words():
+    of = (array(uint64, 1), uint32, array(uint64, 1))
+    texts = [
+        re.sub(rf"{function.__name__}|[vB]\d+", "", Kernel("k", function, *of, threads=32).ptx((9, 0)))
+        for function in (with_casts, with_plain_integers)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_arithmetic_of_words_and_plain_integers():
+    """The rule: unsigned beside unsigned words, a plain one of plain ones, else Numba's own."""
+    of, add, neg = types.literal, operator.add, types.literal(-1)
+    assert result(add, uint32, of(8)) == result(operator.isub, of(8), uint64) == uint64
+    assert result(operator.mul, of(8), of(3)) == of(24)
+    for left, right in (
+        (uint32, neg),
+        (uint32, of(1 << 32)),
+        (int32, of(8)),
+        (uint32, uint32),
+        (float32, of(1)),
+    ):
+        assert result(add, left, right) is None
+    assert result(operator.floordiv, of(8), of(0)) is None
+    from numba.cuda.descriptor import cuda_target
+
+    context = cuda_target.typing_context
+    assert (
+        context.resolve_function_type(context.resolve_value_type(add), (uint32, of(8)), {}).return_type
+        == types.int64
+    )  # outside
 
 
 def halves(word, widened):
