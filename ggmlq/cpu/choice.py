@@ -1,8 +1,8 @@
-"""The rungs that are fast for a problem on this CPU, by measurements in choice.json.
+"""The rungs that are fast for a problem on this CPU: by tables, or by its instructions.
 
-``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.tuned` reads it. An
-entry holds for CPUs that Numba compiles the same code for. Other CPUs use the highest rung that accepts the
-problem, except ``cpu:lines``: with more than three rows of activations they use ``cpu:tiles`` instead.
+:mod:`ggmlq.dispatch.tuned` has the tables. The shipped one holds for CPUs that Numba compiles the same code
+for. Other CPUs use the highest rung that accepts the problem, except ``cpu:lines``: with more than three rows
+of activations they use ``cpu:tiles`` instead.
 
 ``cpu:amx`` comes first for every problem that it accepts, from ``MATRIX_ROWS`` rows of activations on: both
 CPUs with a matrix unit that were measured were fastest with it, with every type. With fewer rows only an
@@ -16,14 +16,12 @@ only if its code came with the package, or if no code of this process did.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
 from ..base.threads import num_threads
 from ..dispatch import tuned
 from ..dispatch.ladder import Problem, Rung, rungs
 from ..dispatch.problems import Linear, ScaledLinear
-from ..dispatch.tuned import NOTHING, Entry, Preference
+from ..dispatch.tuned import NOTHING, Preference, Processor
 from ..formats import BlockFormat
 from .codes8 import float_multiply
 from .machine import served
@@ -43,21 +41,12 @@ IN_PACKS = {  # rungs whose code comes with the package, by operation (tools/_ke
     "expert_linear": ("cpu:tiles", "cpu:panels"),
 }
 PACKED = "the highest whose code came with the package"
-TABLE = Path(__file__).with_name("choice.json")
-
-
-class Cpu(NamedTuple):
-    """The facts that tell CPUs apart."""
-
-    cpu: str  # its maker's name
-    compiled_for: str  # LLVM's name of it
-    dot: str  # the integer dot product of its kernels
 
 
 @cache
-def here() -> Cpu:
+def here() -> Processor:
     """The CPU of this process."""
-    return Cpu(model_name() or cpu_name(), cpu_name(), target().dot)
+    return Processor("cpu", model_name() or cpu_name(), cpu_name(), target().dot)
 
 
 def card() -> None:
@@ -83,12 +72,6 @@ def code() -> str:
     )
 
 
-@cache
-def table() -> list[Entry]:
-    """The entries of the CPUs that were measured."""
-    return tuned.entries(TABLE, "cpus")
-
-
 def preference(problem: Problem, timed: bool = True) -> Preference:
     """The order of rungs for a problem; only products of blocks and of 8-bit floats have one.
 
@@ -99,17 +82,12 @@ def preference(problem: Problem, timed: bool = True) -> Preference:
     if not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
         return NOTHING
     usually = untimed(problem)
-    order = tuned.preference(problem, processor(problem), candidates(problem)) if timed else NOTHING
-    if order is NOTHING:
-        return usually
-    return Preference(tuple(dict.fromkeys((*order.kernels, *usually.kernels))), order.why)
+    return tuned.preference(problem, processor(problem), candidates, usually) if timed else usually
 
 
 def untimed(problem: Linear) -> Preference:
-    """The order of rungs where nothing was timed on this machine: by the CPU's entry, or the usual one."""
-    entry, order = _entry(), NOTHING
-    if entry is not None:
-        order = tuned.table_preference(problem, entry, entry["cpu"])
+    """The order of rungs where nothing was timed on this machine: by the shipped table, or the usual one."""
+    order = tuned.shipped(problem, here())
     if order is NOTHING:
         order = Preference(usual(problem), USUAL)
     if problem.m < MATRIX_ROWS or by_name()[MATRIX].refuses(problem) is not None:
@@ -117,20 +95,14 @@ def untimed(problem: Linear) -> Preference:
     return Preference((MATRIX, *order.kernels), MATRIX_FIRST)
 
 
-def processor(problem: Problem) -> tuned.Processor:
+def processor(problem: Problem) -> Processor:
     """The CPU and the threads of this process, as measured times belong to them."""
-    cpu, compiled, dot = here()
-    return tuned.Processor("cpu", cpu, compiled, dot, num_threads())
+    return here()._replace(threads=num_threads())
 
 
 def is_measured(problem: Linear) -> bool:
-    """True if the table has an entry for this CPU."""
-    return _entry() is not None
-
-
-def _entry() -> Entry | None:
-    """The entry of this CPU in the table."""
-    return next((entry for entry in table() if fits(entry, here())), None)
+    """True if the shipped table has this CPU."""
+    return tuned.entry_of(tuned.table(), here()) is not None
 
 
 def shortlist(problem: Linear) -> tuple[str, ...]:
@@ -179,11 +151,6 @@ def scaled_order(problem: ScaledLinear) -> Preference:
     if not zen():  # where cpu:pairs was measured
         return Preference((FOR_FEW, "cpu:dequant"), USUAL)
     return NOTHING if float_multiply.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
-
-
-def fits(entry: Entry, cpu: Cpu) -> bool:
-    """True if an entry was measured on a CPU of this kind."""
-    return (entry["compiled_for"], entry["dot"]) == (cpu.compiled_for, cpu.dot)
 
 
 def usual(problem: Linear) -> tuple[str, ...]:

@@ -329,7 +329,7 @@ def kernels(
         if format is None:
             steps += records
             continue
-        shown = KINDS[op].shown(format, kind, named or current_card(kind), shape)
+        shown = KINDS[op].shown(format, kind, choices.card, shape)
         able = [rung for rung in records if any(rung.refuses(problem) is None for problem in shown)]
         steps += able
         auto += taken(shown) if able else []

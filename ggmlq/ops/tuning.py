@@ -80,10 +80,9 @@ def _is_open(problem: Linear) -> bool:
 def _remember(problem: Linear, times: Times) -> None:
     case = tuned.case_of(problem)
     tuned.remember(import_module(CHOICES[problem.device]).processor(problem), {case: times})
-    ladder.explain.cache_clear()
     TEMPLATES.clear()
     if is_terminal(sys.stderr):
-        shown = ", ".join(f"{name} {us:.0f} µs" for name, us in times.items())
+        shown = ", ".join(f"{name} {us:.0f} µs" for name, us in times.items() if us is not None)
         words = f"ggmlq: timed for {case.format} {case.n}×{case.k} with up to {case.rows} rows: {shown}"
         print(printable(words), file=sys.stderr, flush=True)
 
@@ -147,7 +146,6 @@ def ahead(cases: Sequence[Case], device: str) -> Iterator[tuple[Case, Times]]:
         choice = import_module(CHOICES[kind])
         times = times_of(choice.candidates(problem), problem, rows, q, AHEAD)
         tuned.remember(choice.processor(problem), {case: times})
-        ladder.explain.cache_clear()
         TEMPLATES.clear()
         yield case, times
 

@@ -71,7 +71,7 @@ def microseconds(shape: GemvShape, split: GemvSplit) -> float:
     us += (full + (left > 0)) * ((c.lone_wave if lone else c.small_wave) + millions * c.first)
     us += 0 if splits == 1 else c.pair if splits == 2 else c.cluster
     weights = shape.height * shape.k * layout.fragment_bytes / STEP / 1e6
-    return c.start + at_one_time(us, weights / (SHARE * shape.memory))
+    return at_one_time(us, weights / (SHARE * shape.memory))
 
 
 def candidates(shape: GemvShape) -> Iterator[GemvSplit]:

@@ -25,7 +25,6 @@ PLACE = Path(__file__).parents[1] / "costs.json"
 class GemvConstants(NamedTuple):
     """Constants of cuda:gemv, and of cuda:gemv_int16 for one row."""
 
-    start: float  # and end of a kernel
     lone_wave: float  # to begin and end blocks that have a multiprocessor for themselves
     small_wave: float  # and those that share one
     first: float  # for a million weights of a block whose copies nothing hides
@@ -45,7 +44,7 @@ class GemvConstants(NamedTuple):
 class TileConstants(NamedTuple):
     """Constants of cuda:warp_specialized, with all its tiles."""
 
-    start: float  # and end of a kernel
+    start: float  # and end of a kernel, beside cuda:gemv's
     step: float  # of a stage, 128 columns of K
     column: float  # of a stage, for a column of the tile
     instructions: float  # of a stage, for a hundred instructions more that unpack two fragments
@@ -81,7 +80,6 @@ class CodesConstants(NamedTuple):
     wave: float  # each further wave
     beside: float  # each further block on a multiprocessor
     starved: float  # factor on the time of memory, where a multiprocessor has fewer blocks than it could hold
-    cache: float  # MB a microsecond of an L2 cache of 132 multiprocessors
 
 
 class Constants(NamedTuple):
