@@ -43,14 +43,10 @@ from ggmlq.dispatch.card import card_named
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
 WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/stage.py says what they are"
 OF_KERNELS = {"gemv": "gemv", "warp_specialized": "tiles", "codes8": "codes"}
-# Steps of a fit, the shift of a derivative, and the share of a gain below which a fit ends.
-STEPS, SHIFT, LEAST_GAIN = 20, 1e-3, 1e-3
-# Weights of the constants before and of figures' means, and the usual error of a logarithm.
-PULL, COMMON, USUAL = 0.02, 0.8, 0.05
+PULL = 0.02  # weight of the distance from the constants before
 # The power of a way's time with which its chance falls, and the weight of errors of the least time.
 SURE, ABSOLUTE = 40, 3
-# Moves of a logarithm.
-LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02
+LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02  # of moves of a logarithm
 CARD = card_named("fit", "NVIDIA H200")
 Figure = dict[str, Any]
 
@@ -114,70 +110,31 @@ def measured(figure: Figure) -> Any:
 
 
 def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
-    """The constants whose estimates are nearest to what was measured, and then choose best.
+    """The constants that choose best, near those before.
 
-    The first fit is that of Levenberg and Marquardt, on logarithms: each step solves the linear problem. The
-    fastest ways count most, and what all ways of a figure have in common counts little. Then each constant is
-    moved while the choice gains by it, where the chance of a way falls with its estimate.
+    Each constant in turn goes up or down by shorter and shorter steps while the choice gains by it, where the
+    chance of a way falls with its estimate. The choice is smoother so than that of the lowest estimate alone.
     """
-    us = [measured(figure) for figure in figures]
-    weights, begun = [(t.min() / t) ** 2 for t in us], np.log(np.array(values))
-
-    def constants_at(at: Any) -> Any:
-        return type(values)(*np.exp(at))
-
-    def rest(at: Any) -> Any:
-        off = [np.log(e / t) for e, t in zip(estimated(figures, kind, constants_at(at)), us, strict=True)]
-        apart = [w * (o - COMMON * np.average(o, weights=w)) for o, w in zip(off, weights, strict=True)]
-        off_all = np.concatenate(apart)
-        robust = off_all / np.sqrt(1 + np.abs(off_all) / USUAL)
-        return np.concatenate([robust, PULL * np.sqrt(len(robust) / len(at)) * (at - begun)])
+    us, begun = [measured(figure) for figure in figures], np.log(np.array(values))
 
     def loss(at: Any) -> float:
         lost = 0.0
-        for e, t in zip(estimated(figures, kind, constants_at(at)), us, strict=True):
+        for e, t in zip(estimated(figures, kind, type(values)(*np.exp(at))), us, strict=True):
             chance = (e.min() / e) ** SURE
             lost += (chance * t).sum() / chance.sum() / t.min() - 1
             lost += ABSOLUTE * np.log(e.min() / t.min()) ** 2  # another kernel's estimate stands beside it
         return lost / len(us) + PULL**2 * float(((at - begun) ** 2).mean())
 
-    with closing(Progress(STEPS + len(LENGTHS), f"fitting {kind}", "round")) as bar:
-        at = moved(loss, least_squares(rest, begun, bar), bar)
+    at, least = begun, loss(begun)
+    with closing(Progress(len(LENGTHS), f"fitting {kind}", "round")) as bar:
+        for length in LENGTHS:
+            for unit in np.eye(len(at)):
+                for way in (1, -1):
+                    if (lost := loss(at + way * length * unit)) < least:
+                        at, least = at + way * length * unit, lost
+                        break
+            bar.advance(1)
     return type(values)(*(float(f"{v:.4g}") for v in np.exp(at)))
-
-
-def least_squares(rest: Callable[[Any], Any], at: Any, bar: Progress) -> Any:
-    """The point where a vector is shortest, from another point on."""
-    here, damping = rest(at), 1e-2
-    for step_number in range(STEPS):
-        bar.advance(1)
-        slopes = np.stack([(rest(at + SHIFT * unit) - here) / SHIFT for unit in np.eye(len(at))], axis=1)
-        normal = slopes.T @ slopes
-        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), slopes.T @ here)
-        there = rest(at - step)
-        if there @ there >= here @ here:
-            damping *= 8
-            continue
-        gained = 1 - (there @ there) / (here @ here)
-        at, here, damping = at - step, there, damping / 4
-        if gained < LEAST_GAIN:
-            bar.advance(STEPS - 1 - step_number)
-            break
-    return at
-
-
-def moved(loss: Callable[[Any], float], at: Any, bar: Progress) -> Any:
-    """A point with a smaller loss: each number in turn goes up or down by shorter and shorter steps."""
-    here = loss(at)
-    for length in LENGTHS:
-        for unit in np.eye(len(at)):
-            for way in (1, -1):
-                there = at + way * length * unit
-                if (lost := loss(there)) < here:
-                    at, here = there, lost
-                    break
-        bar.advance(1)
-    return at
 
 
 def regrets(figures: Sequence[Figure], kind: str, values: Any, first: int = 1) -> Any:
