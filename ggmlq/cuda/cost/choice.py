@@ -92,9 +92,7 @@ def shortlist(problem: Linear) -> tuple[str, ...]:
     return tuple(name for name in order if name in able and name in short)
 
 
-def candidates(problem: Linear) -> tuple[str, ...]:
-    """All rungs that ``ggmlq tune`` times for a product of blocks."""
-    return shortlist(problem)
+candidates = shortlist  # all rungs that ``ggmlq tune`` times
 
 
 def _untimed(problem: Linear) -> Preference:
@@ -201,9 +199,7 @@ def _mma_us(problem: Problem, kernel: str) -> float | None:
     return mma.estimate(card, layout_of(problem.format), kernel, *sizes)
 
 
-def floor(problem: Problem, kernel: str) -> float | None:
-    """Microseconds that no kernel like this can go below, by the card's data sheet; None if it is unknown."""
-    return roof.floor(problem, kernel)
+floor = roof.floor  # microseconds that no kernel like one can go below
 
 
 def packed(cases: dict[str, list[Problem]]) -> dict[str, bool | None]:

@@ -56,7 +56,7 @@ class CodesShape(NamedTuple):
 
         ``blocks``: those that fit on a multiprocessor; ``late``: of cuda:persistent.
         """
-        c, outputs = constants().codes, tile.rows * tile.columns / UNIT
+        c, outputs = constants().codes8, tile.rows * tile.columns / UNIT
         beside = -(-tiles // clusters(self.multiprocessors, splits))
         waves, beside = -(-beside // blocks), min(beside, blocks)
         start = c.start + c.write * outputs

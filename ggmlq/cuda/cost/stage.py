@@ -86,11 +86,11 @@ class Constants(NamedTuple):
     """The fitted constants of all kernels."""
 
     gemv: GemvConstants
-    tiles: TileConstants
-    codes: CodesConstants
+    warp_specialized: TileConstants
+    codes8: CodesConstants
 
 
-KINDS = {"gemv": GemvConstants, "tiles": TileConstants, "codes": CodesConstants}
+KINDS = {"gemv": GemvConstants, "warp_specialized": TileConstants, "codes8": CodesConstants}
 
 
 @cache
@@ -137,7 +137,7 @@ def stage_us(layout: PackedLayout, columns: int, blocks: int = 1) -> float:
     """Estimated microseconds of a stage: 128 columns of K, where all blocks of a card are busy and memory is
     not the limit. ``blocks``: on a multiprocessor.
     """
-    c = constants().tiles
+    c = constants().warp_specialized
     more = c.instructions * extra_instructions(layout) + c.bytes * (layout.fragment_bytes - PLAIN)
     issue = c.step + c.column * columns + more / 100
     return at_one_time(issue, c.tensor * columns) * (1 + (min(blocks, 2) - 1) * c.beside)

@@ -40,7 +40,7 @@ class Wave(NamedTuple):
     def stage_time(self, running: int) -> float:
         """Microseconds of a stage, where ``running`` blocks run."""
         neighbours = max(1 / self.resident, running / self.blocks)
-        block_us = self.stage_us * (1 - constants().tiles.alone * (1 - neighbours))
+        block_us = self.stage_us * (1 - constants().warp_specialized.alone * (1 - neighbours))
         return at_one_time(block_us, running * self.read_us)
 
 
@@ -88,7 +88,7 @@ def split_us(split: Split, tiles: int, stages: int, wave: Wave) -> float:
 
     Blocks that go over the ends of tiles are at different columns at one time, so none reads for the others.
     """
-    c, wide = constants().tiles, wave.columns / 256
+    c, wide = constants().warp_specialized, wave.columns / 256
     writing, stage_us = c.write * wide, wave.stage_time(split.blocks)
     if not split.split_tiles:
         return -(-tiles // wave.blocks) * (stages * stage_us + writing)
@@ -106,7 +106,7 @@ def split_us(split: Split, tiles: int, stages: int, wave: Wave) -> float:
 
 def least_saved(columns: int, stage_us: float) -> int:
     """The fewest stages that a block must save, so that it pays to cut tiles into parts."""
-    c = constants().tiles
+    c = constants().warp_specialized
     return ceil((c.finish + c.exchange * columns / 256) / stage_us)
 
 
@@ -191,13 +191,13 @@ def memory_mb(size: float, count: int, times: int) -> float:
 
     ``count``: tiles of that operand.
     """
-    missed = min(1, size * count / constants().tiles.cached)
+    missed = min(1, size * count / constants().warp_specialized.cached)
     return size * (missed + (1 - missed) / times)
 
 
 def tile_us(shape: WarpSpecializedShape, tile: WarpSpecializedTile, split: Split, wave: Wave) -> float:
     """Estimated microseconds of a product with a tile and a split."""
-    c, across = constants().tiles, shape.across(tile)
+    c, across = constants().warp_specialized, shape.across(tile)
     numbers = tile.columns * shape.columns  # of x, for a tile
     tiles = shape.down * across
     allowed = 2 * tiles * TILE_ROWS * numbers / (1e6 * c.power * shape.multiprocessors)
