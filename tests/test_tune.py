@@ -313,8 +313,13 @@ def test_a_table_keeps_what_it_has_of_others(place, timed, capsys):
     table = tuned.read(out)
     assert table[other] == before[other]
     assert [case[3:] for case in table[choice.processor(None)].times] == [(1, None), (1, 1)]
+    words[3:3] = ["2", "9"]
+    assert main(["tune", "--formats", "q8_0", *words, str(out)]) == 0
+    spans = [case[3:] for case in tuned.read(out)[choice.processor(None)].times if case.format == "q8_0"]
+    assert spans == [(1, 1), (2, 2), (9, 16)]
+    words[3:5] = []
     assert main(["tune", "--formats", "all", *words, str(out)]) == 0
-    assert len(tuned.read(out)[choice.processor(None)].times) == len(BLOCK_FORMATS)
+    assert len(tuned.read(out)[choice.processor(None)].times) == len(BLOCK_FORMATS) + 2
     out.write_text("mine")
     capsys.readouterr()
     assert main(["tune", "--formats", "q8_0", *words, str(out)]) == 2

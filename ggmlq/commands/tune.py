@@ -23,7 +23,7 @@ name no kernel take the fastest from then on. Ctrl-C keeps what was timed.
 
 Products on a CPU or card that ggmlq has no table of do this by themselves when they are first used, with two
 kernels; this command does it ahead, with all that could be fast. --out writes a table, which GGMLQ_TUNE=FILE
-reads on any machine of the same kind; what FILE holds of other processors and shapes stays. --share prints
+reads on any machine of the same kind; what FILE holds of other processors and products stays. --share prints
 all that is remembered as such a table, to be sent to others: it has the CPU's or card's name and times,
 nothing else of the machine.
 
@@ -159,10 +159,9 @@ def _kept(path: str | None, tuned: Any) -> dict[Any, Any]:
 
 
 def _text(tuned: Any, kept: dict[Any, Any], processor: Any, times: dict[Any, Any]) -> str:
-    """A table with the times of a processor in place of those that it had for the same weights."""
-    timed = {case[:3] for case in times}
+    """A table with the times of a processor in place of those that it had of the same cases."""
     before = kept[processor].times if processor in kept else {}
-    others = {case: us for case, us in before.items() if case[:3] not in timed}
+    others = {case: us for case, us in before.items() if not any(map(case.overlaps, times))}
     entry = tuned.Entry({**others, **times}, f"{__version__}, {time.strftime('%Y-%m-%d')}")
     text: str = tuned.text_of({**kept, processor: entry})
     return text

@@ -97,6 +97,10 @@ class Case(NamedTuple):
         """True for a number of rows of this case."""
         return self.first <= rows and (self.last is None or rows <= self.last)
 
+    def overlaps(self, other: Case) -> bool:
+        """True for the same weights with a number of rows that both hold."""
+        return self[:3] == other[:3] and (self.holds(other.first) or other.holds(self.first))
+
 
 Times = dict[str, float | None]  # microseconds by kernel; None where only the order was kept, fastest first
 

@@ -58,9 +58,8 @@ def chosen(
         return rung
     try:
         x, q = operands
-        names = import_module(CHOICES[problem.device]).shortlist(problem)
         most = MOST_TIMED if problem.device == "cpu" else MOST_ON_CARD
-        times = times_of(names, problem, x[:most], q)
+        times = times_of(ladder.contenders(problem), problem, x[:most], q)
         case = _remember(problem, times)
     finally:
         _BUSY.release()
