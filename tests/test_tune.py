@@ -382,7 +382,7 @@ BAD = {
     "a bool for a number": {**WHOLE, "format": True},
     "a field too many": {**WHOLE, "run": "rm"},
     "a field missing": {k: v for k, v in WHOLE.items() if k != "processors"},
-    "many processors": {**WHOLE, "processors": [PROCESSOR] * (tuned.MOST_PROCESSORS + 1)},
+    "many processors": {**WHOLE, "processors": [PROCESSOR] * (tuned.MAX_PROCESSORS + 1)},
     "a name with escapes": {**WHOLE, "processors": [{**PROCESSOR, "name": "\x1b[2J"}]},
     "a long name": {**WHOLE, "processors": [{**PROCESSOR, "name": "x" * 201}]},
     "threads as text": {**WHOLE, "processors": [{**PROCESSOR, "threads": "2"}]},
@@ -408,7 +408,7 @@ BAD = {
     "1e999": json.dumps(changed(us={"cpu:panels": 0.5})).replace("0.5", "1e999").encode(),
     "NaN": json.dumps(changed(us={"cpu:panels": 0.5})).replace("0.5", "NaN").encode(),
     "deep": b"[" * 100_000,
-    "large": b" " * (tuned.MOST_BYTES + 1),
+    "large": b" " * (tuned.MAX_FILE_BYTES + 1),
     "no UTF-8": b"\xff\xfe\x00",
 }
 

@@ -28,9 +28,10 @@ from .machine import served
 from .machine.features import cpu_name, model_name, zen
 from .machine.target import target
 
-FEW, FOR_FEW = 3, "cpu:lines"
+LINES, MAX_LINES_ROWS = "cpu:lines", 3  # taken by itself up to so many rows of activations
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
-PANELS, FEWEST_MATRIX, MOST_LINES = "cpu:panels", 8, 8  # rows from, and up to, which two others are timed
+PANELS = "cpu:panels"
+MIN_TIMED_MATRIX_ROWS, MAX_TIMED_LINES_ROWS = 8, 8  # rows from, and up to, which two others are timed
 LEAST_LEVEL = 4  # of rungs that are timed: those below explain
 FLOATS = "cpu:floats"  # it takes no blocks
 USUAL = "usual on a CPU that was not measured"
@@ -111,8 +112,8 @@ def shortlist(problem: Linear) -> tuple[str, ...]:
     They are few, and the package has their code.
     """
     panels = by_name()[PANELS].refuses(problem) is None
-    names = (PANELS, MATRIX) if panels else ("cpu:tiles", FOR_FEW)
-    takes = {MATRIX: problem.m >= FEWEST_MATRIX, FOR_FEW: problem.m <= MOST_LINES}
+    names = (PANELS, MATRIX) if panels else ("cpu:tiles", LINES)
+    takes = {MATRIX: problem.m >= MIN_TIMED_MATRIX_ROWS, LINES: problem.m <= MAX_TIMED_LINES_ROWS}
     return _in_order(problem, [name for name in names if takes.get(name, True)])
 
 
@@ -147,14 +148,14 @@ def scaled_order(problem: ScaledLinear) -> Preference:
         return NOTHING
     matrix = next(rung for rung in rungs("scaled_linear", "cpu") if rung.name == MATRIX)
     if matrix.refuses(problem) is None:
-        return Preference((MATRIX, FOR_FEW, "cpu:dequant"), MATRIX_FIRST)
+        return Preference((MATRIX, LINES, "cpu:dequant"), MATRIX_FIRST)
     if not zen():  # where cpu:pairs was measured
-        return Preference((FOR_FEW, "cpu:dequant"), USUAL)
-    return NOTHING if float_multiply.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
+        return Preference((LINES, "cpu:dequant"), USUAL)
+    return NOTHING if float_multiply.at_hand(problem) else Preference((LINES, "cpu:dequant"), PACKED)
 
 
 def usual(problem: Linear) -> tuple[str, ...]:
     """The order on a CPU that was not measured: from the highest rung down, without some."""
-    passed = {MATRIX, FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
+    passed = {MATRIX, FLOATS} | ({LINES} if problem.m > MAX_LINES_ROWS else set())
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
     return tuple(name for name in names if name not in passed)

@@ -45,8 +45,8 @@ from .problems import Linear
 
 TABLE = Path(__file__).with_name("measured.json")  # the shipped one
 FILE, SWITCH = "GGMLQ_TUNE", "GGMLQ_MEASURE"
-MOST_ROWS = 4096  # that are timed: the last span begins below, and has no end
-MOST_BYTES, MOST_PROCESSORS, MOST_TIMES, MOST_TEXT = 4 << 20, 256, 100_000, 200
+MAX_TIMED_ROWS = 4096  # that are timed: the last span begins below, and has no end
+MAX_FILE_BYTES, MAX_PROCESSORS, MAX_CASES, MAX_TEXT_LENGTH = 4 << 20, 256, 100_000, 200
 NOISE = 1.1  # so many times as fast is faster
 KIND = "ggmlq tune"
 VERSION = 2
@@ -91,7 +91,7 @@ class Case(NamedTuple):
     @property
     def rows(self) -> int:
         """The rows of activations that are timed."""
-        return self.last or MOST_ROWS
+        return self.last or MAX_TIMED_ROWS
 
     def holds(self, rows: int) -> bool:
         """True for a number of rows of this case."""
@@ -115,7 +115,7 @@ class Entry(NamedTuple):
 def span(rows: int) -> tuple[int, int | None]:
     """The first and last number of rows that are timed as one: up to a power of two, above half of it."""
     last = 1 << max(rows - 1, 0).bit_length()
-    return (last // 2 + 1, last) if last < MOST_ROWS else (MOST_ROWS // 2 + 1, None)
+    return (last // 2 + 1, last) if last < MAX_TIMED_ROWS else (MAX_TIMED_ROWS // 2 + 1, None)
 
 
 def case_of(problem: Linear) -> Case:
@@ -314,7 +314,7 @@ def read(path: str | Path) -> dict[Processor, Entry]:
             os.stat(path)
             _refuse(request, "it is no regular file")
         with open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except ConfigError:
         raise
     except (OSError, ValueError) as error:
@@ -324,8 +324,8 @@ def read(path: str | Path) -> dict[Processor, Entry]:
 
 def parse(request: str, content: bytes) -> dict[Processor, Entry]:
     """The processors of a table, checked; ``request`` begins the error about a bad one."""
-    if len(content) > MOST_BYTES:
-        _refuse(request, f"it has more than {MOST_BYTES} bytes")
+    if len(content) > MAX_FILE_BYTES:
+        _refuse(request, f"it has more than {MAX_FILE_BYTES} bytes")
     try:
         whole = json.loads(content, parse_constant=lambda name: _refuse(request, f"{name} is no number"))
     except (ValueError, RecursionError) as error:
@@ -335,15 +335,15 @@ def parse(request: str, content: bytes) -> dict[Processor, Entry]:
     whole = _fields(request, whole, {"kind": str, "format": int, "processors": list})
     if whole["kind"] != KIND or whole["format"] != VERSION:
         _refuse(request, f"its kind is {whole['kind']!r}, version {whole['format']}")
-    if len(whole["processors"]) > MOST_PROCESSORS:
-        _refuse(request, f"it has {len(whole['processors'])} processors; {MOST_PROCESSORS} are taken")
+    if len(whole["processors"]) > MAX_PROCESSORS:
+        _refuse(request, f"it has {len(whole['processors'])} processors; {MAX_PROCESSORS} are taken")
     entries: dict[Processor, Entry] = {}
     for item in whole["processors"]:
         kinds: dict[str, type] = dict.fromkeys(("device", "name", "compiled_for", "dot", "at"), str)
         facts = _fields(request, item, {**kinds, "threads": int, "linear": list})
         rows, at = facts.pop("linear"), facts.pop("at")
-        if len(rows) > MOST_TIMES:
-            _refuse(request, f"a processor has {len(rows)} cases; {MOST_TIMES} are taken")
+        if len(rows) > MAX_CASES:
+            _refuse(request, f"a processor has {len(rows)} cases; {MAX_CASES} are taken")
         times = entries.setdefault(Processor(**facts), Entry({}, at)).times
         times.update(_checked_row(request, row) for row in rows)
     return entries
@@ -391,7 +391,7 @@ def _fields(request: str, item: Any, kinds: dict[str, type]) -> dict[str, Any]:
 
 
 def _is_short(text: Any) -> bool:
-    return len(text) <= MOST_TEXT and text.isprintable()
+    return len(text) <= MAX_TEXT_LENGTH and text.isprintable()
 
 
 def _refuse(request: str, problem: str) -> Any:

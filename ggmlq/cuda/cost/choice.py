@@ -7,9 +7,9 @@ is ordered
     on Hopper   by estimates from the shape and the card, which were fitted to what ways took on an H200:
                 cost/packed.py for blocks, cost/codes8.py for codes with scales
     from 8.0    cuda:gemv for the rows that it takes, then cuda:mma_bf16. Cards whose tensor cores sum floats
-                at half their speed take cuda:mma_f16 for many rows of types that gain by it. No kernel that
-                calls cuBLAS up to ``MOST_ROWS`` rows: it cannot be recorded in a CUDA graph, and decoding
-                for it takes longest where memory is slow
+                at half their speed take cuda:mma_f16 for many rows of types that gain by it. The kernel that
+                calls cuBLAS waits until ``MIN_LIBRARY_ROWS``: it cannot be recorded in a CUDA graph, and
+                decoding for it takes longest where memory is slow
     before 8.0  cuda:dp4a up to 64 rows, then cuda:registers (bench/results/ladder_h200.json): such cards
                 refuse all others that are fast
 
@@ -33,18 +33,19 @@ from ...formats import BlockFormat
 from ..machine import device
 from . import roof
 
-MOST_DP4A = 64  # rows of x, up to which cuda:dp4a is taken before 8.0
-HOPPER, FEWEST = (9, 0), 64  # rows of x, up to which weights are the first operand
-FEW_USES, LONG_ROWS = 64, 1024  # uses of experts; columns from which one launch is best for more uses, too
+MAX_DP4A_ROWS = 64  # rows of x, up to which cuda:dp4a is taken before 8.0
+HOPPER = 9, 0
+MAX_SMALL_M_ROWS = 64  # rows of x, up to which codes of weights are the first operand
+MAX_GEMV_USES, MIN_LONG_COLUMNS = 64, 1024  # uses of experts; columns from which more are best in one launch
 # For codes with scales: uses of an expert on average; uses in all; columns from which these do not count.
-FEW_CODES, FEW_IDS, LONG_CODES = 4, 256, 4096
-SHORT = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
-SHORT_ON_HOPPER = "cuda:gemv_int16", *SHORT
+MAX_USES_OF_EXPERT, MAX_CODES_USES, MIN_CODES_COLUMNS = 4, 256, 4096
+TIMED = "cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"  # rungs that are timed, from 8.0 on
+TIMED_ON_HOPPER = "cuda:gemv_int16", *TIMED
 HALVES = "cuda:mma_f16"  # where tensor cores sum floats at half their speed
-FEWEST_HALVES = 128  # rows of x, up to which what the kernel before takes counts beside it
+MAX_ROWS_WITHOUT_HALVES = 128  # rows of x, up to which what the kernel before takes counts beside it
 HALF_TYPES = "q4_0", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_nl", "mxfp4"  # whose kernels come with the package
 MANY = "cuda:mma_bf16"  # for many rows
-LIBRARY, MOST_ROWS = "cuda:dequant_bf16", 4096  # the kernel that calls cuBLAS; rows up to which it waits
+LIBRARY, MIN_LIBRARY_ROWS = "cuda:dequant_bf16", 4097  # the kernel that calls cuBLAS; rows from which it may
 ESTIMATED, USUAL = "estimated from its shape", "usual on a card that was not measured"
 
 
@@ -87,7 +88,7 @@ def shortlist(problem: Linear) -> tuple[str, ...]:
     """The rungs that could be fastest for a product of blocks, in the order in which they come untimed."""
     able = {r.name for r in rungs(problem.op, problem.device) if r.refuses(problem) is None}
     more = (HALVES,) if _gains_by_halves(problem) else ()
-    short = (*(SHORT_ON_HOPPER if _on_hopper(problem) else SHORT), *more)
+    short = (*(TIMED_ON_HOPPER if _on_hopper(problem) else TIMED), *more)
     order = dict.fromkeys((*_untimed(problem).kernels, *short))
     return tuple(name for name in order if name in able and name in short)
 
@@ -103,9 +104,10 @@ def _untimed(problem: Linear) -> Preference:
     if _on_hopper(problem):
         return _packed_order(problem)
     if problem.card is not None and problem.card.capability < (8, 0):
-        return Preference(("cuda:dp4a" if problem.m <= MOST_DP4A else "cuda:registers",), USUAL)
+        return Preference(("cuda:dp4a" if problem.m <= MAX_DP4A_ROWS else "cuda:registers",), USUAL)
     halves = (HALVES,) if _is_faster_by_halves(problem) else ()
-    return Preference(("cuda:gemv" if problem.m <= MOST_ROWS else LIBRARY, *halves, MANY), USUAL)
+    first = "cuda:gemv" if problem.m < MIN_LIBRARY_ROWS else LIBRARY
+    return Preference((first, *halves, MANY), USUAL)
 
 
 def _gains_by_halves(problem: Linear) -> bool:
@@ -116,7 +118,7 @@ def _gains_by_halves(problem: Linear) -> bool:
 
 def _is_faster_by_halves(problem: Linear) -> bool:
     """True for many rows, where a step with sums of halves takes clearly less time by the count of clocks."""
-    if not _gains_by_halves(problem) or problem.m <= FEWEST_HALVES:
+    if not _gains_by_halves(problem) or problem.m <= MAX_ROWS_WITHOUT_HALVES:
         return False
     from ..packed.layout import layout_of
     from . import mma
@@ -140,7 +142,7 @@ def _codes_us(problem: ScaledLinear) -> dict[str, float]:
     from . import codes8  # its kernels want numba-cuda, which a list of choices does not
 
     shape = codes8.CodesShape.on(problem.card, problem.m, problem.n, problem.k)
-    few = problem.m <= FEWEST
+    few = problem.m <= MAX_SMALL_M_ROWS
     narrow = ("cuda:small_m", codes8.small_m(shape).us) if few else ("cuda:split_k", codes8.split_k(shape).us)
     return dict([narrow, ("cuda:persistent", codes8.persistent(shape).us)])
 
@@ -153,7 +155,8 @@ def _expert_order(problem: ExpertLinear) -> Preference:
     uses = problem.t * problem.u
     if isinstance(problem.weights, Operand):
         kernels = ("cuda:small_m_codes", "cuda:grouped_codes", "cuda:codes")
-        few = uses <= FEW_CODES * problem.e and (uses <= FEW_IDS or problem.k >= LONG_CODES)
+        few = uses <= MAX_USES_OF_EXPERT * problem.e
+        few &= uses <= MAX_CODES_USES or problem.k >= MIN_CODES_COLUMNS
         return Preference(kernels[not few :], "by its uses")
     fmt = problem.weights
     if not isinstance(fmt, BlockFormat):
@@ -163,8 +166,8 @@ def _expert_order(problem: ExpertLinear) -> Preference:
         return Preference((*first, "cuda:grouped_mma", "cuda:each_bf16"), "without the host")
     from ..packed.layout import layout_of
 
-    few = uses <= min(FEW_USES, 2 * problem.e)
-    few |= uses <= problem.e and problem.k >= LONG_ROWS and not layout_of(fmt).has_offset
+    few = uses <= min(MAX_GEMV_USES, 2 * problem.e)
+    few |= uses <= problem.e and problem.k >= MIN_LONG_COLUMNS and not layout_of(fmt).has_offset
     if not few:
         return Preference(("cuda:grouped", "cuda:gemv"), "by its uses")
     first = ("cuda:gemv_int16",) if problem.t == 1 else ()

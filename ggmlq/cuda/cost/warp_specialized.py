@@ -122,10 +122,10 @@ TILES = (
     WarpSpecializedTile(32, 2),
     *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)),
 )  # fmt: skip
-NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
+NARROW_COLUMNS, MAX_NARROW_TILES = 64, 4  # columns of a narrow tile, and the most narrow tiles across
 # Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;
 # and microseconds of a kernel that only clears flags.
-MOST_PLAIN, MOST_EMPTY, CLEAR_US = 512, 32, 0.3
+MAX_PLAIN_ROWS, MAX_EMPTY_ROWS, CLEAR_US = 512, 32, 0.3
 
 
 class TileEstimate(NamedTuple):
@@ -170,7 +170,7 @@ class WarpSpecializedShape(NamedTuple):
 
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
-        pays = self.m <= MOST_PLAIN and self.across(tile) * tile.columns <= self.m + MOST_EMPTY
+        pays = self.m <= MAX_PLAIN_ROWS and self.across(tile) * tile.columns <= self.m + MAX_EMPTY_ROWS
         return self.plain and pays and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
@@ -221,7 +221,7 @@ def estimates(
     """
     m = shape.m
     filled = (tile for tile in tiles if tile.columns < 2 * m + tiles[0].columns)
-    able = [tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns]
+    able = [tile for tile in filled if tile.columns > NARROW_COLUMNS or m <= MAX_NARROW_TILES * tile.columns]
     waves = [(tile, shape.wave(tile, tile.blocks)) for tile in able]
     split_tiles = [(t, w, best_split(shape.down * shape.across(t), shape.stages, w)[0]) for t, w in waves]
     timed = (TileEstimate(tile_us(shape, tile, split, wave), tile) for tile, wave, split in split_tiles)
