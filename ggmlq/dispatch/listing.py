@@ -204,6 +204,12 @@ class Taken(NamedTuple):
         return self.problem.device
 
 
+def taken(problems: Iterable[Problem]) -> list[Taken]:
+    """The kernels that ``kernel="auto"`` takes for some problems, with reasons."""
+    choices = [(problem, explain(problem)) for problem in problems]
+    return [Taken(problem, choice.rung.name, choice.why) for problem, choice in choices]
+
+
 class Ladder(list[Listed]):
     """Rungs that print as a table; ``auto`` says which of them ``kernel="auto"`` takes, for one format.
 
@@ -319,9 +325,7 @@ def kernels(
         shown = KINDS[op].shown(format, kind, choices.card, shape)
         able = [rung for rung in records if any(rung.refuses(problem) is None for problem in shown)]
         steps += able
-        for problem in shown if able else ():
-            rung, why = explain(problem)
-            auto.append(Taken(problem, rung.name, why))
+        auto += taken(shown) if able else []
     return Ladder(steps, auto, notes, _setting(steps, rows) if format is not None else "")
 
 
