@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .base import missing
 from .base.text import size, table
-from .dispatch.listing import in_words, summary, taken
-from .dispatch.problems import ORDINARY, SHOWN, Linear
+from .dispatch.listing import in_words, summary
+from .dispatch.problems import ORDINARY
 from .errors import GGMLQError
 
 if TYPE_CHECKING:
     from .llama import Bridge
 
 REQUIRED = ("numpy", "numba", "tqdm")
-USUAL = ("q4_0", "q8_0", "q4_K", "q6_K")  # formats of the report on this CPU
+USUAL = ("q4_0", "q8_0", "q4_K", "q6_K")  # formats of the report
 OPTIONAL = ("cupy-cuda13x", "cupy-cuda12x", "numba-cuda", "llama-cpp-python", "gguf", *missing.EXTRAS)
 
 
@@ -204,21 +204,16 @@ def _cublas(gpu: dict[str, Any]) -> bool:
 
 
 def _auto() -> dict[str, Any]:
-    """The kernels that ``auto`` takes on CuPy's current device, for the formats that were measured."""
+    """The kernels that ``auto`` takes on CuPy's current device for usual formats."""
     try:
         choice = importlib.import_module("ggmlq.cuda.cost.choice")
         card = choice.card()
         if card is None:
             return {"error": "there is no GPU"}
-        rows = [
-            {"format": name, "M": m, "kernel": kernel, "why": why}
-            for name in choice.formats(card)
-            for m, (_, kernel, why) in zip(SHOWN, taken(Linear.shown(name, "cuda", card)), strict=True)
-        ]
-        ranges = summary(choice.formats(card), "cuda")
+        ranges = summary(USUAL, "cuda")
     except Exception as error:  # numba-cuda may not fit its neighbours; Numba's configuration may be damaged
         return {"error": str(error)}
-    return {"card": card.name, "N": ORDINARY, "K": ORDINARY, "kernels": rows, "taken": ranges}
+    return {"card": card.name, "N": ORDINARY, "K": ORDINARY, "taken": ranges}
 
 
 def _auto_cpu() -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_the_split_of_tiles_of_mma_has_the_shortest_estimate(fresh):
         card, layout = CARDS[fresh.integers(len(CARDS))], layouts()[fresh.integers(len(layouts()))]
         (m, n), steps = fresh.integers(1, 5000, 2).tolist(), int(fresh.integers(1, 80))
         for kind in ("float16", "bfloat16", mma.BYTES, mma.HALF_SUMS):
-            shape, most = (m, n, steps), max(1, min(mma.MOST_SPLITS, steps // mma.SHORTEST))
+            shape, most = (m, n, steps), max(1, min(mma.MAX_SPLITS, steps // mma.MIN_STEPS))
             all_splits = [
                 mma.MmaSplit(tile, splits)
                 for tile in mma.tiles_of(layout, kind)

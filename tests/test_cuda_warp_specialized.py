@@ -16,8 +16,8 @@ from ggmlq.cuda.cost.stage import SHARE
 from ggmlq.cuda.cost.warp_specialized import (
     CLEAR_US,
     MAX_CLUSTER,
-    MOST_EMPTY,
-    MOST_PLAIN,
+    MAX_EMPTY_ROWS,
+    MAX_PLAIN_ROWS,
     TILES,
     Split,
     WarpSpecializedShape,
@@ -141,14 +141,14 @@ def test_a_tile_is_filled_up_little(fresh):
 
 def test_where_plain_rows_pay(fresh):
     """No kernel before saves time, at most; wide tiles, many rows, empty boxes and fp4 keep x_tiles."""
-    for m in (*fresh.integers(9, MOST_PLAIN + 1, 40).tolist(), MOST_PLAIN + 1):
+    for m in (*fresh.integers(9, MAX_PLAIN_ROWS + 1, 40).tolist(), MAX_PLAIN_ROWS + 1):
         down, stages, name = int(fresh.integers(8, 300)), int(fresh.integers(8, 120)), BLOCKS[m % len(BLOCKS)]
         shapes = [WarpSpecializedShape(m, down, stages, layout_of(name), 132, 4.5, plain) for plain in (0, 1)]
         x_tiles, plain = map(best_tile, shapes)
         assert plain.us <= x_tiles.us + CLEAR_US
         for tile in TILES:
             empty = -(-m // tile.columns) * tile.columns - m
-            reads = not (tile.wide or layout_of(name).fp4 or m > MOST_PLAIN or empty > MOST_EMPTY)
+            reads = not (tile.wide or layout_of(name).fp4 or m > MAX_PLAIN_ROWS or empty > MAX_EMPTY_ROWS)
             assert shapes[1].reads_plain(tile) == reads
             assert not shapes[0].reads_plain(tile)
 
@@ -298,7 +298,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     RUNG.launch(given, q, y[1:-1], tile=tile, end=end)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     assert len(before) <= 1
-    full = -(-m // tile.columns) * tile.columns <= m + MOST_EMPTY
+    full = -(-m // tile.columns) * tile.columns <= m + MAX_EMPTY_ROWS
     if full and given.dtype.itemsize == 2 and not tile.wide and name == "q4_0" and way == "clusters":
         assert not before, "rows are read as they lie, and there are no flags"
     arithmetic = "f16" if given.dtype == np.float16 else "bf16s"

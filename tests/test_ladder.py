@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.cpu import choice
-from ggmlq.dispatch import ladder, listing
+from ggmlq.dispatch import ladder, listing, tuned
 from ggmlq.dispatch.ladder import Problem, choose, explain, register, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
@@ -24,7 +23,7 @@ def fake(monkeypatch):
     """Three rungs beside the real ones: a slow one, a fast one for q4_0 only, and one on the GPU."""
     rungs("linear", "cpu"), rungs("linear", "cuda")  # load the real ones first
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
-    monkeypatch.setattr(choice, "table", list)  # this CPU was not measured
+    monkeypatch.setattr(tuned, "table", dict)  # this CPU was not measured
     ladder.forget_choices()
     only_q4_0 = lambda problem: None if problem.format is Q4_0 else "is written for q4_0"
 

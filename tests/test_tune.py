@@ -23,11 +23,11 @@ from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import Linear
 from ggmlq.dispatch.tuned import NOTHING
-from ggmlq.formats import FORMATS
+from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.ops import dry_run, tuning
 from ggmlq.testing.cases import weights
 
-CPU = choice.Cpu("This One", "thisone", choice.here().dot)
+CPU = choice.here()._replace(name="This One", compiled_for="thisone")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def place(monkeypatch, tmp_path, matrix_unit):
     monkeypatch.setenv(tuned.SWITCH, "1")
     monkeypatch.delenv(tuned.FILE, raising=False)
     monkeypatch.setattr(choice, "here", lambda: CPU)
-    monkeypatch.setattr(choice, "table", list)
+    monkeypatch.setattr(tuned, "table", dict)
     _forget()
     yield tmp_path
     _forget()
@@ -87,7 +87,7 @@ def test_a_case_is_timed_once_and_remembered_by_other_processes(timed):
     assert first(5)[0] is rung
     assert len(timed) == 1
     assert tuned.remembered(choice.processor(problem)) == {
-        tuned.Case("iq2_s", 64, 256, 8): {"cpu:panels": 100.0, "cpu:tiles": 50.0},
+        tuned.Case("iq2_s", 64, 256, 5, 8): {"cpu:panels": 100.0, "cpu:tiles": 50.0},
     }  # fmt: skip
     first(9)
     first(200)
@@ -148,7 +148,7 @@ def test_nothing_is_timed_for_what_a_caller_names_for_little_work_or_where_it_is
     monkeypatch.setenv("CI", "true")
     first()
     monkeypatch.setenv(tuned.SWITCH, "1")
-    monkeypatch.setattr(choice, "table", lambda: [CPU._asdict()])  # one that was measured
+    monkeypatch.setattr(tuned, "table", lambda: {CPU: tuned.Entry({})})  # one that was measured
     first()
     assert not timed
 
@@ -267,7 +267,7 @@ def test_the_command_times_and_writes_what_the_variable_reads(place, timed, monk
     assert facts["complete"]
     assert len(facts["linear"]) == 8
     assert facts["linear"][1] == {
-        "format": "iq2_s", "n": 64, "k": 256, "rows": 4,
+        "format": "iq2_s", "n": 64, "k": 256, "rows": [3, 4],
         "us": {"cpu:panels": 100.0, "cpu:tiles": 50.0, "cpu:lines": 25.0},
     }  # fmt: skip
     for source in ("cache", "file"):
@@ -296,10 +296,35 @@ def test_the_command_takes_a_model_and_shares_what_is_remembered(place, timed, c
     text = capsys.readouterr().out
     assert len(timed) == count
     (place / "shared.json").write_text(text)
-    times = tuned.read(place / "shared.json")
-    assert times == {choice.processor(None): tuned.remembered(choice.processor(None))}
+    (entry,) = tuned.read(place / "shared.json").items()
+    assert (entry[0], entry[1].times) == (choice.processor(None), tuned.remembered(choice.processor(None)))
     assert str(Path.home()) not in text
     assert os.uname().nodename not in text
+
+
+def test_a_table_keeps_what_it_has_of_others(place, timed, capsys):
+    """As the shipped one is made again: other processors stay, and other weights of this one."""
+    out, words = place / "table.json", ["--shapes", "32x256", "--rows", "1", "--out"]
+    old = {tuned.Case(name, 32, 256, 1, None): {"cpu:tiles": None} for name in ("q4_0", "q8_0")}
+    other = CPU._replace(compiled_for="another")
+    before = {other: tuned.Entry(old, "before"), choice.processor(None): tuned.Entry(old, "before")}
+    out.write_text(tuned.text_of(before))
+    assert main(["tune", "--formats", "q8_0", *words, str(out)]) == 0
+    table = tuned.read(out)
+    assert table[other] == before[other]
+    assert [case[3:] for case in table[choice.processor(None)].times] == [(1, None), (1, 1)]
+    words[3:3] = ["2", "9"]
+    assert main(["tune", "--formats", "q8_0", *words, str(out)]) == 0
+    spans = [case[3:] for case in tuned.read(out)[choice.processor(None)].times if case.format == "q8_0"]
+    assert spans == [(1, 1), (2, 2), (9, 16)]
+    words[3:5] = []
+    assert main(["tune", "--formats", "all", *words, str(out)]) == 0
+    assert len(tuned.read(out)[choice.processor(None)].times) == len(BLOCK_FORMATS) + 2
+    out.write_text("mine")
+    capsys.readouterr()
+    assert main(["tune", "--formats", "q8_0", *words, str(out)]) == 2
+    assert "is no table to add to" in " ".join(capsys.readouterr().err.split())
+    assert out.read_text() == "mine"
 
 
 def test_ctrl_c_keeps_what_was_timed(place, timed, monkeypatch, capsys):
@@ -314,7 +339,7 @@ def test_ctrl_c_keeps_what_was_timed(place, timed, monkeypatch, capsys):
     out = place / "tuned.json"
     assert main(["tune", "--formats", "q4_0", "--shapes", "32x64", "--out", str(out)]) == 130
     assert capsys.readouterr().out.splitlines()[-1] == f"remembered for This One, written to {out}"
-    assert len(tuned.read(out)[choice.processor(None)]) == 1
+    assert len(tuned.read(out)[choice.processor(None)].times) == 1
 
 
 @pytest.mark.parametrize(
@@ -338,8 +363,10 @@ def test_the_command_refuses(words, text, timed, capsys):
 
 # --- files from anybody ---------------------------------------------------------------------
 
-ROW = {"format": "q4_0", "n": 64, "k": 64, "rows": 4, "us": {"cpu:panels": 1.0}}
-PROCESSOR = {"device": "cpu", "name": "A", "compiled_for": "a", "dot": "", "threads": 2, "linear": [ROW]}
+ROW = {"format": "q4_0", "n": 64, "k": 64, "rows": [3, 4], "us": {"cpu:panels": 1.0}}
+PROCESSOR = {
+    "device": "cpu", "name": "A", "compiled_for": "a", "dot": "", "threads": 2, "at": "0", "linear": [ROW],
+}  # fmt: skip
 WHOLE = {"kind": tuned.KIND, "format": tuned.VERSION, "processors": [PROCESSOR]}
 
 
@@ -351,11 +378,11 @@ BAD = {
     "no JSON": b"{",
     "no object": [1],
     "another kind": {**WHOLE, "kind": "other"},
-    "another version": {**WHOLE, "format": 2},
+    "another version": {**WHOLE, "format": 1},
     "a bool for a number": {**WHOLE, "format": True},
     "a field too many": {**WHOLE, "run": "rm"},
     "a field missing": {k: v for k, v in WHOLE.items() if k != "processors"},
-    "many processors": {**WHOLE, "processors": [PROCESSOR] * (tuned.MOST_PROCESSORS + 1)},
+    "many processors": {**WHOLE, "processors": [PROCESSOR] * (tuned.MAX_PROCESSORS + 1)},
     "a name with escapes": {**WHOLE, "processors": [{**PROCESSOR, "name": "\x1b[2J"}]},
     "a long name": {**WHOLE, "processors": [{**PROCESSOR, "name": "x" * 201}]},
     "threads as text": {**WHOLE, "processors": [{**PROCESSOR, "threads": "2"}]},
@@ -364,9 +391,14 @@ BAD = {
     "a torn block": changed(k=65),
     "a negative shape": changed(n=-1),
     "a huge shape": changed(n=1 << 40),
-    "rows between": changed(rows=3),
-    "rows of nothing": changed(rows=0),
-    "many rows": changed(rows=8192),
+    "rows of one number": changed(rows=4),
+    "rows that fall": changed(rows=[4, 3]),
+    "rows of nothing": changed(rows=[0, 1]),
+    "rows without a first": changed(rows=[None, 4]),
+    "half rows": changed(rows=[1, 1.5]),
+    "rows that are true": changed(rows=[True, 4]),
+    "three rows": changed(rows=[1, 2, 3]),
+    "many rows": changed(rows=[1, 1 << 31]),
     "no times": changed(us={}),
     "many times": changed(us={f"cpu:k{i}": 1.0 for i in range(65)}),
     "a path for a kernel": changed(us={"cpu:../x": 1.0}),
@@ -376,7 +408,7 @@ BAD = {
     "1e999": json.dumps(changed(us={"cpu:panels": 0.5})).replace("0.5", "1e999").encode(),
     "NaN": json.dumps(changed(us={"cpu:panels": 0.5})).replace("0.5", "NaN").encode(),
     "deep": b"[" * 100_000,
-    "large": b" " * (tuned.MOST_BYTES + 1),
+    "large": b" " * (tuned.MAX_FILE_BYTES + 1),
     "no UTF-8": b"\xff\xfe\x00",
 }
 
@@ -397,9 +429,8 @@ def test_a_bad_file_is_refused_in_words(place, case):
 def test_a_good_file_is_read_and_a_missing_one_is_an_error(place, monkeypatch):
     path = place / "tuned.json"
     path.write_text(json.dumps(WHOLE))
-    assert tuned.read(path) == {
-        tuned.Processor("cpu", "A", "a", "", 2): {tuned.Case("q4_0", 64, 64, 4): ROW["us"]}
-    }
+    times = {tuned.Case("q4_0", 64, 64, 3, 4): ROW["us"]}
+    assert tuned.read(path) == {tuned.Processor("cpu", "A", "a", "", 2): tuned.Entry(times, "0")}
     monkeypatch.setenv(tuned.FILE, str(place / "none.json"))
     with pytest.raises(gq.GGMLQError, match=r"none\.json: the file cannot be read: .*leave the variable out"):
         first(fmt="q4_0", k=64)
@@ -417,8 +448,8 @@ def test_a_pipe_is_not_waited_for(place):
 
 def test_random_changes_of_a_file_are_read_or_refused(place, fresh, rounds, monkeypatch):
     """Never another error, and never a kernel that is not among the candidates."""
-    case, processor = tuned.Case("q4_0", 64, 64, 4), tuned.Processor("cpu", *CPU)
-    text = tuned.text_of({processor: {case: {"cpu:naive": 1.0}}}, "0", "today").encode()
+    entries = {CPU: tuned.Entry({tuned.Case("q4_0", 64, 64, 3, 4): {"cpu:naive": 1.0}}, "0")}
+    text = tuned.text_of(entries).encode()
     path = place / "tuned.json"
     for _ in rounds(0.3):
         bad = bytearray(text)
@@ -428,8 +459,8 @@ def test_random_changes_of_a_file_are_read_or_refused(place, fresh, rounds, monk
         with contextlib.suppress(gq.GGMLQError):
             tuned.read(path)
     path.write_bytes(text)
-    tuned._entries.cache_clear()
+    _forget()
     problem = Linear(FORMATS["q4_0"], 4, 64, 64, device="cpu")
-    assert tuned._of_file(problem, processor, str(path)).kernels == ("cpu:naive",)
     monkeypatch.setenv(tuned.FILE, str(path))
-    assert tuned.preference(problem, processor, choice.candidates(problem)) is NOTHING
+    assert tuned.preference(problem, CPU, lambda problem: ["cpu:naive"], NOTHING).kernels == ("cpu:naive",)
+    assert tuned.preference(problem, CPU, choice.candidates, NOTHING) is NOTHING

@@ -42,15 +42,10 @@ from ggmlq.dispatch.card import card_named
 
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
 WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/stage.py says what they are"
-OF_KERNELS = {"gemv": "gemv", "warp_specialized": "tiles", "codes8": "codes"}
-# Steps of a fit, the shift of a derivative, and the share of a gain below which a fit ends.
-STEPS, SHIFT, LEAST_GAIN = 20, 1e-3, 1e-3
-# Weights of the constants before and of figures' means, and the usual error of a logarithm.
-PULL, COMMON, USUAL = 0.02, 0.8, 0.05
+PULL = 0.02  # weight of the distance from the constants before
 # The power of a way's time with which its chance falls, and the weight of errors of the least time.
 SURE, ABSOLUTE = 40, 3
-# Moves of a logarithm.
-LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02
+LENGTHS = 0.2, 0.2, 0.1, 0.1, 0.05, 0.05, 0.02  # of moves of a logarithm
 CARD = card_named("fit", "NVIDIA H200")
 Figure = dict[str, Any]
 
@@ -93,19 +88,20 @@ ESTIMATES: dict[str, Callable[[Figure], Iterator[float]]] = {
 
 
 @contextmanager
-def trial(kind: str, values: Any) -> Iterator[None]:
-    """Estimates with other constants of a kind."""
-    other = constants()._replace(**{kind: values})
+def trial(kernel: str, values: Any) -> Iterator[None]:
+    """Estimates with other constants of a kernel."""
+    other = constants()._replace(**{kernel: values})
     with ExitStack() as stack:
         for module in (codes8, gemv, stage, warp_specialized):
             stack.enter_context(mock.patch.object(module, "constants", return_value=other))
         yield
 
 
-def estimated(figures: Sequence[Figure], kind: str, values: Any) -> list[Any]:
-    """Estimated microseconds of all ways, an array for each figure."""
-    with trial(kind, values):
-        return [np.array(list(ESTIMATES[each["kernel"]](each))) for each in figures]
+def estimated(figures: Sequence[Figure], values: Any) -> list[Any]:
+    """Estimated microseconds of all ways, an array for each figure; all are of one kernel."""
+    kernel = figures[0]["kernel"]
+    with trial(kernel, values):
+        return [np.array(list(ESTIMATES[kernel](each))) for each in figures]
 
 
 def measured(figure: Figure) -> Any:
@@ -113,76 +109,37 @@ def measured(figure: Figure) -> Any:
     return np.array([way[-1] for way in figure["ways"]])
 
 
-def fitted(figures: Sequence[Figure], kind: str, values: Any) -> Any:
-    """The constants whose estimates are nearest to what was measured, and then choose best.
+def fitted(figures: Sequence[Figure], values: Any) -> Any:
+    """The constants that choose best, near those before.
 
-    The first fit is that of Levenberg and Marquardt, on logarithms: each step solves the linear problem. The
-    fastest ways count most, and what all ways of a figure have in common counts little. Then each constant is
-    moved while the choice gains by it, where the chance of a way falls with its estimate.
+    Each constant in turn goes up or down by shorter and shorter steps while the choice gains by it, where the
+    chance of a way falls with its estimate. The choice is smoother so than that of the lowest estimate alone.
     """
-    us = [measured(figure) for figure in figures]
-    weights, begun = [(t.min() / t) ** 2 for t in us], np.log(np.array(values))
-
-    def constants_at(at: Any) -> Any:
-        return type(values)(*np.exp(at))
-
-    def rest(at: Any) -> Any:
-        off = [np.log(e / t) for e, t in zip(estimated(figures, kind, constants_at(at)), us, strict=True)]
-        apart = [w * (o - COMMON * np.average(o, weights=w)) for o, w in zip(off, weights, strict=True)]
-        off_all = np.concatenate(apart)
-        robust = off_all / np.sqrt(1 + np.abs(off_all) / USUAL)
-        return np.concatenate([robust, PULL * np.sqrt(len(robust) / len(at)) * (at - begun)])
+    us, begun = [measured(figure) for figure in figures], np.log(np.array(values))
 
     def loss(at: Any) -> float:
         lost = 0.0
-        for e, t in zip(estimated(figures, kind, constants_at(at)), us, strict=True):
+        for e, t in zip(estimated(figures, type(values)(*np.exp(at))), us, strict=True):
             chance = (e.min() / e) ** SURE
             lost += (chance * t).sum() / chance.sum() / t.min() - 1
             lost += ABSOLUTE * np.log(e.min() / t.min()) ** 2  # another kernel's estimate stands beside it
         return lost / len(us) + PULL**2 * float(((at - begun) ** 2).mean())
 
-    with closing(Progress(STEPS + len(LENGTHS), f"fitting {kind}", "round")) as bar:
-        at = moved(loss, least_squares(rest, begun, bar), bar)
+    at, least = begun, loss(begun)
+    with closing(Progress(len(LENGTHS), f"fitting {figures[0]['kernel']}", "round")) as bar:
+        for length in LENGTHS:
+            for unit in np.eye(len(at)):
+                for way in (1, -1):
+                    if (lost := loss(at + way * length * unit)) < least:
+                        at, least = at + way * length * unit, lost
+                        break
+            bar.advance(1)
     return type(values)(*(float(f"{v:.4g}") for v in np.exp(at)))
 
 
-def least_squares(rest: Callable[[Any], Any], at: Any, bar: Progress) -> Any:
-    """The point where a vector is shortest, from another point on."""
-    here, damping = rest(at), 1e-2
-    for step_number in range(STEPS):
-        bar.advance(1)
-        slopes = np.stack([(rest(at + SHIFT * unit) - here) / SHIFT for unit in np.eye(len(at))], axis=1)
-        normal = slopes.T @ slopes
-        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), slopes.T @ here)
-        there = rest(at - step)
-        if there @ there >= here @ here:
-            damping *= 8
-            continue
-        gained = 1 - (there @ there) / (here @ here)
-        at, here, damping = at - step, there, damping / 4
-        if gained < LEAST_GAIN:
-            bar.advance(STEPS - 1 - step_number)
-            break
-    return at
-
-
-def moved(loss: Callable[[Any], float], at: Any, bar: Progress) -> Any:
-    """A point with a smaller loss: each number in turn goes up or down by shorter and shorter steps."""
-    here = loss(at)
-    for length in LENGTHS:
-        for unit in np.eye(len(at)):
-            for way in (1, -1):
-                there = at + way * length * unit
-                if (lost := loss(there)) < here:
-                    at, here = there, lost
-                    break
-        bar.advance(1)
-    return at
-
-
-def regrets(figures: Sequence[Figure], kind: str, values: Any, first: int = 1) -> Any:
+def regrets(figures: Sequence[Figure], values: Any, first: int = 1) -> Any:
     """The time of the best of ``first`` ways by estimate beside that of the fastest, for each figure."""
-    both = zip(figures, estimated(figures, kind, values), strict=True)
+    both = zip(figures, estimated(figures, values), strict=True)
     return np.array([measured(f)[np.argsort(us)[:first]].min() / measured(f).min() for f, us in both])
 
 
@@ -196,9 +153,9 @@ def halves(figures: Sequence[Figure]) -> tuple[list[Figure], list[Figure]]:
     return split_figures
 
 
-def judgement(figures: Sequence[Figure], kind: str, values: Any, word: str) -> Iterator[str]:
+def judgement(figures: Sequence[Figure], values: Any, word: str) -> Iterator[str]:
     """Lines of text: the regret of a choice, where it is largest, and its mean by rows."""
-    one, three = regrets(figures, kind, values), regrets(figures, kind, values, 3)
+    one, three = regrets(figures, values), regrets(figures, values, 3)
     worst = figures[int(one.argmax())]
     where = f"{worst['format']} {worst['N']}x{worst['K']} M={worst['M']}"
     yield (
@@ -215,19 +172,20 @@ def between(figures: Sequence[Figure], values: Any) -> Any:
     """Regrets of the choice between cuda:gemv and cuda:warp_specialized, where both were measured."""
     both: dict[Any, list[Any]] = {}
     for kernel in ("gemv", "warp_specialized"):
-        kind, some = OF_KERNELS[kernel], [figure for figure in figures if figure["kernel"] == kernel]
-        for figure, us in zip(some, estimated(some, kind, getattr(values, kind)), strict=True):
+        some = [figure for figure in figures if figure["kernel"] == kernel]
+        us_of_figures = estimated(some, getattr(values, kernel)) if some else []
+        for figure, us in zip(some, us_of_figures, strict=True):
             key = tuple(figure[name] for name in ("format", "N", "K", "M"))
             both.setdefault(key, []).append((us.min(), measured(figure)[us.argmin()]))
     pairs = [each for each in both.values() if len(each) == 2]
     return np.array([min(each)[1] / min(us for _, us in each) for each in pairs])
 
 
-def better(figures: Sequence[Figure], kind: str, values: Any) -> Any:
+def better(figures: Sequence[Figure], values: Any) -> Any:
     """Fitted constants, or those before where these choose no worse; prints both regrets."""
-    kernel, fresh = figures[0]["kernel"], fitted(figures, kind, values)
-    print(*judgement(figures, kind, fresh, "fitted"), sep="\n")
-    before, after = (regrets(figures, kind, each).mean() for each in (values, fresh))
+    kernel, fresh = figures[0]["kernel"], fitted(figures, values)
+    print(*judgement(figures, fresh, "fitted"), sep="\n")
+    before, after = (regrets(figures, each).mean() for each in (values, fresh))
     verdict = "new constants" if after < before else "no gain, constants left as they are"
     print(f"{kernel:17} off the best {percent(before)} → {percent(after)} %: {verdict}", flush=True)
     return fresh if after < before else values
@@ -285,9 +243,9 @@ def kernels_of(words: str) -> list[str]:
     """The kernels of a list with commas."""
     names = words.split(",")
     for name in names:
-        if name not in OF_KERNELS:
-            way = meant(name, OF_KERNELS, "name some of these, with commas between")
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(OF_KERNELS)}; {way}")
+        if name not in KINDS:
+            way = meant(name, KINDS, "name some of these, with commas between")
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(KINDS)}; {way}")
     return names
 
 
@@ -295,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Judge constants, and fit them where that was asked for; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--measured", type=Path, default=MEASURED, help="(%(default)s)")
-    parser.add_argument("--kernels", type=kernels_of, default=",".join(OF_KERNELS), help="(%(default)s)")
+    parser.add_argument("--kernels", type=kernels_of, default=",".join(KINDS), help="(%(default)s)")
     parser.add_argument("--held-out", action="store_true", help="fit halves of the shapes, too")
     parser.add_argument("--write", action="store_true", help="fit, and write what chooses better")
     options = parser.parse_args(arguments)
@@ -306,18 +264,17 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{sum(map(len, before))} constants")
     fresh = before
     for kernel, some in chosen.items():
-        kind = OF_KERNELS[kernel]
-        values = getattr(before, kind)
+        values = getattr(before, kernel)
         if not some:
             print(f"{kernel:17} has no figures in {options.measured.name}")
             continue
-        print(*judgement(some, kind, values, "as they are"), sep="\n", flush=True)
+        print(*judgement(some, values, "as they are"), sep="\n", flush=True)
         if options.held_out:
             both = halves(some)
-            off = [regrets(both[1 - i], kind, fitted(both[i], kind, values)) for i in (0, 1)]
+            off = [regrets(both[1 - i], fitted(both[i], values)) for i in (0, 1)]
             print(f"{kernel:17} held out: off the best {percent(np.concatenate(off).mean())} %", flush=True)
         if options.write:
-            fresh = fresh._replace(**{kind: better(some, kind, values)})
+            fresh = fresh._replace(**{kernel: better(some, values)})
     off = [between(figures, each) for each in (before, fresh)[: 1 + (fresh != before)]]
     if len(off[0]):
         means = " → ".join(percent(each.mean()) for each in off)
@@ -325,7 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.write and fresh != before:
         write(fresh)
     if options.write:
-        changed = ", ".join(kind for kind in KINDS if getattr(fresh, kind) != getattr(before, kind))
+        changed = ", ".join(name for name in KINDS if getattr(fresh, name) != getattr(before, name))
         print(f"{PLACE.name}: " + (f"new constants of {changed}" if changed else "left as it is"))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import time
 from typing import Any
 
@@ -21,9 +22,13 @@ of activations, or for the tensors of a model. Times are remembered beside compi
 name no kernel take the fastest from then on. Ctrl-C keeps what was timed.
 
 Products on a CPU or card that ggmlq has no table of do this by themselves when they are first used, with two
-kernels; this command does it ahead, with all that could be fast. --out writes a file, which GGMLQ_TUNE=FILE
-reads on any machine of the same kind. --share prints all that is remembered as such a file, to be sent to
-others: it has the CPU's or card's name and times, nothing else of the machine.
+kernels; this command does it ahead, with all that could be fast. --out writes a table, which GGMLQ_TUNE=FILE
+reads on any machine of the same kind; what FILE holds of other processors and products stays. --share prints
+all that is remembered as such a table, to be sent to others: it has the CPU's or card's name and times,
+nothing else of the machine.
+
+The table that comes with ggmlq is made again in the same way, on each CPU or card that it is to have: the
+last example, in a checkout.
 """
 EXAMPLES = """\
   ggmlq tune
@@ -31,6 +36,8 @@ EXAMPLES = """\
   ggmlq tune --formats q4_K q6_K --shapes 4096x14336 14336x4096 --out tuned.json
   ggmlq tune --device cuda --json
   ggmlq tune --share > my_cpu.json
+  OMP_NUM_THREADS=1 ggmlq tune --formats all --rows 1 2 4 8 16 32 64 128 256 512 1024 2048 4096 \\
+      --out ggmlq/dispatch/measured.json
 """
 FORMATS_TIMED, SHAPES, ROWS = ("q4_0", "q8_0", "q4_K", "q6_K"), ((4096, 4096),), (1, 2, 4, 8, 16, 32, 64, 512)
 DEVICES = ("cpu", "cuda")
@@ -40,14 +47,14 @@ def add(commands: Commands) -> None:
     parser = declare(commands, "tune", "kernels", SUMMARY, ABOUT, EXAMPLES)
     parser.add_argument("file", nargs="?", metavar="MODEL", help="a .gguf file: its formats and shapes")
     shared(parser, "--device")
-    parser.add_argument("--formats", nargs="+", metavar="FORMAT", help="formats (q4_0 q8_0 q4_K q6_K)")
+    parser.add_argument("--formats", nargs="+", metavar="FORMAT", help="or all (q4_0 q8_0 q4_K q6_K)")
     parser.add_argument("--shapes", nargs="+", type=_matrix, metavar="NxK", help="weights (4096x4096)")
     parser.add_argument(
         "--rows", nargs="+", type=count, metavar="M",
         help="rows of activations, up to a power of two each (1 2 4 8 16 32 64 512)",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="FILE", help="write the times to a file for GGMLQ_TUNE")
-    flag(parser, "--share", "print all remembered times as such a file")
+    parser.add_argument("--out", metavar="FILE", help="write the times into a table for GGMLQ_TUNE")
+    flag(parser, "--share", "print all remembered times as such a table")
     shared(parser, "--json")
 
 
@@ -68,15 +75,15 @@ def run(args: argparse.Namespace) -> int:
     cases = _cases(args, tuned)
     processor = _processor(kind, args.device)
     named = args.file or args.formats or args.shapes or args.rows
-    known = tuned.remembered(processor)
+    known, kept = tuned.remembered(processor), _kept(args.out, tuned)
     done: dict[Any, dict[str, float]] = {}
     complete = bool(args.share and not named and known) or _timed(cases, args.device, done)
     if args.out is not None and done:
-        _write(args.out, _text(tuned, processor, done))
+        _write(args.out, _text(tuned, kept, processor, done))
     if args.share:
-        print(_text(tuned, processor, tuned.remembered(processor)), end="")
+        print(_text(tuned, {}, processor, tuned.remembered(processor)), end="")
     elif args.json:
-        rows = [{**case._asdict(), "us": us} for case, us in done.items()]
+        rows = [tuned.row_of(case, us) for case, us in done.items()]
         facts = {"ggmlq": __version__, "processor": processor._asdict(), "linear": rows}
         _plain.print_json({**facts, "out": args.out, "complete": complete})
     else:
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 def _cases(args: argparse.Namespace, tuned: Any) -> list[Any]:
     """The cases to time, those of the same weights one after the other."""
     from .. import gguf
-    from ..formats import FORMATS, BlockFormat
+    from ..formats import BLOCK_FORMATS, FORMATS, BlockFormat
 
     weights: list[tuple[Any, int, int]]
     if args.file is not None:
@@ -100,7 +107,8 @@ def _cases(args: argparse.Namespace, tuned: Any) -> list[Any]:
             matrices = [(q.format, q.shape) for q in file.values() if q.ndim >= 2]
         weights = [(fmt, shape[-2], shape[-1]) for fmt, shape in matrices if isinstance(fmt, BlockFormat)]
     else:
-        formats = [FORMATS[name] for name in args.formats or FORMATS_TIMED]
+        names = args.formats or FORMATS_TIMED
+        formats = list(BLOCK_FORMATS) if "all" in names else [FORMATS[name] for name in names]
         weights = [(fmt, n, k) for fmt in formats for n, k in args.shapes or SHAPES]
     for fmt, _, k in weights:
         if not isinstance(fmt, BlockFormat) or k % fmt.block_size:
@@ -108,8 +116,8 @@ def _cases(args: argparse.Namespace, tuned: Any) -> list[Any]:
                 f"tune: rows of {k} weights in {fmt.name}; only blocks are timed, and rows are whole blocks "
                 f"of {fmt.block_size}; name other formats or shapes"
             )
-    buckets = sorted({tuned.bucket(m) for m in args.rows or ROWS})
-    return [tuned.Case(fmt.name, n, k, m) for fmt, n, k in dict.fromkeys(weights) for m in buckets]
+    spans = list(dict.fromkeys(tuned.span(m) for m in sorted(args.rows or ROWS)))
+    return [tuned.Case(fmt.name, n, k, *rows) for fmt, n, k in dict.fromkeys(weights) for rows in spans]
 
 
 def _processor(kind: str, device: str) -> Any:
@@ -137,8 +145,25 @@ def _timed(cases: list[Any], device: str, done: dict[Any, dict[str, float]]) -> 
     return True
 
 
-def _text(tuned: Any, processor: Any, times: dict[Any, dict[str, float]]) -> str:
-    text: str = tuned.text_of({processor: times}, __version__, time.strftime("%Y-%m-%d"))
+def _kept(path: str | None, tuned: Any) -> dict[Any, Any]:
+    """The content of the table that --out names, which stays; nothing where there is no file."""
+    if path is None or not os.path.exists(path):
+        return {}
+    try:
+        return dict(tuned.read(path))
+    except ConfigError as error:
+        raise ConfigError(
+            f"tune --out {_plain.name(path)}: the file is there, and is no table to add to "
+            f"({str(error).split('; the file is not used')[0]}); name another file"
+        ) from None
+
+
+def _text(tuned: Any, kept: dict[Any, Any], processor: Any, times: dict[Any, Any]) -> str:
+    """A table with the times of a processor in place of those that it had of the same cases."""
+    before = kept[processor].times if processor in kept else {}
+    others = {case: us for case, us in before.items() if not any(map(case.overlaps, times))}
+    entry = tuned.Entry({**others, **times}, f"{__version__}, {time.strftime('%Y-%m-%d')}")
+    text: str = tuned.text_of({**kept, processor: entry})
     return text
 
 

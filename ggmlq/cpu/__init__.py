@@ -2,7 +2,7 @@
 
 Only this folder, ``cuda`` and the two folders of these names in ``gru`` import Numba, to compile something.
 
-    choice.py     the rungs that are fast on this CPU, by measurements in choice.json
+    choice.py     the rungs that are fast on this CPU: by tables, or by its instructions
     linear/       the ladder: one way to multiply a file, r0_naive … r8_floats, each with its lesson
     scaled_linear/    the ladder for codes with scales beside them
     expert_linear/    the ladder for mixtures of experts: each row is multiplied by experts of its own

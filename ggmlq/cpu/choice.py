@@ -1,8 +1,8 @@
-"""The rungs that are fast for a problem on this CPU, by measurements in choice.json.
+"""The rungs that are fast for a problem on this CPU: by tables, or by its instructions.
 
-``tools/table.py cpu_choice`` measures and writes the file; :mod:`ggmlq.dispatch.tuned` reads it. An
-entry holds for CPUs that Numba compiles the same code for. Other CPUs use the highest rung that accepts the
-problem, except ``cpu:lines``: with more than three rows of activations they use ``cpu:tiles`` instead.
+:mod:`ggmlq.dispatch.tuned` has the tables. The shipped one holds for CPUs that Numba compiles the same code
+for. Other CPUs use the highest rung that accepts the problem, except ``cpu:lines``: with more than three rows
+of activations they use ``cpu:tiles`` instead.
 
 ``cpu:amx`` comes first for every problem that it accepts, from ``MATRIX_ROWS`` rows of activations on: both
 CPUs with a matrix unit that were measured were fastest with it, with every type. With fewer rows only an
@@ -16,23 +16,22 @@ only if its code came with the package, or if no code of this process did.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
 from ..base.threads import num_threads
 from ..dispatch import tuned
 from ..dispatch.ladder import Problem, Rung, rungs
 from ..dispatch.problems import Linear, ScaledLinear
-from ..dispatch.tuned import NOTHING, Entry, Preference
+from ..dispatch.tuned import NOTHING, Preference, Processor
 from ..formats import BlockFormat
 from .codes8 import float_multiply
 from .machine import served
 from .machine.features import cpu_name, model_name, zen
 from .machine.target import target
 
-FEW, FOR_FEW = 3, "cpu:lines"
+LINES, MAX_LINES_ROWS = "cpu:lines", 3  # taken by itself up to so many rows of activations
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
-PANELS, FEWEST_MATRIX, MOST_LINES = "cpu:panels", 8, 8  # rows from, and up to, which two others are timed
+PANELS = "cpu:panels"
+MIN_TIMED_MATRIX_ROWS, MAX_TIMED_LINES_ROWS = 8, 8  # rows from, and up to, which two others are timed
 LEAST_LEVEL = 4  # of rungs that are timed: those below explain
 FLOATS = "cpu:floats"  # it takes no blocks
 USUAL = "usual on a CPU that was not measured"
@@ -43,21 +42,12 @@ IN_PACKS = {  # rungs whose code comes with the package, by operation (tools/_ke
     "expert_linear": ("cpu:tiles", "cpu:panels"),
 }
 PACKED = "the highest whose code came with the package"
-TABLE = Path(__file__).with_name("choice.json")
-
-
-class Cpu(NamedTuple):
-    """The facts that tell CPUs apart."""
-
-    cpu: str  # its maker's name
-    compiled_for: str  # LLVM's name of it
-    dot: str  # the integer dot product of its kernels
 
 
 @cache
-def here() -> Cpu:
+def here() -> Processor:
     """The CPU of this process."""
-    return Cpu(model_name() or cpu_name(), cpu_name(), target().dot)
+    return Processor("cpu", model_name() or cpu_name(), cpu_name(), target().dot)
 
 
 def card() -> None:
@@ -83,12 +73,6 @@ def code() -> str:
     )
 
 
-@cache
-def table() -> list[Entry]:
-    """The entries of the CPUs that were measured."""
-    return tuned.entries(TABLE, "cpus")
-
-
 def preference(problem: Problem, timed: bool = True) -> Preference:
     """The order of rungs for a problem; only products of blocks and of 8-bit floats have one.
 
@@ -99,17 +83,12 @@ def preference(problem: Problem, timed: bool = True) -> Preference:
     if not isinstance(problem, Linear) or not isinstance(problem.format, BlockFormat):
         return NOTHING
     usually = untimed(problem)
-    order = tuned.preference(problem, processor(problem), candidates(problem)) if timed else NOTHING
-    if order is NOTHING:
-        return usually
-    return Preference(tuple(dict.fromkeys((*order.kernels, *usually.kernels))), order.why)
+    return tuned.preference(problem, processor(problem), candidates, usually) if timed else usually
 
 
 def untimed(problem: Linear) -> Preference:
-    """The order of rungs where nothing was timed on this machine: by the CPU's entry, or the usual one."""
-    entry, order = _entry(), NOTHING
-    if entry is not None:
-        order = tuned.table_preference(problem, entry, entry["cpu"])
+    """The order of rungs where nothing was timed on this machine: by the shipped table, or the usual one."""
+    order = tuned.shipped(problem, here())
     if order is NOTHING:
         order = Preference(usual(problem), USUAL)
     if problem.m < MATRIX_ROWS or by_name()[MATRIX].refuses(problem) is not None:
@@ -117,20 +96,14 @@ def untimed(problem: Linear) -> Preference:
     return Preference((MATRIX, *order.kernels), MATRIX_FIRST)
 
 
-def processor(problem: Problem) -> tuned.Processor:
+def processor(problem: Problem) -> Processor:
     """The CPU and the threads of this process, as measured times belong to them."""
-    cpu, compiled, dot = here()
-    return tuned.Processor("cpu", cpu, compiled, dot, num_threads())
+    return here()._replace(threads=num_threads())
 
 
 def is_measured(problem: Linear) -> bool:
-    """True if the table has an entry for this CPU."""
-    return _entry() is not None
-
-
-def _entry() -> Entry | None:
-    """The entry of this CPU in the table."""
-    return next((entry for entry in table() if fits(entry, here())), None)
+    """True if the shipped table has this CPU."""
+    return tuned.entry_of(tuned.table(), here()) is not None
 
 
 def shortlist(problem: Linear) -> tuple[str, ...]:
@@ -139,8 +112,8 @@ def shortlist(problem: Linear) -> tuple[str, ...]:
     They are few, and the package has their code.
     """
     panels = by_name()[PANELS].refuses(problem) is None
-    names = (PANELS, MATRIX) if panels else ("cpu:tiles", FOR_FEW)
-    takes = {MATRIX: problem.m >= FEWEST_MATRIX, FOR_FEW: problem.m <= MOST_LINES}
+    names = (PANELS, MATRIX) if panels else ("cpu:tiles", LINES)
+    takes = {MATRIX: problem.m >= MIN_TIMED_MATRIX_ROWS, LINES: problem.m <= MAX_TIMED_LINES_ROWS}
     return _in_order(problem, [name for name in names if takes.get(name, True)])
 
 
@@ -175,19 +148,14 @@ def scaled_order(problem: ScaledLinear) -> Preference:
         return NOTHING
     matrix = next(rung for rung in rungs("scaled_linear", "cpu") if rung.name == MATRIX)
     if matrix.refuses(problem) is None:
-        return Preference((MATRIX, FOR_FEW, "cpu:dequant"), MATRIX_FIRST)
+        return Preference((MATRIX, LINES, "cpu:dequant"), MATRIX_FIRST)
     if not zen():  # where cpu:pairs was measured
-        return Preference((FOR_FEW, "cpu:dequant"), USUAL)
-    return NOTHING if float_multiply.at_hand(problem) else Preference((FOR_FEW, "cpu:dequant"), PACKED)
-
-
-def fits(entry: Entry, cpu: Cpu) -> bool:
-    """True if an entry was measured on a CPU of this kind."""
-    return (entry["compiled_for"], entry["dot"]) == (cpu.compiled_for, cpu.dot)
+        return Preference((LINES, "cpu:dequant"), USUAL)
+    return NOTHING if float_multiply.at_hand(problem) else Preference((LINES, "cpu:dequant"), PACKED)
 
 
 def usual(problem: Linear) -> tuple[str, ...]:
     """The order on a CPU that was not measured: from the highest rung down, without some."""
-    passed = {MATRIX, FLOATS} | ({FOR_FEW} if problem.m > FEW else set())
+    passed = {MATRIX, FLOATS} | ({LINES} if problem.m > MAX_LINES_ROWS else set())
     names = [rung.name for rung in reversed(rungs(problem.op, problem.device))]
     return tuple(name for name in names if name not in passed)

@@ -6,7 +6,7 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     scaled_linear/      the ladder of products of codes with scales
     expert_linear/      the ladder of products with the experts that tokens use
     attention/          attention over keys and values in blocks
-    cost/               how long kernels take, and the choice by it (choice.json, rungs.json, costs.json)
+    cost/               how long kernels take (costs.json); the order of rungs that no table has
     schedule/           which block computes which steps of which tile
     packed/             weights in the file's bits, in the order in which tensor cores take them; weights as
                         int8 codes and scales, for the middle of the ladder

@@ -332,17 +332,16 @@ def _measured(device: str) -> Any:
     return importlib.import_module(name) if name else None
 
 
+def answer_of(device: str, name: str, *arguments: Any) -> Any:
+    """The answer of the module that orders a device's rungs; None if it has no such function."""
+    function = getattr(_measured(device), name, None)
+    return None if function is None else function(*arguments)
+
+
 def current_card(device: str) -> Card | None:
     """The card of a problem on the current device; None on a CPU, and without a GPU."""
-    measured = _measured(device)
-    card: Card | None = measured.card() if measured else None
+    card: Card | None = answer_of(device, "card")
     return card
-
-
-def code_of(device: str) -> str | None:
-    """A sentence about where the code of a device's kernels comes from, if its module has one."""
-    say = getattr(_measured(device), "code", None)
-    return None if say is None else str(say())
 
 
 def _first(problem: Problem, kernel: str, arithmetic: str | None, invariant: bool = False) -> Choice:

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..base import text
@@ -16,7 +15,7 @@ from ..errors import DeviceError, MissingDependencyError, ShapeError, Unsupporte
 from ..formats import FORMATS
 from .card import Card, card_named
 from .epilogue import is_written
-from .ladder import CHOICES, DEVICES, KINDS, Problem, Rung, absent, code_of, current_card, explain, rungs
+from .ladder import DEVICES, KINDS, Problem, Rung, absent, answer_of, current_card, explain, rungs
 from .problems import GRU_WIDTHS  # which registers the kinds of problems
 
 # --- records, worked out when they are read -----------------------------------------------------
@@ -162,12 +161,6 @@ class Listed(Rung):
             return None
         us: float | None = answer_of(self.device, name, problem, self.name)
         return us
-
-
-def answer_of(device: str, name: str, *arguments: Any) -> Any:
-    """The answer of the module that orders a device's rungs; None if it has no such function."""
-    function = getattr(import_module(CHOICES[device]), name, None)
-    return None if function is None else function(*arguments)
 
 
 def listed(rung: Rung, choices: Choices) -> Listed:
@@ -320,7 +313,7 @@ def kernels(
     shape, rows = _checked(request, shape, rows)
     reasons = {kind: absent(op, kind, named) for kind in kinds}
     notes = [f"No {kind} kernel can run here. {reason}" for kind, reason in reasons.items() if reason]
-    notes += [origin for kind in kinds if op == "linear" and (origin := code_of(kind))]
+    notes += [origin for kind in kinds if op == "linear" and (origin := answer_of(kind, "code"))]
     steps: list[Listed] = []
     auto: list[Taken] = []
     for kind in kinds:
@@ -329,7 +322,7 @@ def kernels(
         if format is None:
             steps += records
             continue
-        shown = KINDS[op].shown(format, kind, named or current_card(kind), shape)
+        shown = KINDS[op].shown(format, kind, choices.card, shape)
         able = [rung for rung in records if any(rung.refuses(problem) is None for problem in shown)]
         steps += able
         auto += taken(shown) if able else []

@@ -147,7 +147,7 @@ def device_name(device: str | None) -> str:
 @cache
 def _named(device: str) -> str:
     if device == "cpu":
-        name = str(importlib.import_module("ggmlq.cpu.choice").here().cpu)
+        name = str(importlib.import_module("ggmlq.cpu.choice").here().name)
     else:
         name = cuda_driver().card(cuda_device().number(device)).name
     return re.sub(r"[^\w.+-]+", "_", name).strip("_")

@@ -30,7 +30,7 @@ from ..base.text import printable
 from ..dispatch import ladder, tuned
 from ..dispatch.ladder import CHOICES, Problem, Rung
 from ..dispatch.problems import Linear
-from ..dispatch.tuned import Case, Times
+from ..dispatch.tuned import Case
 from ..formats import FORMATS, BlockFormat
 from .plan import TEMPLATES
 
@@ -58,11 +58,15 @@ def chosen(
         return rung
     try:
         x, q = operands
-        names = import_module(CHOICES[problem.device]).shortlist(problem)
         most = MOST_TIMED if problem.device == "cpu" else MOST_ON_CARD
-        _remember(problem, times_of(names, problem, x[:most], q))
+        times = times_of(ladder.contenders(problem), problem, x[:most], q)
+        case = _remember(problem, times)
     finally:
         _BUSY.release()
+    if is_terminal(sys.stderr):
+        shown = ", ".join(f"{name} {us:.0f} µs" for name, us in times.items())
+        words = f"ggmlq: timed for {case.format} {case.n}×{case.k} with up to {case.rows} rows: {shown}"
+        print(printable(words), file=sys.stderr, flush=True)
     return ladder.choose(problem)
 
 
@@ -77,18 +81,17 @@ def _is_open(problem: Linear) -> bool:
     return problem.device == "cpu" or not cuda_device().capturing(cuda_device().current())
 
 
-def _remember(problem: Linear, times: Times) -> None:
+def _remember(problem: Linear, times: dict[str, float]) -> Case:
+    """Keep the times of a product's case, and choose anew."""
     case = tuned.case_of(problem)
-    tuned.remember(import_module(CHOICES[problem.device]).processor(problem), {case: times})
-    ladder.explain.cache_clear()
+    tuned.remember(import_module(CHOICES[problem.device]).processor(problem), {case: dict(times)})
     TEMPLATES.clear()
-    if is_terminal(sys.stderr):
-        shown = ", ".join(f"{name} {us:.0f} µs" for name, us in times.items())
-        words = f"ggmlq: timed for {case.format} {case.n}×{case.k} with up to {case.rows} rows: {shown}"
-        print(printable(words), file=sys.stderr, flush=True)
+    return case
 
 
-def times_of(names: Sequence[str], problem: Linear, x: Any, q: QuantArray, turns: int = TURNS) -> Times:
+def times_of(
+    names: Sequence[str], problem: Linear, x: Any, q: QuantArray, turns: int = TURNS
+) -> dict[str, float]:  # fmt: skip
     """Microseconds of kernels for a problem, by products of q with x, which may be some of its rows."""
     by_name = {rung.name: rung for rung in ladder.rungs("linear", problem.device)}
     out = namespace(q.memory).empty((len(x), problem.n), np.float32)
@@ -131,7 +134,7 @@ def _device_clock(rung: Rung, x: Any, q: QuantArray, out: Any) -> float:
 # --- ahead ----------------------------------------------------------------------------------
 
 
-def ahead(cases: Sequence[Case], device: str) -> Iterator[tuple[Case, Times]]:
+def ahead(cases: Sequence[Case], device: str) -> Iterator[tuple[Case, dict[str, float]]]:
     """The times of cases on a device with random weights, one after the other; each is remembered.
 
     Cases with one possible kernel have its time alone.
@@ -144,12 +147,8 @@ def ahead(cases: Sequence[Case], device: str) -> Iterator[tuple[Case, Times]]:
         rows = x if is_host(q.memory) else cuda_device().cupy().asarray(x)
         kind = device.partition(":")[0]
         problem = Linear.here(FORMATS[case.format], case.rows, case.n, case.k, device=kind)
-        choice = import_module(CHOICES[kind])
-        times = times_of(choice.candidates(problem), problem, rows, q, AHEAD)
-        tuned.remember(choice.processor(problem), {case: times})
-        ladder.explain.cache_clear()
-        TEMPLATES.clear()
-        yield case, times
+        times = times_of(import_module(CHOICES[kind]).candidates(problem), problem, rows, q, AHEAD)
+        yield _remember(problem, times), times
 
 
 def _random(case: Case, device: str) -> QuantArray:

@@ -49,6 +49,7 @@ SIDES = {
         (
             "cuda/machine/",
             "cuda/prebuilt/",
+            "cuda/cost/",
             *(f"cuda/intrinsics/{name}.py" for name in ("language", "numba_cuda")),
             TABLE,
         ),

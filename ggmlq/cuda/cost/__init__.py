@@ -1,6 +1,6 @@
 """The cost of kernels: estimates of how long they take on a card, and the choice that follows.
 
-choice.py            the order of rungs for a problem: by estimate on Hopper, by choice.json elsewhere
+choice.py            the order of rungs for a problem that no table has: by estimate on Hopper, else by rows
 packed.py            products of blocks: cuda:gemv against cuda:warp_specialized
 gemv.py              cuda:gemv: microseconds of each way to split a product, and the best way
 warp_specialized.py  cuda:warp_specialized: microseconds of each tile, and the best tile; the best split of
@@ -9,5 +9,5 @@ stage.py             microseconds of a stage, by tile and format; the fitted con
                      (../costs.json), which tools/fit.py writes
 mma.py               cuda:mma_bf16 and its kin: microseconds of each tile and split, and the best ones
 codes8.py            products of 8-bit codes: tiles and parts of K
-roof.py              floors and estimates on any card, from its data sheet (../rungs.json)
+roof.py              floors and estimates on any card, from its data sheet
 """

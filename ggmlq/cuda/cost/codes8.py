@@ -1,10 +1,9 @@
 """Estimates of the time of products of 8-bit codes on Hopper, which choose the rung, its tile and its split.
 
-A product takes at least as long as its weights need to come from memory, as all tiles need to be fetched
-from the L2 cache, and as one block needs, step by step. The estimate is the longest of these times and a
-tenth of a block's time, so that of equals the shorter chain wins. Another card's memory is as fast as its
-clock and width say, its L2 in proportion to its multiprocessors. A bad estimate makes nothing wrong, only
-slower.
+A product takes at least as long as its weights need to come from memory, and as one block needs, step by
+step. The estimate is the longer of these times and a tenth of a block's time, so that of equals the shorter
+chain wins. Another card's memory is as fast as its clock and width say. A bad estimate makes nothing wrong,
+only slower.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from ..rings.boxed import BoxTile
 from ..schedule.raster import best_tile
 from .stage import at_one_time, constants
 
-MULTIPROCESSORS = 132  # of an H200, whose cache the constants are of
 UNIT = 128 * 128  # outputs of a tile that constants are for
 
 
@@ -49,11 +47,6 @@ class CodesShape(NamedTuple):
         return cls(m, n, k, card.multiprocessors, card.memory)
 
     @property
-    def cache(self) -> float:
-        """MB a microsecond of the card's L2 cache."""
-        return constants().codes.cache * (self.multiprocessors / MULTIPROCESSORS)
-
-    @property
     def steps(self) -> int:
         """Steps of 128 columns."""
         return max(1, -(-self.k // STEP))
@@ -63,7 +56,7 @@ class CodesShape(NamedTuple):
 
         ``blocks``: those that fit on a multiprocessor; ``late``: of cuda:persistent.
         """
-        c, outputs = constants().codes, tile.rows * tile.columns / UNIT
+        c, outputs = constants().codes8, tile.rows * tile.columns / UNIT
         beside = -(-tiles // clusters(self.multiprocessors, splits))
         waves, beside = -(-beside // blocks), min(beside, blocks)
         start = c.start + c.write * outputs
@@ -74,8 +67,7 @@ class CodesShape(NamedTuple):
         chain += waves * -(-self.steps // splits) * step
         bytes_once = self.n * self.k + self.m * self.k + 2 * self.m * self.n
         memory = c.away + bytes_once / self.memory / 1e6 * (c.starved if beside < blocks else 1)
-        shared = start + tiles * self.steps * tile.stage / self.cache / 1e6
-        us = max(chain, memory + c.late * late, shared) + 0.1 * chain
+        us = max(chain, memory + c.late * late) + 0.1 * chain
         return float(us + c.wave * (waves - 1))
 
 

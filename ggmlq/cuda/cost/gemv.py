@@ -30,8 +30,10 @@ from .stage import SHARE, at_one_time, constants, extra_instructions
 
 # Usable share of resident blocks when launched as clusters: some multiprocessors are in incomplete groups.
 FILLED = {2: 0.9, 4: 0.82}
-MOST = {2: 6, 4: 3}  # blocks of clusters that a multiprocessor should hold, by the blocks of a cluster
-FEW = 1 / 3  # tiles of two fragment rows a multiprocessor, up to which clusters are as large as they can be
+# Blocks of clusters that a multiprocessor should hold, by the blocks of a cluster.
+MAX_BLOCKS_OF_CLUSTERS = {2: 6, 4: 3}
+# Tiles of two fragment rows a multiprocessor, up to which clusters are as large as they can be.
+MAX_TILES_OF_LARGE_CLUSTERS = 1 / 3
 
 
 class GemvSplit(NamedTuple):
@@ -71,7 +73,7 @@ def microseconds(shape: GemvShape, split: GemvSplit) -> float:
     us += (full + (left > 0)) * ((c.lone_wave if lone else c.small_wave) + millions * c.first)
     us += 0 if splits == 1 else c.pair if splits == 2 else c.cluster
     weights = shape.height * shape.k * layout.fragment_bytes / STEP / 1e6
-    return c.start + at_one_time(us, weights / (SHARE * shape.memory))
+    return at_one_time(us, weights / (SHARE * shape.memory))
 
 
 def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
@@ -84,7 +86,7 @@ def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
     ]
     kinds = {fragment_rows: kinds_of(fragment_rows, columns) for fragment_rows in able}
     small = {s: GemvStage(shape.layout, columns, SPANS[0], True, s) for s in able if True in kinds[s]}
-    if small and tiles <= FEW * sms:
+    if small and tiles <= MAX_TILES_OF_LARGE_CLUSTERS * sms:
         splits = min(small[TWO].most_splits, int(1.5 * sms / tiles))
         yield GemvSplit(TWO, SplitBlocks(splits, -(-tiles * splits // sms)))
         return
@@ -96,7 +98,7 @@ def candidates(shape: GemvShape) -> Iterator[GemvSplit]:
             for splits, filled in FILLED.items():
                 blocks = shape.height // fragment_rows * splits
                 fit = most <= -(-blocks // sms) and blocks <= filled * most * sms
-                if fit and splits <= stage.most_splits and most <= MOST[splits]:
+                if fit and splits <= stage.most_splits and most <= MAX_BLOCKS_OF_CLUSTERS[splits]:
                     yield GemvSplit(fragment_rows, SplitBlocks(splits, most))
 
 

@@ -27,13 +27,13 @@ GAIN = 0.9  # share of the time with sums of floats, below which those of halves
 CONVERT = 1.2  # for the two floats of a register, half of its rate
 BYTES = "int8"  # the kind of activations of cuda:mma_q8
 HALF_SUMS = "half sums"  # the kind of cuda:mma_f16
-MOST_BLOCKS = 4  # on a multiprocessor
+MAX_BLOCKS = 4  # on a multiprocessor
 KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES, "cuda:mma_f16": HALF_SUMS}  # by kernel
 # Bytes that are read and written for an activation of 16 bits that becomes another number, where one does.
 PREPARED = {BYTES: 3.2, HALF_SUMS: 6.0}
 CLOCK = 1.5  # GHz, where a card's is not known
-MOST_SPLITS, SHORTEST = 16, 4  # parts of K, and steps of a part
-MOST_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
+MAX_SPLITS, MIN_STEPS = 16, 4  # parts of K, and steps of a part
+MAX_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
 L2_BYTES = 32  # that a multiprocessor gets of the L2 in a clock
 EDGE = 400  # clocks of a step in which a lone block's warps wait: barrier, loads, first products
 ENDS = 3000  # clocks to fill the ring, and to write a tile
@@ -98,7 +98,7 @@ def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
     """The tiles for weights of a layout and activations of a kind."""
     if kind == BYTES:
         crowded = layout.runs > 2 or bool(layout.levels)  # registers, by more scales or by a table
-        most_blocks = 2 if layout.runs > 2 and layout.has_offset else MOST_BLOCKS
+        most_blocks = 2 if layout.runs > 2 and layout.has_offset else MAX_BLOCKS
         narrow = tuple(each for each in CODE_TILES[1:-1] if each.blocks <= most_blocks)
         return (CODE_TILES[0], *narrow, *CODE_TILES[-1:][crowded:])
     wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
@@ -109,7 +109,7 @@ def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
 def best_split(card: Card, layout: PackedLayout, kind: str, m: int, n: int, steps: int) -> MmaSplit:
     """The tile and the split with the shortest estimate."""
     choices = _multiplying(card, layout, kind, -(-m // EIGHT) * EIGHT, n, steps)
-    adding = [adding_us(card, splits, m, n) for splits in range(MOST_SPLITS + 1)]
+    adding = [adding_us(card, splits, m, n) for splits in range(MAX_SPLITS + 1)]
     return min(choices, key=lambda choice: choice[1] + adding[choice[0].splits])[0]
 
 
@@ -118,8 +118,8 @@ def _multiplying(
     card: Card, layout: PackedLayout, kind: str, m: int, n: int, steps: int
 ) -> list[tuple[MmaSplit, float]]:
     """All tiles and splits, with microseconds of the kernel that multiplies: for eight rows the same."""
-    splits = range(1, max(1, min(MOST_SPLITS, steps // SHORTEST)) + 1)
-    tiles = [tile for tile in tiles_of(layout, kind) if -(-m // tile.columns) <= MOST_TILES]
+    splits = range(1, max(1, min(MAX_SPLITS, steps // MIN_STEPS)) + 1)
+    tiles = [tile for tile in tiles_of(layout, kind) if -(-m // tile.columns) <= MAX_TILES]
     return [
         (MmaSplit(tile, parts), multiplying_us(card, layout, tile, step, parts, m, n, steps))
         for tile in tiles

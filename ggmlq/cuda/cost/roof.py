@@ -6,16 +6,13 @@ unless its weights are in the L2 cache.
 
 An **estimate** scales what a kernel took on one H200: the weights that a multiprocessor unpacks in a clock,
 the operations that it does in one, and a share of the memory's speed. Where a card's units are slower than
-that, the kernel reaches ``REACHED`` of their speed. Nothing of it was measured on other cards. The figures of
-kernels lie in rungs.json, which ``tools/table.py rung_costs`` writes. mma.py counts clocks for its kernels.
+that, the kernel reaches ``REACHED`` of their speed. Nothing of it was measured on other cards. Only kernels
+that ``auto`` takes have one; mma.py counts clocks for its kernels, and no choice depends on these here.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from ...dispatch.card import Card
@@ -48,28 +45,26 @@ CODE_UNITS = {
 }  # fmt: skip
 
 
-BLOCK_UNITS = {"cuda:mma_q8": "int8"}  # of kernels of blocks that are not in rungs.json
-
-
 class RungCost(NamedTuple):
-    """The speed of a kernel of blocks on the card of rungs.json."""
+    """The speed of a kernel of blocks on an H200."""
 
     unit: str  # of UNITS
     weights: float  # that a multiprocessor unpacks in a clock
     operations: float  # that it does in a clock
 
 
+# By the times for q4_0 weights of 4096 × 14336 in bench/results/ladder_h200.json, less those of memory:
+# weights by that of one row, operations by that of the most rows. tests/test_cards.py compares them.
+COSTS = {
+    "cuda:dp4a": RungCost("dp4a", 1.024, 52.25),
+    "cuda:registers": RungCost("dp4a", 0.2876, 288.4),
+    "cuda:dequant_bf16": RungCost("bfloat16", 2.826, 2408),
+    "cuda:gemv": RungCost("bfloat16", 37.18, 728.5),
+    "cuda:gemv_int16": RungCost("int8", 58.05, 232.2),
+}
+# Kernels of blocks that multiply bytes on tensor cores, for floors.
+BYTES = "cuda:mma", "cuda:mma_magic", "cuda:streamk", "cuda:packed", "cuda:gemv_int16", "cuda:mma_q8"
 START_US = 2.0  # to start a kernel, and to end
-TABLE = Path(__file__).parents[1] / "rungs.json"
-
-
-@cache
-def costs() -> dict[str, RungCost]:
-    """The costs of kernels by name; none if the file is missing or damaged."""
-    try:
-        return {name: RungCost(**cost) for name, cost in json.loads(TABLE.read_text())["kernels"].items()}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def rate(card: Card, unit: str) -> int:
@@ -94,7 +89,7 @@ def floor(problem: Problem, kernel: str) -> float | None:
     if card is None or not card.bandwidth or not card.clock:
         return None
     if isinstance(problem, Linear):
-        unit = costs()[kernel].unit if kernel in costs() else BLOCK_UNITS.get(kernel, "bfloat16")
+        unit = "int8" if kernel in BYTES else "bfloat16"
         weight, activation = problem.format.bits_per_weight / 8, 2.0
     elif isinstance(problem, ScaledLinear):
         unit, weight, activation = "int8" if problem.integer else "float8", 1.0, 1.0
@@ -127,7 +122,7 @@ def estimate(problem: Problem, kernel: str) -> float | None:
 def _cost(problem: Linear | ScaledLinear, kernel: str) -> RungCost | None:
     """The cost of a kernel; those of 8-bit codes are limited by memory and their unit alone."""
     if isinstance(problem, Linear):
-        return costs().get(kernel) if isinstance(problem.format, BlockFormat) else None
+        return COSTS.get(kernel) if isinstance(problem.format, BlockFormat) else None
     unit = CODE_UNITS.get(kernel)
     if unit is None:
         return None

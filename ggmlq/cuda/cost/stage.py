@@ -25,7 +25,6 @@ PLACE = Path(__file__).parents[1] / "costs.json"
 class GemvConstants(NamedTuple):
     """Constants of cuda:gemv, and of cuda:gemv_int16 for one row."""
 
-    start: float  # and end of a kernel
     lone_wave: float  # to begin and end blocks that have a multiprocessor for themselves
     small_wave: float  # and those that share one
     first: float  # for a million weights of a block whose copies nothing hides
@@ -45,7 +44,7 @@ class GemvConstants(NamedTuple):
 class TileConstants(NamedTuple):
     """Constants of cuda:warp_specialized, with all its tiles."""
 
-    start: float  # and end of a kernel
+    start: float  # and end of a kernel, beside cuda:gemv's
     step: float  # of a stage, 128 columns of K
     column: float  # of a stage, for a column of the tile
     instructions: float  # of a stage, for a hundred instructions more that unpack two fragments
@@ -81,18 +80,17 @@ class CodesConstants(NamedTuple):
     wave: float  # each further wave
     beside: float  # each further block on a multiprocessor
     starved: float  # factor on the time of memory, where a multiprocessor has fewer blocks than it could hold
-    cache: float  # MB a microsecond of an L2 cache of 132 multiprocessors
 
 
 class Constants(NamedTuple):
     """The fitted constants of all kernels."""
 
     gemv: GemvConstants
-    tiles: TileConstants
-    codes: CodesConstants
+    warp_specialized: TileConstants
+    codes8: CodesConstants
 
 
-KINDS = {"gemv": GemvConstants, "tiles": TileConstants, "codes": CodesConstants}
+KINDS = {"gemv": GemvConstants, "warp_specialized": TileConstants, "codes8": CodesConstants}
 
 
 @cache
@@ -139,7 +137,7 @@ def stage_us(layout: PackedLayout, columns: int, blocks: int = 1) -> float:
     """Estimated microseconds of a stage: 128 columns of K, where all blocks of a card are busy and memory is
     not the limit. ``blocks``: on a multiprocessor.
     """
-    c = constants().tiles
+    c = constants().warp_specialized
     more = c.instructions * extra_instructions(layout) + c.bytes * (layout.fragment_bytes - PLAIN)
     issue = c.step + c.column * columns + more / 100
     return at_one_time(issue, c.tensor * columns) * (1 + (min(blocks, 2) - 1) * c.beside)

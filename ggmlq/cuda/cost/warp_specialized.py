@@ -40,7 +40,7 @@ class Wave(NamedTuple):
     def stage_time(self, running: int) -> float:
         """Microseconds of a stage, where ``running`` blocks run."""
         neighbours = max(1 / self.resident, running / self.blocks)
-        block_us = self.stage_us * (1 - constants().tiles.alone * (1 - neighbours))
+        block_us = self.stage_us * (1 - constants().warp_specialized.alone * (1 - neighbours))
         return at_one_time(block_us, running * self.read_us)
 
 
@@ -88,7 +88,7 @@ def split_us(split: Split, tiles: int, stages: int, wave: Wave) -> float:
 
     Blocks that go over the ends of tiles are at different columns at one time, so none reads for the others.
     """
-    c, wide = constants().tiles, wave.columns / 256
+    c, wide = constants().warp_specialized, wave.columns / 256
     writing, stage_us = c.write * wide, wave.stage_time(split.blocks)
     if not split.split_tiles:
         return -(-tiles // wave.blocks) * (stages * stage_us + writing)
@@ -106,7 +106,7 @@ def split_us(split: Split, tiles: int, stages: int, wave: Wave) -> float:
 
 def least_saved(columns: int, stage_us: float) -> int:
     """The fewest stages that a block must save, so that it pays to cut tiles into parts."""
-    c = constants().tiles
+    c = constants().warp_specialized
     return ceil((c.finish + c.exchange * columns / 256) / stage_us)
 
 
@@ -122,10 +122,10 @@ TILES = (
     WarpSpecializedTile(32, 2),
     *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)),
 )  # fmt: skip
-NARROW, MOST_NARROW = 64, 4  # columns of a narrow tile, and the most narrow tiles across
+NARROW_COLUMNS, MAX_NARROW_TILES = 64, 4  # columns of a narrow tile, and the most narrow tiles across
 # Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;
 # and microseconds of a kernel that only clears flags.
-MOST_PLAIN, MOST_EMPTY, CLEAR_US = 512, 32, 0.3
+MAX_PLAIN_ROWS, MAX_EMPTY_ROWS, CLEAR_US = 512, 32, 0.3
 
 
 class TileEstimate(NamedTuple):
@@ -170,7 +170,7 @@ class WarpSpecializedShape(NamedTuple):
 
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
-        pays = self.m <= MOST_PLAIN and self.across(tile) * tile.columns <= self.m + MOST_EMPTY
+        pays = self.m <= MAX_PLAIN_ROWS and self.across(tile) * tile.columns <= self.m + MAX_EMPTY_ROWS
         return self.plain and pays and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
@@ -191,13 +191,13 @@ def memory_mb(size: float, count: int, times: int) -> float:
 
     ``count``: tiles of that operand.
     """
-    missed = min(1, size * count / constants().tiles.cached)
+    missed = min(1, size * count / constants().warp_specialized.cached)
     return size * (missed + (1 - missed) / times)
 
 
 def tile_us(shape: WarpSpecializedShape, tile: WarpSpecializedTile, split: Split, wave: Wave) -> float:
     """Estimated microseconds of a product with a tile and a split."""
-    c, across = constants().tiles, shape.across(tile)
+    c, across = constants().warp_specialized, shape.across(tile)
     numbers = tile.columns * shape.columns  # of x, for a tile
     tiles = shape.down * across
     allowed = 2 * tiles * TILE_ROWS * numbers / (1e6 * c.power * shape.multiprocessors)
@@ -221,7 +221,7 @@ def estimates(
     """
     m = shape.m
     filled = (tile for tile in tiles if tile.columns < 2 * m + tiles[0].columns)
-    able = [tile for tile in filled if tile.columns > NARROW or m <= MOST_NARROW * tile.columns]
+    able = [tile for tile in filled if tile.columns > NARROW_COLUMNS or m <= MAX_NARROW_TILES * tile.columns]
     waves = [(tile, shape.wave(tile, tile.blocks)) for tile in able]
     split_tiles = [(t, w, best_split(shape.down * shape.across(t), shape.stages, w)[0]) for t, w in waves]
     timed = (TileEstimate(tile_us(shape, tile, split, wave), tile) for tile, wave, split in split_tiles)
