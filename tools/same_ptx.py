@@ -20,6 +20,7 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from secrets import randbelow
@@ -60,6 +61,32 @@ def label(origin: Origin) -> str:
     return family + "(" + re.sub(r"\bggmlq\.[\w.]*\.(?=\w)", "", case)
 
 
+def every() -> Iterator[Origin]:
+    """All kernels of all families."""
+    for name, family in families().items():
+        yield from (Origin(name, case) for case in family.cases)
+
+
+def selected(args: argparse.Namespace, before: dict[str, str]) -> dict[str, Origin]:
+    """The kernels to compile, by their labels."""
+    if before:
+        kernels = {label(origin): origin for origin in every()}
+        # A family that moved has another name, but the same cases; digests tell which kernel is which.
+        cases = {name.partition("(")[2] for name in before if name not in kernels}
+        return {
+            name: origin for name, origin in kernels.items()
+            if args.only in name and (name in before or name.partition("(")[2] in cases)
+        }  # fmt: skip
+    origins = every() if args.sample is not None else (wanted.origin for wanted in _kernels_cuda.wanted())
+    kernels = {label(origin): origin for origin in origins if args.only in str(origin)}
+    if args.sample is None:
+        return kernels
+    seed = randbelow(10**9) if args.seed is None else args.seed
+    names = Random(seed).sample(sorted(kernels), min(args.sample, len(kernels)))
+    print(f"{len(names)} of {len(kernels)} kernels, by --seed {seed}", flush=True)
+    return {name: kernels[name] for name in names}
+
+
 def main() -> int:
     """Write digests and compare them; the exit status."""
     shape = argparse.RawDescriptionHelpFormatter
@@ -67,21 +94,14 @@ def main() -> int:
     parser.add_argument("file", type=Path, help="JSON of digests; what it has is not compiled again")
     parser.add_argument("--against", type=Path, metavar="FILE", help="digests of the state before")
     parser.add_argument("--only", default="", metavar="TEXT", help="kernels with this in their name alone")
-    parser.add_argument("--sample", type=int, metavar="N", help="N kernels drawn by a seed; default: all")
+    parser.add_argument("--sample", type=int, metavar="N", help="N kernels of all; default: those that ship")
     parser.add_argument("--seed", type=int, help="of the draw; default: a new one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: all cores")
     args = parser.parse_args()
-    kernels = {label(wanted.origin): wanted.origin for wanted in _kernels_cuda.wanted()}
-    names = sorted(name for name in kernels if args.only in name)
     before = json.loads(args.against.read_text()) if args.against else {}
-    if args.sample is not None:
-        seed = randbelow(10**9) if args.seed is None else args.seed
-        names = sorted(Random(seed).sample(names, min(args.sample, len(names))))
-        print(f"{len(names)} kernels, by --seed {seed}", flush=True)
-    elif before and all(name in kernels for name in before):
-        names = [name for name in names if name in before]
     digests = json.loads(args.file.read_text()) if args.file.exists() else {}
-    missing = [kernels[name] for name in names if name not in digests]
+    kernels = selected(args, before)
+    missing = [origin for name, origin in kernels.items() if name not in digests]
     bar = Progress(len(missing), "writing PTX", "kernel")
     jobs = max(min(args.jobs, len(missing)), 1)
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=60) as pool:
@@ -90,9 +110,9 @@ def main() -> int:
             digests[name] = answer
             args.file.write_text(json.dumps(digests, indent=0, sort_keys=True))
     bar.close()
-    failed = [f"{name}: {digests[name][2:]}" for name in names if digests[name].startswith("!")]
-    print(*failed, f"{len(names)} kernels, {len(failed)} failed", sep="\n")
-    return compare(before, {name: digests[name] for name in names}) if before else int(bool(failed))
+    failed = [f"{name}: {digests[name][2:]}" for name in kernels if digests[name].startswith("!")]
+    print(*failed, f"{len(kernels)} kernels, {len(failed)} failed", sep="\n")
+    return compare(before, {name: digests[name] for name in kernels}) if before else int(bool(failed))
 
 
 def compare(before: dict[str, str], after: dict[str, str]) -> int:
