@@ -35,7 +35,7 @@ from .parameters import (
     Sizes,
     Strides,
     find_row_ranges,
-    kv_head,
+    kv_addresses,
     kv_range_finder,
     length_of,
     queries_of,
@@ -97,12 +97,9 @@ STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
 COPIED_TILES = 3  # tiles of blocks that are copied ahead
 # Offsets of the barriers of both stages of keys, and of values: it is full, or free.
 KEYS_FULL, KEYS_FREE, VALUES_FULL, VALUES_FREE, BARRIERS = 0, 16, 32, 48, 64
-# Named barriers of the block: 0 is ``syncthreads``.
-CONSUMERS_MEET, PRODUCERS_MEET, PING_PONG = (
-    1,
-    2,
-    3,
-)  # the first group waits at the last; the second at the next
+# Named barriers of the block; 0 is that of ``syncthreads``. The first consumer waits at PING_PONG for the
+# second, which waits at the next one.
+CONSUMERS_MEET, PRODUCERS_MEET, PING_PONG = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -150,6 +147,7 @@ class HopperPlan:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a thread that multiplies, and of one that copies; (0, 0): as many as at the start."""
+        # of 65,536 on a multiprocessor: 256 · 224 + 128 · 56 = 64,512; 2 · (128 · 200 + 128 · 56) = 65,536
         return (224, 56) if self.groups > 1 else (200, 56) if self.blocks > 1 else (0, 0)
 
     @property
@@ -242,6 +240,7 @@ def hopper_plans() -> Iterator[tuple[HopperPlan]]:
 def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
     """The offset of 16 bytes of a tile: parts of 64 columns, chunks of a row exchanged."""
     part, within = chunk >> uint32(3), chunk & uint32(7)
+    # chunk c of row r lies at c ^ (r % 8), as the descriptors of wgmma say
     return (part * uint32(rows) + row) * uint32(LINE) + ((within ^ (row & uint32(7))) << uint32(4))
 
 
@@ -249,6 +248,7 @@ def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
 def barrier_maker(plan: HopperPlan) -> Any:
     """The device function by which one thread makes the barriers of stages."""
     init, publish_barriers, at = barriers.init, barriers.publish_barriers, plan.barriers_at
+    # Arrivals of a phase: every thread of the producer, for its own copies; a lane of each consumer warp.
     full, free = plan.team_threads, plan.warps
 
     @inlined
@@ -339,7 +339,7 @@ def next_tile(number: Any) -> Any:
 
 
 def producer(plan: HopperPlan) -> Any:
-    """The device function ``produce(at, head, strides, kv, number)`` of a work tile.
+    """The device function ``produce(at, kv_at, strides, kv, number)`` of a work tile.
 
     ``number``: of its first step.
     """
@@ -382,7 +382,7 @@ def tile_copier(plan: HopperPlan, width: int) -> Any:
         to += (part * uint32(positions) + row) * uint32(LINE)
         position, source = first + row, rows + uint64(first + row) * stride + uint64(chunk * uint32(CHUNK))
         step = uint64(together) * stride
-        if first + uint32(positions) <= end:
+        if first + uint32(positions) <= end:  # all positions exist: nothing to compare for each 16 bytes
             for _ in range(each // 8):
                 for j in range(steps):
                     place = (within ^ uint32(j * together)) << uint32(4)
@@ -432,21 +432,22 @@ def float_producer(plan: HopperPlan) -> Any:
         arrive(full)
 
     @inlined
-    def produce(at: Any, head: Any, strides: Any, kv: Any, number: Any) -> None:
+    def produce(at: Any, kv_at: Any, strides: Any, kv: Any, number: Any) -> None:
         first, last, end = kv.first_step, kv.end_step, kv.end
         if first < last:
-            full = fetch_keys(at, head.keys, strides.k_position, first, number, end)
+            full = fetch_keys(at, kv_at.keys, strides.k_position, first, number, end)
             for step in range(first, last):
+                # K of the next step before V of this one: consumers ask for them in that order
                 if step + int32(1) < last:
                     next_full = fetch_keys(
-                        at, head.keys, strides.k_position, step + int32(1), number + uint32(1), end
+                        at, kv_at.keys, strides.k_position, step + int32(1), number + uint32(1), end
                     )
                     fill(full)
                     full = next_full
-                next_full = fetch_values(at, head.values, strides.v_position, step, number, end)
+                next_full = fetch_values(at, kv_at.values, strides.v_position, step, number, end)
                 fill(full)
                 full, number = next_full, number + uint32(1)
-            wait_for_all()
+            wait_for_all()  # nothing is copied behind the last tile
             publish()
             arrive(full)
 
@@ -497,18 +498,18 @@ def block_copier(plan: HopperPlan) -> Any:
 
     @inlined
     def copy(
-        base: Any, head: Any, strides: Any, kv: Any, number: Any, place: Any, rank: Any
+        base: Any, kv_at: Any, strides: Any, kv: Any, number: Any, place: Any, rank: Any
     ) -> None:  # fmt: skip
         to, half = base + uint32(at) + place * uint32(size), int32(number >> uint32(1))
         if number == uint32(0) or number & uint32(1) != uint32(0):
             step = kv.first_step + half + int32(number & uint32(1))
             if step < kv.end_step:
                 first = uint32(step * int32(positions))
-                copy_keys(to, head.keys, strides.k_position, first, uint32(kv.end), rank)
+                copy_keys(to, kv_at.keys, strides.k_position, first, uint32(kv.end), rank)
         elif kv.first_step + half - int32(1) < kv.end_step:
             step = kv.first_step + half - int32(1)
             first = uint32(step * int32(positions))
-            copy_values(to, head.values, strides.v_position, first, uint32(kv.end), rank)
+            copy_values(to, kv_at.values, strides.v_position, first, uint32(kv.end), rank)
         commit()  # also where nothing was copied: each thread counts groups
 
     return copy
@@ -525,17 +526,18 @@ def block_producer(plan: HopperPlan) -> Any:
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
 
     @inlined
-    def produce(at: Any, head: Any, strides: Any, kv: Any, before: Any) -> None:
+    def produce(at: Any, kv_at: Any, strides: Any, kv: Any, before: Any) -> None:
         rank, place, free = uint32(cuda.threadIdx.x) - uint32(consumers), uint32(0), uint32(COPIED_TILES - 1)
+        # tiles of a work tile: 0 is K0, 2 n - 1 is K of step n, 2 n is V of step n - 1
         steps = uint32(max(int32(0), kv.end_step - kv.first_step))
         meet()  # nobody decodes tiles of the work tile before, over which the first copies go
         for i in range(COPIED_TILES - 1):
-            copy(at, head, strides, kv, uint32(i), uint32(i), rank)
+            copy(at, kv_at, strides, kv, uint32(i), uint32(i), rank)
         number = uint32(0)
         while number <= uint32(2) * steps and steps > uint32(0):
             wait()  # this thread's copies of the tile have arrived
             meet()  # … and those of the others; and all have decoded the tile whose place is filled next
-            copy(at, head, strides, kv, number + uint32(COPIED_TILES - 1), free, rank)
+            copy(at, kv_at, strides, kv, number + uint32(COPIED_TILES - 1), free, rank)
             copied = at + uint32(copies_at) + place * uint32(size)
             half, odd = number >> uint32(1), number & uint32(1)
             if number == uint32(0) or odd != uint32(0):
@@ -665,7 +667,7 @@ def gemms(plan: HopperPlan) -> Gemms:
 
 
 @cache
-def mainloop(plan: HopperPlan) -> Any:
+def make_mainloop(plan: HopperPlan) -> Any:
     """The device function that goes over the steps of a work tile; there is at least one.
 
     ``number``: of the first step. The scores of a step and the sums of the one before are made together.
@@ -680,10 +682,11 @@ def mainloop(plan: HopperPlan) -> Any:
     wait_for_other, let_other_start = barriers.ping_pong(LANES * plan.warps)
 
     @inlined
-    def walk(
+    def mainloop(
         o: Any, state: Any, at: Any, warp: Any, kv: Any, column: Any, seen: Any, factor: Any, number: Any
     ) -> None:  # fmt: skip
         s, p = cuda.local.array(s_count, float32), cuda.local.array(p_count, uint32)
+        # the first scores: no values to overlap with
         start_qk(s, at, warp, number)
         wait_qk_alone(s, at, number)
         softmax(s, kv.first_step * int32(positions), column, kv, seen, factor, state)
@@ -692,12 +695,13 @@ def mainloop(plan: HopperPlan) -> Any:
         others = uint32(2 * PING_PONG + 1) - own
         for step in range(kv.first_step + int32(1), kv.end_step):
             if ping_pong:
-                wait_for_other(own)  # the other warpgroup has started its products of this step
+                wait_for_other(own)  # until the other consumer has started its products
             start_qk(s, at, warp, number + uint32(1))
             start_pv(o, p, at, number)
             if ping_pong:
                 let_other_start(others)
-            wait_qk(s, at, number + uint32(1))
+            wait_qk(s, at, number + uint32(1))  # p · v goes on
+            # Exponentials beside p · v. o is not touched here, though its scale is known now.
             grown = softmax(s, step * int32(positions), column, kv, seen, factor, state)
             # Never true; but it keeps the assembler from moving the wait for o in front of the exponentials,
             # where it would end the overlap.
@@ -708,10 +712,11 @@ def mainloop(plan: HopperPlan) -> Any:
                 rescale_o(0, o, state)
             pack_p(0, s, p)  # likewise p was being read
             number += uint32(1)
+        # the last values: no scores to overlap with
         start_pv(o, p, at, number)
         wait_pv(o, at, number)
 
-    return walk
+    return mainloop
 
 
 @cache
@@ -720,8 +725,9 @@ def consumer(plan: HopperPlan) -> Any:
     width, o_count, ping_pong = plan.width, plan.width_v // 2, plan.groups > 1
     meet = barriers.named_barrier(CONSUMERS_MEET, LANES * plan.warps)
     let_other_start = barriers.ping_pong(LANES * plan.warps)[1]
-    take, load_queries, walk, write, clear = (
-        tile_taker(plan), query_loader(plan), mainloop(plan), rows_writer(plan), clearer(o_count // 8),
+    take, load_queries, mainloop, write, clear = (
+        tile_taker(plan), query_loader(plan), make_mainloop(plan), rows_writer(plan),
+        clearer(o_count // 8),
     )  # fmt: skip
 
     @inlined
@@ -745,7 +751,7 @@ def consumer(plan: HopperPlan) -> Any:
             publish()  # queries become visible to wgmma: each thread for what it has written
             meet()  # … and those of all are there
             if kv.first_step < kv.end_step:
-                walk(o, state, at, warp, kv, column, seen, factor, number)
+                mainloop(o, state, at, warp, kv, column, seen, factor, number)
                 number += uint32(kv.end_step - kv.first_step)
             write(o, state, work.first_row, kv.rows, addresses, sizes, work.unit, units)
             tile = next_tile(tile)
@@ -767,7 +773,7 @@ def kernel(plan: HopperPlan) -> Kernel:
     give_registers, take_registers = barriers.registers("dec", least), barriers.registers("inc", most)
 
     def attend(address_words: Any, stride_words: Any, size_words: Any, scale: Any, units: Any) -> None:
-        at = (base() + uint32(1023)) & uint32(0xFFFFFC00)
+        at = (base() + uint32(1023)) & uint32(0xFFFFFC00)  # the swizzle needs tiles at multiples of 1024
         make_barriers(at)
         start_dependent()  # barriers are made while the kernel before still runs
         addresses, strides, sizes = Addresses(*address_words), Strides(*stride_words), Sizes(*size_words)
@@ -780,8 +786,9 @@ def kernel(plan: HopperPlan) -> Kernel:
             while tile < tiles:
                 work = take(tile, addresses, sizes, units)
                 kv = work.kv
-                head = kv_head(addresses, strides, sizes, work.unit)
-                produce(at, head, strides, kv, number)
+                kv_at = kv_addresses(addresses, strides, sizes, work.unit)
+                # Both sides count steps alike, and so agree on stages and phases without a word.
+                produce(at, kv_at, strides, kv, number)
                 number += uint32(max(int32(0), kv.end_step - kv.first_step))
                 tile = next_tile(tile)
             return

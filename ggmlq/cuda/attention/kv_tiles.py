@@ -103,15 +103,15 @@ def stage_copier(plan: Plan) -> Any:
 
     @inlined
     def copy_stage(
-        at: Any, stage: Any, head: Any, strides: Any, step: Any, kv: Any, team: Any
+        at: Any, stage: Any, kv_at: Any, strides: Any, step: Any, kv: Any, team: Any
     ) -> None:  # fmt: skip
         if step < kv.end_step:
             first, to = uint32(step * int32(positions)) + team.first_row, uint32(kv.end)
             place = at + uint32(keys_at) + stage * uint32(stage_k) + team.first_row * uint32(length_k)
-            copy_keys(place, head.keys, strides.k_position, first, to, team.rank)
+            copy_keys(place, kv_at.keys, strides.k_position, first, to, team.rank)
             if not v_in_k:
                 place = at + uint32(values_at) + stage * uint32(stage_v) + team.first_row * uint32(length_v)
-                copy_values(place, head.values, strides.v_position, first, to, team.rank)
+                copy_values(place, kv_at.values, strides.v_position, first, to, team.rank)
         commit()
 
     return copy_stage

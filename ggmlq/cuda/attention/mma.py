@@ -41,7 +41,7 @@ from .parameters import (
     Strides,
     block_placer,
     find_row_ranges,
-    kv_head,
+    kv_addresses,
     kv_range_finder,
     queries_of,
 )
@@ -102,7 +102,7 @@ def query_loader(plan: Plan) -> Any:
             row = at // uint32(pairs)
             pair = at - row * uint32(pairs)
             if row < uint32(rows_count):
-                word = uint32(0)
+                word = uint32(0)  # rows past the end
                 if row < count:
                     low, high = load_pair(rows, uint64(row) * uint64(pairs) + uint64(pair), kind)
                     word = narrowed(low, high)
@@ -253,18 +253,18 @@ def key_words(name: str, even: bool) -> Any:
     Blocks have 34 or 18 bytes, two of them a whole number of words: codes begin 2 bytes behind a word in even
     blocks, at a word in odd ones. ``permute`` joins two halves of words, as loads must be aligned.
     """
-    take4, permute, wide = bf16x2.take4, bf16x2.permute, name == "q8_0"
+    take4, permute, is_q8 = bf16x2.take4, bf16x2.permute, name == "q8_0"
 
     @inlined
     def take(block: Any, t: Any) -> Any:
-        at = block + t * uint32(8 if wide else 4) + uint32(0 if even else CODES_AT)
+        at = block + t * uint32(8 if is_q8 else 4) + uint32(0 if even else CODES_AT)
         first, second = take4(at), uint32(0)
-        if wide or even:
+        if is_q8 or even:
             second = take4(at + uint32(4))
         if even:
-            third = take4(at + uint32(8)) if wide else uint32(0)
+            third = take4(at + uint32(8)) if is_q8 else uint32(0)
             first, second = permute(first, second, uint32(0x5432)), permute(second, third, uint32(0x5432))
-        return first, second if wide else first
+        return first, second if is_q8 else first
 
     return take
 
@@ -273,12 +273,12 @@ def key_words(name: str, even: bool) -> Any:
 def block_scores_adder(plan: Plan, even: bool) -> Any:
     """The device function that adds the products of one block's columns to scores of sixteen positions."""
     name, length, pitch = plan.k, row_bytes(plan.k, plan.width), plan.pitch(plan.width)
-    take, pairs, wide = key_words(name, even), code_pairs(name), name == "q8_0"
+    take, pairs, is_q8 = key_words(name, even), code_pairs(name), name == "q8_0"
     take2, take8, take16, half_value, fma = halves.take2, bf16x2.take8, ptx.take16, ptx.half_value, ptx.fma
 
     @inlined
     def query_words(at: Any) -> Any:
-        if wide:
+        if is_q8:
             v = take16(at)
             return uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3])
         first, second = take8(at), take8(at + uint32(MMA_ROWS * 2))
@@ -287,7 +287,7 @@ def block_scores_adder(plan: Plan, even: bool) -> Any:
     @inlined
     def add(queries: Any, keys: Any, block: Any, s: Any) -> None:
         g, t = g_and_t(warp_and_lane()[1])
-        q_at = queries + g * uint32(pitch) + t * uint32(16 if wide else 8)
+        q_at = queries + g * uint32(pitch) + t * uint32(16 if is_q8 else 8)
         low, high = query_words(q_at), query_words(q_at + uint32(8 * pitch))
         none = float32(0)
         for half in range(2):
@@ -382,7 +382,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
     """
     name, length, size = plan.v, row_bytes(plan.v, plan.width_v), row_bytes(plan.v, BLOCK_COLUMNS)
     take2, permute, pairs = halves.take2, bf16x2.permute, code_pairs(name)
-    mul, narrowed, mul_halves, wide = ptx.mul, halves.narrowed, product_of_halves, name == "q8_0"
+    mul, narrowed, mul_halves, is_q8 = ptx.mul, halves.narrowed, product_of_halves, name == "q8_0"
     lifted = float32(2.0 ** P_LIFT_BITS[name])
 
     @inlined
@@ -390,7 +390,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
         """Codes of columns 2 g, 2 g + 1 of two rows, and of those sixteen columns on."""
         first = permute(take2(at), take2(at + uint32(length)), uint32(0x5140))
         second = first
-        if wide:
+        if is_q8:  # a byte of q4_0 has columns c and c + 16: one word serves both
             at += uint32(MMA_ROWS)
             second = permute(take2(at), take2(at + uint32(length)), uint32(0x5140))
         return pairs(first, second)
@@ -455,7 +455,7 @@ def scores_maker(plan: Plan) -> Any:
 
     @inlined
     def make_scores(
-        s: Any, at: Any, lane: Any, stage: Any, head: Any, strides: Any, step: Any, kv: Any, team: Any,
+        s: Any, at: Any, lane: Any, stage: Any, kv_at: Any, strides: Any, step: Any, kv: Any, team: Any,
         v_column: Any,
     ) -> Any:  # fmt: skip
         k_offset, v_offset = find_keys(at, stage, team), uint32(0)
@@ -463,17 +463,18 @@ def scores_maker(plan: Plan) -> Any:
             v_offset = find_values(at, stage, team)
         if decodes_k or (decodes_v and early):
             wait_for_team()  # tiles are written: a lane reads what others have decoded
+        # The stage of step + ahead: this one if its rows are decoded by now, else that of the step before.
         free = stage + uint32(ahead)
         free = free - uint32(stages) if free >= uint32(stages) else free
         if early:
-            copy_stage(at, free, head, strides, step + int32(ahead), kv, team)
+            copy_stage(at, free, kv_at, strides, step + int32(ahead), kv, team)
         qk_gemm(lane.q, lane.k + k_offset, s)
         if not early:  # values are decoded over the keys
             wait_for_team()  # all have read the keys' tile
             v_offset = find_values(at, stage, team)
             wait_for_team()  # values are written, and their stage is free
-            copy_stage(at, free, head, strides, step + int32(ahead), kv, team)
-        if v_in_k:
+            copy_stage(at, free, kv_at, strides, step + int32(ahead), kv, team)
+        if v_in_k:  # columns of the same tile: 2 bytes each
             v_offset = k_offset + uint32(2) * v_column
         return v_offset
 
@@ -516,7 +517,7 @@ def positions_writer(plan: Plan) -> Any:
         all_columns(0, o, at + place * uint32(pitch * 4) + t * uint32(per_lane))
         for r in range(2):
             row_sum = sum_of_row(state.row_sum[r])
-            if t == uint32(0):
+            if t == uint32(0):  # four lanes have the same numbers
                 put_pair(
                     at + uint32(stats_at) + (place + uint32(8 * r)) * uint32(8), state.row_max[r], row_sum
                 )
@@ -575,7 +576,7 @@ def kernel(plan: Plan) -> Kernel:
         (warp, lane), at, block = warp_and_lane(), base(), place(addresses, sizes)
         g, t = g_and_t(lane)
         kv = find_kv_range(sizes, block.length, block.first_row)
-        head = kv_head(addresses, strides, sizes, block.unit)
+        kv_at = kv_addresses(addresses, strides, sizes, block.unit)
         warp_row = warp * uint32(MMA_ROWS)  # first row or position of the warp
         team = Team(
             uint32(0) if by_rows else warp_row, uint32(cuda.threadIdx.x) if by_rows else lane
@@ -583,7 +584,7 @@ def kernel(plan: Plan) -> Kernel:
 
         # producer: the first steps are on their way before the queries, which are loaded through registers
         for i in range(ahead):
-            copy_stage(at, uint32(i), head, strides, kv.first_step + int32(i), kv, team)
+            copy_stage(at, uint32(i), kv_at, strides, kv.first_step + int32(i), kv, team)
         queries = queries_of(addresses, sizes, block.first_row, width, block.unit)
         load_queries(at, queries, sizes.q_kind, kv.rows)
         if not by_rows:
@@ -596,11 +597,13 @@ def kernel(plan: Plan) -> Kernel:
         find_row_ranges(seen, row, 8, sizes, block.length)
         if options:
             score_options = read_score_options(scale, cap, row, 8, addresses, strides, sizes, block.length)
+        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
         factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
         state = softmax_state()
         o, s = cuda.local.array(o_count, float32), cuda.local.array(score_count, float32)
         clear(0, o)
         start_rows(state)
+        # Rows of queries by warp, positions by team: one of the two offsets is 0.
         lane_at = Lane(
             at + place_q(lane, pitch_q) + (warp_row - team.first_row) * uint32(pitch_q),
             at + place_k(lane, pitch_k) + team.first_row * uint32(pitch_k),
@@ -615,11 +618,12 @@ def kernel(plan: Plan) -> Kernel:
             # before, which are about to be written.
             wait_for_team()
             v_offset = make_scores(
-                s, at, lane_at, stage, head, strides, step, kv, team, sizes.v_column
+                s, at, lane_at, stage, kv_at, strides, step, kv, team, sizes.v_column
             )  # fmt: skip
             origin, column = step * int32(positions), int32(t) * int32(2) + int32(team.first_row)
             if options:
                 score_mod(0, s, origin + column, score_options)
+            # o is multiplied only where a maximum of the warp has grown; else its scale is 1.
             if softmax(s, origin, column, kv, seen, factor, state):
                 rescale_o(0, o, state)
             pv_gemm(s, lane_at.v + v_offset, o)

@@ -101,7 +101,7 @@ class BlockPlace(NamedTuple):
     length: Any  # positions of the sequence
 
 
-class KvHead(NamedTuple):
+class KvAddresses(NamedTuple):
     """Addresses of position 0 of a unit's keys and values."""
 
     keys: Any
@@ -206,11 +206,11 @@ def head_address(address: Any, sequence_stride: Any, head_stride: Any, sizes: An
 
 
 @inlined
-def kv_head(addresses: Any, strides: Any, sizes: Any, unit: Any) -> Any:
+def kv_addresses(addresses: Any, strides: Any, sizes: Any, unit: Any) -> Any:
     """Addresses of position 0 of a unit's keys and values."""
     keys = head_address(addresses.k, strides.k_sequence, strides.k_head, sizes, unit)
     values = head_address(addresses.v, strides.v_sequence, strides.v_head, sizes, unit)
-    return KvHead(keys, values)
+    return KvAddresses(keys, values)
 
 
 @inlined

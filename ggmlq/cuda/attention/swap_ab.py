@@ -40,7 +40,7 @@ from .parameters import (
     Strides,
     block_placer,
     find_row_ranges,
-    kv_head,
+    kv_addresses,
     kv_range_finder,
     queries_of,
 )
@@ -126,15 +126,15 @@ def early_reader(plan: Plan) -> Any:
     def read(addresses: Any, strides: Any, sizes: Any) -> None:
         (warp, lane), block = warp_and_lane(), place(addresses, sizes)
         kv = find_kv_range(sizes, block.length, block.first_row)
-        head = kv_head(addresses, strides, sizes, block.unit)
+        kv_at = kv_addresses(addresses, strides, sizes, block.unit)
         if kv.end_step - kv.first_step > int32(stages):
             return  # with many steps the memory is busy anyway
         for i in range(stages):
             step = kv.first_step + int32(i)
             if step < kv.end_step:
                 first = uint32(step * int32(positions)) + warp * uint32(MMA_ROWS)
-                prefetch_keys(head.keys, strides.k_position, first, uint32(kv.end), lane)
-                prefetch_values(head.values, strides.v_position, first, uint32(kv.end), lane)
+                prefetch_keys(kv_at.keys, strides.k_position, first, uint32(kv.end), lane)
+                prefetch_values(kv_at.values, strides.v_position, first, uint32(kv.end), lane)
 
     return read
 
@@ -155,7 +155,7 @@ def starter(plan: Plan) -> Any:
             # So that others know that this block's shared memory exists. They wait for it before they write
             # here, at the end (``cluster_merger``); relaxed, as nothing was written that they read.
             arrive()
-        let_successor_start()
+        let_successor_start()  # its blocks may take multiprocessors that this kernel leaves free
         read_early(addresses, strides, sizes)
         wait_for_predecessor()  # behind this queries, rows and lengths are what they shall be
 
@@ -181,7 +181,7 @@ def query_reader(plan: Plan) -> Any:
 
     def one(i: Any, rows: Any, kind: Any, count: Any, raw: Any) -> None:
         number = uint32(cuda.threadIdx.x) + uint32(i * threads)
-        raw[2 * i], raw[2 * i + 1] = uint32(0), uint32(0)
+        raw[2 * i], raw[2 * i + 1] = uint32(0), uint32(0)  # rows that there are not
         if number < count * uint32(pairs):
             if kind == uint32(0):
                 two = load8(rows + uint64(number) * uint64(8))
@@ -346,15 +346,15 @@ def block_query_taker(plan: Plan) -> Any:
 
     ``z``: two floats a block.
     """
-    pitch, wide, zero = plan.pitch(plan.width), plan.k == "q8_0", ZERO_POINTS[plan.k]
+    pitch, is_q8, zero = plan.pitch(plan.width), plan.k == "q8_0", ZERO_POINTS[plan.k]
     take4, permute, mul_halves, mma = bf16x2.take4, bf16x2.permute, product_of_halves, mma_of("f16")
     low, high = np.uint32(halves.pair(-zero * SUBNORMAL)), np.uint32(halves.pair(-16 * zero * SUBNORMAL))
-    high = low if wide else high
+    high = low if is_q8 else high
 
     @inlined
     def place_codes(q: Any, n: Any, a: Any, b: Any, c: Any, d: Any) -> None:
         """Neighbours for bytes; for fours of a word columns two apart, the upper ones a sixteenth."""
-        if wide:
+        if is_q8:
             q[n], q[n + 1], q[n + 2], q[n + 3] = a, b, c, d
         else:
             evens, odds = uint32(0x5410), uint32(0x7632)
@@ -375,9 +375,9 @@ def block_query_taker(plan: Plan) -> Any:
         # columns of the first block: from 4 t - 2, of lanes 0 columns 0, 1, 30, 31 (of fours 0, 1, 14, 15)
         at = row + uint32(4 * BLOCK_COLUMNS * j)
         first = at + (t * uint32(8) - uint32(4) if t != uint32(0) else uint32(0))
-        beside = uint32(4) if t != uint32(0) else uint32(60 if wide else 28)
+        beside = uint32(4) if t != uint32(0) else uint32(60 if is_q8 else 28)
         second = first + uint32(32)
-        if wide:
+        if is_q8:
             second = at + uint32(28) + t * uint32(8)
             place_codes(
                 q, 8 * j, take4(first), take4(first + beside), take4(second), take4(second + uint32(4))
@@ -433,7 +433,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
     """
     length, size = row_bytes(plan.k, plan.width), row_bytes(plan.k, 2 * BLOCK_COLUMNS)
     take4, permute, half_values, fma, mul = bf16x2.take4, bf16x2.permute, codes.half_values, ptx.fma, ptx.mul
-    mma, pairs, wide, middle = mma_of("f16"), key_pairs(plan.k), plan.k == "q8_0", size // 8 * 4
+    mma, pairs, is_q8, middle = mma_of("f16"), key_pairs(plan.k), plan.k == "q8_0", size // 8 * 4
     whole = float32(2.0**SUBNORMAL_BITS)
 
     @inlined
@@ -455,9 +455,10 @@ def make_block_qk_gemm(plan: Plan) -> Any:
         for i in range(2):
             row = keys + uint32(j * size + i * length)
             at, last = row + places[0], take4(row + uint32(middle))
+            # w: codes of the first block, x: of the second; d, e: their scales
             w[2 * i], w[2 * i + 1] = permute(take4(at), last, places[1]), uint32(0)
             x[2 * i], x[2 * i + 1] = take4(at + uint32(middle + 4)), uint32(0)
-            if wide:
+            if is_q8:
                 w[2 * i + 1] = take4(at + uint32(16))
                 x[2 * i + 1] = take4(at + uint32(middle + 20))
             d[i], e[i] = half_values(take4(row))[0], half_values(last)[1]
@@ -661,7 +662,7 @@ def cluster_merger(plan: Plan) -> Any:
     def share(at: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
         blocks, rank, number = uint32(size()), uint32(rank_here()), uint32(cuda.threadIdx.x)
         all_pairs = count * uint32(pairs)
-        each = (all_pairs + blocks - uint32(1)) // blocks
+        each = (all_pairs + blocks - uint32(1)) // blocks  # pairs of a share, which its block merges
         inbox, stats_inbox = base() + uint32(inbox_at), base() + uint32(inbox_stats_at)
         # The other half of the arrival in ``starter``: the others have started, so their shared memory
         # exists. A store into that of a block that has not started is undefined.
@@ -685,6 +686,7 @@ def cluster_merger(plan: Plan) -> Any:
         # All have put theirs, and it is visible. No block ends before that, so none writes into shared memory
         # of a block that is gone.
         sync()
+        # the block's own share: partials of all blocks, in the order of their splits
         number = rank * each + uint32(cuda.threadIdx.x)
         while number < min(all_pairs, (rank + uint32(1)) * each):
             row = number // uint32(pairs)
@@ -718,7 +720,7 @@ def writer(plan: Plan) -> Any:
         place(o, at + row * uint32(pitch), g)
         for r in range(2):
             row_sum = sum_of_row(state.row_sum[r])
-            if g == uint32(0):
+            if g == uint32(0):  # eight lanes have the same numbers
                 put_pair(at + uint32(stats_at) + (row + uint32(r)) * uint32(8), state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
         if cluster_size() > uint32(1):
@@ -758,7 +760,7 @@ def kernel(plan: Plan) -> Kernel:
         (warp, lane), at, block = warp_and_lane(), base(), place(addresses, sizes)
         g, t = g_and_t(lane)
         kv = find_kv_range(sizes, block.length, block.first_row)
-        head = kv_head(addresses, strides, sizes, block.unit)
+        kv_at = kv_addresses(addresses, strides, sizes, block.unit)
         team = Team(warp * uint32(MMA_ROWS), lane)
 
         # producer: queries are asked of memory, then all stages; then queries are put where products take
@@ -770,7 +772,7 @@ def kernel(plan: Plan) -> Kernel:
         queries = queries_of(addresses, sizes, block.first_row, width, block.unit)
         read_queries(queries, sizes.q_kind, kv.rows, raw)
         for i in range(stages):
-            copy_stage(at, uint32(i), head, strides, kv.first_step + int32(i), kv, team)
+            copy_stage(at, uint32(i), kv_at, strides, kv.first_step + int32(i), kv, team)
         put_queries(at, sizes.q_kind, raw)
 
         # rows of a lane: what they see, their softmax, their sums
@@ -778,6 +780,7 @@ def kernel(plan: Plan) -> Kernel:
         find_row_ranges(seen, row, 1, sizes, block.length)
         if options:
             score_options = read_score_options(scale, cap, row, 1, addresses, strides, sizes, block.length)
+        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
         factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
         state = softmax_state()
         s, o, q, z = (
@@ -806,7 +809,7 @@ def kernel(plan: Plan) -> Kernel:
                 rescale_o(0, o, state)
             pv_gemm(s, v_at + stage * uint32(stage_v), o)
             cuda.syncwarp()  # all lanes have read the stage, which the next copies write
-            copy_stage(at, stage, head, strides, step + int32(stages), kv, team)
+            copy_stage(at, stage, kv_at, strides, step + int32(stages), kv, team)
             stage = stage + uint32(1) if stage + uint32(1) < uint32(stages) else uint32(0)
 
         # epilogue
