@@ -218,8 +218,8 @@ def _launch(
     merges = splits > cluster
     partials = cp.empty(splits * units * rows * (plan.width_v + 2), np.float32) if merges else None
 
-    def address(x: Any) -> int:
-        return 0 if x is None else int(x.data.ptr)
+    def address(x: Any) -> Any:
+        return 0 if x is None else x.data.ptr
 
     addresses = Addresses(
         q=address(q),
@@ -251,9 +251,8 @@ def _launch(
     )
     scale, last = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
     run, grid = _kernel(plan), (splits, tiles, units)
-    if isinstance(
-        plan, HopperPlan
-    ):  # persistent blocks, which take tiles of all units; its kernel has no cap
+    if isinstance(plan, HopperPlan):
+        # Blocks are persistent and take tiles of all units; in place of a cap the kernel gets their number.
         blocks = max(1, device.multiprocessors() * plan.resident // splits)
         grid, last = (splits, min(tiles * units, blocks), 1), units
     crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
