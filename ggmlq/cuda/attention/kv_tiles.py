@@ -150,6 +150,8 @@ def table_reader(table: Any) -> Any:
     """The device function that looks up four bytes below 16 in a table of signed bytes, and adds 128."""
     w0, w1, w2, w3 = ((np.asarray(table).astype(np.int64) + 128).astype(np.uint8).view(np.uint32)).tolist()
 
+    # ``permute`` picks from eight bytes by three bits of each nibble: two of them look into both halves of
+    # the table, and bit 3 of a code says which one counts.
     @inlined
     def looked_up(word: Any) -> Any:
         permute = bf16x2.permute
@@ -200,6 +202,7 @@ def code_reader(name: str) -> Any:
     @inlined
     def of_fifths(block: Any, unit: Any) -> Any:
         a, b, c, d = of_nibbles(block, unit)
+        # bit 4 of codes: qh has those of 16 columns in its lower half, of the 16 behind in its upper one
         first, second = halves.take1(block + uint32(qh) + unit), halves.take1(block + uint32(qh + 2) + unit)
         a, b = a | spread(first), b | spread(first >> uint32(4))
         return a, b, c | spread(second), d | spread(second >> uint32(4))
@@ -294,6 +297,7 @@ def block_decoder(name: str) -> Decoder:
         packed[o], packed[o + 1] = four[0], four[1]
         if count == 4:
             packed[o + 2], packed[o + 3] = four[2], four[3]
+        # the scale in both halves of a word: it is multiplied with a pair of codes
         packed[o + count] = twice(scale(block))
         if has_offset:
             packed[o + count + 1] = twice(take2(block + uint32(2)))
@@ -305,7 +309,7 @@ def block_decoder(name: str) -> Decoder:
         for w in range(count):
             out[2 * w], out[2 * w + 1] = lower_two(packed[o + w]), upper_two(packed[o + w])
         for w in range(2 * count):
-            value = sub(out[w], uint32(zero))
+            value = sub(out[w], uint32(zero))  # (1024 + code) - (1024 + zero point), exact
             if has_offset:
                 out[w] = fma(value, d, packed[o + count + 1])
             else:
@@ -349,10 +353,12 @@ def tile_decoder(threads: int, positions: int, name: str, width: int, put: Any) 
     def decode(rows: Any, tile: Any, rank: Any) -> None:
         out, packed = cuda.local.array(8, uint32), cuda.local.array(room, uint32)
         for first in range(0, count, threads * together):
+            # loads of all units, then stores of all: else each load waits for the store before
             for i in range(together):
                 at = rank + uint32(first + i * threads)
                 row = at // uint32(units)
                 if whole or row < uint32(positions):
+                    # neighbouring threads have neighbouring units of a row
                     read(rows + row * uint32(length), at - row * uint32(units), packed, i)
             for i in range(together):
                 at = rank + uint32(first + i * threads)

@@ -194,10 +194,12 @@ def read_score_options(
     unit = uint32(cuda.blockIdx.z)
     sequence = unit // sizes.kv_heads
     for r in range(2):
+        # row = head in the group · queries + query; rows past the end are clamped to the last
         this = uint32(min(row + uint32(r) * uint32(step), sizes.queries * sizes.group - uint32(1)))
         query = this % sizes.queries
         head = (unit - sequence * sizes.kv_heads) * sizes.group + this // sizes.queries
         places[r] = length - int32(sizes.queries) + int32(query)
+        # A mask without slopes counts once; with neither there is nothing to add.
         numbers[2 + r] = float32(0) if addresses.mask == uint64(0) else float32(1)
         if addresses.slopes != uint64(0):
             numbers[2 + r] = load_float(addresses.slopes + uint64(head) * uint64(4))
@@ -292,10 +294,11 @@ def row_reducer(plan: Any, combine: Any) -> Any:
 
     @inlined
     def reduced(value: Any) -> Any:
-        if swap_ab:
+        if swap_ab:  # lanes of the same t
             value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 4))
             value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 8))
             return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 16))
+        # lanes of the same g
         value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 1))
         return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 2))
 
@@ -340,6 +343,7 @@ def exponentials_maker(plan: Any) -> Any:
             most[r] = larger(state.row_max[r], mul(most[r], factor))
             # Finite: a row that has seen nothing would else have -inf - -inf, a NaN that stays in its sums.
             bases[r] = larger(most[r], LOWEST_FINITE)
+            # 2 ** (before - now): 1 if nothing grew, 0 at the first step, where there is nothing to rescale
             state.o_scale[r] = exp2(sub(state.row_max[r], bases[r]))
             grown |= uint32(most[r] > state.row_max[r])
             state.row_max[r] = most[r]

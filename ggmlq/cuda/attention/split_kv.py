@@ -149,7 +149,7 @@ def rows_writer(plan: Any) -> Any:
             # Rows past the end have the address of the last one, and are not written.
             row = uint32(min(start + row, rows - uint32(1)))
             number = uint64(unit) * uint64(rows) + uint64(row)
-            if addresses.partials == uint64(0):
+            if addresses.partials == uint64(0):  # a result: divided, in the kind of y
                 head = (unit % sizes.kv_heads) * sizes.group + row // sizes.queries
                 factors[r] = final_scale(state.row_max[r], row_sum, addresses.sinks, head)
                 size = uint64(4) if kind == uint32(0) else uint64(2)
@@ -182,6 +182,7 @@ def block_merger(plan: Plan) -> Any:
         at: Any, warps: Any, start: Any, count: Any, addresses: Any, sizes: Any, partials: Any
     ) -> None:  # fmt: skip
         rows, number = sizes.queries * sizes.group, uint32(cuda.threadIdx.x)
+        # a thread has every so many-th pair of columns of the block's rows, neighbours have neighbours
         while number < count * uint32(pairs):
             row = number // uint32(pairs)
             pair = number - row * uint32(pairs)
@@ -193,6 +194,7 @@ def block_merger(plan: Plan) -> Any:
             if partials == uint64(0):
                 write(start + row, pair, merged, addresses, sizes)
             else:
+                # [split, unit, row] is [blockIdx.x, blockIdx.z, row]
                 place = uint64(uint32(cuda.blockIdx.z)) * uint64(rows) + uint64(start + row)
                 place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
                 store_pair(
@@ -312,6 +314,7 @@ def merger(width: int, threads: int) -> Kernel:
             stats[2 * i], stats[2 * i + 1] = partial.row_max, partial.row_sum
             for j in range(QUAD_COLUMNS):
                 quads[QUAD_COLUMNS * i + j] = partial.quad[j]
+        # Each warp finds the maximum for itself: threads need not meet for it.
         row_max = largest_of(stats_at + uint64(row) * uint64(8), rows, splits)
         row_sum, sums = float32(0), cuda.local.array(QUAD_COLUMNS, float32)
         for i in range(QUAD_COLUMNS):
@@ -322,6 +325,7 @@ def merger(width: int, threads: int) -> Kernel:
             for j in range(QUAD_COLUMNS):
                 sums[j] = fma(quads[QUAD_COLUMNS * i + j], scale, sums[j])
         if which < uint32(together):
+            # the splits that were not read ahead, now that the maximum is known
             p = which + uint32(ahead * together)
             while p < splits:
                 number = uint64(p) * uint64(rows) + uint64(row)
@@ -335,7 +339,7 @@ def merger(width: int, threads: int) -> Kernel:
                 columns[which, lane * uint32(QUAD_COLUMNS) + uint32(i)] = sums[i]
             sums_of_p[which] = row_sum  # the same number from all lanes
         cuda.syncthreads()  # all w have put theirs; threads of other warps add them
-        if thread < uint32(width // 2):
+        if thread < uint32(width // 2):  # two columns a thread
             low, high, row_sum = float32(0), float32(0), float32(0)
             for w in range(together):
                 low, high = add(low, columns[w, 2 * thread]), add(high, columns[w, 2 * thread + uint32(1)])

@@ -419,6 +419,7 @@ def key_pairs(name: str) -> Any:
 
     @inlined
     def of_fours(first: Any, second: Any) -> Any:
+        # Upper fours stay where they are in a byte: they count sixteen times, and their queries a sixteenth.
         odd, low, high = first >> uint32(8), uint32(0x000F000F), uint32(0x00F000F0)
         return first & low, odd & low, first & high, odd & high
 
@@ -567,6 +568,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
 
     @inlined
     def multiply(w: Any, low: Any, high: Any, n: Any, o: Any) -> None:
+        # two products of sixteen columns each, with the same p
         a = cuda.local.array(8, uint32)
         pairs(w, a)
         for i in range(2):
