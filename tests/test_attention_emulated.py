@@ -13,8 +13,8 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.attention import operands, unpacked
-from ggmlq.cuda.attention.plan import DECODED, EDGE, plan_of
+from ggmlq.cuda.attention import operands
+from ggmlq.cuda.attention.plan import DECODED_TYPES, MMA_ROWS, plan_of
 from ggmlq.cuda.machine import device
 
 HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
@@ -60,7 +60,7 @@ def agrees(card, q, k, v, **options):
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0"), ("q4_0", "q8_0")], ids="-".join)
 def test_few_rows_and_many(types, card, fresh):
-    """Warps of some positions each, in parts that a second kernel merges; and warps of some rows each."""
+    """Warps of some positions each, in splits that a second kernel merges; and warps of some rows each."""
     for queries, positions in ((1, 140), (5, 40)):
         q = fresh.standard_normal((1, 8, queries, WIDTH)).astype(np.float32)
         k, v = (cache(fresh, name, 1, 2, positions, WIDTH) for name in types)
@@ -99,8 +99,8 @@ def test_scores_that_options_change(card, fresh):
 
 
 @pytest.mark.slow
-def test_parts_of_a_cluster(card, monkeypatch, fresh):
-    """Blocks that add their parts in shared memory, some with no positions."""
+def test_splits_of_a_cluster(card, monkeypatch, fresh):
+    """Blocks that merge their partials in shared memory, some with no positions."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     monkeypatch.setattr(device, "multiprocessors", lambda: 16)
     q = fresh.standard_normal((1, 6, 1, WIDTH)).astype(np.float32)
@@ -114,8 +114,8 @@ def test_parts_of_a_cluster(card, monkeypatch, fresh):
 def test_blocks_as_halves(card, fresh):
     """Keys and values of a cache whose heads lie apart, as many positions as there are."""
     k, v = cache(fresh, "q8_0", 2, 2, 80, WIDTH), cache(fresh, "q4_0", 2, 2, 80, 2 * WIDTH)
-    assert unpacked.unpacks(*(there(card, x)[:, :, :72] for x in (k, v)))
-    rows = unpacked.unpacked(*(there(card, x)[:, :, :72] for x in (k, v)), np.array([70, 3]))
+    assert operands.dequantizes(*(there(card, x)[:, :, :72] for x in (k, v)))
+    rows = operands.dequantized(*(there(card, x)[:, :, :72] for x in (k, v)), np.array([70, 3]))
     for x, (name, raw, width) in zip((k, v), rows, strict=True):
         assert (name, width) == ("f16", x.shape[3])
         assert np.array_equal(np.asarray(raw).view(np.float16), x.dequantize()[:, :, :70].astype(np.float16))
@@ -135,10 +135,10 @@ def test_many_rows_by_wgmma(card, monkeypatch, fresh):
 def test_no_warp_decodes_values_over_the_keys_of_another(fresh):
     """Warps of their own positions do not wait for each other: each has the bytes of its rows alone."""
     for _ in range(300):
-        (k, v), widths = fresh.choice(DECODED, 2), 32 * fresh.integers(1, 9, 2)
+        (k, v), widths = fresh.choice(DECODED_TYPES, 2), 32 * fresh.integers(1, 9, 2)
         plan = plan_of(str(k), str(v), *map(int, widths), by_rows=False, options=bool(fresh.integers(2)))
         if plan.decodes(plan.k) and plan.decodes(plan.v):
-            key, value = (EDGE * plan.pitch(width) for width in (plan.width, plan.width_v))
+            key, value = (MMA_ROWS * plan.pitch(width) for width in (plan.width, plan.width_v))
             for i in range(plan.warps):
                 for other in {*range(plan.warps)} - {i}:
                     keys, values = plan.key_tile_at + i * key, plan.value_tile_at + other * value

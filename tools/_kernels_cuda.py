@@ -19,7 +19,7 @@ import _dry_runs
 import numpy as np
 from _packs import Wanted
 
-from ggmlq.cuda.attention.plan import LATENT, LISTED, WIDTHS
+from ggmlq.cuda.attention.plan import LISTED_TYPES, MLA_WIDTH, WIDTHS
 from ggmlq.cuda.cost.choice import HALF_TYPES
 from ggmlq.cuda.machine.coverage import families
 from ggmlq.cuda.machine.served import PTX, machine_of
@@ -61,8 +61,8 @@ SCALED = (  # codes with the tiles of x and of w
     ("int8", ((1, None), (1, None))), ("int8", ((1, 128), (1, 128))),
 )  # fmt: skip
 CACHES: tuple[dict[str, Any], ...] = (  # of the usual types and widths, and of MLA
-    *({"heads": 2, "width": w, "k": k, "v": v} for (k, v), w in product(LISTED, WIDTHS)),
-    *({"heads": 1, "width": LATENT, "width_v": 512, "k": k, "shared": True} for k in ("f16", "q8_0")),
+    *({"heads": 2, "width": w, "k": k, "v": v} for (k, v), w in product(LISTED_TYPES, WIDTHS)),
+    *({"heads": 1, "width": MLA_WIDTH, "width_v": 512, "k": k, "shared": True} for k in ("f16", "q8_0")),
 )  # fmt: skip
 GRADIENTS = tuple(tiles for code, tiles in SCALED if code == "e4m3")  # the same of e5m2
 

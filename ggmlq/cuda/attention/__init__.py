@@ -1,21 +1,19 @@
-"""Attention on a GPU: keys and values stay as they are stored, a softmax runs along.
+"""Attention on quantized K/V: read in their stored format, online softmax.
 
-    call.py        from checked operands to launches: which plan, how many parts
-    operands.py    keys and values as rows that the kernels read; rows of a cache for new positions
-    unpacked.py    blocks as halves, for many rows of queries
-    plan.py        what a block of threads computes, where its operands lie in shared memory
-    kernel.py      any types and options, by ``mma``: for few rows, and for cards without wgmma
-    turned.py      up to eight rows, or sixteen: keys and values are the wide operand; its products
-    wide.py        many rows on Hopper, by ``wgmma``; its warpgroup that copies and decodes
+    call.py        from checked operands to launches: which plan, how many splits
+    operands.py    K and V as rows that the kernels read, dequantized before many query rows; KV append
+    plan.py        tile of a block and its shared memory, of mma.py and swap_ab.py
 
-and what the kernels are made of:
+the kernels, each from its queries to its results:
 
-    problem.py     positions that rows see, the part of a block
-    rows.py        copies into shared memory, tiles of 16-bit floats
-    codes.py       queries and results of three kinds of floats; blocks decoded to halves
-    products.py    scores, and weights times values, of a warp: of halves, of blocks decoded in registers
-    softmax.py     scores to weights: options, hidden positions, maxima and sums; sums of warps, and of a
-                   cluster's blocks, added
-    results.py     sums to results; the parts of a row, put together
-    unrolled.py    loops that are written out
+    mma.py         ``mma.sync``, queries as A: any types and options, few rows and cards without wgmma
+    swap_ab.py     decode attention, up to eight rows a block, or two blocks: K and V are A
+    hopper.py      many rows on Hopper: wgmma, producer and consumers; its plan
+
+and what they share:
+
+    parameters.py  parameters, K/V range of a block and of a row
+    kv_tiles.py    copies into shared memory, blocks decoded to halves, three kinds of floats
+    softmax.py     scores of a lane: score options, mask, online softmax; loops over fragments
+    split_kv.py    partials of split-KV: epilogues that write or merge them, the merge kernel
 """

@@ -10,42 +10,40 @@ from ...arrays.array import QuantArray
 from ...arrays.scaled import ScaledArray
 from ...errors import UnsupportedError
 from ..machine import device
-from .codes import KINDS
-from .kernel import LEAST, kernel
-from .operands import LONG, Rows, placed
+from .hopper import HOPPER, HopperPlan, fits_hopper, hopper_plan_of
+from .hopper import kernel as hopper_kernel
+from .kv_tiles import KINDS
+from .mma import kernel as mma_kernel
+from .operands import WORD64, Rows, dequantized, dequantizes, placed
+from .parameters import Addresses, Sizes, Strides
 from .plan import (
-    BLOCKS,
-    EDGE,
-    HOPPERS,
-    MOST_BLOCKS,
-    SHARED,
-    TURNED,
-    WIDE,
+    MAX_CLUSTER,
+    MAX_SHARED,
+    MAX_SHARED_HOPPER,
+    MAX_V_COLUMNS,
+    MIN_CAPABILITY,
+    MMA_ROWS,
+    REGISTER_TYPES,
+    SWAP_AB_ROWS,
     Plan,
-    WidePlan,
+    fits_swap_ab,
     plan_of,
     row_bytes,
-    takes,
-    turned_plan_of,
-    turns,
-    wide_plan_of,
+    swap_ab_plan_of,
 )  # fmt: skip
-from .results import FEW as MERGED_FEW
-from .results import MANY as MERGED_MANY
-from .results import merger
-from .turned import kernel as turned_kernel
-from .unpacked import unpacked, unpacks
-from .wide import HOPPER
-from .wide import kernel as wide_kernel
+from .split_kv import MERGE_THREADS, MERGE_THREADS_MANY_ROWS, MergeAddresses, MergeSizes, merger
+from .swap_ab import kernel as swap_ab_kernel
 
-FIXED = 16  # steps of a part whose bits depend on no other row
-FEW = 16  # rows of queries that share their positions
-MANY, MANY_WIDE = 512, 129  # rows for which blocks are decoded before; likewise where wgmma multiplies
-MOST = 256 << 20  # bytes of keys and values that are decoded before
-CLUSTERED, CLUSTERED_BLOCKS = 8, 16  # steps up to which a cluster has all parts, of floats and of blocks
+FIXED_STEPS = 16  # of a split whose bits depend on no other row
+MAX_ROWS_BY_POSITIONS = 16  # query rows for which warps of mma.py share the positions
+# Rows from which blocks are dequantized before; likewise where wgmma multiplies.
+MIN_ROWS_DEQUANTIZED, MIN_ROWS_DEQUANTIZED_HOPPER = 512, 129
+MAX_DEQUANTIZED_BYTES = 256 << 20  # of keys and values
+# Steps up to which a cluster has all splits, of floats and of blocks.
+MAX_STEPS_CLUSTER, MAX_STEPS_CLUSTER_BLOCKS = 8, 16
 
 
-AnyPlan = Plan | WidePlan
+AnyPlan = Plan | HopperPlan
 
 
 class Extras(NamedTuple):
@@ -60,7 +58,7 @@ class Extras(NamedTuple):
 def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
     """The result [B, H, T, DV] in float32, float16 or bfloat16, on the device of q."""
     cp, capability = device.cupy(), device.capability()
-    if capability is not None and capability < LEAST:
+    if capability is not None and capability < MIN_CAPABILITY:
         raise UnsupportedError(
             f"{request}: this GPU has compute capability {capability[0]}.{capability[1]}; the kernel needs "
             '8.0; compute on the host with q.get(), k.to("cpu") and v.to("cpu")'
@@ -68,43 +66,51 @@ def attend(request: str, a: Any, invariant: bool, kind: Any) -> Any:
     rows = a.q.shape[1] // a.k.shape[1] * a.q.shape[2]
     if not a.q.size or not a.v.shape[3] or not a.k.shape[2]:
         return cp.zeros((*a.q.shape[:3], a.v.shape[3]), kind)
-    shared = _holds_values(a.k, a.v)
+    v_in_k = _holds_values(a.k, a.v)
     decoded = not invariant and _decodes(a, rows)
-    if decoded and not shared and unpacks(a.k, a.v):
-        k, v = unpacked(a.k, a.v, a.lengths)
+    if decoded and not v_in_k and dequantizes(a.k, a.v):
+        k, v = dequantized(a.k, a.v, a.lengths)
     else:
         k = placed(a.k, decoded)
-        v = Rows(k.name, k.raw, a.v.shape[3]) if shared else placed(a.v, decoded or a.v.shape[3] > WIDE)
+        v = (
+            Rows(k.name, k.raw, a.v.shape[3])
+            if v_in_k
+            else placed(a.v, decoded or a.v.shape[3] > MAX_V_COLUMNS)
+        )
     y = cp.empty((*a.q.shape[:3], v.width), kind)
     q, extras = _queries(a.q, k.width), _extras(a)
-    for first in range(0, v.width, WIDE):
-        plan = _plan(a, k, v, min(WIDE, v.width - first), rows, shared, invariant)
+    for first in range(0, v.width, MAX_V_COLUMNS):
+        plan = _plan(a, k, v, min(MAX_V_COLUMNS, v.width - first), rows, v_in_k, invariant)
         _launch(plan, q, k, v, a, extras, invariant, y, first)
     return y[..., : a.v.shape[3]] if v.width > a.v.shape[3] else y
 
 
 def _plan(
-    a: Any, k: Rows, v: Rows, width: int, rows: int, shared: bool, invariant: bool
+    a: Any, k: Rows, v: Rows, width: int, rows: int, v_in_k: bool, invariant: bool
 ) -> AnyPlan:  # fmt: skip
     """The plan for ``width`` columns of the values."""
     changed = _changed(a)
-    if not (shared or invariant) and _by_wgmma(a, rows, k.name, v.name, k.width, width):
-        return wide_plan_of(k.name, v.name, k.width, width, rows)
-    if rows <= _turned_rows(k.name) and not (shared or invariant) and turns(k.name, v.name, k.width, width):
-        room = HOPPERS if device.capability() == HOPPER else SHARED
-        plan = turned_plan_of(k.name, v.name, k.width, width, changed, room)
+    if not (v_in_k or invariant) and _by_wgmma(a, rows, k.name, v.name, k.width, width):
+        return hopper_plan_of(k.name, v.name, k.width, width, rows)
+    few = rows <= _swap_ab_rows(k.name) and not (v_in_k or invariant)
+    if few and fits_swap_ab(k.name, v.name, k.width, width):
+        room = MAX_SHARED_HOPPER if device.capability() == HOPPER else MAX_SHARED
+        plan = swap_ab_plan_of(k.name, v.name, k.width, width, changed, room)
         if plan.shared_bytes <= room:
             return plan
-    return plan_of(k.name, v.name, k.width, width, rows > FEW and not invariant, shared, changed)
+    return plan_of(
+        k.name, v.name, k.width, width, rows > MAX_ROWS_BY_POSITIONS and not invariant, v_in_k, changed
+    )
 
 
-def _turned_rows(k: str) -> int:
-    """Rows up to which keys and values are the wide operand, eight at a time.
+def _swap_ab_rows(k: str) -> int:
+    """Rows up to which swap_ab.py takes them, eight at a time.
 
-    On an H200 4 queries over 16384 positions of q8_0, 16 rows of a head of keys, take 20 µs in two blocks of
+    On an H200 4 queries over 16384 positions of q8_0, 16 rows of a KV head, take 20 µs in two blocks of
     eight, 26 by wgmma; of f16 31 and 24.
     """
-    return FEW if k in BLOCKS and device.capability() == HOPPER else TURNED
+    blocks_on_hopper = k in REGISTER_TYPES and device.capability() == HOPPER
+    return 2 * SWAP_AB_ROWS if blocks_on_hopper else SWAP_AB_ROWS
 
 
 def _changed(a: Any) -> bool:
@@ -113,15 +119,16 @@ def _changed(a: Any) -> bool:
 
 
 def _decodes(a: Any, rows: int) -> bool:
-    """True if blocks are decoded to halves before: many rows of queries read them again and again."""
-    many = MANY_WIDE if _by_wgmma(a, rows, "f16", "f16", a.k.shape[3], a.v.shape[3]) else MANY
-    return rows >= many and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MOST
+    """True if blocks are dequantized to halves before: many query rows read them again and again."""
+    by_wgmma = _by_wgmma(a, rows, "f16", "f16", a.k.shape[3], a.v.shape[3])
+    many = MIN_ROWS_DEQUANTIZED_HOPPER if by_wgmma else MIN_ROWS_DEQUANTIZED
+    return rows >= many and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MAX_DEQUANTIZED_BYTES
 
 
 def _by_wgmma(a: Any, rows: int, k: str, v: str, width: int, width_v: int) -> bool:
-    """True if wide.py takes rows of these types and widths."""
-    hopper = rows > _turned_rows(k) and device.capability() == HOPPER
-    return hopper and not _changed(a) and takes(k, v, width, width_v)
+    """True if hopper.py takes rows of these types and widths."""
+    hopper = rows > _swap_ab_rows(k) and device.capability() == HOPPER
+    return hopper and not _changed(a) and fits_hopper(k, v, width, width_v)
 
 
 def _wide_values(rows: Any) -> int:
@@ -132,7 +139,7 @@ def _wide_values(rows: Any) -> int:
 
 def _holds_values(k: Any, v: Any) -> bool:
     """True if values are the first columns of keys, whole groups of sixteen."""
-    if v.shape[3] > k.shape[3] or v.shape[3] % EDGE or isinstance(k, ScaledArray):
+    if v.shape[3] > k.shape[3] or v.shape[3] % MMA_ROWS or isinstance(k, ScaledArray):
         return False
     if isinstance(k, QuantArray):
         if not isinstance(v, QuantArray) or k.format is not v.format:
@@ -170,28 +177,29 @@ def _extras(a: Any) -> Extras:
     return Extras(None if lengths is None else cp.asarray(lengths, np.int64), mask, sinks, slopes)
 
 
-def _parts(plan: AnyPlan, blocks: int, steps: int) -> int:
-    """The parts into which so many steps are divided, where each has ``blocks`` blocks."""
-    parts = max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
-    return min(parts, MOST_BLOCKS) if _clustered(plan, blocks, steps) else parts
+def _split_count(plan: AnyPlan, blocks: int, steps: int) -> int:
+    """The splits into which so many steps are divided, where each has ``blocks`` blocks."""
+    splits = max(1, min(device.multiprocessors() * plan.resident // blocks, steps))
+    return min(splits, MAX_CLUSTER) if _clustered(plan, blocks, steps) else splits
 
 
 def _clustered(plan: AnyPlan, blocks: int, steps: int) -> bool:
-    """True if the blocks of all parts are a cluster, each on a multiprocessor, which adds them there.
+    """True if the blocks of all splits are a cluster, each on a multiprocessor, which merges them there.
 
     The other half of the card is for the kernel behind. With more steps two launches are as fast: of 4096
-    positions clusters of 8 and of 16 blocks took 10 µs on an H200, parts and results.py 9; of 16384 20 and
-    17.
+    positions clusters of 8 and of 16 blocks took 10 µs on an H200, partials and the merge kernel 9; of 16384
+    20 and 17.
     """
-    parts, most = min(steps, MOST_BLOCKS), CLUSTERED_BLOCKS if plan.k in BLOCKS else CLUSTERED
-    alone = steps <= most and 2 * blocks * parts <= device.multiprocessors()
-    return plan.turned and alone and (device.capability() or LEAST) >= HOPPER
+    splits = min(steps, MAX_CLUSTER)
+    most = MAX_STEPS_CLUSTER_BLOCKS if plan.k in REGISTER_TYPES else MAX_STEPS_CLUSTER
+    alone = steps <= most and 2 * blocks * splits <= device.multiprocessors()
+    return plan.swap_ab and alone and (device.capability() or MIN_CAPABILITY) >= HOPPER
 
 
 def _kernel(plan: AnyPlan) -> Any:
-    if isinstance(plan, WidePlan):
-        return wide_kernel(plan)
-    return turned_kernel(plan) if plan.turned else kernel(plan)
+    if isinstance(plan, HopperPlan):
+        return hopper_kernel(plan)
+    return swap_ab_kernel(plan) if plan.swap_ab else mma_kernel(plan)
 
 
 def _launch(
@@ -205,33 +213,56 @@ def _launch(
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
     tiles = -(-rows // plan.rows)
-    parts = max(1, -(-steps // FIXED)) if invariant else _parts(plan, units * tiles, steps)
-    cluster = parts if _clustered(plan, units * tiles, steps) else 1
-    apart = parts > cluster
-    partials = cp.empty(parts * units * rows * (plan.width_v + 2), np.float32) if apart else None
-    values = k.raw.data.ptr if plan.shared else v.raw.data.ptr + row_bytes(v.name, first)
-    arrays = (partials, extras.mask, extras.lengths, extras.sinks, extras.slopes)
-    addresses = (
-        q.data.ptr, k.raw.data.ptr, values, y.data.ptr + first * y.itemsize,
-        *(0 if x is None else x.data.ptr for x in arrays),
-    )  # fmt: skip
+    splits = max(1, -(-steps // FIXED_STEPS)) if invariant else _split_count(plan, units * tiles, steps)
+    cluster = splits if _clustered(plan, units * tiles, steps) else 1
+    merges = splits > cluster
+    partials = cp.empty(splits * units * rows * (plan.width_v + 2), np.float32) if merges else None
+
+    def address(x: Any) -> Any:
+        return 0 if x is None else x.data.ptr
+
+    addresses = Addresses(
+        q=address(q),
+        k=address(k.raw),
+        v=address(k.raw) if plan.v_in_k else address(v.raw) + row_bytes(v.name, first),
+        y=address(y) + first * y.itemsize,
+        partials=address(partials),
+        mask=address(extras.mask),
+        lengths=address(extras.lengths),
+        sinks=address(extras.sinks),
+        slopes=address(extras.slopes),
+    )
     mask = (0, 0, 0, 0) if extras.mask is None else extras.mask.strides
-    strides = tuple(stride & LONG for stride in (*k.raw.strides[:3], *v.raw.strides[:3], *mask))
-    kind = KINDS[y.dtype.name]
-    sizes = (
-        queries, group, positions, kv_heads, a.window, int(a.causal or a.window > 0), KINDS[q.dtype.name],
-        kind, FIXED if invariant else 0, y.shape[3], first,
+    strides = Strides(
+        *(stride & WORD64 for stride in (*k.raw.strides[:3], *v.raw.strides[:3], *mask))
     )  # fmt: skip
-    scale, cap = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
-    run, grid = _kernel(plan), (parts, tiles, units)
-    if isinstance(plan, WidePlan):  # blocks take tiles of all heads in turn
-        blocks = max(1, device.multiprocessors() * plan.resident // parts)
-        grid, cap = (parts, min(tiles * units, blocks), 1), units
+    sizes = Sizes(
+        queries=queries,
+        group=group,
+        positions=positions,
+        kv_heads=kv_heads,
+        window=a.window,
+        causal=int(a.causal or a.window > 0),
+        q_kind=KINDS[q.dtype.name],
+        y_kind=KINDS[y.dtype.name],
+        fixed_steps=FIXED_STEPS if invariant else 0,
+        y_columns=y.shape[3],
+        v_column=first,
+    )
+    scale, last = (int(np.float32(value).view(np.uint32)) for value in (a.scale, a.softcap))
+    run, grid = _kernel(plan), (splits, tiles, units)
+    if isinstance(plan, HopperPlan):
+        # Blocks are persistent and take tiles of all units; in place of a cap the kernel gets their number.
+        blocks = max(1, device.multiprocessors() * plan.resident // splits)
+        grid, last = (splits, min(tiles * units, blocks), 1), units
     crowded = {"cluster": cluster, "max_blocks": 1} if cluster > 1 else {}
-    run(grid, (plan.threads,), addresses, strides, sizes, scale, cap, **crowded)
+    # A launch takes plain tuples.
+    run(grid, (plan.threads,), tuple(addresses), tuple(strides), tuple(sizes), scale, last, **crowded)
     if partials is not None:
-        threads = MERGED_FEW if units * rows <= 2 * device.multiprocessors() else MERGED_MANY
-        merger(plan.width_v, threads)(
-            (units * rows,), (threads,), (partials.data.ptr, addresses[3], addresses[7]),
-            (parts, units * rows, queries, group, kv_heads, kind, y.shape[3]),
+        many = units * rows > 2 * device.multiprocessors()
+        threads = MERGE_THREADS_MANY_ROWS if many else MERGE_THREADS
+        merged = MergeAddresses(addresses.partials, addresses.y, addresses.sinks)
+        merge_sizes = MergeSizes(
+            splits, units * rows, queries, group, kv_heads, sizes.y_kind, sizes.y_columns
         )  # fmt: skip
+        merger(plan.width_v, threads)((units * rows,), (threads,), tuple(merged), tuple(merge_sizes))

@@ -1,28 +1,29 @@
-"""``Plan``: what a block of the attention kernel computes, and where its operands lie in shared memory."""
+"""``Plan``: the tile of a block of mma.py or swap_ab.py, and the layout of its shared memory.
+
+hopper.py has its own plan.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 from ...formats import FORMATS, BlockFormat
-from ..intrinsics.atoms import inlined
-from ..intrinsics.language import uint32
 
-LANES, EDGE = 32, 16  # of a warp; rows or positions of a tile of ``mma``
-PAD = 16  # bytes behind each row of a tile: rows of ldmatrix then lie in banks of their own
-SIXTEEN = ("f16", "bf16")  # types that are copied as they are
-DECODED = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "f32")  # on the way to a tile
-BLOCKS = ("q8_0", "q4_0")  # that may be decoded in registers
-WIDE = 256  # columns of values that a block has sums for
-USUAL = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
-LISTED = (*USUAL, ("f32", "f32"))
+MIN_CAPABILITY = (8, 0)
+LANES, MMA_ROWS = 32, 16  # of a warp; rows or positions of a tile of ``mma``
+ROW_PAD = 16  # bytes behind each row of a tile: rows of ldmatrix then lie in banks of their own
+FLOAT16_TYPES = ("f16", "bf16")  # types that are copied as they are
+DECODED_TYPES = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "f32")  # on the way to a tile
+REGISTER_TYPES = ("q8_0", "q4_0")  # that are decoded in registers with few rows
+MAX_V_COLUMNS = 256  # that a block sums; wider values take several launches
+USUAL_TYPES = (("f16", "f16"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"))
+LISTED_TYPES = (*USUAL_TYPES, ("f32", "f32"))
 WIDTHS = (64, 128, 256)  # the usual ones
-LATENT = 576  # columns of MLA's keys
-MOST_WARPS = 16  # of a multiprocessor, with 128 registers a thread
-MOST_BLOCKS = 8  # of a cluster
+MLA_WIDTH = 576  # columns of MLA's keys
+MAX_SWAP_AB_WARPS = 16  # on a multiprocessor, with 128 registers a thread
+MAX_CLUSTER = 8  # blocks
 
 
 def row_bytes(name: str, width: int) -> int:
@@ -37,14 +38,24 @@ def aligned(size: int) -> int:
     return -(-size // 128) * 128
 
 
+#     rows by rows (mma.py)              few rows (mma.py)                   swap_ab (swap_ab.py)
+#     queries                            queries                             queries
+#     stages of keys                     stages of keys                      stages of keys
+#     stages of values                   stages of values                    stages of values
+#     decoded keys                       a warp's decoded keys, then values
+#     decoded values                       (over each other)
+#                                        over everything, at the end:        likewise, and behind it the inbox
+#                                        partials of warps                   of the cluster's other blocks
+
+
 @dataclass(frozen=True)
 class Plan:
     """The block of threads for keys and values of two types.
 
-    With ``by_rows`` warps share all positions of a step and each has sixteen rows of queries. Otherwise they
-    share sixteen rows, and each has sixteen positions: this is for few rows. ``turned``: they share eight,
-    and keys and values are the wide operand of products. ``shared``: values are columns of the keys.
-    ``options``: scores may be changed by a soft cap, ALiBi or a mask.
+    With ``by_rows`` warps share all positions of a step and each has sixteen query rows. Otherwise they share
+    sixteen rows, and each has sixteen positions of a step: split-KV among warps, for few rows. ``swap_ab``:
+    they share eight rows, and keys and values are A of ``mma``. ``v_in_k``: values are the first columns of
+    the keys (MLA). ``options``: scores may be changed by a soft cap, ALiBi or a mask.
     """
 
     k: str
@@ -53,14 +64,14 @@ class Plan:
     width_v: int  # columns of a value that a block sums
     warps: int
     by_rows: bool
-    shared: bool = False
+    v_in_k: bool = False
     options: bool = False
     stages: int = 2
-    turned: bool = False
+    swap_ab: bool = False
 
     def __str__(self) -> str:
-        kind = "rows" if self.by_rows else "positions" + ", turned" * self.turned
-        values = "in keys" if self.shared else self.v
+        kind = "rows" if self.by_rows else "positions" + ", turned" * self.swap_ab
+        values = "in keys" if self.v_in_k else self.v
         changed = ", options" if self.options else ""
         return f"{self.k}, {values}, {self.width}/{self.width_v}, {self.warps} warps by {kind}{changed}"
 
@@ -72,70 +83,79 @@ class Plan:
     @property
     def rows(self) -> int:
         """Rows of queries of a block."""
-        return EDGE * self.warps if self.by_rows else EDGE // (1 + self.turned)
+        return MMA_ROWS * self.warps if self.by_rows else MMA_ROWS // (1 + self.swap_ab)
 
     @property
     def positions(self) -> int:
         """Positions of a step."""
         if self.by_rows:
             return 64 if self.width <= 128 else 32
-        return EDGE * self.warps
+        return MMA_ROWS * self.warps
 
     @property
     def in_registers(self) -> bool:
-        """True if blocks are decoded in registers (products.py)."""
-        alike = self.k in BLOCKS and self.v in BLOCKS and not (self.width % 64 or self.width_v % 32)
-        return alike and not (self.by_rows or self.shared)
+        """True if blocks are decoded in registers, behind shared memory: they have no tile of halves."""
+        alike = (
+            self.k in REGISTER_TYPES
+            and self.v in REGISTER_TYPES
+            and not (self.width % 64 or self.width_v % 32)
+        )
+        return alike and not (self.by_rows or self.v_in_k)
 
     @property
-    def team(self) -> int:
-        """Threads that copy and decode together: a block, or a warp of its own positions."""
+    def team_threads(self) -> int:
+        """Threads that copy and decode together: a block, or a warp of positions of its own."""
         return self.threads if self.by_rows else LANES
 
     @property
-    def span(self) -> int:
-        """Positions of a step that a warp has."""
-        return self.positions if self.by_rows else EDGE
+    def team_positions(self) -> int:
+        """Positions of a step that a team copies, and that each of its warps scores."""
+        return self.positions if self.by_rows else MMA_ROWS
 
     @property
-    def fours(self) -> int:
-        """Scores of a lane, four at a time: of two rows and two positions."""
-        return 1 if self.turned else self.span // 8
+    def score_quads(self) -> int:
+        """Scores of a lane, four at a time: of two rows and two positions (softmax.py)."""
+        return 1 if self.swap_ab else self.team_positions // 8
 
     @property
-    def neighbours(self) -> int:
-        """Positions from the first to the second score of a row in a lane's four."""
-        return 8 if self.turned and self.k in SIXTEEN else 1
+    def score_stride(self) -> int:
+        """Positions from the first to the second score of a row in a lane's four.
+
+        With swap-AB floats come by ``ldmatrix``, positions g and g + 8; blocks are decoded as 2 g, 2 g + 1.
+        """
+        return 8 if self.swap_ab and self.k in FLOAT16_TYPES else 1
 
     @property
-    def sums(self) -> int:
-        """Sums of a lane."""
-        return self.width_v // (4 if self.turned else 2)
+    def o_count(self) -> int:
+        """Sums of p times values of a lane."""
+        return self.width_v // (4 if self.swap_ab else 2)
 
     @property
     def blocks(self) -> int:
-        """Blocks that a multiprocessor holds, as far as registers go."""
-        if self.turned:
-            return max(1, (MOST_WARPS if self.width_v <= 128 else MOST_WARPS // 2) // self.warps)
+        """Blocks that a multiprocessor shall hold: the compiler keeps to their registers."""
+        if self.swap_ab:
+            return max(
+                1, (MAX_SWAP_AB_WARPS if self.width_v <= 128 else MAX_SWAP_AB_WARPS // 2) // self.warps
+            )
         return 1 if self.by_rows or self.width_v > 128 else 4
 
     @property
     def resident(self) -> int:
-        """Blocks of which a multiprocessor's shared memory holds so many, too."""
-        by_registers = self.blocks if self.turned else max(self.blocks, 2)
-        return max(1, min(by_registers, ALL_SHARED // (self.shared_bytes + 1024)))
+        """Blocks that a multiprocessor holds, as far as registers and shared memory go."""
+        by_registers = self.blocks if self.swap_ab else max(self.blocks, 2)
+        return max(1, min(by_registers, SM_SHARED // (self.shared_bytes + 1024)))
 
     def pitch(self, width: int) -> int:
         """Bytes from row to row of a tile of 16-bit numbers."""
-        return 2 * width + PAD
+        return 2 * width + ROW_PAD
 
     def decodes(self, name: str) -> bool:
         """True if rows of a type are decoded into a tile."""
-        return name not in SIXTEEN and not self.in_registers
+        return name not in FLOAT16_TYPES and not self.in_registers
 
     def length(self, name: str, width: int) -> int:
-        """Bytes from row to row of a stage."""
-        return self.pitch(width) if name in SIXTEEN else row_bytes(name, width)
+        """Bytes from row to row of a stage: floats are padded, blocks lie as they are stored."""
+        return self.pitch(width) if name in FLOAT16_TYPES else row_bytes(name, width)
 
     def row_pitch(self, name: str, width: int) -> int:
         """Bytes from row to row where products read them."""
@@ -143,9 +163,14 @@ class Plan:
 
     @property
     def ahead(self) -> int:
-        """Steps that are copied ahead: a stage is free as soon as both its parts are decoded."""
-        both = self.decodes(self.k) and (self.shared or self.decodes(self.v))
-        return self.stages if both or self.turned else self.stages - 1
+        """Steps that are copied ahead.
+
+        Where both are decoded into tiles a stage is free before the products, and all stages may be in
+        flight; where products read the stage itself, all but the one that they read. swap_ab.py refills a
+        stage behind its own products, and so has all in flight, too.
+        """
+        both = self.decodes(self.k) and (self.v_in_k or self.decodes(self.v))
+        return self.stages if both or self.swap_ab else self.stages - 1
 
     def tile(self, width: int) -> int:
         """Bytes of a tile of 16-bit numbers."""
@@ -153,7 +178,7 @@ class Plan:
 
     def stage(self, name: str, width: int) -> int:
         """Bytes of a stage of rows as they are copied."""
-        if name not in SIXTEEN:  # words beyond the last byte are read
+        if name not in FLOAT16_TYPES:  # words beyond the last byte are read
             return aligned(self.positions * row_bytes(name, width) + 16)
         return self.tile(width)
 
@@ -170,87 +195,93 @@ class Plan:
     @property
     def key_tile_at(self) -> int:
         """Offset of decoded keys."""
-        return self.values_at + (0 if self.shared else self.stages * self.stage(self.v, self.width_v))
+        return self.values_at + (0 if self.v_in_k else self.stages * self.stage(self.v, self.width_v))
 
     @property
     def value_tile_at(self) -> int:
-        """Offset of decoded values; a warp of its own positions decodes them over its keys."""
+        """Offset of decoded values; a warp of its own positions decodes them over its keys.
+
+        That halves the tiles of few rows. The warp must have made its scores before (mma.py waits for that).
+        """
         apart = self.decodes(self.k) and self.by_rows
         return self.key_tile_at + (self.tile(self.width) if apart else 0)
 
     @property
-    def sums_pitch(self) -> int:
-        """Floats from row to row of results that warps exchange."""
+    def partials_pitch(self) -> int:
+        """Floats from row to row of warps' partials; four more move neighbouring rows to other banks."""
         return self.width_v + 4
 
     @property
-    def exchanged_stats_at(self) -> int:
-        """Offset of maxima and sums of weights, behind the results that warps exchange."""
-        return 4 * self.warps * self.rows * self.sums_pitch
+    def partial_stats_at(self) -> int:
+        """Offset of stats (row_max, row_sum), behind the sums that warps exchange."""
+        return 4 * self.warps * self.rows * self.partials_pitch
 
     @property
-    def exchanged(self) -> int:
-        """Bytes of results that warps exchange at the end, over everything else."""
-        return 0 if self.by_rows else self.exchanged_stats_at + 8 * self.warps * self.rows
+    def partials_bytes(self) -> int:
+        """Bytes of partials that warps exchange at the end, over everything else."""
+        return 0 if self.by_rows else self.partial_stats_at + 8 * self.warps * self.rows
 
     @property
     def inbox_at(self) -> int:
-        """Offset of what other blocks of a cluster put here, behind all else."""
-        return aligned(max(self._behind_tiles, self.exchanged))
+        """Offset of what other blocks of a cluster put here.
+
+        It is behind all else: they may put it here while this block still reads its keys and values.
+        """
+        return aligned(max(self._behind_tiles, self.partials_bytes))
 
     @property
     def inbox_stats_at(self) -> int:
-        """Offset of maxima and sums of weights of other blocks."""
-        return self.inbox_at + 4 * self.rows * self.width_v + 8 * MOST_BLOCKS
+        """Offset of stats of other blocks."""
+        return self.inbox_at + 4 * self.rows * self.width_v + 8 * MAX_CLUSTER
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory."""
-        if self.turned:
-            return self.inbox_stats_at + 8 * MOST_BLOCKS * self.rows
-        return max(self._behind_tiles, self.exchanged)
+        if self.swap_ab:
+            return self.inbox_stats_at + 8 * MAX_CLUSTER * self.rows
+        return max(self._behind_tiles, self.partials_bytes)
 
     @property
     def _behind_tiles(self) -> int:
         """Offset behind all keys and values."""
         keys = self.key_tile_at + (self.tile(self.width) if self.decodes(self.k) else 0)
-        decoded = self.decodes(self.v) and not self.shared
+        decoded = self.decodes(self.v) and not self.v_in_k
         values = self.value_tile_at + (self.tile(self.width_v) if decoded else 0)
         return max(keys, values)
 
 
 def plans() -> Iterator[tuple[Plan]]:
     """Plans of the usual widths and types, and of MLA's values within keys; others are made alike."""
-    for (k, v), width, by_rows, options in product(LISTED, WIDTHS, (False, True), (False, True)):
+    for (k, v), width, by_rows, options in product(LISTED_TYPES, WIDTHS, (False, True), (False, True)):
         yield (plan_of(k, v, width, width, by_rows, options=options),)
     for name, by_rows in product(("f16", "q8_0"), (False, True)):
-        yield (plan_of(name, name, LATENT, WIDE, by_rows, shared=True),)
+        yield (plan_of(name, name, MLA_WIDTH, MAX_V_COLUMNS, by_rows, v_in_k=True),)
 
 
-def turned_plans() -> Iterator[tuple[Plan]]:
-    """Plans for up to eight rows of the usual widths and types."""
-    every = product(USUAL, WIDTHS, (False, True), ROOMS)
-    plans = (turned_plan_of(k, v, width, width, options, room) for (k, v), width, options, room in every)
+def swap_ab_plans() -> Iterator[tuple[Plan]]:
+    """Plans of swap_ab.py for the usual widths and types."""
+    every = product(USUAL_TYPES, WIDTHS, (False, True), SHARED_LIMITS)
+    plans = (swap_ab_plan_of(k, v, width, width, options, room) for (k, v), width, options, room in every)
     yield from ((plan,) for plan in dict.fromkeys(plans))
 
 
-# Bytes that a block may have on any card and on Hopper, that Hopper's blocks share.
-SHARED, HOPPERS, ALL_SHARED = 99 << 10, 227 << 10, 228 << 10
-ROOMS = SHARED, HOPPERS
-TURNED = 8  # rows
+# Bytes of shared memory that a block may have on any card and on Hopper; that a multiprocessor of Hopper has.
+MAX_SHARED, MAX_SHARED_HOPPER, SM_SHARED = 99 << 10, 227 << 10, 228 << 10
+SHARED_LIMITS = MAX_SHARED, MAX_SHARED_HOPPER
+SWAP_AB_ROWS = 8  # columns of ``mma``'s B, which the queries are
 
 
-def turns(k: str, v: str, width: int, width_v: int) -> bool:
-    """True if there is a plan for up to eight rows."""
-    if k in SIXTEEN:
+def fits_swap_ab(k: str, v: str, width: int, width_v: int) -> bool:
+    """True if swap_ab.py takes keys and values of these types and widths."""
+    if k in FLOAT16_TYPES:
         return k == v and not (width % 32 or width_v % 32)
-    return k in BLOCKS and v in BLOCKS and not (width % 64 or width_v % 64)
+    return k in REGISTER_TYPES and v in REGISTER_TYPES and not (width % 64 or width_v % 64)
 
 
-def turned_plan_of(
-    k: str, v: str, width: int, width_v: int, options: bool = False, room: int = SHARED
+def swap_ab_plan_of(
+    k: str, v: str, width: int, width_v: int, options: bool = False, room: int = MAX_SHARED
 ) -> Plan:
-    """The plan for up to eight rows, of blocks that have ``room`` bytes of shared memory."""
+    """The plan of swap_ab.py for up to eight rows, of blocks that have ``room`` bytes of shared memory."""
     stages = 3 if k == v == "q4_0" else 2
     plan = Plan(k, v, width, width_v, 8, False, False, options, stages, True)
     while plan.shared_bytes > room and plan.warps > 1:
@@ -259,161 +290,14 @@ def turned_plan_of(
 
 
 def plan_of(
-    k: str, v: str, width: int, width_v: int, by_rows: bool, shared: bool = False, options: bool = False
+    k: str, v: str, width: int, width_v: int, by_rows: bool, v_in_k: bool = False, options: bool = False
 ) -> Plan:
     """The largest plan that fits."""
-    plan = Plan(k, v, width, width_v, 4, by_rows, shared, options)
+    plan = Plan(k, v, width, width_v, 4, by_rows, v_in_k, options)
     if plan.in_registers:
         plan = replace(plan, stages=3)
     if not by_rows and width != width_v and plan.decodes(k) and plan.decodes(v):
         plan = replace(plan, warps=1)  # a warp decodes values over keys: rows of other lengths are another's
-    while plan.shared_bytes > SHARED and plan.warps > 1:
+    while plan.shared_bytes > MAX_SHARED and plan.warps > 1:
         plan = replace(plan, warps=plan.warps // 2)
     return plan
-
-
-# ``WidePlan``: what a block of wide.py computes, and where its operands lie in shared memory.
-
-GROUP, PRODUCERS = 4, 4  # warps of a warpgroup that multiplies; that copy
-GROUP_ROWS = GROUP * EDGE
-STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
-COPIED = 3  # tiles of blocks that are copied ahead
-# Offsets of the barriers of both stages of keys, and of values: it is full, or free.
-KEYS_FULL, KEYS_FREE, VALUES_FULL, VALUES_FREE, BARRIERS = 0, 16, 32, 48, 64
-
-
-@dataclass(frozen=True)
-class WidePlan:
-    """The block of 64 rows for each warpgroup that multiplies, and of one that copies and decodes."""
-
-    k: str
-    v: str
-    width: int  # columns of a key, a multiple of 64
-    width_v: int
-    groups: int = 2
-    by_rows, shared = True, False
-    turned, neighbours = False, 1
-
-    def __str__(self) -> str:
-        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {self.groups} warpgroups by wgmma"
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block that multiply."""
-        return GROUP * self.groups
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block, the producer's last."""
-        return LANES * (self.warps + PRODUCERS)
-
-    @property
-    def rows(self) -> int:
-        """Rows of queries of a block."""
-        return EDGE * self.warps
-
-    @property
-    def positions(self) -> int:
-        """Positions of a step."""
-        return 128 if self.groups > 1 and self.width <= 192 and self.width_v <= 128 else 64
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that share a multiprocessor."""
-        return 2 if self.groups == 1 and self.width <= 128 and self.width_v <= 128 else 1
-
-    resident = blocks
-
-    @property
-    def registers(self) -> tuple[int, int]:
-        """Registers of a thread that multiplies, and of one that copies; (0, 0): as many as at the start."""
-        return (224, 56) if self.groups > 1 else (200, 56) if self.blocks > 1 else (0, 0)
-
-    @property
-    def team(self) -> int:
-        """Threads that copy and decode together."""
-        return LANES * PRODUCERS
-
-    @property
-    def span(self) -> int:
-        """Positions of a step that a warp has: all."""
-        return self.positions
-
-    @property
-    def fours(self) -> int:
-        """Scores of a lane, four at a time."""
-        return self.positions // 8
-
-    @property
-    def sums(self) -> int:
-        """Sums of a lane."""
-        return self.width_v // 2
-
-    def kind(self, name: str) -> str:
-        """The floats of a type's tiles."""
-        return name if name in SIXTEEN else "f16"
-
-    def tile(self, width: int) -> int:
-        """Bytes of a tile of keys or values."""
-        return 2 * self.positions * width
-
-    @property
-    def keys_at(self) -> int:
-        """Offset of the stages of keys."""
-        return 2 * self.rows * self.width
-
-    @property
-    def values_at(self) -> int:
-        """Offset of the stages of values."""
-        return self.keys_at + STAGES * self.tile(self.width)
-
-    @property
-    def copies_at(self) -> int:
-        """Offset of tiles of blocks, as they are stored."""
-        return self.values_at + STAGES * self.tile(self.width_v)
-
-    @property
-    def copy_bytes(self) -> int:
-        """Bytes of a tile of blocks, of keys or values."""
-        rows = ((self.k, self.width), (self.v, self.width_v))
-        sizes = [self.positions * row_bytes(name, width) + 16 for name, width in rows if name not in SIXTEEN]
-        return -(-max(sizes, default=0) // 128) * 128
-
-    @property
-    def barriers_at(self) -> int:
-        """Offset of the barriers."""
-        return self.copies_at + COPIED * self.copy_bytes
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory; tiles begin at a multiple of 1024."""
-        return 1024 + self.barriers_at + BARRIERS
-
-
-def wide_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> WidePlan:
-    """The plan for so many rows of a head of keys; two warpgroups would wait for one that decodes blocks."""
-    return WidePlan(k, v, width, width_v, 2 if k in SIXTEEN and rows > GROUP_ROWS else 1)
-
-
-def takes(k: str, v: str, width: int, width_v: int) -> bool:
-    """True if there is a plan for keys and values of these types and widths.
-
-    Both are floats, or blocks of one type: decoders of two take more registers than a warp that copies has.
-    """
-    fits = width in WIDTHS and width_v in WIDTHS and (v in SIXTEEN if k in SIXTEEN else k == v in BLOCKS)
-    return fits and wide_plan_of(k, v, width, width_v, GROUP_ROWS + 1).shared_bytes <= HOPPERS
-
-
-def wide_plans() -> Iterator[tuple[WidePlan]]:
-    """Plans of the usual widths and types, of one warpgroup and of two."""
-    for (k, v), width in product(USUAL, WIDTHS):
-        if takes(k, v, width, width):
-            plans = (wide_plan_of(k, v, width, width, rows) for rows in (GROUP_ROWS, GROUP_ROWS + 1))
-            yield from ((plan,) for plan in dict.fromkeys(plans))
-
-
-@inlined
-def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
-    """The offset of 16 bytes of a tile: parts of 64 columns, chunks of a row exchanged."""
-    part, within = chunk >> uint32(3), chunk & uint32(7)
-    return (part * uint32(rows) + row) * uint32(LINE) + ((within ^ (row & uint32(7))) << uint32(4))

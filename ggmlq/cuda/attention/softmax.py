@@ -1,29 +1,153 @@
-"""The softmax of a warp's scores, in powers of two: a running maximum and sum of each row.
+"""The fragments of a warp's scores and the online softmax over them: options, mask, row maxima and sums.
 
-Scores are changed where options ask for it (soft cap, ALiBi, a mask), and are minus infinity at positions
-that a row does not see. A row that has seen nothing has a maximum of minus infinity; its weights are zeros.
+Everything is in powers of two, because ex2 is the GPU's instruction. A position that a row does not see has
+minus infinity as its score; a row that has seen nothing has minus infinity as its maximum.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..intrinsics import barrier as barriers
-from ..intrinsics import lane, ptx
+from ..intrinsics import bf16x2, codes8, lane, ptx
 from ..intrinsics.assembly import f32, instruction
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from .codes import pair_storer
-from .plan import Plan
-from .unrolled import unrolled
 
 LOG2_E, TWICE_LOG2_E = float32(1 / math.log(2)), float32(2 / math.log(2))
-NEVER, LOWEST = float32(float("-inf")), float32(-3e38)
+MINUS_INFINITY, LOWEST_FINITE = float32(float("-inf")), float32(-3e38)
+
+# --- loops over fragments ---------------------------------------------------------------------
+
+
+def unrolled(count: int, body: Callable[..., None], step: int = 1) -> Any:
+    """The device function that calls ``body(i, …)`` ``count`` times, i growing by ``step``.
+
+    The calls are written out: arrays of a thread stay in registers only where every index is a constant.
+    """
+    join = JOINED[len(inspect.signature(body).parameters) - 1]
+    return _repeated(count, inlined(body), step, join)
+
+
+def _repeated(count: int, body: Any, step: int, join: Any) -> Any:
+    if count == 1:
+        return body
+    half = count // 2
+    return inlined(
+        join(_repeated(half, body, step, join), _repeated(count - half, body, step, join), half * step)
+    )
+
+
+def _of_one(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any) -> None:
+        first(i, a)
+        second(i + ahead, a)
+
+    return both
+
+
+def _of_two(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any) -> None:
+        first(i, a, b)
+        second(i + ahead, a, b)
+
+    return both
+
+
+def _of_three(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any) -> None:
+        first(i, a, b, c)
+        second(i + ahead, a, b, c)
+
+    return both
+
+
+def _of_four(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        first(i, a, b, c, d)
+        second(i + ahead, a, b, c, d)
+
+    return both
+
+
+def _of_five(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> None:
+        first(i, a, b, c, d, e)
+        second(i + ahead, a, b, c, d, e)
+
+    return both
+
+
+def _of_six(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
+        first(i, a, b, c, d, e, f)
+        second(i + ahead, a, b, c, d, e, f)
+
+    return both
+
+
+# By the number of arguments beside i.
+JOINED = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 5: _of_five, 6: _of_six}
+
+
+def mma_of(name: str) -> Any:
+    """The ``mma`` m16n8k16 for tiles of a type: bf16, or halves for all others."""
+    return bf16x2.mma if name == "bf16" else codes8.mma_f16
+
+
+@cache
+def clearer(eights: int) -> Any:
+    """The device function that sets so many times eight numbers to zero."""
+
+    def clear(j: Any, s: Any) -> None:
+        for i in range(8):
+            s[8 * j + i] = float32(0)
+
+    return unrolled(eights, clear)
+
+
+@inlined
+def rows_first_place(lane: Any, pitch: Any) -> Any:
+    """The offset that a lane names for ``ldmatrix`` of 16 × 16: A of rows, or B of values (transposed).
+
+    Lanes 0 … 15 name rows, 16 … 31 the same rows 16 bytes on.
+    """
+    row = (lane & uint32(7)) + (lane & uint32(8))
+    return row * uint32(pitch) + (lane >> uint32(4)) * uint32(16)
+
+
+@inlined
+def columns_first_place(lane: Any, pitch: Any) -> Any:
+    """The offset that a lane names for ``ldmatrix`` of 16 × 16: B of keys, or A of values (transposed).
+
+    Lanes 0 … 7 name rows 0 … 7, 8 … 15 the same 16 bytes on, 16 … 31 rows 8 … 15 alike.
+    """
+    row = (lane & uint32(7)) + (lane >> uint32(4)) * uint32(8)
+    return row * uint32(pitch) + (lane >> uint32(3) & uint32(1)) * uint32(16)
+
+
+# Which scores a lane 4 g + t has of its warp (the accumulator of ``mma``), and whose numbers make up a row:
+#
+#     queries are A (mma.py, hopper.py)                    K/V are A (swap_ab.py)
+#     s[4 j + 2 r + i]: row g + 8 r,                       s[2 r + i]: row 2 t + r,
+#                       position 8 j + 2 t + i                         position g + score_stride · i
+#     row of a warp:  lanes 4 g … 4 g + 3                  row of a warp:  lanes t, t + 4, … t + 28
+#                     (two exchanges, xor 1 and 2)                         (three exchanges, xor 4, 8 and 16)
+#
+# So every lane has scores of two rows, and the state of its rows stands in arrays of two:
+#
+#     row_max   largest score of the row so far, × log2 e     p       = 2 ** (score · factor - row_max)
+#     row_sum   sum of p of this lane so far                  o_scale = 2 ** (row_max before - row_max)
+#
+# ``row_max`` is the same in all lanes of a row; ``row_sum`` is added over them once, in the epilogue.
+
+# --- exponentials -----------------------------------------------------------------------------
 
 
 @instruction("ex2.approx.ftz.f32 $0, $1;", f32, f32)
@@ -46,108 +170,149 @@ def hyperbolic_tangent(x: Any) -> Any:
     return ptx.fma(float32(-2), reciprocal(ptx.add(float32(1), power)), float32(1))
 
 
-@cache
-def changer(plan: Plan) -> Any:
-    """The device function that applies options to scores, which become natural ones, with ``mask`` or 0."""
-    mul, fma, div, load_float, tanh, apart = (
-        ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent, plan.neighbours,
-    )  # fmt: skip
+# --- score options: soft cap, ALiBi, mask -----------------------------------------------------
 
-    def four(j: Any, s: Any, at: Any, rows: Any, numbers: Any, mask: Any, distances: Any) -> None:
-        # rows: places of both, positions; numbers: scale, cap, slopes of both
-        scale, cap = numbers[0], numbers[1]
-        for r in range(2):
-            for i in range(2):
-                position = at + int32(8 * j + apart * i)
-                value = mul(s[4 * j + 2 * r + i], scale)
-                if cap > float32(0):
-                    value = mul(cap, tanh(div(value, cap)))
-                if mask == uint64(0):
-                    value = fma(numbers[2 + r], float32(position - rows[r]), value)
-                elif position < rows[2]:
-                    row = mask + uint64(r) * uint64(distances[1])
-                    place = row + uint64(position) * uint64(distances[0])
-                    value = fma(numbers[2 + r], load_float(place), value)
-                s[4 * j + 2 * r + i] = value
 
-    return unrolled(plan.fours, four)
+class ScoreOptions(NamedTuple):
+    """Numbers that change the scores of a lane's two rows."""
+
+    mask: Any  # address of the first row's mask, or 0
+    numbers: Any  # scale, cap, slopes of both rows
+    places: Any  # positions of both rows, of which the last query has the last one; the number of all
+    strides: Any  # bytes between positions of the mask, and between both rows
 
 
 @inlined
-def read_options(
-    numbers: Any, places: Any, distances: Any, row: Any, step: Any, addresses: Any, strides: Any, sizes: Any,
-    length: Any,
+def read_score_options(
+    scale: Any, cap: Any, row: Any, step: Any, addresses: Any, strides: Any, sizes: Any, length: Any,
 ) -> Any:  # fmt: skip
-    """Read what changes the scores of the rows ``row``, ``row`` + ``step``; the address of the first's mask.
-
-    ``numbers``: scale and cap, which are there, then slopes. ``places``: positions of both rows, of which
-    the last query has the last one, then the number of all. ``distances``: bytes between positions of the
-    mask, and between both rows.
-    """
+    """Read what changes the scores of the rows ``row``, ``row`` + ``step``."""
+    numbers, places = cuda.local.array(4, float32), cuda.local.array(3, int32)
+    mask_strides = cuda.local.array(2, uint64)
+    numbers[0], numbers[1] = ptx.float_of(scale), ptx.float_of(cap)
     load_float, mask = ptx.load_float, uint64(0)
     unit = uint32(cuda.blockIdx.z)
-    sequence = unit // sizes[3]
+    sequence = unit // sizes.kv_heads
     for r in range(2):
-        this = uint32(min(row + uint32(r) * uint32(step), sizes[0] * sizes[1] - uint32(1)))
-        query = this % sizes[0]
-        head = (unit - sequence * sizes[3]) * sizes[1] + this // sizes[0]
-        places[r] = length - int32(sizes[0]) + int32(query)
-        numbers[2 + r] = float32(0) if addresses[5] == uint64(0) else float32(1)
-        if addresses[8] != uint64(0):
-            numbers[2 + r] = load_float(addresses[8] + uint64(head) * uint64(4))
+        # row = head in the group · queries + query; rows past the end are clamped to the last
+        this = uint32(min(row + uint32(r) * uint32(step), sizes.queries * sizes.group - uint32(1)))
+        query = this % sizes.queries
+        head = (unit - sequence * sizes.kv_heads) * sizes.group + this // sizes.queries
+        places[r] = length - int32(sizes.queries) + int32(query)
+        # A mask without slopes counts once; with neither there is nothing to add.
+        numbers[2 + r] = float32(0) if addresses.mask == uint64(0) else float32(1)
+        if addresses.slopes != uint64(0):
+            numbers[2 + r] = load_float(addresses.slopes + uint64(head) * uint64(4))
         at = (
-            addresses[5]
-            + uint64(sequence) * strides[6]
-            + uint64(head) * strides[7]
-            + uint64(query) * strides[8]
+            addresses.mask
+            + uint64(sequence) * strides.mask_sequence
+            + uint64(head) * strides.mask_head
+            + uint64(query) * strides.mask_query
         )
         if r == 0:
             mask = at
-        distances[1] = at - mask
-    places[2], distances[0] = int32(sizes[2]), strides[9]
-    return mask if addresses[5] != uint64(0) else uint64(0)
+        mask_strides[1] = at - mask
+    places[2], mask_strides[0] = int32(sizes.positions), strides.mask_position
+    return ScoreOptions(mask if addresses.mask != uint64(0) else uint64(0), numbers, places, mask_strides)
 
 
 @cache
-def hider(plan: Plan) -> Any:
-    """The device function that hides positions which a row does not see."""
-    apart = plan.neighbours
+def score_modifier(plan: Any) -> Any:
+    """The device function ``score_mod(0, s, at, options)``: scaled scores, capped, with slope · mask added.
 
-    def four(j: Any, s: Any, at: Any, begins: Any, ends: Any) -> None:
+    ``at``: the position of a lane's first score. Scores become natural ones: the factor of the softmax is
+    then log2 e alone. Without a mask the slope is multiplied with the distance to the row's own position.
+    """
+    mul, fma, div, load_float, tanh, score_stride = (
+        ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent, plan.score_stride,
+    )  # fmt: skip
+
+    def quad(j: Any, s: Any, at: Any, options: Any) -> None:
+        numbers, places = options.numbers, options.places
+        scale, cap = numbers[0], numbers[1]
         for r in range(2):
             for i in range(2):
-                position = at + int32(8 * j + apart * i)
-                if position < begins[r] or position >= ends[r]:
-                    s[4 * j + 2 * r + i] = NEVER
+                position = at + int32(8 * j + score_stride * i)
+                value = mul(s[4 * j + 2 * r + i], scale)
+                if cap > float32(0):  # 0: no cap
+                    value = mul(cap, tanh(div(value, cap)))
+                if options.mask == uint64(0):
+                    value = fma(numbers[2 + r], float32(position - places[r]), value)
+                elif position < places[2]:  # the last step may go beyond the mask's end
+                    row = options.mask + uint64(r) * uint64(options.strides[1])
+                    place = row + uint64(position) * uint64(options.strides[0])
+                    value = fma(numbers[2 + r], load_float(place), value)
+                s[4 * j + 2 * r + i] = value
 
-    return unrolled(plan.fours, four)
+    return unrolled(plan.score_quads, quad)
+
+
+# --- mask and online softmax ------------------------------------------------------------------
+
+
+class SoftmaxState(NamedTuple):
+    """The running state of a lane's two rows: arrays of two numbers."""
+
+    row_max: Any
+    row_sum: Any  # of this lane's scores
+    o_scale: Any  # of the last step: what sums before it are to be multiplied by
+
+
+@inlined
+def softmax_state() -> Any:
+    """The arrays of a state; :func:`start_rows` sets them."""
+    row_max, row_sum = cuda.local.array(2, float32), cuda.local.array(2, float32)
+    return SoftmaxState(row_max, row_sum, cuda.local.array(2, float32))
+
+
+@inlined
+def start_rows(state: Any) -> None:
+    """Set the state of rows that have seen nothing."""
+    for r in range(2):
+        state.row_max[r], state.row_sum[r] = MINUS_INFINITY, float32(0)
 
 
 @cache
-def row_combiner(plan: Any, combine: Any) -> Any:
+def masker(plan: Any) -> Any:
+    """The device function ``mask(0, s, at, seen)``: scores outside each row's range become -inf."""
+    score_stride = plan.score_stride
+
+    def quad(j: Any, s: Any, at: Any, seen: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                position = at + int32(8 * j + score_stride * i)
+                if position < seen.begins[r] or position >= seen.ends[r]:
+                    s[4 * j + 2 * r + i] = MINUS_INFINITY
+
+    return unrolled(plan.score_quads, quad)
+
+
+@cache
+def row_reducer(plan: Any, combine: Any) -> Any:
     """The device function that combines a number of each lane that has scores of the same row."""
-    turned = plan.turned
+    swap_ab = plan.swap_ab
 
     @inlined
-    def combined(value: Any) -> Any:
-        if turned:
+    def reduced(value: Any) -> Any:
+        if swap_ab:  # lanes of the same t
             value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 4))
             value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 8))
             return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 16))
+        # lanes of the same g
         value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 1))
         return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 2))
 
-    return combined
+    return reduced
 
 
 @cache
-def weigher(plan: Plan) -> Any:
-    """The device function ``weigh(s, factor, tops, totals, ratios)``: scores become weights.
+def exponentials_maker(plan: Any) -> Any:
+    """The device function ``online_softmax(s, factor, state)``: scores become p, the state goes on.
 
-    ``factor`` makes scores powers of two. It returns True where a maximum of the warp grows; sums so far are
-    then to shrink by the ratios.
+    ``factor`` makes scores powers of two. It returns True where a maximum of the warp grows: sums of p times
+    values so far are then to be rescaled by ``state.o_scale``. The warp agrees on that, and branches as one.
     """
-    fours, of_row = plan.fours, row_combiner(plan, ptx.larger)
+    quads, max_of_row = plan.score_quads, row_reducer(plan, ptx.larger)
     larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
     lanes_where_equal = lane.lanes_where_equal
 
@@ -158,181 +323,65 @@ def weigher(plan: Plan) -> Any:
     def power(j: Any, s: Any, factor: Any, bases: Any, sums: Any) -> None:
         for r in range(2):
             for i in range(2):
-                weight = exp2(fma(s[4 * j + 2 * r + i], factor, -bases[r]))
-                s[4 * j + 2 * r + i] = weight
-                sums[r] = add(sums[r], weight)
+                p = exp2(fma(s[4 * j + 2 * r + i], factor, -bases[r]))
+                s[4 * j + 2 * r + i] = p
+                sums[r] = add(sums[r], p)
 
-    find_largest, take_powers = unrolled(fours, largest), unrolled(fours, power)
+    find_largest, take_powers = unrolled(quads, largest), unrolled(quads, power)
 
     @inlined
-    def weigh(s: Any, factor: Any, tops: Any, totals: Any, ratios: Any) -> Any:
+    def online_softmax(s: Any, factor: Any, state: Any) -> Any:
         most, bases = cuda.local.array(2, float32), cuda.local.array(2, float32)
         sums = cuda.local.array(2, float32)
         for r in range(2):
-            most[r], sums[r] = NEVER, float32(0)
+            most[r], sums[r] = MINUS_INFINITY, float32(0)
+        # the maximum of the lane's scores, then of the row's, then of all steps so far
         find_largest(0, s, most)
         grown = uint32(0)
         for r in range(2):
-            most[r] = of_row(most[r])
-            most[r] = larger(tops[r], mul(most[r], factor))
-            bases[r] = larger(most[r], LOWEST)  # finite, so that weights of rows that saw nothing are 0
-            ratios[r] = exp2(sub(tops[r], bases[r]))
-            grown |= uint32(most[r] > tops[r])
-            tops[r] = most[r]
+            most[r] = max_of_row(most[r])
+            most[r] = larger(state.row_max[r], mul(most[r], factor))
+            # Finite: a row that has seen nothing would else have -inf - -inf, a NaN that stays in its sums.
+            bases[r] = larger(most[r], LOWEST_FINITE)
+            # 2 ** (before - now): 1 if nothing grew, 0 at the first step, where there is nothing to rescale
+            state.o_scale[r] = exp2(sub(state.row_max[r], bases[r]))
+            grown |= uint32(most[r] > state.row_max[r])
+            state.row_max[r] = most[r]
+        # One fma makes each exponent: score · factor - maximum, rounded once.
         take_powers(0, s, factor, bases, sums)
         for r in range(2):
-            totals[r] = fma(totals[r], ratios[r], sums[r])
+            state.row_sum[r] = fma(state.row_sum[r], state.o_scale[r], sums[r])
         return lanes_where_equal(grown, uint32(0)) != uint32(ALL_LANES)
 
-    return weigh
+    return online_softmax
 
 
 @cache
-def weights_maker(plan: Any) -> Any:
-    """The device function that makes weights of a step's scores, hidden where a row sees nothing.
+def masked_softmax(plan: Any) -> Any:
+    """The device function that masks a step's scores where need be and goes on with the online softmax.
 
-    ``seen``: the first position that all rows see, and the end of those. It returns what ``weigh`` does.
+    ``origin``: the step's first position, ``column``: that of the lane's first score in it. A step that all
+    rows of the block see in full needs no mask. It returns what ``online_softmax`` does.
     """
-    step, hide, weigh = plan.positions, hider(plan), weigher(plan)
+    step, mask, online_softmax = plan.positions, masker(plan), exponentials_maker(plan)
 
     @inlined
-    def make(
-        s: Any, origin: Any, column: Any, seen: Any, begins: Any, ends: Any, factor: Any, tops: Any,
-        totals: Any, ratios: Any,
-    ) -> Any:  # fmt: skip
-        if origin < seen[0] or origin + int32(step) > seen[1]:
-            hide(0, s, origin + column, begins, ends)
-        return weigh(s, factor, tops, totals, ratios)
+    def softmax(s: Any, origin: Any, column: Any, kv: Any, seen: Any, factor: Any, state: Any) -> Any:
+        if origin < kv.common_begin or origin + int32(step) > kv.common_end:
+            mask(0, s, origin + column, seen)
+        return online_softmax(s, factor, state)
 
-    return make
+    return softmax
 
 
 @cache
-def shrinker(plan: Plan) -> Any:
-    """The device function that multiplies the sums of both rows by a ratio each."""
+def o_rescaler(plan: Any) -> Any:
+    """The device function ``rescale_o(0, o, state)``: sums of both rows times their ``o_scale``."""
     mul = ptx.mul
 
-    def four(j: Any, o: Any, ratios: Any) -> None:
+    def quad(j: Any, o: Any, state: Any) -> None:
         for r in range(2):
             for i in range(2):
-                o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], ratios[r])
+                o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], state.o_scale[r])
 
-    return unrolled(plan.sums // 4, four)
-
-
-# Sums of the same rows added: of a block's warps, and of the blocks of a cluster.
-
-
-@inlined
-def weight_of(top: Any, largest: Any) -> Any:
-    """The weight of sums whose maximum is ``top`` beside others with a larger one."""
-    return power_of_two(ptx.sub(top, largest)) if top > NEVER else float32(0)
-
-
-@inlined
-def inverse(total: Any) -> Any:
-    """1 / total; 0 of a row that has seen nothing."""
-    return reciprocal(total) if total > float32(0) else float32(0)
-
-
-@inlined
-def factor_of(top: Any, total: Any, sinks: Any, head: Any) -> Any:
-    """The factor of a row's sums: 1 / total, in which a sink of its head takes part."""
-    if sinks != uint64(0):
-        sink = ptx.mul(ptx.load_float(sinks + uint64(head) * uint64(4)), LOG2_E)
-        largest = ptx.larger(top, sink)
-        weight = weight_of(top, largest)
-        total = ptx.fma(total, weight, power_of_two(ptx.sub(sink, largest)))
-        return ptx.mul(weight, inverse(total))
-    return inverse(total)
-
-
-@cache
-def slot_adder() -> Any:
-    """The device function that adds ``slots`` pairs of sums of a row: maximum, sum of weights, both sums.
-
-    ``stats`` and ``sums`` are addresses of the first ones in shared memory, the others lie further on.
-    """
-    take_pair, larger, fma = ptx.take_pair, ptx.larger, ptx.fma
-
-    @inlined
-    def add(stats: Any, stats_apart: Any, sums: Any, sums_apart: Any, slots: Any) -> Any:
-        top, total, low, high = NEVER, float32(0), float32(0), float32(0)
-        for w in range(slots):
-            top = larger(top, take_pair(stats + uint32(w) * stats_apart)[0])
-        for w in range(slots):
-            stat = take_pair(stats + uint32(w) * stats_apart)
-            two = take_pair(sums + uint32(w) * sums_apart)
-            weight = weight_of(stat[0], top)
-            total = fma(stat[1], weight, total)
-            low, high = fma(two[0], weight, low), fma(two[1], weight, high)
-        return top, total, low, high
-
-    return add
-
-
-@cache
-def pair_writer() -> Any:
-    """The device function that writes two columns of a row ``row`` of the block's unit."""
-    store, mul = pair_storer(), ptx.mul
-
-    @inlined
-    def write(row: Any, pair: Any, row_sums: Any, addresses: Any, sizes: Any) -> None:
-        (_, total, low, high), unit, rows = row_sums, uint32(cuda.blockIdx.z), sizes[0] * sizes[1]
-        head = (unit % sizes[3]) * sizes[1] + uint32(row) // sizes[0]
-        factor = factor_of(row_sums[0], total, addresses[7], head)
-        size = uint64(4) if sizes[7] == uint32(0) else uint64(2)
-        number = uint64(unit) * uint64(rows) + uint64(row)
-        to = addresses[3] + number * uint64(sizes[9]) * size
-        store(to, uint64(pair), sizes[7], mul(low, factor), mul(high, factor))
-
-    return write
-
-
-@cache
-def cluster_epilogue(plan: Plan) -> Any:
-    """The device function by which the blocks of a cluster add their parts of the same rows.
-
-    Each block adds an equal share of all pairs of columns. Others put theirs into its shared memory, behind
-    all that it has: [source, pair of the share], then [source, row] of maxima and sums of weights.
-    """
-    pairs, pitch, threads, warps = plan.width_v // 2, plan.sums_pitch, plan.threads, plan.warps
-    stats_at, slot_rows, inbox_at, inbox_stats_at = (
-        plan.exchanged_stats_at, plan.rows, plan.inbox_at, plan.inbox_stats_at
-    )  # fmt: skip
-    add, write, put, base = slot_adder(), pair_writer(), barriers.put_pair_in_block, ptx.shared_base
-    wait, sync = barriers.wait_for_cluster, barriers.sync_cluster
-    rank_here, size = barriers.rank_in_cluster, barriers.cluster_size
-
-    @inlined
-    def share(at: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        blocks, rank, number = uint32(size()), uint32(rank_here()), uint32(cuda.threadIdx.x)
-        all_pairs = count * uint32(pairs)
-        each = (all_pairs + blocks - uint32(1)) // blocks
-        inbox, stats_inbox = base() + uint32(inbox_at), base() + uint32(inbox_stats_at)
-        wait()  # the shared memory of the others exists
-        while number < all_pairs:
-            row = number // uint32(pairs)
-            pair = number - row * uint32(pairs)
-            stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
-            top, total, low, high = add(
-                stats, uint32(slot_rows * 8), sums + pair * uint32(8), uint32(slot_rows * pitch * 4),
-                uint32(warps),
-            )  # fmt: skip
-            owner = number // each
-            put(inbox + (rank * each + number - owner * each) * uint32(8), owner, low, high)
-            if pair < blocks:
-                put(stats_inbox + (rank * uint32(slot_rows) + row) * uint32(8), pair, top, total)
-            number += uint32(threads)
-        sync()
-        number = rank * each + uint32(cuda.threadIdx.x)
-        while number < min(all_pairs, (rank + uint32(1)) * each):
-            row = number // uint32(pairs)
-            row_sums = add(
-                stats_inbox + row * uint32(8), uint32(slot_rows * 8),
-                inbox + (number - rank * each) * uint32(8), each * uint32(8), blocks,
-            )  # fmt: skip
-            write(start + row, number - row * uint32(pairs), row_sums, addresses, sizes)
-            number += uint32(threads)
-
-    return share
+    return unrolled(plan.o_count // 4, quad)

@@ -219,18 +219,18 @@ def named_barrier(number: int, threads: int) -> Any:
     return meet
 
 
-def turns(threads: int) -> Any:
+def ping_pong(threads: int) -> Any:
     """Two instructions for a barrier by its number: half of ``threads`` wait for the others, which arrive."""
 
     @instruction(f"bar.sync $0, {threads};", None, u32, effect=True)
-    def wait_for_turn(number: Any) -> Any:
+    def wait_for_other(number: Any) -> Any:
         only_on_a_gpu()
 
     @instruction(f"bar.arrive $0, {threads};", None, u32, effect=True)
-    def give_turn(number: Any) -> Any:
+    def let_other_start(number: Any) -> Any:
         only_on_a_gpu()
 
-    return wait_for_turn, give_turn
+    return wait_for_other, let_other_start
 
 
 def registers(verb: str, count: int) -> Any:

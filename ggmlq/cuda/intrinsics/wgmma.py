@@ -128,7 +128,7 @@ def unpromoted_products(form: Form) -> UnpromotedProducts:
     )
 
 
-# ``wgmma`` on 16-bit floats for attention: scores of two tiles in shared memory, then weights times values.
+# ``wgmma`` on 16-bit floats for attention: scores of two tiles in shared memory, then p times values.
 #
 # Sums are in an array of the thread, which stays in registers. Lane 4 g + t of warp w has those of rows 16 w
 # + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for each j. Tiles lie in parts of 64
@@ -152,7 +152,7 @@ def _descriptor(name: str, address: str, low: int) -> str:
 
 
 @cache
-def score_starter(columns: int, width: int, kind: str) -> Any:
+def qk_starter(columns: int, width: int, kind: str) -> Any:
     """The device function ``start(s, rows, keys)``: [64, width] times [columns, width] transposed, into s.
 
     ``kind``: "f16" or "bf16". Parts of the rows lie ``apart`` bytes from each other.
@@ -190,13 +190,13 @@ def score_starter(columns: int, width: int, kind: str) -> Any:
 
 
 @cache
-def mix_starter(depth: int, width: int, kind: str) -> Any:
-    """The device function ``start(o, weights, values)``: adds [64, depth] times [depth, width] to o."""
+def pv_starter(depth: int, width: int, kind: str) -> Any:
+    """The device function ``start(o, p, values)``: adds [64, depth] times [depth, width] to o."""
     count, words = width // 2, depth // 4
     leading = depth * 128 // 16 << 16  # from a part of 64 columns to the next
 
-    def start(o: Any, weights: Any, values: Any) -> Any:
-        """Start to add weights, pairs in registers, times values at an address."""
+    def start(o: Any, p: Any, values: Any) -> Any:
+        """Start to add p, pairs in registers, times values at an address."""
         only_on_a_gpu()
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
