@@ -13,13 +13,13 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
+from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
 from ggmlq.cuda.linear import transposed
 from ggmlq.cuda.linear.transposed import TRANSPOSED_COLUMNS, TransposedStage
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.packed import to_bf16
 from ggmlq.cuda.packed.layout import layouts
 from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.warp_specialized import producer
 from ggmlq.testing.cases import weights
 
 CASES = [  # type, M, N, K, blocks of a cluster, kind of y
@@ -48,7 +48,7 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
     fragments, y = on_device(fragments), on_device(fresh.standard_normal((m, n)).astype(kind))
     bias = on_device(fresh.standard_normal(k).astype(np.float32))
     out = on_device(np.full((m + 2, k), np.nan, kind))
-    for place in (transposed, producer):
+    for place in (transposed, hopper_kernel):
         monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
     monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)

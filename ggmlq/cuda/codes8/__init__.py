@@ -5,8 +5,8 @@
     mma_tiles.py   kernels of ``mma.sync``, for any card from capability 8.0 on: which tile serves a shape,
                    the arguments that all of them take, their ring of stages, the main loop along K
 
-The kernel of Hopper's ``wgmma`` (warp_specialized/kernel.py), whose operands the copy engine fetches in boxes
-(rings/boxed.py):
+The kernel of Hopper's ``wgmma`` (kernels/hopper/frame.py), whose operands the copy engine fetches in boxes
+(boxed.py):
 
     variant.py     what a kernel is compiled for: its tile, its codes, its outputs
     operands.py    maps of codes, scales in the order of steps, all words of a kernel; rows sorted by expert

@@ -14,12 +14,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card, clusters
+from ..codes8.boxed import BoxTile, best_tile
 from ..codes8.small_m import SPLITS, SmallMTile
 from ..codes8.small_m import TILES as FEW
 from ..codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ..intrinsics.wgmma import STEP
-from ..rings.boxed import BoxTile
-from ..schedule.raster import best_tile
 from .stage import at_one_time, constants
 
 MULTIPROCESSORS = 132  # of an H200, whose cache the constants are of

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..gemv.stages import COLUMNS
+from ..kernels.hopper.tile import UNIT_FRAGMENTS
 from ..packed import codes
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
-from ..warp_specialized.tile import UNIT_FRAGMENTS
 from . import warp_specialized
 from .gemv import GemvShape, best_split
 

@@ -31,6 +31,9 @@ from ..intrinsics import bf16x2, dependent_launch, ptx, wgmma
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..kernels.hopper.frame import MAX_SHARED_BYTES
+from ..kernels.hopper.kernel import multiplier
+from ..kernels.hopper.tile import refuses_without_wgmma
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between, decided
@@ -39,9 +42,6 @@ from ..packed.pack import packed_weights
 from ..packed.weights import FragmentWeights, fragment_weights
 from ..rings.int_tiles import store_four
 from ..rings.mma_copies import Fetchers, offset_advancer, prologue, refiller
-from ..rings.shape import MOST_SHARED
-from ..warp_specialized.consumers import multiplier
-from ..warp_specialized.tile import refuses_without_wgmma
 
 # The launch of cuda:wgmma: a tile for the rows, K split where there are few tiles.
 
@@ -121,7 +121,7 @@ class WarpgroupTile:
         There are hardly more blocks than places, so with more on one multiprocessor others would stay empty.
         """
         needed = 1024 + max(self.stages(layout) * self.stage(layout), self.columns * PITCH)
-        return max(needed, MOST_SHARED // (self.blocks + 1))
+        return max(needed, MAX_SHARED_BYTES // (self.blocks + 1))
 
 
 TILES = (WarpgroupTile(32, 2), WarpgroupTile(64, 2), WarpgroupTile(128, 1))

@@ -24,7 +24,7 @@ from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows
 from ..cost.warp_specialized import WarpSpecializedShape, best_split, best_tile
-from ..epilogue.results import KIND_NUMBERS, result_of
+from ..epilogue.results import KIND_NUMBERS, Result, result_of
 from ..gemv.stages import (
     FLOATS,
     HALVES,
@@ -41,6 +41,12 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES
 from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..kernels.hopper import frame
+from ..kernels.hopper.kernel import HALVES as WGMMA_HALVES
+from ..kernels.hopper.kernel import Products, dense, dense_results, map_words, packed_blocks, weights_map
+from ..kernels.hopper.raster import raster
+from ..kernels.hopper.stream_k import exchange_sizes, within_clusters
+from ..kernels.hopper.tile import WarpSpecializedTile
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
@@ -49,14 +55,6 @@ from ..packed.pack import PackedWeights, packed_weights
 from ..packed.to_bf16 import decode_halves, decode_packed, fitting_power
 from ..packed.weights import HIGH_HALVES, LOW_HALVES, row_pairs, serves_halves
 from ..rings.mma_copies import offset_advancer
-from ..schedule.raster import raster
-from ..warp_specialized import kernel as specialized
-from ..warp_specialized.consumers import HALVES as WGMMA_HALVES
-from ..warp_specialized.consumers import Products, dense_results, packed_blocks
-from ..warp_specialized.producer import map_words, weights_map
-from ..warp_specialized.schedules import dense
-from ..warp_specialized.stream_k import exchange_sizes, within_clusters
-from ..warp_specialized.tile import WarpSpecializedTile
 from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 
 # ``y @ q`` by the warp-specialised kernel of Hopper: packed weights as they lie, for many rows of y.
@@ -66,7 +64,7 @@ from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 # warp takes one step of a fragment, 16 columns (packed/weights.py). y has 16 bits and is read as it lies.
 
 TRANSPOSED_TILES = tuple(map(WarpSpecializedTile, (64, 128)))
-NO_ADDEND, NOTHING_LATE = (0, 0), (0,) * 5  # warp_specialized/schedules.py:dense
+NO_ADDEND, NOTHING_LATE = (0, 0), (0,) * 5  # kernels/hopper/kernel.py: dense
 
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TRANSPOSED_TILES))
@@ -76,7 +74,7 @@ def tile_kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     schedule = dense(layout, tile, transposed=True)
     epilogue = dense_results(tile), within_clusters(layout, tile, schedule.walk.locate)
     name = f"columns of {layout.name}, {tile}"
-    return specialized.kernel(name, packed_blocks(products), schedule, epilogue)
+    return frame.kernel(name, packed_blocks(products), schedule, epilogue)
 
 
 def multiply_tiles(
@@ -425,7 +423,9 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
             to, here = after(to), after(here)
             pair = uint32(pair + stride)
         cuda.syncthreads()  # the rings are free
-        finish(sums, (out, out_kind, bias, bias_kind), uint32(tile * uint32(outputs)), rank, splits, m, k)
+        finish(
+            sums, Result(out, out_kind, bias, bias_kind), uint32(tile * uint32(outputs)), rank, splits, m, k
+        )
 
     parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 6
     return Kernel(

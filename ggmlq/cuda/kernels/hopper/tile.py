@@ -1,5 +1,9 @@
 """The tile of a warp-specialised block: its outputs, its threads, and the layout of its stages.
 
+A tile is computed with swapped operands (swap_ab): weights are the operand A of ``wgmma``, 64 rows a
+warpgroup, and come from registers, for they have to be unpacked anyway. Activations are B and stay in shared
+memory, so a tile has as many columns as rows of activations, which may be few.
+
     stage    x_tiles [fragments][columns, 64]   swizzled, as activations/x_tiles.py made them
              weights [8][fragments]             as packed/pack.py made them; large ones [fragments][8]
     barriers full [stages] · empty [stages]
@@ -12,21 +16,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...dispatch.card import older_than
-from ...dispatch.problems import Linear
-from ...formats import BlockFormat
-from ..machine import tensor_maps
-from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
-from ..packed.pack import LONGEST
-from ..rings.shape import MOST_SHARED
+from ....dispatch.card import older_than
+from ....dispatch.problems import Linear
+from ....formats import BlockFormat
+from ...machine import tensor_maps
+from ...packed import operand
+from ...packed.layout import FRAGMENT_ROWS, STEP, PackedLayout
+from ...packed.pack import LONGEST
+from .frame import MAX_SHARED_BYTES
 
 CONSUMER_WARPS = FRAGMENT_ROWS  # one for each fragment row of a tile
 CONSUMER_THREADS = 32 * CONSUMER_WARPS
 X_ROW_BYTES = 2 * STEP  # of a row of an x_tile
-MAP_ELEMENT = 8  # bytes of an element of the map of weights
-BOX_ELEMENTS = 256  # elements in a row of a box
+MAP_ELEMENT_BYTES = 8  # of an element of the map of weights
+MAX_BOX_ELEMENTS = 256  # in a row of a box
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 56, 224  # of a thread of wide tiles; 168 at the start
-SCRATCH = 32  # bytes
+SCRATCH_BYTES = 32
 UNIT_FRAGMENTS = 2  # fragments of a row that are multiplied in turn: K is split in multiples of them
 
 
@@ -44,7 +49,7 @@ class WarpSpecializedTile:
     def wide(self) -> bool:
         """True where a whole warpgroup stands beside the consumers and gives them registers.
 
-        One of its warps fetches, the others make x_tiles (producer.py).
+        One of its warps fetches, the others make x_tiles (late_x_tiles.py).
         """
         return self.columns > 160
 
@@ -67,7 +72,11 @@ class WarpSpecializedTile:
         """Boxes that bring the weights of a stage: one, or one for each fragment where a box cannot be as
         wide as two.
         """
-        return 1 if self.fragments * layout.fragment_bytes // MAP_ELEMENT <= BOX_ELEMENTS else self.fragments
+        return (
+            1
+            if self.fragments * layout.fragment_bytes // MAP_ELEMENT_BYTES <= MAX_BOX_ELEMENTS
+            else self.fragments
+        )
 
     def box_row(self, layout: PackedLayout) -> int:
         """Bytes of a fragment row that a box brings."""
@@ -87,26 +96,34 @@ class WarpSpecializedTile:
 
     def stages(self, layout: PackedLayout) -> int:
         """Stages in shared memory."""
-        return max(2, min(8, (MOST_SHARED // self.blocks - 2048) // self.stage(layout)))
+        return max(2, min(8, (MAX_SHARED_BYTES // self.blocks - 2048) // self.stage(layout)))
 
     def shared(self, layout: PackedLayout) -> int:
         """Bytes of shared memory."""
-        return 1024 + self.stages(layout) * (self.stage(layout) + 16) + SCRATCH
+        return 1024 + self.stages(layout) * (self.stage(layout) + 16) + SCRATCH_BYTES
+
+
+def reads_plain(layout: PackedLayout, tile: WarpSpecializedTile) -> bool:
+    """True where blocks with a tile can read x of 16 bits as it lies, without x_tiles.
+
+    Lanes then take weights in the order of columns. With wide tiles idle warps make x_tiles instead.
+    """
+    return not tile.wide and operand.serves(layout)
 
 
 # Problems that kernels on tiles of packed weights refuse: for their shape, the GPU or the driver.
 
-LEAST, HOPPER = (8, 0), (9, 0)
-MOST = 65535 * 64  # rows of activations: a grid has 65535 rows of blocks
+MIN_CAPABILITY, HOPPER = (8, 0), (9, 0)
+MAX_ROWS_OF_X = 65535 * 64  # a grid has 65535 rows of blocks
 
 
 def refuses_shape(problem: Linear) -> str | None:
     """The reason why tiles of packed weights do not serve a problem on any GPU, or None."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
-    if problem.m > MOST or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
-        return f"takes up to {MOST} rows, {LONGEST} columns and 2**32 elements of activations"
-    return older_than(problem.card, LEAST)
+    if problem.m > MAX_ROWS_OF_X or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:
+        return f"takes up to {MAX_ROWS_OF_X} rows, {LONGEST} columns and 2**32 elements of activations"
+    return older_than(problem.card, MIN_CAPABILITY)
 
 
 def refuses_without_wgmma(problem: Linear) -> str | None:
