@@ -28,8 +28,7 @@ from .kernel import (
     TileResults,
     Walk,
     block_starter,
-    producer_loop,
-    x_tile_fetcher,
+    x_tile_producer,
 )
 from .late_x_tiles import LateXTiles, XRows
 from .raster import ConsumerPlace, LastWave, ProducerPlace, Work, shared_stages, split_last_wave
@@ -152,8 +151,12 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
             split = split_last_wave(tiles, stages, blocks, gain)
             begin, end = shared_stages(rank, stages, split)
-            wave = LastWave(*split, uint32(tiles - split.split_tiles))
-            work = Work(rank, end, uint32(end - begin), wave.whole_tiles)
+            stages_left = uint32(end - begin)
+            wave = LastWave(
+                split.split_tiles, split.split_blocks, split.splits, split.block_stages, split.longer_blocks,
+                whole_tiles=uint32(tiles - split.split_tiles),
+            )  # fmt: skip
+            work = Work(rank, end, stages_left, wave.whole_tiles)
             if uint32(cuda.threadIdx.x) == uint32(0):
                 store_split(wave, uint32(full + uint32(scratch)))
             cuda.syncthreads()  # all consumers read the split from there
@@ -194,13 +197,12 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
 
 def expert_producer(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warps beside the consumers: one thread fetches x_tiles."""
-    fetch_x_tiles = x_tile_fetcher(layout, tile, reorders=False)
-    produce_x_tiles = producer_loop(layout, tile, producer_locator(), fetch_x_tiles)
+    produce_x_tiles = x_tile_producer(layout, tile, producer_locator(), reorders=False)
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
         if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-            produce_x_tiles(ring, full, given, uint64(0))
+            produce_x_tiles(ring, full, given)
 
     return produce
 

@@ -292,72 +292,66 @@ def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bo
 # --- producer loop ------------------------------------------------------------------------------
 
 
-class XCursor(NamedTuple):
-    """The x of the next stage."""
-
-    at: Any  # address of its x_tile; or of the map of x
-    apart: Any  # bytes from an x_tile to that of the next step
-    row: Any  # the raster sweep of the tile, for x_tiles; or the tile's first row of x
-    ready: Any  # sections of x_tiles that were waited for
-
-
-class XFetcher(NamedTuple):
-    """Device functions by which the producer fetches x."""
-
-    begin: Any  # (given, address of the map of x or 0) -> XCursor
-    aim: Any  # (XCursor, given, ProducerPlace, first stage, whether the tile is split) -> XCursor of a unit
-    fetch: Any  # (ring, full, stage, i, XCursor, given) -> XCursor: start the copies of its i-th stage
-    advance: Any  # (i, stage, phase) -> those of the next stage
-
-
-def producer_loop(
-    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, x: XFetcher, transposed: bool = False
-) -> Any:
-    """The device function of the producer, one thread: it keeps the ring full, work unit after work unit.
+def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reorders: bool) -> Any:
+    """The device function of the producer, one thread: it keeps the ring full of weights and x_tiles, work
+    unit after work unit.
 
     ``locate``: the device function (tile_order, number of a tile) for the tile's ProducerPlace.
+    ``reorders``: whether other warps of this kernel make x_tiles meanwhile (late_x_tiles.py).
     """
-    stages, stages_per_unit = tile.stages(layout), UNIT_FRAGMENTS // tile.fragments
-    request_weights, wait = weights_requester(layout, tile, transposed), barriers.wait
-    prefetch, wait_for_predecessor = boxes.prefetch, dependent_launch.wait_for_predecessor
-    begin_x, aim_x, fetch_x, advance = x
+    stages, x_tile_bytes, fragments_each = tile.stages(layout), tile.x_tile_bytes, tile.fragments
+    request_weights, request_x_tiles = weights_requester(layout, tile), x_tile_requester(layout, tile)
+    wait_for_section, after = section_waiter(reorders), stage_advancer(stages)
+    stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
-    def produce(ring: Any, full: Any, given: Any, x_map: Any) -> None:
-        weights, work = given.operands.weights, given.work
-        next_whole, stages_left = work.rank, work.stages_left
-        stage, phase, begun = uint32(0), uint32(0), uint32(0)
-        stages_of_tile, blocks = uint32(given.operands.steps >> uint32(1)), uint32(cuda.gridDim.x)
-        cursor = begin_x(given, x_map)
+    def produce(ring: Any, full: Any, given: Any) -> None:
+        operands, late, work = given.operands, given.late, given.work
+        stages_left, next_whole = work.stages_left, work.rank
+        stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late.ready
+        stages_of_tile, blocks = uint32(operands.steps >> uint32(1)), uint32(cuda.gridDim.x)
+        apart = uint64(operands.height) * uint64(X_ROW_BYTES)  # bytes from an x_tile to that of the next step
+        prefetch(operands.weights)
         while stages_left > uint32(0) or next_whole < work.whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
-            stages_left, next_whole = unit.stages_left, unit.next_whole
+            i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
             place = locate(given.tile_order, unit.tile)
-            i = uint32(unit.first * uint32(stages_per_unit))
-            last = uint32(unit.last * uint32(stages_per_unit))
-            cursor = aim_x(cursor, given, place, i, unit.tile >= work.whole_tiles)
+            i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
+            if unit.tile >= work.whole_tiles:
+                ready = late.ready  # the unit may begin within K: its earlier sections were not waited for
+            x_tile = (
+                operands.x_tiles
+                + uint64(uint32(i * uint32(fragments_each))) * apart
+                + uint64(place.column) * uint64(x_tile_bytes)
+            )
             if begun == uint32(0):
                 # The first round: all stages are empty. Weights do not depend on the kernel before, so they
                 # are requested while it still runs; x may be its result. Fetched before the wait, x could
                 # be what was there before.
                 begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
                 while at < ahead:
-                    request_weights(ring, full, at, weights, uint32(i + at), place.fragment_row)
+                    request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
                     at = uint32(at + uint32(1))
                 wait_for_predecessor()
                 at = uint32(0)
                 while at < ahead:
-                    cursor = fetch_x(ring, full, at, uint32(i + at), cursor, given)
-                    at = uint32(at + uint32(1))
+                    step = uint32(uint32(i + at) * uint32(fragments_each))
+                    ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
+                    request_x_tiles(ring, full, at, x_tile, apart)
+                    x_tile, at = x_tile + uint64(fragments_each) * apart, uint32(at + uint32(1))
                 i, stage = uint32(i + ahead), ahead
                 if ahead == uint32(stages):
                     stage, phase = uint32(0), uint32(1)
             while i < last:
-                # Consumers still read the stage: copies would overwrite it under their products.
+                # Consumers may still read the stage: copies would overwrite it under their products.
                 wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
-                request_weights(ring, full, stage, weights, i, place.fragment_row)
-                cursor = fetch_x(ring, full, stage, i, cursor, given)
-                i, stage, phase = advance(i, stage, phase)
+                request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
+                step = uint32(i * uint32(fragments_each))
+                ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
+                request_x_tiles(ring, full, stage, x_tile, apart)
+                x_tile, i = x_tile + uint64(fragments_each) * apart, uint32(i + uint32(1))
+                stage, phase = after(stage, phase)
         if begun == uint32(0):
             # A block without work waits, too: whoever waits for the end of this kernel relies on the end of
             # the one before.
@@ -366,7 +360,63 @@ def producer_loop(
     return produce
 
 
-def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool) -> Any:
+def x_row_producer(
+    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, transposed: bool = False
+) -> Any:
+    """The device function of the producer where x of 16 bits is read as it lies, without a kernel before.
+
+    It is that of x_tile_producer(), with boxes of 64 columns of a tile's rows in place of x_tiles. The map of
+    x is a parameter of the kernel. Rows beyond M and columns beyond K come as zeros. Consumers take weights
+    in the same order.
+    """
+    stages, columns, after = tile.stages(layout), tile.columns, stage_advancer(tile.stages(layout))
+    request_weights, request_x_rows = (
+        weights_requester(layout, tile, transposed),
+        x_row_requester(layout, tile),
+    )
+    stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
+
+    @inlined
+    def produce(ring: Any, full: Any, given: Any, x_map: Any) -> None:
+        operands, work = given.operands, given.work
+        stages_left, next_whole = work.stages_left, work.rank
+        stage, phase, begun = uint32(0), uint32(0), uint32(0)
+        stages_of_tile, blocks = uint32(operands.steps >> uint32(1)), uint32(cuda.gridDim.x)
+        prefetch(operands.weights)
+        prefetch(x_map)
+        while stages_left > uint32(0) or next_whole < work.whole_tiles:
+            unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
+            i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
+            place = locate(given.tile_order, unit.tile)
+            x_row = uint32(place.column * uint32(columns))
+            i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
+            if begun == uint32(0):
+                begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
+                while at < ahead:
+                    request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
+                    at = uint32(at + uint32(1))
+                wait_for_predecessor()  # it may have made x
+                at = uint32(0)
+                while at < ahead:
+                    request_x_rows(ring, full, at, x_map, uint32(i + at), x_row)
+                    at = uint32(at + uint32(1))
+                i, stage = uint32(i + ahead), ahead
+                if ahead == uint32(stages):
+                    stage, phase = uint32(0), uint32(1)
+            while i < last:
+                wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
+                request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
+                request_x_rows(ring, full, stage, x_map, i, x_row)
+                stage, phase = after(stage, phase)
+                i = uint32(i + uint32(1))
+        if begun == uint32(0):
+            wait_for_predecessor()
+
+    return produce
+
+
+def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = False) -> Any:
     """The device function that requests the weights of a stage, and announces the bytes of all of it.
 
     ``transposed``: stages follow each other down the rows of weights, and tiles along their columns.
@@ -389,101 +439,41 @@ def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transpose
     return request_weights
 
 
-def x_tile_fetcher(layout: PackedLayout, tile: WarpSpecializedTile, reorders: bool) -> XFetcher:
-    """The functions that fetch x_tiles, contiguous pieces of memory.
-
-    ``reorders``: whether other warps of this kernel make x_tiles meanwhile (late_x_tiles.py).
-    """
+def x_tile_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function that requests a stage's x_tiles, contiguous pieces of memory."""
     length, x_tile_bytes, fragments_each = tile.stage(layout), tile.x_tile_bytes, tile.fragments
-    wait_for_section, fetch_line = section_waiter(reorders), boxes.fetch_line
-    after, prefetch = stage_advancer(tile.stages(layout)), boxes.prefetch
+    fetch_line = boxes.fetch_line
 
     @inlined
-    def begin(given: Any, x_map: Any) -> Any:
-        apart = uint64(given.operands.height) * uint64(X_ROW_BYTES)
-        prefetch(given.operands.weights)
-        return XCursor(given.operands.x_tiles, apart, uint32(0), given.late.ready)
-
-    @inlined
-    def aim(cursor: Any, given: Any, place: Any, i: Any, is_split: Any) -> Any:
-        ready = cursor.ready
-        if is_split:
-            ready = given.late.ready  # the unit may begin within K: its earlier sections were not waited for
-        at = (
-            given.operands.x_tiles
-            + uint64(uint32(i * uint32(fragments_each))) * cursor.apart
-            + uint64(place.column) * uint64(x_tile_bytes)
-        )
-        return XCursor(at, cursor.apart, place.sweep, ready)
-
-    @inlined
-    def fetch(ring: Any, full: Any, stage: Any, i: Any, cursor: Any, given: Any) -> Any:
-        step = uint32(i * uint32(fragments_each))
-        ready = wait_for_section(given.operands.flags, given.late, cursor.row, step, cursor.ready)
+    def request_x_tiles(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
         for fragment in range(fragments_each):
-            at = uint32(to + uint32(fragment * x_tile_bytes))
-            x_tile = cursor.at + uint64(fragment) * cursor.apart
+            at, x_tile = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
             fetch_line(at, x_tile, uint32(x_tile_bytes), done)
-        next_at = cursor.at + uint64(fragments_each) * cursor.apart
-        return XCursor(next_at, cursor.apart, cursor.row, ready)
 
-    @inlined
-    def advance(i: Any, stage: Any, phase: Any) -> Any:
-        i = uint32(i + uint32(1))
-        stage, phase = after(stage, phase)
-        return i, stage, phase
-
-    return XFetcher(begin, aim, fetch, advance)
+    return request_x_tiles
 
 
-def x_row_fetcher(layout: PackedLayout, tile: WarpSpecializedTile) -> XFetcher:
-    """The functions that fetch x of 16 bits as it lies, without a kernel before: boxes of 64 columns of a
-    tile's rows.
-
-    The map of x is a parameter of the kernel. Rows beyond M and columns beyond K come as zeros. Consumers
-    take weights in the same order.
-    """
+def x_row_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function that requests a stage's boxes of x."""
     length, x_tile_bytes, fragments_each = tile.stage(layout), tile.x_tile_bytes, tile.fragments
-    columns, fetch_box, prefetch, x_map = (
-        tile.columns,
-        boxes.fetch,
-        boxes.prefetch,
-        boxes.parameter_map(X_MAP),
-    )
+    fetch = boxes.fetch
 
     @inlined
-    def begin(given: Any) -> Any:
-        map_at = x_map()
-        prefetch(map_at)
-        return XCursor(map_at, uint32(0), uint32(0))
-
-    @inlined
-    def aim(cursor: Any, given: Any, place: Any, i: Any, is_whole: Any) -> Any:
-        return XCursor(cursor.at, uint32(place.column * uint32(columns)), cursor.ready)
-
-    @inlined
-    def fetch(ring: Any, full: Any, stage: Any, i: Any, cursor: Any, given: Any) -> Any:
+    def request_x_rows(ring: Any, full: Any, stage: Any, x_map: Any, i: Any, row: Any) -> None:
         done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
         for fragment in range(fragments_each):
             step = uint32(uint32(i * uint32(fragments_each)) + uint32(fragment))
-            at = uint32(to + uint32(fragment * x_tile_bytes))
-            fetch_box(at, cursor.at, uint32(step * uint32(STEP)), cursor.row, done)
-        return cursor
+            fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * uint32(STEP)), row, done)
 
-    @inlined
-    def advance(i: Any, stage: Any, phase: Any) -> Any:
-        stage, phase = after(stage, phase)
-        return uint32(i + uint32(1)), stage, phase
-
-    return XFetcher(begin, aim, fetch, advance)
+    return request_x_rows
 
 
 def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warp beside the consumers: one thread fetches x_tiles, or x as it lies."""
     locate = raster.locate_for_producer
-    produce_x_tiles = producer_loop(layout, tile, locate, x_tile_fetcher(layout, tile, reorders=False))
-    produce_rows = producer_loop(layout, tile, locate, x_row_fetcher(layout, tile))
+    produce_x_tiles = x_tile_producer(layout, tile, locate, reorders=False)
+    produce_rows = x_row_producer(layout, tile, locate)
     map_of_x = boxes.parameter_map(X_MAP)
 
     @inlined
@@ -491,7 +481,7 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         x_map = map_of_x()
         if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
             if given.operands.height != uint32(0):
-                produce_x_tiles(ring, full, given, x_map)
+                produce_x_tiles(ring, full, given)
             else:
                 produce_rows(ring, full, given, x_map)
 
@@ -500,8 +490,7 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
 def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warp beside the consumers, for y @ q."""
-    fetch_rows = x_row_fetcher(layout, tile)
-    produce_rows = producer_loop(layout, tile, raster.locate_for_producer, fetch_rows, transposed=True)
+    produce_rows = x_row_producer(layout, tile, raster.locate_for_producer, transposed=True)
     map_of_x = boxes.parameter_map(X_MAP)
 
     @inlined
@@ -518,8 +507,7 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     One warp fetches, the others make x_tiles. A whole warpgroup is there in any case, for only whole ones
     give up registers (frame.py).
     """
-    fetch_x_tiles = x_tile_fetcher(layout, tile, reorders=True)
-    produce_x_tiles = producer_loop(layout, tile, raster.locate_for_producer, fetch_x_tiles)
+    produce_x_tiles = x_tile_producer(layout, tile, raster.locate_for_producer, reorders=True)
     columns, wait_for_predecessor, reorder_rows = (
         tile.columns, dependent_launch.wait_for_predecessor, reorderer(),
     )  # fmt: skip
@@ -528,7 +516,7 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
         late = given.late
         if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-            produce_x_tiles(ring, full, given, uint64(0))
+            produce_x_tiles(ring, full, given)
         elif warp > uint32(CONSUMER_WARPS) and late.tickets > uint32(0):
             wait_for_predecessor()  # it may have made x
             x_tiles, flags = given.operands.x_tiles, given.operands.flags

@@ -105,8 +105,8 @@ def tile_place(number: Any, raster: Any) -> Any:
 def locate_for_producer(tile_order: Any, number: Any) -> Any:
     """The ProducerPlace of a tile; ``tile_order``: a TileOrder."""
     down, column = tile_place(number, tile_order.raster)
-    sweep = uint32(column // tile_order.raster.width)
-    return ProducerPlace(uint32(down * uint32(FRAGMENT_ROWS)), column, sweep)
+    fragment_row = uint32(down * uint32(FRAGMENT_ROWS))
+    return ProducerPlace(fragment_row, column, uint32(column // tile_order.raster.width))
 
 
 def consumer_locator(columns: int) -> Any:
