@@ -35,7 +35,7 @@ from ggmlq.base.writing import write_whole
 from ggmlq.cuda.codes8 import small_m
 from ggmlq.cuda.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ggmlq.cuda.cost import gemv, warp_specialized
-from ggmlq.cuda.kernels.hopper.tile import UNIT_FRAGMENTS
+from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS
 from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of

@@ -19,8 +19,7 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.cuda.expert_linear import _gemv, gated, r5_grouped, r9_grouped_mma
 from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
-from ggmlq.cuda.kernels.hopper.raster import split_last_wave
-from ggmlq.cuda.kernels.hopper.tile import WarpSpecializedTile
+from ggmlq.cuda.kernels.hopper.tiles import WarpSpecializedTile, split_last_wave
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of

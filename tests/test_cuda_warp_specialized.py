@@ -29,9 +29,10 @@ from ggmlq.cuda.cost.warp_specialized import (
 from ggmlq.cuda.epilogue.results import MAX_GATED_COLUMNS
 from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.intrinsics.language import elements_of
-from ggmlq.cuda.kernels.hopper import kernel, late_x_tiles, raster
-from ggmlq.cuda.kernels.hopper.raster import (
+from ggmlq.cuda.kernels.hopper import kernel, late_x_tiles, tiles
+from ggmlq.cuda.kernels.hopper.tiles import (
     Raster,
+    TileSplit,
     blocks_of_tile,
     next_work_unit,
     shared_stages,
@@ -55,8 +56,8 @@ def plain(function):
 
 @pytest.fixture
 def on_the_host(monkeypatch):
-    """The functions of work_units.py as Python has them."""
-    monkeypatch.setattr(raster, "block_of_stage", plain(raster.block_of_stage))
+    """The functions of tiles.py as Python has them."""
+    monkeypatch.setattr(tiles, "block_of_stage", plain(tiles.block_of_stage))
 
 
 def uint32s(*numbers):
@@ -64,7 +65,12 @@ def uint32s(*numbers):
 
 
 def bounds(rank, stages, split):
-    return map(int, plain(shared_stages)(np.uint32(rank), np.uint32(stages), uint32s(*split.arguments)))
+    return map(int, plain(shared_stages)(np.uint32(rank), np.uint32(stages), tile_split(split)))
+
+
+def tile_split(split):
+    """A split as kernels have it."""
+    return TileSplit(*uint32s(*split.arguments))
 
 
 def units_of_blocks(tiles, stages, split):
@@ -108,7 +114,7 @@ def test_every_stage_is_computed_once(on_the_host, fresh):
         assert (times == 1).all()
         for tile, ranks in sharers.items():
             place = uint32s(tile - whole_tiles, stages)
-            first, count = plain(blocks_of_tile)(*place, uint32s(*split.arguments))
+            first, count = plain(blocks_of_tile)(*place, tile_split(split))
             assert ranks == [*range(int(first), int(first) + int(count))]
             assert whole_tiles <= tile
     assert 0 < clustered < aligned < 200

@@ -36,7 +36,7 @@ from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, stage, warp_specialized
 from ggmlq.cuda.cost.stage import KINDS, PLACE, constants
 from ggmlq.cuda.gemv.stages import SplitBlocks
-from ggmlq.cuda.kernels.hopper.tile import UNIT_FRAGMENTS, WarpSpecializedTile
+from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS, WarpSpecializedTile
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.dispatch.card import card_named
 

@@ -120,6 +120,6 @@ def split_k(
 
 
 def persistent(shape: CodesShape) -> TileSplit:
-    """The estimate for cuda:persistent, with the tile that schedule/raster.py finds best for floats."""
+    """The estimate for cuda:persistent, with the tile that codes8/boxed.py finds best for floats."""
     tile = best_tile(FLOAT_TILES, shape.m, shape.n, shape.multiprocessors)
     return TileSplit(tile, 1, shape.time(tile, tile.tiles(shape.m, shape.n), 1, late=True))

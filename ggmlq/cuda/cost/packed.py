@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...dispatch.card import Card
 from ..gemv.stages import COLUMNS
-from ..kernels.hopper.tile import UNIT_FRAGMENTS
+from ..kernels.hopper.tiles import UNIT_FRAGMENTS
 from ..packed import codes
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from . import warp_specialized

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card, clusters
 from ..kernels.hopper.late_x_tiles import X_TILE_US, waiting_us
-from ..kernels.hopper.raster import MAX_CLUSTER, raster
-from ..kernels.hopper.tile import UNIT_FRAGMENTS, WarpSpecializedTile, reads_plain
+from ..kernels.hopper.tiles import MAX_CLUSTER, UNIT_FRAGMENTS, WarpSpecializedTile, raster, reads_plain
 from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from .stage import PLAIN, SHARE, at_one_time, constants, stage_us
 

@@ -36,10 +36,9 @@ from ..cost.warp_specialized import least_saved, most_partials
 from ..kernels.hopper import frame
 from ..kernels.hopper.experts import experts, listed_results
 from ..kernels.hopper.kernel import Products, packed_blocks, weights_map
-from ..kernels.hopper.raster import raster_width
 from ..kernels.hopper.stream_k import through_memory
-from ..kernels.hopper.tile import UNIT_FRAGMENTS, WarpSpecializedTile
-from ..kernels.hopper.tile import refuses as refuses_tiles
+from ..kernels.hopper.tiles import UNIT_FRAGMENTS, WarpSpecializedTile, raster_width
+from ..kernels.hopper.tiles import refuses as refuses_tiles
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts

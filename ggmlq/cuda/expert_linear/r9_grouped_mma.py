@@ -30,7 +30,7 @@ from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.integers import load16_l2
 from ..intrinsics.lane import address, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
-from ..kernels.hopper.tile import MIN_CAPABILITY, refuses_shape
+from ..kernels.hopper.tiles import MIN_CAPABILITY, refuses_shape
 from ..linear._mma_frame import multiplier, products_of
 from ..machine import device
 from ..machine.launch import Kernel, family

@@ -29,7 +29,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.mma_runs import LINE, PAIR, STEPS, RunForm, RunProducts, run_products
-from ..kernels.hopper.tile import MIN_CAPABILITY
+from ..kernels.hopper.tiles import MIN_CAPABILITY
 from ..machine import device
 from ..machine.launch import Kernel
 from ..machine.recorded import between, decided

@@ -27,7 +27,7 @@ from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
 from ..cost.mma import MmaSplit, tiles_of
 from ..intrinsics.atoms import inlined
-from ..kernels.hopper.tile import refuses_shape
+from ..kernels.hopper.tiles import refuses_shape
 from ..machine.launch import Kernel, family
 from ..packed.layout import PackedLayout, layouts
 from ..packed.pack import packed_weights

@@ -33,7 +33,7 @@ from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from ..kernels.hopper.frame import MAX_SHARED_BYTES
 from ..kernels.hopper.kernel import multiplier
-from ..kernels.hopper.tile import refuses_without_wgmma
+from ..kernels.hopper.tiles import refuses_without_wgmma
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between, decided

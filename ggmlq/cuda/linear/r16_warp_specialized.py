@@ -8,10 +8,10 @@ cores while the other unpacks.
 
 Tiles are up to 256 rows of activations wide, which halves the cost to unpack weights and to fetch
 activations. Blocks stay on the card and split the last wave of tiles along the columns
-(kernels/hopper/raster.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
+(kernels/hopper/tiles.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
 of the partial sums (kernels/hopper/stream_k.py).
 
-Tiles are made in a raster (kernels/hopper/raster.py), so that activations stay in the L2 cache while weights
+Tiles are made in a raster (kernels/hopper/tiles.py), so that activations stay in the L2 cache while weights
 go by. With the widest tiles three more warps make x_tiles of later steps meanwhile
 (kernels/hopper/late_x_tiles.py).
 
@@ -50,9 +50,8 @@ from ..kernels.hopper.kernel import (
     packed_blocks,
 )
 from ..kernels.hopper.late_x_tiles import LateXTiles, plan_late
-from ..kernels.hopper.raster import Raster, raster
 from ..kernels.hopper.stream_k import exchange_sizes, within_clusters
-from ..kernels.hopper.tile import UNIT_FRAGMENTS, WarpSpecializedTile, reads_plain, refuses
+from ..kernels.hopper.tiles import UNIT_FRAGMENTS, Raster, WarpSpecializedTile, raster, reads_plain, refuses
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between, decided, part

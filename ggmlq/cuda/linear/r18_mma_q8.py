@@ -32,7 +32,7 @@ from ..intrinsics.integers import held
 from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import cuda, float32, int32, uint32
 from ..intrinsics.mma_runs import MAGIC_BITS, ByteForm, ByteProducts, byte_products
-from ..kernels.hopper.tile import refuses_shape
+from ..kernels.hopper.tiles import refuses_shape
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, byte_unit, serves_bytes, signed_unpacker, word_loader
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout, layout_of, layouts

@@ -31,7 +31,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.mma_runs import STEPS, HalfProducts, RunForm, half_products
-from ..kernels.hopper.tile import MIN_CAPABILITY, refuses_shape
+from ..kernels.hopper.tiles import MIN_CAPABILITY, refuses_shape
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, word_loader
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts

@@ -44,9 +44,8 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..kernels.hopper import frame
 from ..kernels.hopper.kernel import HALVES as WGMMA_HALVES
 from ..kernels.hopper.kernel import Products, dense, dense_results, map_words, packed_blocks, weights_map
-from ..kernels.hopper.raster import raster
 from ..kernels.hopper.stream_k import exchange_sizes, within_clusters
-from ..kernels.hopper.tile import WarpSpecializedTile
+from ..kernels.hopper.tiles import WarpSpecializedTile, raster
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between

@@ -4,6 +4,4 @@ mma_copies.py   the ring that all threads of a block fill by ``cp.async``; tiles
                 copies of their weights and activations
 int_tiles.py    tiles of unpacked operands in such a ring, and their products on int8 tensor cores
 shape.py        tiles of 8-bit codes in such a ring, their warps, and the raster of blocks
-boxed.py        Hopper's ring, which the copy engine fills in boxes: tiles, layout, barriers, producers,
-                raster
 """

@@ -1,6 +1,6 @@
 """The schedule of the warp-specialised kernel for the tiles of all experts, and its results.
 
-This is to the tiles of a plan (schedule/groups.py) what raster.py is to one product: a plan lists them, or
+This is to the tiles of a plan (schedule/groups.py) what tiles.py is to one product: a plan lists them, or
 the block makes its own. The kernel decides itself how the last wave is split along K. A tile is 128 rows of
 an expert's weights × a slot of its uses. Those of an expert are computed in sweeps over some slots, row of
 tiles after row: tiles that share weights follow each other, and the x_tiles of a sweep stay in the L2 cache.
@@ -31,9 +31,18 @@ from .kernel import (
     x_tile_producer,
 )
 from .late_x_tiles import LateXTiles, XRows
-from .raster import ConsumerPlace, LastWave, ProducerPlace, Work, shared_stages, split_last_wave
 from .stream_k import Outputs, store_split, stored_split
-from .tile import CONSUMER_THREADS, SCRATCH_BYTES, WarpSpecializedTile
+from .tiles import (
+    CONSUMER_THREADS,
+    SCRATCH_BYTES,
+    ConsumerPlace,
+    LastWave,
+    ProducerPlace,
+    WarpSpecializedTile,
+    Work,
+    shared_stages,
+    split_last_wave,
+)
 
 TWO, THREE, LISTS = types.UniTuple(uint32, 2), types.UniTuple(uint32, 3), types.UniTuple(uint64, 3)
 EXPERTS = ADDRESSES, LISTS, uint64, ADDRESSES, THREE, TWO, THREE
@@ -147,7 +156,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             else:
                 slots = make_plan(entries, entries, ids, uses, count, uint32(columns))
             tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
-            # The last block of the grid is the first in the order of work units: raster.py.
+            # The last block of the grid is the first in the order of work units: tiles.py.
             rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
             split = split_last_wave(tiles, stages, blocks, gain)
             begin, end = shared_stages(rank, stages, split)

@@ -2,7 +2,7 @@
 epilogue, stores, in this order.
 
 A block has eight consumer warps and, behind them, one producer warp, or four with wide tiles. It stays on the
-card and computes tile after tile (raster.py):
+card and computes tile after tile (tiles.py):
 
                          x: `columns` rows, 16 … 256
                        +---------------------------+
@@ -60,12 +60,11 @@ from ...packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout
 from ...packed.operand import lane_order, natural_loader
 from ...packed.pack import packed_weights
 from ...packed.weights import BELOW, column_weights, fragment_weights, half_weights, serves_halves, untwister
-from . import raster
+from . import tiles
 from .frame import Consumers, Frame, Schedule, barrier_initializer, stage_advancer
 from .late_x_tiles import LateXTiles, XRows, reorderer, section_waiter
-from .raster import LastWave, Raster, TileOrder, Work, next_work_unit, shared_stages
 from .stream_k import INBOX_BARRIER, Outputs, SplitEpilogue
-from .tile import (
+from .tiles import (
     CONSUMER_REGISTERS,
     CONSUMER_THREADS,
     CONSUMER_WARPS,
@@ -73,7 +72,13 @@ from .tile import (
     PRODUCER_REGISTERS,
     UNIT_FRAGMENTS,
     X_ROW_BYTES,
+    LastWave,
+    Raster,
+    TileOrder,
     WarpSpecializedTile,
+    Work,
+    next_work_unit,
+    shared_stages,
 )
 
 HALVES = 3  # the number of x's kind where weights are halves, behind those of KINDS
@@ -220,7 +225,7 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
             cuda.syncthreads()  # the barriers and scratch words are there
             (m, n, steps, height), (x, kind, k), order = sizes, rows, Raster(*order)
             tile_order = TileOrder(order, m)
-            # The last block of the grid is the first in the order of work units: raster.py.
+            # The last block of the grid is the first in the order of work units: tiles.py.
             last = uint32(uint32(cuda.gridDim.x) - uint32(1))
             rank = uint32(last - uint32(cuda.blockIdx.x))
             whole_tiles = uint32(order.tiles - split[0])
@@ -253,7 +258,7 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
 
     make_producers = column_producers if transposed else wide_producers if tile.wide else narrow_producers
     produce = make_producers(layout, tile)
-    walk = Walk(begin_at_once, raster.consumer_locator(tile.columns), split_of_host)
+    walk = Walk(begin_at_once, tiles.consumer_locator(tile.columns), split_of_host)
     return Schedule(DENSE, enclose, produce, inlined(lambda ring, needs: None), walk)
 
 
@@ -471,7 +476,7 @@ def x_row_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
 def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warp beside the consumers: one thread fetches x_tiles, or x as it lies."""
-    locate = raster.locate_for_producer
+    locate = tiles.locate_for_producer
     produce_x_tiles = x_tile_producer(layout, tile, locate, reorders=False)
     produce_rows = x_row_producer(layout, tile, locate)
     map_of_x = boxes.parameter_map(X_MAP)
@@ -490,7 +495,7 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
 def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warp beside the consumers, for y @ q."""
-    produce_rows = x_row_producer(layout, tile, raster.locate_for_producer, transposed=True)
+    produce_rows = x_row_producer(layout, tile, tiles.locate_for_producer, transposed=True)
     map_of_x = boxes.parameter_map(X_MAP)
 
     @inlined
@@ -507,7 +512,7 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     One warp fetches, the others make x_tiles. A whole warpgroup is there in any case, for only whole ones
     give up registers (frame.py).
     """
-    produce_x_tiles = x_tile_producer(layout, tile, raster.locate_for_producer, reorders=True)
+    produce_x_tiles = x_tile_producer(layout, tile, tiles.locate_for_producer, reorders=True)
     columns, wait_for_predecessor, reorder_rows = (
         tile.columns, dependent_launch.wait_for_predecessor, reorderer(),
     )  # fmt: skip

@@ -3,9 +3,9 @@
 A kernel that makes all x_tiles beforehand takes a tenth of the time of a product with a thousand rows.
 Three warps beside the producer have nothing to do: they make the x_tiles that are needed later. The kernel
 before makes only the beginning, as much as these warps could not finish while the first tiles are
-multiplied. Tiles that blocks share along K come last (raster.py).
+multiplied. Tiles that blocks share along K come last (tiles.py).
 
-A *section* is some columns of the rows of a raster sweep (raster.py). Sections are made in the order in
+A *section* is some columns of the rows of a raster sweep (tiles.py). Sections are made in the order in
 which tiles want them, sweep after sweep, along K:
 
     section    0   1   2   3 | 4   5   6   7 | 8  …        4 sections a sweep
@@ -29,7 +29,7 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import KINDS
 from ...intrinsics.lane import address
 from ...intrinsics.language import cuda, uint32, uint64
-from .raster import Raster
+from .tiles import Raster
 
 LANES, TICKET_ROWS = 32, 8  # lanes of a warp, rows of a ticket
 SECTION_STEPS = LANES * THREAD_COLUMNS // 64  # of 64 columns each

@@ -10,7 +10,7 @@ as soon as it has them, and finishes slices after all its work units, which is a
 blocks.
 
 Hazard: a block that waits for one that was not started may wait for ever, where other kernels hold the
-card. Blocks are numbered from the last one down (raster.py), so the first block of a tile waits only for
+card. Blocks are numbered from the last one down (tiles.py), so the first block of a tile waits only for
 blocks that were started before it. The other blocks count how many run. If all run they may wait, too. If
 not they leave their slices to the first block, and say so by their flag.
 
@@ -33,8 +33,7 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...packed.layout import TILE_ROWS, PackedLayout
-from .raster import MAX_CLUSTER, LastWave, blocks_of_tile, shared_stages
-from .tile import CONSUMER_THREADS, WarpSpecializedTile
+from .tiles import CONSUMER_THREADS, MAX_CLUSTER, LastWave, WarpSpecializedTile, blocks_of_tile, shared_stages
 
 # A flag says that sums are stored, and whether the block's slice is left to the first block.
 SLICE_LEFT, STORED = np.uint32(1), np.uint32(2)
