@@ -221,7 +221,9 @@ def listed_results(tile: WarpSpecializedTile) -> TileResults:
     scatter, nothing = results.scatterer(tile.columns), results.NOTHING
 
     @inlined
-    def add(total: Any, y: Any, place: Any, n: Any, unit: Any, stages: Any, addend: Any) -> Any:
+    def add(
+        total: Any, y: Any, place: Any, n: Any, first: Any, last: Any, stages: Any, addend: Any
+    ) -> Any:  # fmt: skip
         return total, nothing, nothing
 
     @inlined

@@ -573,21 +573,23 @@ def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileRe
         wave = read_split(given.wave, scratch)
         order = make_order(lane, warp, given.natural)
         announce(outputs.flags, work.rank, wave)
-        while stages_left > uint32(0) or next_whole < wave.whole_tiles:
-            unit = next_work_unit(stages_left, work.end, next_whole, stages, blocks, wave.whole_tiles)
-            stages_left, next_whole = unit.stages_left, unit.next_whole
+        whole_tiles = wave.whole_tiles
+        while stages_left > uint32(0) or next_whole < whole_tiles:
+            unit = next_work_unit(stages_left, work.end, next_whole, stages, blocks, whole_tiles)
+            first, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
             place = locate(given.tile_order, unit.tile, thread_at)
             # Before the products: the list of a tile's rows has arrived when they are done.
             rows_of_y = begin(place.rows_of_columns, lane, place.limit)
             total, stage, phase = accumulate(
-                given.halves, ring, full, warp, lane, order, stage, phase, unit.first, unit.last, opaque
+                given.halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
             )
             # Read anew, so that no register holds it over the products: the sums leave none.
-            wave = read_split(given.wave, scratch)
-            total, low, high = add(total, outputs.y, place, n, unit, stages, given.addend)
-            if unit.first > uint32(0) or unit.last < stages:
-                number = uint32(unit.tile - wave.whole_tiles)
-                store_partial(total, outputs, number, unit.first, work.rank, wave, scratch)
+            wave_anew = read_split(given.wave, scratch)
+            whole_tiles = wave_anew.whole_tiles
+            total, low, high = add(total, outputs.y, place, n, first, last, stages, given.addend)
+            if first > uint32(0) or last < stages:
+                number = uint32(unit.tile - whole_tiles)
+                store_partial(total, outputs, number, first, work.rank, wave_anew, scratch)
             else:
                 write(total, (low, high), outputs.y, place, n, rows_of_y)
         wave = read_split(given.wave, scratch)
@@ -764,7 +766,8 @@ class TileResults(NamedTuple):
     """Device functions for the results of a tile, from its sums."""
 
     begin: Any  # (list of rows of y, lane, columns): before the products
-    add: Any  # (sums, y, place, n, unit, stages, addend): sums, and biases still to be added
+    # (sums, y, place, n, first and last stage, stages of a tile, addend): sums, and biases still to be added
+    add: Any
     write: Any  # (sums, biases, y, place, n, what ``begin`` gave): of a whole tile
 
 
@@ -779,16 +782,18 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
     multiply = gate_multiplier(tile.columns)
 
     @inlined
-    def add(total: Any, y: Any, place: Any, n: Any, unit: Any, stages: Any, addend: Any) -> Any:
+    def add(
+        total: Any, y: Any, place: Any, n: Any, first: Any, last: Any, stages: Any, addend: Any
+    ) -> Any:  # fmt: skip
         (at, kind), row, column = addend, place.row, place.column
         low, high = nothing, nothing
-        if unit.first == uint32(0) and unit.last == stages:
+        if first == uint32(0) and last == stages:
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
         # Consumers have not waited for the kernel before: the producer has, on behalf of x alone.
         if gates and at != uint64(0) and kind >= uint32(FIRST_GATE):
             wait_for_predecessor()  # it may have made the gate
             total = multiply(total, at, kind, column, row, place.limit, n)
-        elif at != uint64(0) and unit.first == uint32(0):
+        elif at != uint64(0) and first == uint32(0):
             wait_for_predecessor()  # it may have made the residual
             total = add_residual(total, at, kind, column, row, place.limit, n, low, high)
             low, high = nothing, nothing
