@@ -70,7 +70,7 @@ def test_few_rows(case, monkeypatch, fresh):
     """Weights rounded to bfloat16, scales before, are what the kernel multiplies; sums are float32."""
     name, m, n, k, splits, kind = case
     monkeypatch.setattr(transposed, "splits_for", lambda *facts: splits)
-    monkeypatch.setattr(transposed, "BUSY", 0)
+    monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 0)
     check(monkeypatch, fresh, name, m, n, k, kind, 3e-5)
 
 
@@ -79,7 +79,7 @@ def test_few_rows(case, monkeypatch, fresh):
 @pytest.mark.parametrize("case", TILES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_tiles(case, monkeypatch, fresh):
     """float16 is multiplied as float16 where scales are halves; the error is that of rounded weights."""
-    monkeypatch.setattr(transposed, "BUSY", 100)
+    monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 100)
     check(monkeypatch, fresh, *case)
 
 

@@ -5,9 +5,9 @@ cluster, split the rows, and add up in the end (linear/transposed.py). All is bf
 rounded as wgmma's are. So it is up to 32 rows where such blocks fill the card. More rows take the tiles of
 transposed.py.
 
-With more than ``MANY`` rows weights are decoded, at most ``SLAB`` bytes of them at a time, and cuBLAS
-multiplies, float16 as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory, CuPy's
-cuBLAS cannot be called: tiles serve all rows there.
+With more than ``MAX_ROWS_OF_TILES`` rows weights are decoded, at most ``SLAB_BYTES`` of them at a time, and
+cuBLAS multiplies, float16 as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory,
+CuPy's cuBLAS cannot be called: tiles serve all rows there.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def multiply_tiles(
 #     a lane's sums    of columns 16 s + 4 (g % 4) … + 3 of each step s, by rows 2 t, 2 t + 1 of y
 
 TRANSPOSED_COLUMNS = {8: 4, 16: 2, 32: 2}  # rows of y that kernels are made for: the most blocks of a cluster
-SPAN, PAIR = 2, 2  # fragments side by side in a stage; rows of them
-DEEP = PAIR * ROWS  # rows of weights of a stage
+STAGE_SPAN, STAGE_ROWS = 2, 2  # fragments side by side in a stage; rows of fragments
+STAGE_DEPTH = STAGE_ROWS * ROWS  # rows of weights of a stage
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class TransposedStage(GemvStage):
     @classmethod
     def of(cls, layout: PackedLayout, columns: int) -> TransposedStage:
         """The stage for a number of rows of y."""
-        return cls(layout, columns, SPAN)
+        return cls(layout, columns, STAGE_SPAN)
 
     @property
     def warps(self) -> int:
@@ -164,11 +164,11 @@ class TransposedStage(GemvStage):
 
     @property
     def pitch(self) -> int:
-        return (4 if self.floats else 2) * DEEP + 16
+        return (4 if self.floats else 2) * STAGE_DEPTH + 16
 
     @property
     def length(self) -> int:
-        return PAIR * self.size + self.columns * self.pitch
+        return STAGE_ROWS * self.size + self.columns * self.pitch
 
     @property
     def rows(self) -> int:
@@ -188,7 +188,7 @@ def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
     def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any) -> None:
         offset = uint32(lane << uint32(4))
         to, source = uint32(at + offset), w_at + uint64(offset)
-        for row in range(PAIR):
+        for row in range(STAGE_ROWS):
             for first in range(0, chunks, 32):
                 if first + 32 <= chunks or lane < uint32(chunks - first):
                     place = uint32(to + uint32(row * size + 16 * first))
@@ -208,7 +208,7 @@ def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
 def column_fetcher(stage: TransposedStage, width: int) -> Any:
     """The device function that starts the copies of 32 columns of y, ``width`` bytes each; zeros beyond y."""
     columns, pitch, copy16_or_zeros = stage.columns, stage.pitch, bf16x2.copy16_or_zeros
-    row_chunks, columns_at = DEEP * width // 16, PAIR * stage.size
+    row_chunks, columns_at = STAGE_DEPTH * width // 16, STAGE_ROWS * stage.size
     shift, every = row_chunks.bit_length() - 1, 16 // width
 
     @inlined
@@ -217,7 +217,7 @@ def column_fetcher(stage: TransposedStage, width: int) -> Any:
             c = uint32(lane + uint32(first))
             row, chunk = uint32(c >> uint32(shift)), uint32(c & uint32(row_chunks - 1))
             if first + 32 <= row_chunks * columns or row < uint32(columns):
-                column = uint32(pair * uint32(DEEP) + chunk * uint32(every))
+                column = uint32(pair * uint32(STAGE_DEPTH) + chunk * uint32(every))
                 there = row < m and column < n
                 source = address(y, row, n, column, width) if there else y
                 place = uint32(uint32(columns_at) + row * uint32(pitch) + uint32(chunk << uint32(4)))
@@ -232,7 +232,7 @@ def column_taker(stage: TransposedStage) -> Any:
 
     They are those of rows t and t + 8 of the weights, then of rows t + 4 and t + 12.
     """
-    columns_at, pitch, tiles, floats = PAIR * stage.size, stage.pitch, stage.tiles, stage.floats
+    columns_at, pitch, tiles, floats = STAGE_ROWS * stage.size, stage.pitch, stage.tiles, stage.floats
     take4, take_float, narrowed = bf16x2.take4, bf16x2.take_float, bf16x2.narrowed
     half_values, permute = codes.half_values, bf16x2.permute
 
@@ -355,12 +355,13 @@ def transposed_epilogue(stage: TransposedStage) -> Any:
     return finish
 
 
-MANY = 768  # rows of y, beyond which decoded weights and cuBLAS are faster
-FEW, BUSY = 16, 0.75  # rows that take no tiles; the share of the card that blocks for 32 rows must keep busy
-SLAB = 256 << 20  # bytes of weights that are decoded at a time
-EIGHT = 8  # columns of y that a row is a multiple of
-SPLITS = {1: 0, 2: 0, 4: 7}  # blocks of a cluster: rounds of fragments that their meeting takes
-START = 9  # rounds that the start and the end of a block take
+MAX_ROWS_OF_TILES = 768  # rows of y, beyond which decoded weights and cuBLAS are faster
+MAX_ROWS_OF_SMALL_BLOCKS = 16  # rows of y that take no tiles in any case
+MIN_SHARE_BUSY = 0.75  # of the card that blocks for 32 rows must keep busy
+SLAB_BYTES = 256 << 20  # bytes of weights that are decoded at a time
+COLUMNS_OF_A_CHUNK = 8  # a row of y is a multiple of them
+SPLIT_ROUNDS = {1: 0, 2: 0, 4: 7}  # blocks of a cluster: rounds of fragments that their meeting takes
+START_ROUNDS = 9  # rounds that the start and the end of a block take
 
 
 @family(lambda: ((layout, columns) for layout in layouts() for columns in TRANSPOSED_COLUMNS))
@@ -392,7 +393,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         warp, lane = warp_and_lane()
         tile, rank, first, stride = place(warp, splits)
         apart = uint64(spans) * uint64(size)
-        deep = apart * uint64(PAIR)
+        deep = apart * uint64(STAGE_ROWS)
         w_at = fragments + uint64(tile) * uint64(size)
         warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
         sums = cuda.local.array(numbers, float32)
@@ -439,9 +440,9 @@ def splits_for(tiles: int, height: int, stage: TransposedStage, multiprocessors:
 
     def rounds(splits: int) -> int:
         share = -(-height // (splits * stage.warps))
-        return -(-tiles * splits // places) * (share + START + SPLITS[splits])
+        return -(-tiles * splits // places) * (share + START_ROUNDS + SPLIT_ROUNDS[splits])
 
-    return min((splits for splits in SPLITS if splits <= stage.most_splits), key=rounds)
+    return min((splits for splits in SPLIT_ROUNDS if splits <= stage.most_splits), key=rounds)
 
 
 def refuses(q: QuantArray, card: Card | None) -> str | None:
@@ -461,17 +462,19 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
     if not (m and n and out.size):
         out[...] = 0 if bias is None else bias
         return
-    if m > MANY and by_library:
+    if m > MAX_ROWS_OF_TILES and by_library:
         _by_cublas(y, q, out, bias)
         return
-    y, w = y if not n % EIGHT else _padded(y), packed_weights(q)
+    y, w = y if not n % COLUMNS_OF_A_CHUNK else _padded(y), packed_weights(q)
     (m, k), n = out.shape, y.shape[1]
     stage = TransposedStage.of(
         w.layout, next((each for each in TRANSPOSED_COLUMNS if each >= m), max(TRANSPOSED_COLUMNS))
     )
-    tiles, height, multiprocessors = -(-k // stage.rows), -(-n // DEEP), device.multiprocessors()
+    tiles, height, multiprocessors = -(-k // stage.rows), -(-n // STAGE_DEPTH), device.multiprocessors()
     splits = splits_for(tiles, height, stage, multiprocessors)
-    if m > FEW and (m > stage.columns or tiles * splits < BUSY * multiprocessors):
+    if m > MAX_ROWS_OF_SMALL_BLOCKS and (
+        m > stage.columns or tiles * splits < MIN_SHARE_BUSY * multiprocessors
+    ):
         multiply_tiles(y, q, w, out, bias)
         return
     rows, kind = readable_rows(y)
@@ -487,7 +490,7 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
 def _padded(y: Any) -> Any:
     """Rows of y with zeros behind, so that each is a multiple of eight columns long."""
     m, n = y.shape
-    longer = device.cupy().zeros((m, -(-n // EIGHT) * EIGHT), y.dtype)
+    longer = device.cupy().zeros((m, -(-n // COLUMNS_OF_A_CHUNK) * COLUMNS_OF_A_CHUNK), y.dtype)
     longer[:, :n] = y
     return longer
 
@@ -500,8 +503,8 @@ def _by_cublas(y: Any, q: QuantArray, out: Any, bias: Any) -> None:
     w, (n, k), xp = packed_weights(q), q.shape, device.cupy()
     power = q.prepared(fitting_power) if y.dtype == np.float16 else None
     kind = "bfloat16" if power is None else "float16"
-    rows = narrowed(y if not n % EIGHT else _padded(y), kind)
-    step = max(ROWS, SLAB // (2 * k) // ROWS * ROWS)
+    rows = narrowed(y if not n % COLUMNS_OF_A_CHUNK else _padded(y), kind)
+    step = max(ROWS, SLAB_BYTES // (2 * k) // ROWS * ROWS)
     direct = out.dtype == np.float32 or (kind == "float16" == out.dtype.name and n <= step and bias is None)
     sums = out if direct else xp.empty(out.shape, np.float32)
     slab = xp.empty((min(step, n), k), DTYPES[kind])
