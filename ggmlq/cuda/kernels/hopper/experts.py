@@ -21,7 +21,7 @@ from ...packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout
 from ...schedule.groups import BYTES, HEAD, entry_finder, planner
 from .frame import Schedule
 from .kernel import (
-    ADDRESSES,
+    TWO_ADDRESSES,
     ForConsumers,
     ForProducers,
     Operands,
@@ -44,8 +44,12 @@ from .tiles import (
     split_last_wave,
 )
 
-TWO, THREE, LISTS = types.UniTuple(uint32, 2), types.UniTuple(uint32, 3), types.UniTuple(uint64, 3)
-EXPERTS = ADDRESSES, LISTS, uint64, ADDRESSES, THREE, TWO, THREE
+TWO_WORDS, THREE_WORDS, LISTS = (
+    types.UniTuple(uint32, 2),
+    types.UniTuple(uint32, 3),
+    types.UniTuple(uint64, 3),
+)
+EXPERTS = TWO_ADDRESSES, LISTS, uint64, TWO_ADDRESSES, THREE_WORDS, TWO_WORDS, THREE_WORDS
 
 
 class ExpertOrder(NamedTuple):
@@ -148,7 +152,8 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
         ) -> None:
             (plan, uses_of_columns, ids), (n, steps, height), (down, width) = lists, sizes, sweep
             uses, count, gain = counts
-            ring, full, warp, lane = start_block()
+            block = start_block()
+            full = block.full
             entries = uint32(full + uint32(plan_at))
             if plan != uint64(0):
                 slots = uint32(load_relaxed(plan))  # written before the predecessor let this kernel start
@@ -172,7 +177,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             tile_order = ExpertOrder(plan, entries, count, down, width, uses_of_columns)
             zero, nobody = uint32(0), uint64(0)
             sources = ForProducers(
-                lane=lane,
+                lane=block.lane,
                 operands=Operands(operands[0], operands[1], exchange[1], steps, height),
                 rows=XRows(nobody, zero, zero, zero),
                 tile_order=tile_order,
@@ -180,7 +185,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
                 work=work,
             )
             needs = ForConsumers(
-                lane=lane,
+                lane=block.lane,
                 outputs=Outputs(y, exchange[0], exchange[1]),
                 tile_order=tile_order,
                 n=n,
@@ -191,7 +196,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
                 halves=False,
                 addend=(nobody, zero),
             )
-            run(ring, full, warp, sources, needs)
+            run(block.ring, full, block.warp, sources, needs)
 
         return product
 

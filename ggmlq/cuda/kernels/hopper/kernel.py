@@ -75,6 +75,7 @@ from .tiles import (
     LastWave,
     Raster,
     TileOrder,
+    TileSplit,
     WarpSpecializedTile,
     Work,
     next_work_unit,
@@ -134,14 +135,34 @@ def plain_words(rows: int, k: int, columns: int) -> tuple[int, ...] | None:
 
 # --- parameters ---------------------------------------------------------------------------------
 
-ADDRESSES, FOUR, FIVE = types.UniTuple(uint64, 2), types.UniTuple(uint32, 4), types.UniTuple(uint32, 5)
+TWO_ADDRESSES, FOUR_WORDS, FIVE_WORDS = (
+    types.UniTuple(uint64, 2),
+    types.UniTuple(uint32, 4),
+    types.UniTuple(uint32, 5),
+)
 RESULT, X, ADDEND = (
     types.Tuple((uint64, uint32, uint64, uint32)), types.Tuple((uint64, uint32, uint32)),
     types.Tuple((uint64, uint32)),
 )  # fmt: skip
-BEFORE_MAP = ADDRESSES, RESULT, ADDRESSES, X, FOUR, FOUR  # 112 bytes, so that the map is aligned
+BEFORE_MAP = (
+    TWO_ADDRESSES,
+    RESULT,
+    TWO_ADDRESSES,
+    X,
+    FOUR_WORDS,
+    FOUR_WORDS,
+)  # 112 bytes, so that the map is aligned
 X_MAP, MAP_WORDS = 19, tensor_maps.SIZE // 8  # words before the map, and its own
-DENSE = *BEFORE_MAP, types.UniTuple(uint64, MAP_WORDS), ADDEND, FIVE, FIVE
+DENSE = *BEFORE_MAP, types.UniTuple(uint64, MAP_WORDS), ADDEND, FIVE_WORDS, FIVE_WORDS
+
+
+class Sizes(NamedTuple):
+    """The sizes of one product, in the order of the parameter."""
+
+    m: Any  # rows of x
+    n: Any  # rows of weights: columns of the results
+    steps: Any  # of 64 columns
+    height: Any  # of x_tiles: rows; 0 where x is read as it lies
 
 
 class Operands(NamedTuple):
@@ -218,41 +239,41 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
             matrix: Any,  # the map of x, or zeros; producers take its address by X_MAP
             addend: Any,  # a residual or a gate of y's shape, and its kind; or 0: epilogue/results.py
             late: Any,  # LateXTiles
-            split: Any,  # of cost/warp_specialized.py: the first fields of LastWave
+            split: Any,  # TileSplit, by cost/warp_specialized.py
         ) -> None:
             let_successor_start()  # it finds no room before blocks of this kernel end, so all of these run
-            ring, full, warp, lane = start_block()
+            block = start_block()
             cuda.syncthreads()  # the barriers and scratch words are there
-            (m, n, steps, height), (x, kind, k), order = sizes, rows, Raster(*order)
-            tile_order = TileOrder(order, m)
+            size, (x, kind, k), order = Sizes(*sizes), rows, Raster(*order)
+            tile_order = TileOrder(order, size.m)
             # The last block of the grid is the first in the order of work units: tiles.py.
             last = uint32(uint32(cuda.gridDim.x) - uint32(1))
             rank = uint32(last - uint32(cuda.blockIdx.x))
-            whole_tiles = uint32(order.tiles - split[0])
+            whole_tiles = uint32(order.tiles - TileSplit(*split).split_tiles)
             wave = LastWave(*split, whole_tiles)
-            begin, end = shared_stages(rank, uint32(steps >> uint32(1)), wave)
+            begin, end = shared_stages(rank, uint32(size.steps >> uint32(1)), wave)
             work = Work(rank, end, uint32(end - begin), whole_tiles)
             sources = ForProducers(
-                lane=lane,
-                operands=Operands(operands[0], operands[1], exchange[1], steps, height),
-                rows=XRows(x, kind, m, k),
+                lane=block.lane,
+                operands=Operands(operands[0], operands[1], exchange[1], size.steps, size.height),
+                rows=XRows(x, kind, size.m, k),
                 tile_order=tile_order,
                 late=LateXTiles(*late),
                 work=work,
             )
             needs = ForConsumers(
-                lane=lane,
+                lane=block.lane,
                 outputs=Outputs(Result(*results), exchange[0], exchange[1]),
                 tile_order=tile_order,
-                n=n,
-                steps=steps,
+                n=size.n,
+                steps=size.steps,
                 work=work,
                 wave=wave,
-                natural=height == uint32(0),
+                natural=size.height == uint32(0),
                 halves=kind == uint32(HALVES),
                 addend=addend,
             )
-            run(ring, full, warp, sources, needs)
+            run(block.ring, block.full, block.warp, sources, needs)
 
         return product
 
@@ -265,10 +286,19 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
 # --- shared memory ------------------------------------------------------------------------------
 
 
+class Block(NamedTuple):
+    """The shared memory of a block, and the place of a thread."""
+
+    ring: Any  # address of the first stage
+    full: Any  # address of the first full barrier; the empty ones and the scratch words follow
+    warp: Any
+    lane: Any
+
+
 def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bool) -> Any:
     """The device function that places a block's ring, and makes barriers and scratch words by one thread.
 
-    It returns the ring, its full barriers, the warp and the lane. Other threads do not wait here.
+    It returns a Block. Other threads do not wait here.
     """
     start, place_warp, first_lane, pinned, put, init, base = (
         barrier_initializer(tile.stages(layout), CONSUMER_WARPS), warp_and_lane, barriers.from_first_lane,
@@ -289,7 +319,7 @@ def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bo
             start(full)
             for i in range(2):
                 put(uint32(full + uint32(scratch + 4 * i)), int32(0))
-        return ring, full, warp, lane
+        return Block(ring, full, warp, lane)
 
     return start_block
 
