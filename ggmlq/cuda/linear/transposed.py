@@ -288,7 +288,8 @@ def step_multiplier(stage: TransposedStage) -> Any:
 @cache
 def transposed_multiplier(stage: TransposedStage) -> Any:
     """The device function that adds a stage to a lane's sums."""
-    (count, load, scales, _, _), fragment_bytes = row_pairs(stage.layout), stage.layout.fragment_bytes
+    pairs, fragment_bytes = row_pairs(stage.layout), stage.layout.fragment_bytes
+    count, load, scales = pairs.words, pairs.load, pairs.scales
     take, multiply_step, b_count = column_taker(stage), step_multiplier(stage), 2 * stage.tiles
     runs, per_run, size = stage.layout.runs, 4 // stage.layout.runs, stage.size
 
@@ -370,10 +371,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
     stage = TransposedStage.of(layout, columns)
     length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
-    (fetch_weights, fetch_columns), finish = (
-        transposed_fetchers(stage),
-        transposed_epilogue(stage),
-    )
+    (fetch_weights, fetch_columns), finish = transposed_fetchers(stage), transposed_epilogue(stage)
     multiply, place, numbers, outputs = (
         transposed_multiplier(stage), warp_placer(stage), stage.numbers, stage.rows
     )  # fmt: skip
@@ -400,6 +398,8 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         for i in range(numbers):
             sums[i] = float32(0)
         let_start()
+        # A warp's ring is filled but for one stage. Weights do not change, so their copies start while the
+        # kernel before still runs.
         for i in range(ahead):
             pair = uint32(first + uint32(stride * uint32(i)))
             if pair < height:
@@ -418,11 +418,12 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
             if later < height:
                 fetch_weights(uint32(warp_at + to), lane, w_at + uint64(later) * deep, apart)
                 fetch_columns(uint32(warp_at + to), lane, y, y_kind, later, m, n)
-            commit()
+            commit()  # of nothing, too: waits count groups of copies
             multiply(uint32(warp_at + here), lane, y_kind, sums, opaque_zero(spans))
             to, here = after(to), after(here)
             pair = uint32(pair + stride)
-        cuda.syncthreads()  # the rings are free
+        # Sums of all warps pass through the memory of the rings: no warp may multiply from them any more.
+        cuda.syncthreads()
         finish(
             sums, Result(out, out_kind, bias, bias_kind), uint32(tile * uint32(outputs)), rank, splits, m, k
         )
