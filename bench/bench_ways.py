@@ -35,11 +35,11 @@ from ggmlq.base.writing import write_whole
 from ggmlq.cuda.codes8 import small_m
 from ggmlq.cuda.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ggmlq.cuda.cost import gemv, warp_specialized
+from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS
 from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
 from ggmlq.cuda.machine import device
 from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.cuda.scaled_linear import r9_persistent, r10_small_m, r11_split_k
-from ggmlq.cuda.warp_specialized.tile import UNIT_FRAGMENTS
 from ggmlq.testing.machine import commit, machine
 
 KERNELS = "warp_specialized", "gemv", "codes8"

@@ -14,6 +14,7 @@ from test_cuda_scaled_emulated import on_card
 from test_cuda_scaled_linear import error, scaled
 
 import ggmlq as gq
+from ggmlq.cuda.codes8.boxed import BoxTile
 from ggmlq.cuda.codes8.variant import (
     EXPERT_COLUMN_SCALE_TILES,
     EXPERT_FLOAT_TILES,
@@ -22,7 +23,6 @@ from ggmlq.cuda.codes8.variant import (
 )
 from ggmlq.cuda.expert_linear.r6_grouped_codes import tile_for
 from ggmlq.cuda.expert_linear.r7_small_m_codes import TILES, Cut
-from ggmlq.cuda.rings.boxed import BoxTile
 from ggmlq.cuda.schedule import groups
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import ExpertLinear, Operand

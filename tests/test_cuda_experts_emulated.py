@@ -18,15 +18,14 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.expert_linear import _gemv, gated, r5_grouped, r9_grouped_mma
+from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
+from ggmlq.cuda.kernels.hopper.tiles import WarpSpecializedTile, split_last_wave
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
 from ggmlq.cuda.rings.mma_copies import TILES
 from ggmlq.cuda.schedule import groups
-from ggmlq.cuda.schedule.raster import split_last_wave
-from ggmlq.cuda.warp_specialized import producer
-from ggmlq.cuda.warp_specialized.tile import WarpSpecializedTile
 from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear
@@ -52,7 +51,7 @@ def run(monkeypatch, name, module, x, host, ids, together=False, **more):
         put_together(monkeypatch)
     packed = [pack_q4_0(weights) for weights in host]
     fragments = on_device(np.concatenate([fragments for fragments, _ in packed]))
-    for place in (module, producer):
+    for place in (module, hopper_kernel):
         monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
     monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
     monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)

@@ -17,6 +17,7 @@ from test_cuda_assemble import BY_LTO, FAMILIES
 from test_cuda_scaled_linear import SPREAD, card, error, problem_of, scaled
 
 import ggmlq as gq
+from ggmlq.cuda.codes8.boxed import BoxTile, SharedLayout
 from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.codes8.variant import (
     COLUMN_SCALE_TILES,
@@ -33,7 +34,6 @@ from ggmlq.cuda.codes8.variant import (
 from ggmlq.cuda.machine import device, launch, submit, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.machine.tensor_maps import Box
-from ggmlq.cuda.rings.boxed import BoxTile, SharedLayout
 from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.checks import float_dtype

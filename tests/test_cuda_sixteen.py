@@ -111,7 +111,7 @@ def test_a_bias_is_added_as_cupy_adds_it(kind, card, fresh):
     with np.errstate(invalid="ignore"):
         for at in np.ndindex(*want.shape):
             want[at] = results.add_flushed.meaning(want[at], values[at[1]])
-        grid = (-(-n // results.THREADS), 3)  # fewer than there are rows
-        results.bias_adder(kind)(grid, (results.THREADS,), b, y, 5, n)
+        grid = (-(-n // results.BIAS_THREADS), 3)  # fewer than there are rows
+        results.bias_adder(kind)(grid, (results.BIAS_THREADS,), b, y, 5, n)
     assert np.array_equal(y.view(np.uint32)[~np.isnan(want)], want.view(np.uint32)[~np.isnan(want)])
     assert np.array_equal(np.isnan(y), np.isnan(want))

@@ -13,13 +13,13 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
+from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
 from ggmlq.cuda.linear import transposed
 from ggmlq.cuda.linear.transposed import TRANSPOSED_COLUMNS, TransposedStage
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.packed import to_bf16
 from ggmlq.cuda.packed.layout import layouts
 from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.warp_specialized import producer
 from ggmlq.testing.cases import weights
 
 CASES = [  # type, M, N, K, blocks of a cluster, kind of y
@@ -48,7 +48,7 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
     fragments, y = on_device(fragments), on_device(fresh.standard_normal((m, n)).astype(kind))
     bias = on_device(fresh.standard_normal(k).astype(np.float32))
     out = on_device(np.full((m + 2, k), np.nan, kind))
-    for place in (transposed, producer):
+    for place in (transposed, hopper_kernel):
         monkeypatch.setattr(place, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
     monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
@@ -70,7 +70,7 @@ def test_few_rows(case, monkeypatch, fresh):
     """Weights rounded to bfloat16, scales before, are what the kernel multiplies; sums are float32."""
     name, m, n, k, splits, kind = case
     monkeypatch.setattr(transposed, "splits_for", lambda *facts: splits)
-    monkeypatch.setattr(transposed, "BUSY", 0)
+    monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 0)
     check(monkeypatch, fresh, name, m, n, k, kind, 3e-5)
 
 
@@ -79,7 +79,7 @@ def test_few_rows(case, monkeypatch, fresh):
 @pytest.mark.parametrize("case", TILES, ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_tiles(case, monkeypatch, fresh):
     """float16 is multiplied as float16 where scales are halves; the error is that of rounded weights."""
-    monkeypatch.setattr(transposed, "BUSY", 100)
+    monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 100)
     check(monkeypatch, fresh, *case)
 
 
@@ -100,7 +100,7 @@ def test_blocks_find_room_and_splits_have_a_place(fresh):
             assert stage.blocks * (stage.shared + RESERVED) <= ROOMY
             tiles, height = int(fresh.integers(1, 300)), int(fresh.integers(1, 2000))
             splits = transposed.splits_for(tiles, height, stage, 132)
-            assert splits in transposed.SPLITS
+            assert splits in transposed.SPLIT_ROUNDS
             assert splits <= most
             assert stage.partials_at + 4 * splits * columns * stage.rows <= stage.shared
 

@@ -26,17 +26,23 @@ from ggmlq.cuda.cost.warp_specialized import (
     best_tile,
     most_partials,
 )
-from ggmlq.cuda.epilogue.gates import MOST_GATED
+from ggmlq.cuda.epilogue.results import MAX_GATED_COLUMNS
 from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.intrinsics.language import elements_of
+from ggmlq.cuda.kernels.hopper import kernel, late_x_tiles, tiles
+from ggmlq.cuda.kernels.hopper.tiles import (
+    Raster,
+    TileSplit,
+    blocks_of_tile,
+    next_work_unit,
+    shared_stages,
+    split_last_wave,
+)
 from ggmlq.cuda.linear import r16_warp_specialized
 from ggmlq.cuda.machine import device, tensor_maps
 from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.cuda.packed.layout import layout_of
 from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.schedule import raster
-from ggmlq.cuda.schedule.raster import Raster, blocks_of_tile, next_work_unit, shared_stages, split_last_wave
-from ggmlq.cuda.warp_specialized import producer, schedules
 from ggmlq.dispatch.card import UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
@@ -50,8 +56,8 @@ def plain(function):
 
 @pytest.fixture
 def on_the_host(monkeypatch):
-    """The functions of work_units.py as Python has them."""
-    monkeypatch.setattr(raster, "block_of_stage", plain(raster.block_of_stage))
+    """The functions of tiles.py as Python has them."""
+    monkeypatch.setattr(tiles, "block_of_stage", plain(tiles.block_of_stage))
 
 
 def uint32s(*numbers):
@@ -59,7 +65,12 @@ def uint32s(*numbers):
 
 
 def bounds(rank, stages, split):
-    return map(int, plain(shared_stages)(np.uint32(rank), np.uint32(stages), uint32s(*split.arguments)))
+    return map(int, plain(shared_stages)(np.uint32(rank), np.uint32(stages), tile_split(split)))
+
+
+def tile_split(split):
+    """A split as kernels have it."""
+    return TileSplit(*uint32s(*split.arguments))
 
 
 def units_of_blocks(tiles, stages, split):
@@ -103,7 +114,7 @@ def test_every_stage_is_computed_once(on_the_host, fresh):
         assert (times == 1).all()
         for tile, ranks in sharers.items():
             place = uint32s(tile - whole_tiles, stages)
-            first, count = plain(blocks_of_tile)(*place, uint32s(*split.arguments))
+            first, count = plain(blocks_of_tile)(*place, tile_split(split))
             assert ranks == [*range(int(first), int(first) + int(count))]
             assert whole_tiles <= tile
     assert 0 < clustered < aligned < 200
@@ -170,19 +181,19 @@ def test_the_first_tiles_do_not_wait_for_late_activations(fresh):
     order = Raster(16, 16, 112, 112)
     for _ in range(50):
         wave_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
-        late = producer.plan_late(order, True, 256, steps, 0, 0, wave_us)
+        late = late_x_tiles.plan_late(order, True, 256, steps, 0, 0, wave_us)
         numbers = 16 * 256 * steps * 64
         if late.tickets:
-            assert late.ready >= min(producer.AHEAD, late.sections)
-            late_us = numbers * (1 - late.ready / late.sections) * producer.NUMBER_US
+            assert late.ready >= min(late_x_tiles.MIN_SECTIONS_BEFOREHAND, late.sections)
+            late_us = numbers * (1 - late.ready / late.sections) * late_x_tiles.NUMBER_US
             assert late_us <= max(wave_us, 1e-9)
             assert (late.sections - late.ready) * late.section_tickets == late.tickets
 
 
 def test_the_map_of_x_lies_where_the_copy_engine_can_take_it():
     at = 0
-    words = [word for kind in schedules.BEFORE_MAP for word in elements_of(kind)]
-    assert len(words) == schedules.X_MAP
+    words = [word for kind in kernel.BEFORE_MAP for word in elements_of(kind)]
+    assert len(words) == kernel.X_MAP
     for word in words:
         size = word.bitwidth // 8
         at = -(-at // size) * size + size
@@ -245,7 +256,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     Blocks of a cluster send their sums to each other. The product itself makes the x_tiles of wide tiles,
     except the first ones. A bias and a residual of some kind are added, or a gate multiplies.
     """
-    monkeypatch.setattr(producer, "LEAST", 0)
+    monkeypatch.setattr(late_x_tiles, "MIN_NUMBERS_LEFT", 0)
     cut = int(fresh.integers(2, MAX_CLUSTER + 1))
 
     def shared(tiles, stages, wave):
@@ -271,7 +282,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     fragments, layout = pack_q4_0(host) if name == "q4_0" else pack_blocks(host)
     fragments = on_device(fragments)
     state.memory.add(fragments)
-    for module in (r16_warp_specialized, producer):
+    for module in (r16_warp_specialized, kernel):
         monkeypatch.setattr(module, "packed_weights", lambda q: PackedWeights(fragments, layout))
     monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
     monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
@@ -294,7 +305,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
         call(kernel, grid, block, *arguments, cluster=cluster, together=product and way == "at one time")
 
     monkeypatch.setattr(Kernel, "__call__", launched)
-    end, factor, added = addends_or_gate((m, n), state.memory, fresh, tile.columns <= MOST_GATED)
+    end, factor, added = addends_or_gate((m, n), state.memory, fresh, tile.columns <= MAX_GATED_COLUMNS)
     RUNG.launch(given, q, y[1:-1], tile=tile, end=end)
     assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
     assert len(before) <= 1

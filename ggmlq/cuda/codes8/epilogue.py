@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 from ...codes import CODES
-from ..epilogue.wgmma_sums import SIZES, box_putter, float_patch, row_scatterer, storer
 from ..intrinsics import barrier as barriers
 from ..intrinsics import codes, ptx
 from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, only_on_a_gpu, u32, u64
@@ -27,6 +26,7 @@ from ..intrinsics.wgmma import unpacked
 from ..quantize_scaled._codes import WORDS, Conversion, divider, storing, to_word
 from ..schedule.groups import HEAD
 from .variant import OutputKind, Variant
+from .wgmma_sums import SIZES, box_putter, float_patch, row_scatterer, storer
 
 # Steps of the epilogue on a thread's sums of ``wgmma`` (wgmma_sums.py): add a bias, stage patches for codes.
 #

@@ -17,10 +17,11 @@ from ..intrinsics import bf16x2, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import four_into, warp_and_lane, warp_origin
 from ..intrinsics.language import cuda, int32, uint32, uint64
+from ..kernels.hopper.frame import MAX_SHARED_BYTES
 from ..machine import device
 from ..machine.recorded import between
 from ..rings.mma_copies import offset_advancer
-from ..rings.shape import MOST_SHARED, MOST_STAGES, ByteTile
+from ..rings.shape import MOST_STAGES, ByteTile
 from .rows import STEPS, OperandPair, operand_pair, too_short
 
 # The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
@@ -223,7 +224,7 @@ def fitting(tile: ByteTile, step: int, shared: int) -> ByteTile | None:
 
 def with_every_step(rated_tiles: Sequence[RatedTile]) -> list[ByteTile]:
     """The tiles with every step, and as many stages as fit on Hopper, for the lists of kernels."""
-    tiles = [fitting(rated.tile, step, MOST_SHARED) for rated in rated_tiles for step in STEPS]
+    tiles = [fitting(rated.tile, step, MAX_SHARED_BYTES) for rated in rated_tiles for step in STEPS]
     return [tile for tile in tiles if tile is not None]
 
 

@@ -18,7 +18,6 @@ from ...arrays.scaled import ScaledArray
 from ...codes.tiling import expanded
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ..activations.code_tiles import CHUNK, CHUNKS, GATHER_THREADS, gatherer
-from ..epilogue.wgmma_sums import SIZES, columns_of_box
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.boxes import ROWS as ROWS_OF_BOX
 from ..intrinsics.language import cuda, uint32, uint64
@@ -30,6 +29,7 @@ from ..schedule import groups as sorting
 from ..schedule.groups import HEAD, UsePlan
 from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, zero_terms
 from .variant import SCALE_ROWS, OutputKind, Variant
+from .wgmma_sums import SIZES, columns_of_box
 
 THREADS = 256  # of a block that gathers scales
 AHEAD = 1  # steps that kernels read ahead of the last one

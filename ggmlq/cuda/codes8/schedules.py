@@ -17,7 +17,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..epilogue.wgmma_sums import integer_epilogue
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, codes, codes8, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
@@ -25,18 +24,17 @@ from ..intrinsics.boxes import BUFFER, ROWS
 from ..intrinsics.lane import warp_and_lane
 from ..intrinsics.language import cuda, int32, types, uint32, uint64
 from ..intrinsics.wgmma import LOW, STEP, TURNS, float_products, unpromoted_products
-from ..rings.boxed import (
+from ..kernels.hopper.frame import Frame, Schedule, barrier_initializer, stage_advancer
+from ..schedule.groups import HEAD
+from .boxed import (
     BoxTile,
     SharedLayout,
-    barrier_initializer,
     raster,
     ring_placer,
-    stage_advancer,
     step_producer,
 )  # fmt: skip
-from ..schedule.groups import HEAD
-from ..warp_specialized.kernel import Frame, Schedule
 from .variant import RASTER_HEIGHT, Variant
+from .wgmma_sums import integer_epilogue
 
 # The common parts of blocks that multiply 8-bit codes: the words of a kernel, and both producers.
 #
@@ -47,7 +45,7 @@ from .variant import RASTER_HEIGHT, Variant
 #     sizes      integers of the schedule
 #     results    words of the epilogue
 #
-# The tuples of warp_specialized/kernel.py are here, with ``work`` for the tiles and steps of a block, and
+# The tuples of kernels/hopper/frame.py are here, with ``work`` for the tiles and steps of a block, and
 # ``finals`` for what the epilogue needs beside sums:
 #
 #     sources    maps of codes of x and of w, of their scales; steps that share a scale of x; work; finals
@@ -58,7 +56,7 @@ class CodeWeights(NamedTuple):
     """The weights of 8-bit codes, and the words that their schedules read."""
 
     frame: Frame
-    consumer: Callable[..., Any]  # as of warp_specialized/kernel.py: Weights
+    consumer: Callable[..., Any]  # as of kernels/hopper/frame.py: Consumers
     words: tuple[int, int]  # operands, sizes
     read: Any  # (operands, sizes) -> maps, terms of consumers, outputs, their rows and columns, steps
 

@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from ..epilogue.wgmma_sums import cluster_pusher, column_stager, row_stager
 from ..intrinsics import barrier as barriers
 from ..intrinsics import bf16x2, boxes, codes8, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
 from ..intrinsics.wgmma import INTEGERS, LOW, STEP, Form, float_products, unpromoted_products
-from ..rings.boxed import KILO, BoxTile, barrier_initializer, ring_placer, stage_advancer
+from ..kernels.hopper.frame import Frame, Schedule, barrier_initializer, stage_advancer
 from ..schedule.groups import NO_EXPERT, finder
-from ..warp_specialized.kernel import Frame, Schedule
+from .boxed import KILO, BoxTile, ring_placer
 from .epilogue import quad_encoder, quad_scale_loader, quad_storer
 from .schedules import CodeWeights, encloser, tuples, two_producers
 from .variant import FLOAT32_OUTPUT, OutputKind, Variant
+from .wgmma_sums import cluster_pusher, column_stager, row_stager
 
 # Products of 8-bit codes with few rows of x: weights are the wide operand of ``wgmma``, a cluster splits K.
 #

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from ...codes import CODES as ALL_CODES
 from ...dispatch.epilogue import is_written
-from ..epilogue.wgmma_sums import SIZES
 from ..intrinsics import barrier as barriers
 from ..intrinsics.wgmma import INTEGERS, Form
-from ..rings.boxed import BoxTile, SharedLayout
-from ..schedule.raster import RatedTile
-from ..warp_specialized.kernel import Frame
+from ..kernels.hopper.frame import Frame
+from .boxed import BoxTile, RatedTile, SharedLayout
+from .wgmma_sums import SIZES
 
 RASTER_HEIGHT = 16  # tiles of a column of the raster that blocks go down together
 SCALE_ROWS = 128  # rows of w that share a scale, at most

@@ -4,7 +4,7 @@ Changed: up to 256 uses of an expert, those of a tile, share its weights. There 
 host waits for none. A few blocks count the uses of each expert and give every use a column of a tile
 (schedule/groups.py). Rows of activations are narrowed and copied to these columns (activations/x_tiles.py).
 And warp-specialised blocks, those of cuda:warp_specialized of linear, take one tile after the other from
-the plan, whatever its expert (warp_specialized/schedules.py). The tiles of the last wave are split along
+the plan, whatever its expert (kernels/hopper/experts.py). The tiles of the last wave are split along
 the columns; the kernel counts them itself. Results go straight to the rows of the uses. Up to a thousand
 uses of 256 experts the first kernel is left out: the blocks of both others make the plan for themselves
 (schedule/groups.py).
@@ -33,20 +33,18 @@ from ..activations.floats import aligned_floats
 from ..activations.x_tiles import STEP, THREAD_COLUMNS, THREADS, few_gatherer, gatherer
 from ..cost.stage import stage_us
 from ..cost.warp_specialized import least_saved, most_partials
+from ..kernels.hopper import frame
+from ..kernels.hopper.experts import experts, listed_results
+from ..kernels.hopper.kernel import Products, packed_blocks, weights_map
+from ..kernels.hopper.stream_k import through_memory
+from ..kernels.hopper.tiles import UNIT_FRAGMENTS, WarpSpecializedTile, raster_width
+from ..kernels.hopper.tiles import refuses as refuses_tiles
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..packed.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..schedule import groups
 from ..schedule.groups import MOST_EXPERTS, MOST_USES
-from ..schedule.raster import raster_width
-from ..warp_specialized import kernel as specialized
-from ..warp_specialized.consumers import Products, listed_results, packed_blocks
-from ..warp_specialized.producer import weights_map
-from ..warp_specialized.schedules import experts
-from ..warp_specialized.stream_k import through_memory
-from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile
-from ..warp_specialized.tile import refuses as refuses_tiles
 
 TILES = (
     *(WarpSpecializedTile(columns, 2) for columns in (16, 32, 48, 64)),
@@ -63,7 +61,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     products, schedule = Products(layout, tile, natural=False, halves=False), experts(layout, tile)
     epilogue = listed_results(tile), through_memory(tile, schedule.walk.locate, listed=True)
     name = f"warp_specialized experts of {layout.name}, {tile}"
-    return specialized.kernel(name, packed_blocks(products), schedule, epilogue)
+    return frame.kernel(name, packed_blocks(products), schedule, epilogue)
 
 
 @lru_cache(4096)

@@ -26,6 +26,7 @@ from ...dispatch.experts import refuses_blocks
 from ...dispatch.ladder import register
 from ...dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ..codes8 import operands
+from ..codes8.boxed import BoxTile, RatedTile
 from ..codes8.epilogue import row_writer
 from ..codes8.rows import code_kind, operand_pair, refuses_persistent
 from ..codes8.schedules import experts as expert_schedule
@@ -41,12 +42,10 @@ from ..codes8.variant import (
     expert_variants,
 )  # fmt: skip
 from ..intrinsics.wgmma import STEP
+from ..kernels.hopper import frame
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile
 from ..schedule import groups
-from ..schedule.raster import RatedTile
-from ..warp_specialized import kernel as specialized
 
 
 @family(expert_variants())
@@ -54,7 +53,7 @@ def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take the tiles of all experts."""
     weights = weights_of(variant, rows_are_sorted=True)
     schedule = expert_schedule(variant, weights)
-    return specialized.kernel(f"tma for experts {variant}", weights, schedule, row_writer(variant))
+    return frame.kernel(f"tma for experts {variant}", weights, schedule, row_writer(variant))
 
 
 @lru_cache(4096)

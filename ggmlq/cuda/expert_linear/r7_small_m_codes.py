@@ -34,9 +34,9 @@ from ..codes8.small_m import (
 from ..codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
 from ..cost import codes8
 from ..intrinsics.wgmma import INTEGERS, STEP
+from ..kernels.hopper import frame
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..warp_specialized import kernel as specialized
 from .r6_grouped_codes import refuses as refused
 
 COLUMNS = small_m.TILES[0].columns  # uses that a block serves
@@ -62,7 +62,7 @@ def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
     weights = small_m_weights(variant)
     schedule = small_m_experts(variant, weights, ids_per_lane)
     name = f"tma few rows of experts {variant}, {32 * ids_per_lane} uses"
-    return specialized.kernel(name, weights, schedule, sum_exchanger(variant))
+    return frame.kernel(name, weights, schedule, sum_exchanger(variant))
 
 
 class Cut(NamedTuple):

@@ -25,11 +25,12 @@ from ...dispatch.problems import ExpertLinear, Linear, Operand
 from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..cost.mma import step_clocks, tiles_of
-from ..epilogue.wgmma_sums import holder, scatterer
+from ..epilogue.results import holder, scatterer
 from ..intrinsics import codes, dependent_launch, ptx
 from ..intrinsics.integers import load16_l2
 from ..intrinsics.lane import address, g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from ..kernels.hopper.tiles import MIN_CAPABILITY, refuses_shape
 from ..linear._mma_frame import multiplier, products_of
 from ..machine import device
 from ..machine.launch import Kernel, family
@@ -47,7 +48,6 @@ from ..rings.mma_copies import (
 )
 from ..schedule import groups
 from ..schedule.groups import NAN
-from ..warp_specialized.tile import LEAST, refuses_shape
 
 KIND = "bfloat16"  # of activations that are multiplied
 THREADS, HOPPER, MOST_USES = 128, (9, 0), 1 << 19
@@ -129,7 +129,8 @@ def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
 
     return Kernel(
         f"mma_bf16 of experts of {layout.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 4,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST, early=True,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=MIN_CAPABILITY,
+        early=True,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ Hopper's:
     wgmma.py             ``wgmma``: on 8-bit codes, with sums promoted to float32, for attention, with weights
                          in registers
 
-Sizes are 32 bits wide, addresses 64. A plain integer beside an unsigned word is one, too (machine/dialect.py);
-arithmetic of words is 64 bits wide, as Numba has it, so kernels make 32 bits of results by name:
-``uint32(row * 4)``.
+Sizes are 32 bits wide, addresses 64. A plain integer beside an unsigned word is one, too
+(machine/dialect.py); arithmetic of words is 64 bits wide, as Numba has it, so kernels make 32 bits of
+results by name: ``uint32(row * 4)``.
 """

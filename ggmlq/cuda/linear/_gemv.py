@@ -19,7 +19,7 @@ from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
 from ..cost import gemv as cost
-from ..epilogue.results import KIND_NUMBERS, residual_loader, residual_of, result_of
+from ..epilogue.results import KIND_NUMBERS, Result, residual_loader, residual_of, result_of
 from ..gemv.stages import (
     ALONE,
     LEAST,
@@ -175,7 +175,7 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
         if shares:
             add_up(sums)
         cuda.syncthreads()  # the rings are free
-        result, more = (y, y_kind, bias, bias_kind), (residual, residual_kind)
+        result, more = Result(y, y_kind, bias, bias_kind), (residual, residual_kind)
         finish(sums, result, more, uint32(tile * uint32(rows)), rank, splits, m, n)
 
     parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 5 + (uint64, uint32)

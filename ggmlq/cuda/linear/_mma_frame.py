@@ -16,18 +16,20 @@ from ..cost.mma import MmaSplit, best_split
 from ..epilogue.results import (
     FOUR,
     NOTHING,
+    Result,
     add_partials,
     bias_loader,
     residual_adder,
     residual_of,
     result_of,
+    thread_sums,
 )
-from ..epilogue.thread_sums import thread_sums
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.mma_runs import LINE, PAIR, STEPS, RunForm, RunProducts, run_products
+from ..kernels.hopper.tiles import MIN_CAPABILITY
 from ..machine import device
 from ..machine.launch import Kernel
 from ..machine.recorded import between, decided
@@ -52,7 +54,6 @@ from ..rings.mma_copies import (
     refiller,
     sources,
 )
-from ..warp_specialized.tile import LEAST
 
 # A step of cuda:mma_bf16: fragment rows of a warp times a stage of activations, added to a lane's totals.
 
@@ -285,15 +286,15 @@ def storer(columns: int, fragment: tuple[Callable[..., Any], ...]) -> Any:
 
     @inlined
     def store_fragment(sums: Any, result: Any, more: Any, column: Any, row: Any, m: Any, n: Any) -> None:
-        (y, y_kind, _, _), (residual, kind) = result, more
+        residual, kind = more
         low, high = load_bias(result, row, n), load_bias(result, uint32(row + uint32(ROWS // 2)), n)
         if residual != uint64(0):
             sums = add(sums, residual, kind, column, row, m, n, low, high)
             low, high = nothing, nothing
-        if y_kind == uint32(0):
-            write(sums, y, column, row, m, n, low, high)
+        if result.kind == uint32(0):
+            write(sums, result.at, column, row, m, n, low, high)
         else:
-            write16(sums, y, column, row, m, n, low, high, uint32(y_kind - uint32(1)))
+            write16(sums, result.at, column, row, m, n, low, high, uint32(result.kind - uint32(1)))
 
     @inlined
     def store(totals: Any, result: Any, more: Any, column: Any, row: Any, m: Any, n: Any) -> None:
@@ -341,14 +342,14 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
         let_successor_start()  # not before: its blocks would come between those of this one
         g, t = g_and_t(lane)
         row = uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + warp * uint32(rows)
-        result = y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind
+        result = Result(y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind)
         column, more = uint32(m0 + t * uint32(2)), (residual, residual_kind)
         store(totals, result, more, column, uint32(row + g), m, n)
 
     parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)
     return Kernel(
         name, product, *parameters,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=MIN_CAPABILITY,
         early=True, limits_blocks=True,
     )  # fmt: skip
 

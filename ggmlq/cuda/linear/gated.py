@@ -14,7 +14,7 @@ from ...formats import BlockFormat
 from ..activations.layers import GATES, numbered_gating
 from ..activations.x_tiles import readable_rows
 from ..cost.gemv import GemvSplit
-from ..epilogue.results import KIND_NUMBERS, result_of
+from ..epilogue.results import KIND_NUMBERS, Result, result_of
 from ..gemv import digits, gated
 from ..gemv.stages import ALONE, FOUR, SPANS, TWO, WIDE, GemvStage, fetchers, kinds_of, warp_placer
 from ..intrinsics import dependent_launch, ptx
@@ -102,7 +102,7 @@ def kernel(layout: PackedLayout, small: bool, fragment_rows: int) -> Kernel:
             span = uint32(span + stride)
         gather(sums)
         cuda.syncthreads()  # the rings are free
-        gate, up = (y, y_kind, bias, bias_kind), (y, y_kind, other_bias, other_kind)
+        gate, up = Result(y, y_kind, bias, bias_kind), Result(y, y_kind, other_bias, other_kind)
         finish(sums, gate, up, which, tile, rank, splits, n)
 
     parameters = (uint64, uint64, uint64, uint32, *(uint64, uint32) * 3) + (uint32,) * 5

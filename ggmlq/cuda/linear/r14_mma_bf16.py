@@ -27,11 +27,11 @@ from ..activations.floats import narrowed
 from ..activations.x_tiles import readable_rows
 from ..cost.mma import MmaSplit, tiles_of
 from ..intrinsics.atoms import inlined
+from ..kernels.hopper.tiles import refuses_shape
 from ..machine.launch import Kernel, family
 from ..packed.layout import PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..rings.mma_copies import MmaTile, fetchers, sources
-from ..warp_specialized.tile import refuses_shape
 from ._mma_frame import MmaParts, launch_tiles, multiplier, plan_for, products_of, tile_kernel
 
 NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied

@@ -8,12 +8,12 @@ cores while the other unpacks.
 
 Tiles are up to 256 rows of activations wide, which halves the cost to unpack weights and to fetch
 activations. Blocks stay on the card and split the last wave of tiles along the columns
-(schedule/raster.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
-of the partial sums (warp_specialized/stream_k.py).
+(kernels/hopper/tiles.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
+of the partial sums (kernels/hopper/stream_k.py).
 
-Tiles are made in a raster (schedule/raster.py), so that activations stay in the L2 cache while weights go
-by. With the widest tiles three more warps make x_tiles of later steps meanwhile
-(warp_specialized/producer.py).
+Tiles are made in a raster (kernels/hopper/tiles.py), so that activations stay in the L2 cache while weights
+go by. With the widest tiles three more warps make x_tiles of later steps meanwhile
+(kernels/hopper/late_x_tiles.py).
 
 Activations of 16 bits are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
 their columns (packed/operand.py), so no kernel runs before. Activations in float32, and those of wider tiles,
@@ -37,21 +37,27 @@ from ...dispatch.ladder import register
 from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows, x_tiles_of
 from ..cost.warp_specialized import TILES, Split, WarpSpecializedShape, best_split, best_tile
-from ..epilogue.gates import MOST_GATED, addend_of
-from ..epilogue.results import KIND_NUMBERS, result_of
+from ..epilogue.results import KIND_NUMBERS, MAX_GATED_COLUMNS, addend_of, result_of
+from ..kernels.hopper import frame
+from ..kernels.hopper.kernel import (
+    HALVES,
+    MAP_WORDS,
+    Products,
+    dense,
+    dense_results,
+    map_finder,
+    map_words,
+    packed_blocks,
+)
+from ..kernels.hopper.late_x_tiles import LateXTiles, plan_late
+from ..kernels.hopper.stream_k import exchange_sizes, within_clusters
+from ..kernels.hopper.tiles import UNIT_FRAGMENTS, Raster, WarpSpecializedTile, raster, reads_plain, refuses
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between, decided, part
 from ..packed.layout import FRAGMENT_ROWS, PackedLayout, layouts
 from ..packed.pack import packed_weights
 from ..packed.weights import serves_halves
-from ..schedule.raster import Raster, raster
-from ..warp_specialized import kernel as specialized
-from ..warp_specialized.consumers import HALVES, Products, dense_results, packed_blocks
-from ..warp_specialized.producer import LateActivations, map_finder, map_words, plan_late, reads_plain
-from ..warp_specialized.schedules import MAP_WORDS, dense
-from ..warp_specialized.stream_k import exchange_sizes, within_clusters
-from ..warp_specialized.tile import UNIT_FRAGMENTS, WarpSpecializedTile, refuses
 
 NO_MAP = (0,) * (MAP_WORDS - 1)
 
@@ -62,7 +68,7 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     products, schedule = Products(layout, tile, reads_plain(layout, tile), halves=True), dense(layout, tile)
     epilogue = dense_results(tile), within_clusters(layout, tile, schedule.walk.locate)
     name = f"warp_specialized of {layout.name}, {tile}"
-    return specialized.kernel(name, packed_blocks(products), schedule, epilogue)
+    return frame.kernel(name, packed_blocks(products), schedule, epilogue)
 
 
 class WarpSpecializedPlan(NamedTuple):
@@ -71,7 +77,7 @@ class WarpSpecializedPlan(NamedTuple):
     tile: WarpSpecializedTile
     split: Split
     order: Raster
-    late: LateActivations
+    late: LateXTiles
     sums: int  # partial sums in memory
     flags: int
     plain: bool  # x is read as it lies
@@ -84,8 +90,8 @@ def plan_for(
     """The plan of a product of ``m`` rows; ``tile``: another one than the best by estimate."""
     shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, layout, plain)
     tile = tile or best_tile(shape).tile
-    if gated and tile.columns > MOST_GATED:
-        tile = next(each for each in TILES[::-1] if each.columns <= MOST_GATED)
+    if gated and tile.columns > MAX_GATED_COLUMNS:
+        tile = next(each for each in TILES[::-1] if each.columns <= MAX_GATED_COLUMNS)
     across = shape.across(tile)
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(layout)))
     split, _ = best_split(shape.down * across, shape.stages, wave)
@@ -99,13 +105,13 @@ def plan_for(
 
 @register(
     __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
-    ends=True, adds=True, gates=MOST_GATED,
+    ends=True, adds=True, gates=MAX_GATED_COLUMNS,
 )  # fmt: skip
 def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
     plain: bool = True,
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate; with a gate it has at most MOST_GATED columns.
+    """``tile``: another tile than the best by estimate; with a gate it has at most MAX_GATED_COLUMNS columns.
     ``plain``: read 16 bits as they lie, where tile and type allow it; else a kernel before makes x_tiles.
     """
     if not (x.size and out.size):
@@ -120,7 +126,7 @@ def launch(
     plain = plain and (halves or kind == "bfloat16")
     gated = end.gate is not None
     plan = decided(plan_for, m, card, w.layout, n, steps, plain, gated, tile)
-    tile, split, order, late = plan[:4]
+    tile, split, order, late = plan.tile, plan.split, plan.order, plan.late
     product = kernel(w.layout, tile)
     flags: Any = between(plan.flags + late.words, np.uint32)
     partials: Any = between((plan.sums,), np.float32)

@@ -32,6 +32,7 @@ from ..intrinsics.integers import held
 from ..intrinsics.lane import g_and_t
 from ..intrinsics.language import cuda, float32, int32, uint32
 from ..intrinsics.mma_runs import MAGIC_BITS, ByteForm, ByteProducts, byte_products
+from ..kernels.hopper.tiles import refuses_shape
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, byte_unit, serves_bytes, signed_unpacker, word_loader
 from ..packed.layout import FRAGMENT_ROWS, STEP, PackedLayout, layout_of, layouts
@@ -48,7 +49,6 @@ from ..rings.mma_copies import (
     fetchers,
     sum_run,
 )
-from ..warp_specialized.tile import refuses_shape
 from ._mma_frame import MmaParts, launch_tiles, plan_for, tile_kernel
 
 # A step of cuda:mma_q8: fragment rows of a warp times a stage of code tiles, added to a lane's totals.

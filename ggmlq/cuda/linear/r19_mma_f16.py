@@ -25,11 +25,13 @@ from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..activations.x_tiles import half_rows_of
 from ..cost.mma import HALF_SUMS, MmaSplit, tiles_of
+from ..epilogue.results import Result
 from ..intrinsics import dependent_launch, ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import g_and_t, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..intrinsics.mma_runs import STEPS, HalfProducts, RunForm, half_products
+from ..kernels.hopper.tiles import MIN_CAPABILITY, refuses_shape
 from ..machine.launch import Kernel, family
 from ..packed.codes import buffer_sizes, word_loader
 from ..packed.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
@@ -45,7 +47,6 @@ from ..rings.mma_copies import (
     refiller,
     sources,
 )
-from ..warp_specialized.tile import LEAST, refuses_shape
 from ._mma_frame import activation_summer, lane_places, launch_tiles, plan_for, run_codes, storer
 
 # A step of cuda:mma_f16: fragment rows of a warp times a stage of halves, added to a lane's totals.
@@ -174,14 +175,14 @@ def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
         row = uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + warp * uint32(rows)
         column = uint32(m0 + t * uint32(2))
         totals = scaled(totals, factors + uint64(column) * uint64(4))
-        result = y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind
+        result = Result(y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind)
         store(totals, result, (residual, residual_kind), column, uint32(row + g), m, n)
 
     parameters = (uint64,) * 4 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)
     return Kernel(
         f"mma_f16 of {layout.name}, {tile}", product, *parameters,
-        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=LEAST, early=True,
-        limits_blocks=True,
+        threads=tile.threads, blocks=tile.blocks, shared=tile.shared(layout), least=MIN_CAPABILITY,
+        early=True, limits_blocks=True,
     )  # fmt: skip
 
 

@@ -5,9 +5,9 @@ cluster, split the rows, and add up in the end (linear/transposed.py). All is bf
 rounded as wgmma's are. So it is up to 32 rows where such blocks fill the card. More rows take the tiles of
 transposed.py.
 
-With more than ``MANY`` rows weights are decoded, at most ``SLAB`` bytes of them at a time, and cuBLAS
-multiplies, float16 as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory, CuPy's
-cuBLAS cannot be called: tiles serve all rows there.
+With more than ``MAX_ROWS_OF_TILES`` rows weights are decoded, at most ``SLAB_BYTES`` of them at a time, and
+cuBLAS multiplies, float16 as float16, other floats as bfloat16. In a CUDA graph, and over torch's memory,
+CuPy's cuBLAS cannot be called: tiles serve all rows there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...formats import BlockFormat
 from ..activations.floats import narrowed
 from ..activations.x_tiles import cleared, readable_rows
 from ..cost.warp_specialized import WarpSpecializedShape, best_split, best_tile
-from ..epilogue.results import KIND_NUMBERS, result_of
+from ..epilogue.results import KIND_NUMBERS, Result, result_of
 from ..gemv.stages import (
     FLOATS,
     HALVES,
@@ -41,6 +41,11 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES
 from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..kernels.hopper import frame
+from ..kernels.hopper.kernel import HALVES as WGMMA_HALVES
+from ..kernels.hopper.kernel import Products, dense, dense_results, map_words, packed_blocks, weights_map
+from ..kernels.hopper.stream_k import exchange_sizes, within_clusters
+from ..kernels.hopper.tiles import WarpSpecializedTile, raster
 from ..machine import device
 from ..machine.launch import Kernel, family
 from ..machine.recorded import between
@@ -49,14 +54,6 @@ from ..packed.pack import PackedWeights, packed_weights
 from ..packed.to_bf16 import decode_halves, decode_packed, fitting_power
 from ..packed.weights import HIGH_HALVES, LOW_HALVES, row_pairs, serves_halves
 from ..rings.mma_copies import offset_advancer
-from ..schedule.raster import raster
-from ..warp_specialized import kernel as specialized
-from ..warp_specialized.consumers import HALVES as WGMMA_HALVES
-from ..warp_specialized.consumers import Products, dense_results, packed_blocks
-from ..warp_specialized.producer import map_words, weights_map
-from ..warp_specialized.schedules import dense
-from ..warp_specialized.stream_k import exchange_sizes, within_clusters
-from ..warp_specialized.tile import WarpSpecializedTile
 from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 
 # ``y @ q`` by the warp-specialised kernel of Hopper: packed weights as they lie, for many rows of y.
@@ -66,7 +63,7 @@ from ._cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 # warp takes one step of a fragment, 16 columns (packed/weights.py). y has 16 bits and is read as it lies.
 
 TRANSPOSED_TILES = tuple(map(WarpSpecializedTile, (64, 128)))
-NO_ADDEND, NOTHING_LATE = (0, 0), (0,) * 5  # warp_specialized/schedules.py:dense
+NO_ADDEND, NOTHING_LATE = (0, 0), (0,) * 5  # kernels/hopper/kernel.py: dense
 
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in TRANSPOSED_TILES))
@@ -76,7 +73,7 @@ def tile_kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
     schedule = dense(layout, tile, transposed=True)
     epilogue = dense_results(tile), within_clusters(layout, tile, schedule.walk.locate)
     name = f"columns of {layout.name}, {tile}"
-    return specialized.kernel(name, packed_blocks(products), schedule, epilogue)
+    return frame.kernel(name, packed_blocks(products), schedule, epilogue)
 
 
 def multiply_tiles(
@@ -130,8 +127,8 @@ def multiply_tiles(
 #     a lane's sums    of columns 16 s + 4 (g % 4) … + 3 of each step s, by rows 2 t, 2 t + 1 of y
 
 TRANSPOSED_COLUMNS = {8: 4, 16: 2, 32: 2}  # rows of y that kernels are made for: the most blocks of a cluster
-SPAN, PAIR = 2, 2  # fragments side by side in a stage; rows of them
-DEEP = PAIR * ROWS  # rows of weights of a stage
+STAGE_SPAN, STAGE_ROWS = 2, 2  # fragments side by side in a stage; rows of fragments
+STAGE_DEPTH = STAGE_ROWS * ROWS  # rows of weights of a stage
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,7 @@ class TransposedStage(GemvStage):
     @classmethod
     def of(cls, layout: PackedLayout, columns: int) -> TransposedStage:
         """The stage for a number of rows of y."""
-        return cls(layout, columns, SPAN)
+        return cls(layout, columns, STAGE_SPAN)
 
     @property
     def warps(self) -> int:
@@ -167,11 +164,11 @@ class TransposedStage(GemvStage):
 
     @property
     def pitch(self) -> int:
-        return (4 if self.floats else 2) * DEEP + 16
+        return (4 if self.floats else 2) * STAGE_DEPTH + 16
 
     @property
     def length(self) -> int:
-        return PAIR * self.size + self.columns * self.pitch
+        return STAGE_ROWS * self.size + self.columns * self.pitch
 
     @property
     def rows(self) -> int:
@@ -191,7 +188,7 @@ def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
     def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any) -> None:
         offset = uint32(lane << uint32(4))
         to, source = uint32(at + offset), w_at + uint64(offset)
-        for row in range(PAIR):
+        for row in range(STAGE_ROWS):
             for first in range(0, chunks, 32):
                 if first + 32 <= chunks or lane < uint32(chunks - first):
                     place = uint32(to + uint32(row * size + 16 * first))
@@ -211,7 +208,7 @@ def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
 def column_fetcher(stage: TransposedStage, width: int) -> Any:
     """The device function that starts the copies of 32 columns of y, ``width`` bytes each; zeros beyond y."""
     columns, pitch, copy16_or_zeros = stage.columns, stage.pitch, bf16x2.copy16_or_zeros
-    row_chunks, columns_at = DEEP * width // 16, PAIR * stage.size
+    row_chunks, columns_at = STAGE_DEPTH * width // 16, STAGE_ROWS * stage.size
     shift, every = row_chunks.bit_length() - 1, 16 // width
 
     @inlined
@@ -220,7 +217,7 @@ def column_fetcher(stage: TransposedStage, width: int) -> Any:
             c = uint32(lane + uint32(first))
             row, chunk = uint32(c >> uint32(shift)), uint32(c & uint32(row_chunks - 1))
             if first + 32 <= row_chunks * columns or row < uint32(columns):
-                column = uint32(pair * uint32(DEEP) + chunk * uint32(every))
+                column = uint32(pair * uint32(STAGE_DEPTH) + chunk * uint32(every))
                 there = row < m and column < n
                 source = address(y, row, n, column, width) if there else y
                 place = uint32(uint32(columns_at) + row * uint32(pitch) + uint32(chunk << uint32(4)))
@@ -235,7 +232,7 @@ def column_taker(stage: TransposedStage) -> Any:
 
     They are those of rows t and t + 8 of the weights, then of rows t + 4 and t + 12.
     """
-    columns_at, pitch, tiles, floats = PAIR * stage.size, stage.pitch, stage.tiles, stage.floats
+    columns_at, pitch, tiles, floats = STAGE_ROWS * stage.size, stage.pitch, stage.tiles, stage.floats
     take4, take_float, narrowed = bf16x2.take4, bf16x2.take_float, bf16x2.narrowed
     half_values, permute = codes.half_values, bf16x2.permute
 
@@ -291,7 +288,8 @@ def step_multiplier(stage: TransposedStage) -> Any:
 @cache
 def transposed_multiplier(stage: TransposedStage) -> Any:
     """The device function that adds a stage to a lane's sums."""
-    (count, load, scales, _, _), fragment_bytes = row_pairs(stage.layout), stage.layout.fragment_bytes
+    pairs, fragment_bytes = row_pairs(stage.layout), stage.layout.fragment_bytes
+    count, load, scales = pairs.words, pairs.load, pairs.scales
     take, multiply_step, b_count = column_taker(stage), step_multiplier(stage), 2 * stage.tiles
     runs, per_run, size = stage.layout.runs, 4 // stage.layout.runs, stage.size
 
@@ -358,12 +356,13 @@ def transposed_epilogue(stage: TransposedStage) -> Any:
     return finish
 
 
-MANY = 768  # rows of y, beyond which decoded weights and cuBLAS are faster
-FEW, BUSY = 16, 0.75  # rows that take no tiles; the share of the card that blocks for 32 rows must keep busy
-SLAB = 256 << 20  # bytes of weights that are decoded at a time
-EIGHT = 8  # columns of y that a row is a multiple of
-SPLITS = {1: 0, 2: 0, 4: 7}  # blocks of a cluster: rounds of fragments that their meeting takes
-START = 9  # rounds that the start and the end of a block take
+MAX_ROWS_OF_TILES = 768  # rows of y, beyond which decoded weights and cuBLAS are faster
+MAX_ROWS_OF_SMALL_BLOCKS = 16  # rows of y that take no tiles in any case
+MIN_SHARE_BUSY = 0.75  # of the card that blocks for 32 rows must keep busy
+SLAB_BYTES = 256 << 20  # bytes of weights that are decoded at a time
+COLUMNS_OF_A_CHUNK = 8  # a row of y is a multiple of them
+SPLIT_ROUNDS = {1: 0, 2: 0, 4: 7}  # blocks of a cluster: rounds of fragments that their meeting takes
+START_ROUNDS = 9  # rounds that the start and the end of a block take
 
 
 @family(lambda: ((layout, columns) for layout in layouts() for columns in TRANSPOSED_COLUMNS))
@@ -372,10 +371,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
     stage = TransposedStage.of(layout, columns)
     length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
     ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
-    (fetch_weights, fetch_columns), finish = (
-        transposed_fetchers(stage),
-        transposed_epilogue(stage),
-    )
+    (fetch_weights, fetch_columns), finish = transposed_fetchers(stage), transposed_epilogue(stage)
     multiply, place, numbers, outputs = (
         transposed_multiplier(stage), warp_placer(stage), stage.numbers, stage.rows
     )  # fmt: skip
@@ -395,13 +391,15 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         warp, lane = warp_and_lane()
         tile, rank, first, stride = place(warp, splits)
         apart = uint64(spans) * uint64(size)
-        deep = apart * uint64(PAIR)
+        deep = apart * uint64(STAGE_ROWS)
         w_at = fragments + uint64(tile) * uint64(size)
         warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
         sums = cuda.local.array(numbers, float32)
         for i in range(numbers):
             sums[i] = float32(0)
         let_start()
+        # A warp's ring is filled but for one stage. Weights do not change, so their copies start while the
+        # kernel before still runs.
         for i in range(ahead):
             pair = uint32(first + uint32(stride * uint32(i)))
             if pair < height:
@@ -420,12 +418,15 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
             if later < height:
                 fetch_weights(uint32(warp_at + to), lane, w_at + uint64(later) * deep, apart)
                 fetch_columns(uint32(warp_at + to), lane, y, y_kind, later, m, n)
-            commit()
+            commit()  # of nothing, too: waits count groups of copies
             multiply(uint32(warp_at + here), lane, y_kind, sums, opaque_zero(spans))
             to, here = after(to), after(here)
             pair = uint32(pair + stride)
-        cuda.syncthreads()  # the rings are free
-        finish(sums, (out, out_kind, bias, bias_kind), uint32(tile * uint32(outputs)), rank, splits, m, k)
+        # Sums of all warps pass through the memory of the rings: no warp may multiply from them any more.
+        cuda.syncthreads()
+        finish(
+            sums, Result(out, out_kind, bias, bias_kind), uint32(tile * uint32(outputs)), rank, splits, m, k
+        )
 
     parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 6
     return Kernel(
@@ -440,9 +441,9 @@ def splits_for(tiles: int, height: int, stage: TransposedStage, multiprocessors:
 
     def rounds(splits: int) -> int:
         share = -(-height // (splits * stage.warps))
-        return -(-tiles * splits // places) * (share + START + SPLITS[splits])
+        return -(-tiles * splits // places) * (share + START_ROUNDS + SPLIT_ROUNDS[splits])
 
-    return min((splits for splits in SPLITS if splits <= stage.most_splits), key=rounds)
+    return min((splits for splits in SPLIT_ROUNDS if splits <= stage.most_splits), key=rounds)
 
 
 def refuses(q: QuantArray, card: Card | None) -> str | None:
@@ -462,17 +463,19 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
     if not (m and n and out.size):
         out[...] = 0 if bias is None else bias
         return
-    if m > MANY and by_library:
+    if m > MAX_ROWS_OF_TILES and by_library:
         _by_cublas(y, q, out, bias)
         return
-    y, w = y if not n % EIGHT else _padded(y), packed_weights(q)
+    y, w = y if not n % COLUMNS_OF_A_CHUNK else _padded(y), packed_weights(q)
     (m, k), n = out.shape, y.shape[1]
     stage = TransposedStage.of(
         w.layout, next((each for each in TRANSPOSED_COLUMNS if each >= m), max(TRANSPOSED_COLUMNS))
     )
-    tiles, height, multiprocessors = -(-k // stage.rows), -(-n // DEEP), device.multiprocessors()
+    tiles, height, multiprocessors = -(-k // stage.rows), -(-n // STAGE_DEPTH), device.multiprocessors()
     splits = splits_for(tiles, height, stage, multiprocessors)
-    if m > FEW and (m > stage.columns or tiles * splits < BUSY * multiprocessors):
+    if m > MAX_ROWS_OF_SMALL_BLOCKS and (
+        m > stage.columns or tiles * splits < MIN_SHARE_BUSY * multiprocessors
+    ):
         multiply_tiles(y, q, w, out, bias)
         return
     rows, kind = readable_rows(y)
@@ -488,7 +491,7 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
 def _padded(y: Any) -> Any:
     """Rows of y with zeros behind, so that each is a multiple of eight columns long."""
     m, n = y.shape
-    longer = device.cupy().zeros((m, -(-n // EIGHT) * EIGHT), y.dtype)
+    longer = device.cupy().zeros((m, -(-n // COLUMNS_OF_A_CHUNK) * COLUMNS_OF_A_CHUNK), y.dtype)
     longer[:, :n] = y
     return longer
 
@@ -501,8 +504,8 @@ def _by_cublas(y: Any, q: QuantArray, out: Any, bias: Any) -> None:
     w, (n, k), xp = packed_weights(q), q.shape, device.cupy()
     power = q.prepared(fitting_power) if y.dtype == np.float16 else None
     kind = "bfloat16" if power is None else "float16"
-    rows = narrowed(y if not n % EIGHT else _padded(y), kind)
-    step = max(ROWS, SLAB // (2 * k) // ROWS * ROWS)
+    rows = narrowed(y if not n % COLUMNS_OF_A_CHUNK else _padded(y), kind)
+    step = max(ROWS, SLAB_BYTES // (2 * k) // ROWS * ROWS)
     direct = out.dtype == np.float32 or (kind == "float16" == out.dtype.name and n <= step and bias is None)
     sums = out if direct else xp.empty(out.shape, np.float32)
     slab = xp.empty((min(step, n), k), DTYPES[kind])

@@ -3,6 +3,4 @@
 mma_copies.py   the ring that all threads of a block fill by ``cp.async``; tiles of packed weights in it, and
                 copies of their weights and activations
 shape.py        tiles of 8-bit codes in such a ring, their warps, and the raster of blocks
-boxed.py        Hopper's ring, which the copy engine fills in boxes: tiles, layout, barriers, producers,
-                raster
 """

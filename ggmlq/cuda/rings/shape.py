@@ -9,7 +9,6 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, uint32
 
 MOST_STAGES = 8
-MOST_SHARED = 227 << 10  # bytes that a block may have on Hopper
 
 
 @dataclass(frozen=True)

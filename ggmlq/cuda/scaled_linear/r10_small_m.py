@@ -29,9 +29,9 @@ from ..codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant, small_m, 
 from ..codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
 from ..cost import codes8
 from ..intrinsics.wgmma import INTEGERS, STEP
+from ..kernels.hopper import frame
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..warp_specialized import kernel as specialized
 
 MOST = TILES[-1].columns
 
@@ -56,7 +56,7 @@ def kernel(variant: SmallMVariant) -> Kernel:
     """The kernel: a block for each tile of rows of w and part of K; the blocks of a tile are a cluster."""
     weights = small_m_weights(variant)
     schedule = small_m(variant, weights)
-    return specialized.kernel(f"tma few rows {variant}", weights, schedule, sum_exchanger(variant))
+    return frame.kernel(f"tma few rows {variant}", weights, schedule, sum_exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:

@@ -21,16 +21,16 @@ from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
+from ..codes8.boxed import BoxTile
 from ..codes8.rows import code_kind, operand_pair, refuses_persistent
 from ..codes8.schedules import split_k, weights_of
 from ..codes8.small_m import exchanger, row_split
 from ..codes8.variant import MOST_SPLITS, SPLIT_TILES, Variant, split_variants
 from ..cost import codes8
 from ..intrinsics.wgmma import STEP
+from ..kernels.hopper import frame
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile
-from ..warp_specialized import kernel as specialized
 
 
 @family(split_variants())
@@ -38,7 +38,7 @@ def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that make a part of the steps of one tile; those of a tile are a cluster."""
     weights = weights_of(variant)
     schedule = split_k(variant, weights)
-    return specialized.kernel(f"tma divided {variant}", weights, schedule, exchanger(variant))
+    return frame.kernel(f"tma divided {variant}", weights, schedule, exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:

@@ -21,6 +21,7 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
 from ...dispatch.problems import ScaledLinear
 from ..codes8 import operands as operands8
+from ..codes8.boxed import BoxTile, box_fetcher, raster, ring_placer
 from ..codes8.epilogue import writer
 from ..codes8.rows import operand_pair, refuses_boxes
 from ..codes8.schedules import thread_placer
@@ -29,8 +30,8 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, dependent_launch
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wgmma import STEP, float_products
+from ..kernels.hopper.frame import barrier_initializer
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, barrier_initializer, box_fetcher, raster, ring_placer
 
 TILE = BoxTile(128, 128, 1)
 

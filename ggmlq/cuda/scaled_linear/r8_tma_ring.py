@@ -17,6 +17,7 @@ from typing import Any
 
 from ...arrays.scaled import ScaledArray
 from ...dispatch.ladder import register
+from ..codes8.boxed import BoxTile, raster
 from ..codes8.epilogue import writer
 from ..codes8.schedules import dense_producers, late_opener, thread_placer
 from ..codes8.variant import RASTER_HEIGHT, Variant
@@ -24,8 +25,8 @@ from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes
 from ..intrinsics.language import cuda, uint32, uint64
 from ..intrinsics.wgmma import float_products
+from ..kernels.hopper.frame import stage_advancer
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile, raster, stage_advancer
 from .r7_wgmma import refuses, run, variants
 
 TILE = BoxTile(128, 128, 6)

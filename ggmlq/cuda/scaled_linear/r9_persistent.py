@@ -25,6 +25,7 @@ from ...arrays.scaled import ScaledArray
 from ...dispatch.epilogue import PLAIN, Epilogue
 from ...dispatch.ladder import register
 from ..codes8 import operands as operands8
+from ..codes8.boxed import BoxTile, best_tile
 from ..codes8.epilogue import tile_writer
 from ..codes8.rows import code_kind, operand_pair, refuses_persistent
 from ..codes8.schedules import dense, weights_of
@@ -39,11 +40,9 @@ from ..codes8.variant import (
     integer_variants,
 )  # fmt: skip
 from ..intrinsics.wgmma import STEP
+from ..kernels.hopper import frame
 from ..machine import device
 from ..machine.launch import Kernel, family
-from ..rings.boxed import BoxTile
-from ..schedule.raster import best_tile
-from ..warp_specialized import kernel as specialized
 
 LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
 
@@ -53,7 +52,7 @@ def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take tile after tile."""
     weights = weights_of(variant)
     schedule = dense(variant, weights)
-    return specialized.kernel(f"tma persistent {variant}", weights, schedule, tile_writer(variant))
+    return frame.kernel(f"tma persistent {variant}", weights, schedule, tile_writer(variant))
 
 
 @register(

@@ -10,9 +10,12 @@ as soon as it has them, and finishes slices after all its work units, which is a
 blocks.
 
 Hazard: a block that waits for one that was not started may wait for ever, where other kernels hold the
-card. Blocks are numbered from the last one down (schedule/raster.py), so the first block of a tile
-waits only for blocks that were started before it. The other blocks count how many run. If all run they may
-wait, too. If not they leave their slices to the first block, and say so by their flag.
+card. Blocks are numbered from the last one down (tiles.py), so the first block of a tile waits only for
+blocks that were started before it. The other blocks count how many run. If all run they may wait, too. If
+not they leave their slices to the first block, and say so by their flag.
+
+Where a tile has no more blocks than a cluster, and no block has parts of two tiles, the blocks of a tile are
+a cluster and exchange partial sums through shared memory (the second half of this file).
 """
 
 from __future__ import annotations
@@ -22,34 +25,95 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..epilogue import results
-from ..epilogue.thread_sums import counted, thread_sums
-from ..intrinsics import barrier as barriers
-from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
-from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import address
-from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..packed.layout import TILE_ROWS, PackedLayout
-from ..schedule.raster import MAX_CLUSTER, blocks_of_tile, shared_stages
-from .tile import CONSUMER_THREADS, WarpSpecializedTile
+from ...epilogue import results
+from ...epilogue.results import counts_bytes, thread_sums
+from ...intrinsics import barrier as barriers
+from ...intrinsics import bf16x2, codes, dependent_launch, integers, ptx
+from ...intrinsics.atoms import inlined
+from ...intrinsics.lane import address
+from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from ...packed.layout import TILE_ROWS, PackedLayout
+from .tiles import CONSUMER_THREADS, MAX_CLUSTER, LastWave, WarpSpecializedTile, blocks_of_tile, shared_stages
 
 # A flag says that sums are stored, and whether the block's slice is left to the first block.
 SLICE_LEFT, STORED = np.uint32(1), np.uint32(2)
-LOADS = 16  # loads in flight, four sums each
+LOADS_IN_FLIGHT = 16  # of a thread that adds up, four sums each
 # Offsets of the scratch words: whether this block leaves its slice to the first, whether others left theirs
-# to it; and, where the host does not know them, the split of the last tiles and the number of whole tiles.
-LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES = 0, 4, 8, 20  # 24: a barrier of stream_k.py
+# to it; and, where the host does not know them, the split of the last tiles and the number of whole tiles;
+# then the barrier of a cluster's inbox.
+LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES, INBOX_BARRIER = 0, 4, 8, 20, 24
 put, take4 = ptx.put, bf16x2.take4
+
+
+class Outputs(NamedTuple):
+    """The memory that consumers write."""
+
+    y: Any  # a Result of epilogue/results.py, or the address of float32 rows
+    partials: Any  # float32 [slots, a tile]: a slot for each block, then one for the first block of each tile
+    flags: Any  # uint32: one for each slot, then the count of running blocks
+
+
+class SplitEpilogue(NamedTuple):
+    """Device functions of blocks that share a tile."""
+
+    announce: Any  # (flags, rank, wave) at the start of a block
+    # (sums, outputs, tile, first stage, rank, wave, scratch) after a work unit that is not a whole tile
+    store_partial: Any
+    finish: Any  # (outputs, tile_order, thread_at, n, stages, rank, wave, scratch) at the end of a block
+
+
+def through_memory(tile: WarpSpecializedTile, locate: Any, listed: bool) -> SplitEpilogue:
+    """The functions of blocks that exchange partial sums through global memory.
+
+    ``locate``: the device function for a ConsumerPlace. ``listed``: a list says to which row of y a column of
+    the tile goes.
+    """
+    return SplitEpilogue(announcer(), partial_storer(tile), split_epilogue(tile, locate, listed))
+
+
+def within_clusters(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> SplitEpilogue:
+    """The functions of blocks in clusters; launched without clusters, they use global memory."""
+    return SplitEpilogue(
+        cluster_announcer(), cluster_partial_sender(layout, tile), cluster_epilogue(layout, tile, locate)
+    )
 
 
 def exchange_sizes(split: Any, tile: WarpSpecializedTile) -> tuple[int, int]:
     """The numbers of partial sums and of flags in memory for a split of cost/warp_specialized.py.
 
-    There are none where the blocks of a tile meet in a cluster. Flags: one for each block, one for the first
-    block of each tile, and the count of running blocks.
+    There are none where the blocks of a tile meet in a cluster.
     """
     slots = split.split_blocks + split.split_tiles if split.cluster == 1 else 0
     return slots * TILE_ROWS * tile.columns, slots + 1 if slots else 0
+
+
+# --- the split of the last wave, where the kernel decides it -------------------------------------
+
+
+@inlined
+def store_split(wave: Any, scratch: Any) -> None:
+    """Leave the split of the last tiles, each cut into equal parts, for all threads of a block; one thread
+    calls it.
+    """
+    put(uint32(scratch + uint32(SPLIT)), int32(wave.split_tiles))
+    put(uint32(scratch + uint32(SPLIT + 4)), int32(wave.split_blocks))
+    put(uint32(scratch + uint32(SPLIT + 8)), int32(wave.splits))
+    put(uint32(scratch + uint32(WHOLE_TILES)), int32(wave.whole_tiles))
+
+
+@inlined
+def stored_split(wave: Any, scratch: Any) -> Any:
+    """The split of the last tiles, as ``store_split`` left it."""
+    split_tiles = take4(uint32(scratch + uint32(SPLIT)))
+    split_blocks = take4(uint32(scratch + uint32(SPLIT + 4)))
+    splits = take4(uint32(scratch + uint32(SPLIT + 8)))
+    whole_tiles = take4(uint32(scratch + uint32(WHOLE_TILES)))
+    return LastWave(
+        uint32(split_tiles), uint32(split_blocks), uint32(splits), uint32(0), uint32(0), uint32(whole_tiles)
+    )
+
+
+# --- through global memory ----------------------------------------------------------------------
 
 
 @cache
@@ -58,42 +122,13 @@ def announcer() -> Any:
     wait_for_predecessor, add_release = dependent_launch.wait_for_predecessor, barriers.add_release
 
     @inlined
-    def announce(flags: Any, position: Any) -> None:
-        rank, split_blocks, split_tiles = position
-        if uint32(cuda.threadIdx.x) == uint32(0) and rank < split_blocks:
-            wait_for_predecessor()  # it clears the flags
-            add_release(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4), uint32(1))
+    def announce(flags: Any, rank: Any, wave: Any) -> None:
+        if uint32(cuda.threadIdx.x) == uint32(0) and rank < wave.split_blocks:
+            wait_for_predecessor()  # it clears the flags: what is counted before is lost
+            running = uint32(wave.split_blocks + wave.split_tiles)
+            add_release(flags + uint64(running) * uint64(4), uint32(1))
 
     return announce
-
-
-@inlined
-def stored_split(split: Any, scratch: Any) -> Any:
-    """The split of the last tiles, as ``store_split`` left it."""
-    split_tiles = take4(uint32(scratch + uint32(SPLIT)))
-    split_blocks = take4(uint32(scratch + uint32(SPLIT + 4)))
-    splits = take4(uint32(scratch + uint32(SPLIT + 8)))
-    whole_tiles = take4(uint32(scratch + uint32(WHOLE_TILES)))
-    return (
-        uint32(split_tiles),
-        uint32(split_blocks),
-        uint32(splits),
-        uint32(0),
-        uint32(0),
-        uint32(whole_tiles),
-    )
-
-
-@inlined
-def store_split(split: Any, whole_tiles: Any, scratch: Any) -> None:
-    """Leave the split of the last tiles, each cut into equal parts, for all threads of a block; one thread
-    calls it.
-    """
-    split_tiles, split_blocks, splits, _, _ = split
-    put(uint32(scratch + uint32(SPLIT)), int32(split_tiles))
-    put(uint32(scratch + uint32(SPLIT + 4)), int32(split_blocks))
-    put(uint32(scratch + uint32(SPLIT + 8)), int32(splits))
-    put(uint32(scratch + uint32(WHOLE_TILES)), int32(whole_tiles))
 
 
 @cache
@@ -102,23 +137,28 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
     slot_bytes = 4 * TILE_ROWS * tile.columns
     store_sums = thread_sums(tile.columns).store
     meet, add_release, load_relaxed = (
-        barriers.named_barrier(1, CONSUMER_THREADS),
-        barriers.add_release,
-        barriers.load_relaxed,
-    )
+        barriers.named_barrier(1, CONSUMER_THREADS), barriers.add_release, barriers.load_relaxed,
+    )  # fmt: skip
 
     @inlined
     def store_partial(
-        sums: Any, partials: Any, flags: Any, number: Any, first: Any, position: Any, scratch: Any
+        sums: Any, outputs: Any, number: Any, first: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
-        (rank, split_blocks, split_tiles), thread = position, uint32(cuda.threadIdx.x)
-        slot = rank if first > uint32(0) else uint32(split_blocks + number)
-        to = partials + uint64(slot) * uint64(slot_bytes) + uint64(thread) * uint64(16)
-        running = load_relaxed(flags + uint64(uint32(split_blocks + split_tiles)) * uint64(4))
+        thread, flags = uint32(cuda.threadIdx.x), outputs.flags
+        # A block may end one tile and begin the next: so what begins a tile has a slot of the tile.
+        slot = rank if first > uint32(0) else uint32(wave.split_blocks + number)
+        to = outputs.partials + uint64(slot) * uint64(slot_bytes) + uint64(thread) * uint64(16)
+        # The count only grows: read this early it may be too small, and then the block leaves a slice that it
+        # could have finished.
+        running = load_relaxed(flags + uint64(uint32(wave.split_blocks + wave.split_tiles)) * uint64(4))
         store_sums(sums, to, uint32(16 * CONSUMER_THREADS))
+        # One thread raises the flag for all: it must not before the last of them has stored. The release
+        # makes what the barrier has ordered before it visible to blocks that see the flag.
         meet()
         if thread == uint32(0):
-            leaves = uint32(1) if running < split_blocks and first > uint32(0) else uint32(0)
+            # Only blocks that do not begin the tile may leave their slices; they do if some block that they
+            # would wait for may not have been started.
+            leaves = uint32(1) if running < wave.split_blocks and first > uint32(0) else uint32(0)
             add_release(flags + uint64(slot) * uint64(4), uint32(SLICE_LEFT) if leaves else uint32(STORED))
             if leaves:
                 put(uint32(scratch + uint32(LEAVES_SLICE)), int32(1))
@@ -130,13 +170,11 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
 def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     """The device function that finishes one slice of a tile: it adds the partial sums up, those of the
     first block first.
-
-    ``listed``: a list says to which row of y a column of the tile goes.
     """
     fours, slot_bytes, apart = tile.columns // 8, 4 * TILE_ROWS * tile.columns, 16 * CONSUMER_THREADS
     at_once = 8 if tile.columns <= 64 else 4  # blocks whose sums are loaded together
-    fours_each = LOADS // at_once  # of one block
-    few, many = 4 * fours_each, 4 * LOADS
+    fours_each = LOADS_IN_FLIGHT // at_once  # of one block
+    total_sums, loaded_sums = 4 * fours_each, 4 * LOADS_IN_FLIGHT
     load_if, store_float, load4 = integers.load_floats_l2_if, ptx.store_float, codes.load4
     load_bias, store = results.bias_loader(), results.store_result
 
@@ -144,38 +182,39 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     def finish_slice(
         partials: Any, slot: Any, first: Any, count: Any, which: Any, y: Any, place: Any, n: Any
     ) -> None:  # fmt: skip
-        row, column, m, rows_of_columns = place
+        row, column = place.row, place.column
         if not listed:
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
-        total, v = cuda.local.array(few, float32), cuda.local.array(many, float32)
+        total, v = cuda.local.array(total_sums, float32), cuda.local.array(loaded_sums, float32)
         thread_sums_at = partials + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
         q = uint32(uint32(which * uint32(fours)) // count)
         end = uint32(uint32(uint32(which + uint32(1)) * uint32(fours)) // count)
         while q < end:
-            for i in range(few):
+            for i in range(total_sums):
                 total[i] = float32(0)
             k = uint32(0)
             while k < count:
+                # Loads go past the first cache, which may hold what was there before: other blocks wrote it.
                 for part in range(at_once):
                     there = uint32(k + uint32(part))
-                    place = slot if there == uint32(0) else uint32(first + there)
-                    at = thread_sums_at + uint64(place) * uint64(slot_bytes) + uint64(q) * uint64(apart)
+                    slot_there = slot if there == uint32(0) else uint32(first + there)
+                    at = thread_sums_at + uint64(slot_there) * uint64(slot_bytes) + uint64(q) * uint64(apart)
                     for i in range(fours_each):
                         needed = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
                         four, o = load_if(at + uint64(i * apart), needed), 4 * (fours_each * part + i)
                         v[o], v[o + 1], v[o + 2], v[o + 3] = four[0], four[1], four[2], four[3]
                 for part in range(at_once):
-                    for i in range(few):
-                        total[i] += v[few * part + i]
+                    for i in range(total_sums):
+                        total[i] += v[total_sums * part + i]
                 k = uint32(k + uint32(at_once))
             for i in range(fours_each):
                 if uint32(q + uint32(i)) < end:
                     for e in range(4):
                         c = uint32(column + uint32(uint32(q + uint32(i)) << uint32(3)) + uint32(e & 1))
                         r = uint32(row + uint32(8 * (e >> 1)))
-                        if c < m and r < n:
+                        if c < place.limit and r < n:
                             if listed:
-                                to = uint32(load4(rows_of_columns + uint64(c) * uint64(4)))
+                                to = uint32(load4(place.rows_of_columns + uint64(c) * uint64(4)))
                                 store_float(address(y, to, n, r, 4), total[4 * i + e])
                             else:
                                 store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
@@ -194,12 +233,14 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
 
     @inlined
     def finish_tile(
-        outputs: Any, number: Any, place: Any, n: Any, stages: Any, position: Any, split: Any, scratch: Any
+        outputs: Any, number: Any, place: Any, n: Any, stages: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:  # fmt: skip
-        (y, partials, flags), (rank, split_blocks, _) = outputs, position
-        first, count = blocks_of_tile(number, stages, split)
-        which, slot = uint32(rank - first), uint32(split_blocks + number)
+        y, partials, flags = outputs.y, outputs.partials, outputs.flags
+        first, count = blocks_of_tile(number, stages, wave)
+        which, slot = uint32(rank - first), uint32(wave.split_blocks + number)
         meet()  # the scratch words are written
+        # Nobody waits in a circle: a block that left its slice waits for none; the first block of a tile
+        # waits for blocks that were started before it; any other waits only if it saw all of them running.
         if which == uint32(0) or take4(uint32(scratch + uint32(LEAVES_SLICE))) == uint32(0):
             i = uint32(cuda.threadIdx.x)
             while i < count:
@@ -207,7 +248,7 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                 if wait_for_any(flags + uint64(other) * uint64(4)) == uint32(SLICE_LEFT):
                     put(uint32(scratch + uint32(HAS_SLICES)), int32(1))
                 i = uint32(i + uint32(CONSUMER_THREADS))
-            meet()
+            meet()  # each thread waited for some flags alone: now all are raised for all threads
             finish_slice(partials, slot, first, count, which, y, place, n)
             if which == uint32(0) and take4(uint32(scratch + uint32(HAS_SLICES))) != uint32(0):
                 i = uint32(1)
@@ -222,27 +263,23 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
 def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
     """The device function for the end of a block: it finishes slices of the tiles that it shares, two at
     most.
-
-    ``locate``: as in schedules.py: Walk.
     """
     finish_tile = tile_epilogue(tile, listed)
 
     @inlined
     def finish(
-        outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
-        whole_tiles: Any, scratch: Any,
-    ) -> None:  # fmt: skip
-        rank, split_blocks, _ = position
-        if rank < split_blocks:
-            first, end = shared_stages(rank, stages, split)
+        outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, rank: Any, wave: Any, scratch: Any
+    ) -> None:
+        if rank < wave.split_blocks:
+            first, end = shared_stages(rank, stages, wave)
             number = uint32(first // stages)
             shared = first > uint32(number * stages)
             if not shared:  # a tile that this block begins and does not end
                 number = uint32(end // stages)
                 shared = end > uint32(number * stages)
             while shared:
-                place = locate(tile_order, uint32(whole_tiles + number), thread_at)
-                finish_tile(outputs, number, place, n, stages, position, split, scratch)
+                place = locate(tile_order, uint32(wave.whole_tiles + number), thread_at)
+                finish_tile(outputs, number, place, n, stages, rank, wave, scratch)
                 later = uint32(end // stages)
                 shared = later > number and end > uint32(later * stages)
                 number = later
@@ -250,36 +287,23 @@ def split_epilogue(tile: WarpSpecializedTile, locate: Any, listed: bool) -> Any:
     return finish
 
 
-class SplitEpilogue(NamedTuple):
-    """Device functions of blocks that share a tile."""
-
-    announce: Any  # at the start of a block
-    store_partial: Any  # after a work unit that is not a whole tile
-    finish: Any  # at the end of a block
-
-
-def through_memory(tile: WarpSpecializedTile, locate: Any, listed: bool) -> SplitEpilogue:
-    """The functions of blocks that exchange partial sums through global memory."""
-    return SplitEpilogue(announcer(), partial_storer(tile), split_epilogue(tile, locate, listed))
-
-
-# Tiles whose K is split among the blocks of a cluster: partial sums go through shared memory.
+# --- through the shared memory of a cluster ------------------------------------------------------
 #
 #     block      r              r + 1          r + 2           the first block is the last one of its cluster
 #     finishes   0, 3, 6, …     1, 4, 7, …     2, 5, 8, …      of each thread's fours of sums
 #
-# This replaces stream_k.py where a tile has no more blocks than a cluster, and no block has parts of two
-# tiles. It needs no global memory and no flags, and no block waits for one that was not started. The *inbox*
-# of a block lies where its stages were, once no block of the cluster multiplies any more:
+# It needs no global memory and no flags, and no block waits for one that was not started: the blocks of a
+# cluster start together. The *inbox* of a block lies where its stages were, once no block of the cluster
+# multiplies any more:
 #
 #     [blocks, in their order][fours][threads]
 #
-# Sums are added up in that order, as in stream_k.py: the results are the same. With narrow tiles a barrier of
-# each block counts the bytes that arrive. With wide ones plain stores are faster, and all blocks meet.
+# Sums are added up in that order, as through global memory: the results are the same. With narrow tiles a
+# barrier of each block counts the bytes that arrive. With wide ones plain stores are faster, and all blocks
+# meet.
 
-INBOX_BARRIER = 24  # offset in the scratch words
 FOUR_BYTES = 16 * CONSUMER_THREADS  # of one four of sums of all threads
-AT_ONCE = 4  # fours that are added up together
+FOURS_AT_ONCE = 4  # that are added up together
 
 
 @cache
@@ -288,9 +312,9 @@ def cluster_announcer() -> Any:
     announce_alone, cluster_size = announcer(), barriers.cluster_size
 
     @inlined
-    def announce(flags: Any, position: Any) -> None:
+    def announce(flags: Any, rank: Any, wave: Any) -> None:
         if cluster_size() == uint32(1):
-            announce_alone(flags, position)
+            announce_alone(flags, rank, wave)
 
     return announce
 
@@ -299,7 +323,8 @@ def inbox_offset(layout: PackedLayout, tile: WarpSpecializedTile) -> int:
     """Bytes from a block's inbox to its scratch words."""
     fours, length = tile.columns // 8, tile.stages(layout) * tile.stage(layout)
     most = max(splits * -(-fours // splits) for splits in range(2, MAX_CLUSTER + 1))
-    assert (most + AT_ONCE) * FOUR_BYTES <= length, tile  # beyond the inbox some bytes are read and not used
+    # beyond the inbox some bytes are read and not used
+    assert (most + FOURS_AT_ONCE) * FOUR_BYTES <= length, tile
     return length + 16 * tile.stages(layout)
 
 
@@ -309,40 +334,42 @@ def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> A
     if there is none.
     """
     store_alone, send, back = partial_storer(tile), thread_sums(tile.columns).send, inbox_offset(layout, tile)
-    fours, counts_bytes = tile.columns // 8, counted(tile.columns)
-    cluster_size, greet, join, expect = (
+    fours, counts = tile.columns // 8, counts_bytes(tile.columns)
+    cluster_size, arrive, wait_for_cluster, expect = (
         barriers.cluster_size, barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.expect
     )  # fmt: skip
 
     @inlined
     def send_partial(
-        sums: Any, partials: Any, flags: Any, number: Any, first: Any, position: Any, scratch: Any
+        sums: Any, outputs: Any, number: Any, first: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
         count = cluster_size()
         if count == uint32(1):
-            store_alone(sums, partials, flags, number, first, position, scratch)
+            store_alone(sums, outputs, number, first, rank, wave, scratch)
         else:
-            greet()
-            which, last = uint32(position[0] % count), uint32(uint32(fours - 1) + count)
+            # A relaxed arrival: this thread has read its stages and written nothing that others read.
+            arrive()
+            which, last = uint32(rank % count), uint32(uint32(fours - 1) + count)
             thread, inbox = uint32(cuda.threadIdx.x), uint32(scratch + uint32(INBOX_BARRIER))
-            if counts_bytes and thread == uint32(0):
+            if counts and thread == uint32(0):
                 fours_here = uint32(uint32(last - which) // count)
                 expect(inbox, uint32(uint32(fours_here * count) * uint32(FOUR_BYTES)))
             place = uint32(which * uint32(last // count) * uint32(FOUR_BYTES))
             at = uint32(uint32(scratch - uint32(back)) + place + uint32(thread << uint32(4)))
-            join()  # no block of the cluster multiplies any more
+            # Inboxes lie where stages were: before all blocks are here, one may still multiply from them.
+            wait_for_cluster()
             send(sums, at, uint32(FOUR_BYTES), count, inbox)
 
     return send_partial
 
 
 def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> Any:
-    """The device function for the end of a block: it adds up its inbox, or does as stream_k.py where there
-    is no cluster.
+    """The device function for the end of a block: it adds up its inbox; where there is no cluster it
+    finishes slices from global memory.
     """
     finish_alone, back = split_epilogue(tile, locate, False), inbox_offset(layout, tile)
     fours = tile.columns // 8
-    few, counts_bytes = 4 * AT_ONCE, counted(tile.columns)
+    total_sums, counts = 4 * FOURS_AT_ONCE, counts_bytes(tile.columns)
     cluster_size, meet, wait, take_floats = (
         barriers.cluster_size, barriers.sync_cluster, barriers.wait, ptx.take_floats
     )  # fmt: skip
@@ -350,49 +377,42 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
 
     @inlined
     def finish(
-        outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, position: Any, split: Any,
-        whole_tiles: Any, scratch: Any,
-    ) -> None:  # fmt: skip
-        rank, split_blocks, _ = position
+        outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, rank: Any, wave: Any, scratch: Any
+    ) -> None:
         count = cluster_size()
         if count == uint32(1):
-            finish_alone(outputs, tile_order, thread_at, n, stages, position, split, whole_tiles, scratch)
-        elif rank < split_blocks:
-            number, y, total = uint32(rank // count), outputs[0], cuda.local.array(few, float32)
-            row, column, m, _ = locate(tile_order, uint32(whole_tiles + number), thread_at)
+            finish_alone(outputs, tile_order, thread_at, n, stages, rank, wave, scratch)
+        elif rank < wave.split_blocks:
+            number, y, total = uint32(rank // count), outputs.y, cuda.local.array(total_sums, float32)
+            place = locate(tile_order, uint32(wave.whole_tiles + number), thread_at)
+            row, column = place.row, place.column
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
             partial_bytes = uint32(uint32(uint32(uint32(fours - 1) + count) // count) * uint32(FOUR_BYTES))
             at = uint32(uint32(scratch - uint32(back)) + uint32(uint32(cuda.threadIdx.x) << uint32(4)))
             four = uint32(rank - uint32(number * count))
-            if counts_bytes:
+            # All that the cluster sends to this inbox has arrived: by its bytes, or because all have sent.
+            if counts:
                 wait(uint32(scratch + uint32(INBOX_BARRIER)), uint32(0))
             else:
                 meet()
             while four < uint32(fours):
                 part, there = uint32(0), at
-                for i in range(few):
+                for i in range(total_sums):
                     total[i] = float32(0)
                 while part < count:
-                    for i in range(AT_ONCE):
+                    for i in range(FOURS_AT_ONCE):
                         v = take_floats(uint32(there + uint32(i * FOUR_BYTES)))
                         for e in range(4):
                             total[4 * i + e] += v[e]
                     there, part = uint32(there + partial_bytes), uint32(part + uint32(1))
-                for i in range(AT_ONCE):
+                for i in range(FOURS_AT_ONCE):
                     if four < uint32(fours):
                         for e in range(4):
                             c = uint32(column + uint32(four << uint32(3)) + uint32(e & 1))
                             r = uint32(row + uint32(8 * (e >> 1)))
-                            if c < m and r < n:
+                            if c < place.limit and r < n:
                                 store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
                     four = uint32(four + count)
-                at = uint32(at + uint32(AT_ONCE * FOUR_BYTES))
+                at = uint32(at + uint32(FOURS_AT_ONCE * FOUR_BYTES))
 
     return finish
-
-
-def within_clusters(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any) -> SplitEpilogue:
-    """The functions of blocks in clusters; launched without clusters, they use global memory."""
-    return SplitEpilogue(
-        cluster_announcer(), cluster_partial_sender(layout, tile), cluster_epilogue(layout, tile, locate)
-    )

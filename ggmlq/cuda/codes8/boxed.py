@@ -14,8 +14,9 @@ operands in the L2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..intrinsics import barrier as barriers
 from ..intrinsics import boxes, ptx
@@ -23,7 +24,8 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.boxes import BUFFER
 from ..intrinsics.language import uint32
 from ..intrinsics.wgmma import STEP
-from .shape import MOST_SHARED
+from ..kernels.hopper.frame import MAX_SHARED_BYTES, stage_advancer
+from ..machine import device
 
 KILO = 1024  # bytes; swizzled boxes are aligned to as many
 
@@ -106,7 +108,7 @@ class SharedLayout:
     @property
     def fits(self) -> bool:
         """True where a block of a Hopper card may have as much."""
-        return self.shared <= MOST_SHARED
+        return self.shared <= MAX_SHARED_BYTES
 
 
 def ring_placer(barriers_offset: int) -> Any:
@@ -119,31 +121,6 @@ def ring_placer(barriers_offset: int) -> Any:
         return ring, uint32(ring + uint32(barriers_offset))
 
     return place_ring
-
-
-def stage_advancer(stages: int) -> Any:
-    """The device function for the next stage, and its parity."""
-
-    @inlined
-    def after(stage: Any, phase: Any) -> Any:
-        stage = uint32(stage + uint32(1))
-        return (uint32(0), uint32(phase ^ uint32(1))) if stage == uint32(stages) else (stage, phase)
-
-    return after
-
-
-def barrier_initializer(stages: int, arrivals: int) -> Any:
-    """The device function by which one thread makes the barriers; ``arrivals``: warps that empty a stage."""
-    init, publish = barriers.init, barriers.publish_barriers
-
-    @inlined
-    def start(full: Any) -> None:
-        for s in range(stages):
-            init(uint32(full + uint32(8 * s)), uint32(1))
-            init(uint32(full + uint32(8 * stages + 8 * s)), uint32(arrivals))
-        publish()
-
-    return start
 
 
 def raster(tile: BoxTile, raster_height: int) -> Any:
@@ -262,3 +239,26 @@ def step_producer(layout: SharedLayout, is_w: bool) -> Any:
         return stage, phase
 
     return produce
+
+
+# The choice of a tile by waves: the tile with which the multiprocessors are done first.
+
+
+class RatedTile(NamedTuple):
+    """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
+
+    tile: BoxTile
+    efficiency: float
+
+
+def best_tile(tiles: Sequence[RatedTile], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
+    """The best tile for m × n outputs: blocks take tiles wave after wave, so the busiest block's number of
+    tiles counts.
+    """
+    count = multiprocessors or device.multiprocessors()
+
+    def time(choice: RatedTile) -> float:
+        tile = choice.tile
+        return -(-tile.tiles(m, n) // count) * tile.rows * tile.columns / choice.efficiency
+
+    return min(tiles, key=time).tile

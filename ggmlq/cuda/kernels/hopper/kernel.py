@@ -1,0 +1,840 @@
+"""The warp-specialised kernel for packed weights: parameters, shared memory, producer loop, consumer loop,
+epilogue, stores, in this order.
+
+A block has eight consumer warps and, behind them, one producer warp, or four with wide tiles. It stays on the
+card and computes tile after tile (tiles.py):
+
+                         x: `columns` rows, 16 … 256
+                       +---------------------------+
+    128 rows   warp 0  | 16 rows                   |  warpgroup 0: 64 rows, one wgmma
+    of         warp 1  |                           |
+    weights    warp 2  |                           |     a thread of lane 4 g + t has, of its warp's 16 rows,
+               warp 3  |                           |     rows g and g + 8, and of each 8 columns
+               warp 4  |                           |     columns 2 t and 2 t + 1
+               warp 5  |                           |  warpgroup 1: the other 64 rows
+               warp 6  |                           |
+               warp 7  |                           |
+                       +---------------------------+
+               warp 8     one thread: the copy engine fetches stages
+               warps 9, 10, 11, with wide tiles: x_tiles of later steps (late_x_tiles.py)
+
+Weights are A of wgmma (swap_ab), unpacked to bfloat16 or float16 in registers; x is B, in shared memory. The
+two sets of a thread's registers take turns, here with two steps of 64 columns, *even* and *odd*, a stage:
+
+    copy engine     stage 0   | stage 1    | stage 2    | stage 3    |  stage 4, once 0 is empty
+    load words                even 0  odd 0   even 1  odd 1   even 2  odd 2
+    unpack                    even 0     | odd 0      | even 1     | odd 1     | even 2
+    tensor cores                         | even 0     | odd 0      | even 1    | odd 1
+    released                                                       | stage 0   |
+
+So a warpgroup unpacks while its own products run, and where that takes longer than the products the tensor
+cores take those of the other warpgroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....arrays.array import QuantArray
+from ....base.slots import all_following, rows_of
+from ...epilogue import results
+from ...epilogue.results import (
+    FIRST_GATE,
+    MAX_GATED_COLUMNS,
+    Result,
+    gate_multiplier,
+    residual_adder,
+    thread_sums,
+)
+from ...intrinsics import barrier as barriers
+from ...intrinsics import boxes, dependent_launch, ptx, wgmma
+from ...intrinsics.atoms import inlined
+from ...intrinsics.lane import opaque_zero, warp_and_lane
+from ...intrinsics.language import cuda, int32, types, uint32, uint64
+from ...machine import tensor_maps
+from ...packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout
+from ...packed.operand import lane_order, natural_loader
+from ...packed.pack import packed_weights
+from ...packed.weights import BELOW, column_weights, fragment_weights, half_weights, serves_halves, untwister
+from . import tiles
+from .frame import Consumers, Frame, Schedule, barrier_initializer, stage_advancer
+from .late_x_tiles import LateXTiles, XRows, reorderer, section_waiter
+from .stream_k import INBOX_BARRIER, Outputs, SplitEpilogue
+from .tiles import (
+    CONSUMER_REGISTERS,
+    CONSUMER_THREADS,
+    CONSUMER_WARPS,
+    MAP_ELEMENT_BYTES,
+    PRODUCER_REGISTERS,
+    UNIT_FRAGMENTS,
+    X_ROW_BYTES,
+    LastWave,
+    Raster,
+    TileOrder,
+    TileSplit,
+    WarpSpecializedTile,
+    Work,
+    next_work_unit,
+    shared_stages,
+)
+
+HALVES = 3  # the number of x's kind where weights are halves, behind those of KINDS
+
+# --- maps of the operands, which a launch passes -------------------------------------------------
+
+
+@cache
+def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
+    """The function that makes the tensor map of an array's packed weights, in boxes of ``box_row`` bytes a
+    fragment row.
+    """
+
+    def map_weights_at(q: QuantArray) -> tuple[Any]:
+        w = packed_weights(q).fragments
+        count, steps, fragment_bytes = w.shape
+        pitch = steps * fragment_bytes
+        box = tensor_maps.Box(
+            w.data.ptr, count, pitch // MAP_ELEMENT_BYTES, pitch, "uint64", FRAGMENT_ROWS,
+            box_row // MAP_ELEMENT_BYTES, False,
+        )  # fmt: skip
+        return (tensor_maps.map_array(box),)
+
+    return map_weights_at
+
+
+@cache
+def map_finder(box_row: int) -> Callable[[QuantArray], Any]:
+    """The function that finds that map, for ``part`` of machine/recorded.py."""
+    make = weights_map(box_row)
+    return lambda q: q.prepared(make)[0]
+
+
+def map_words(x: Any, tile: WarpSpecializedTile) -> tuple[int, ...] | None:
+    """The words of the map of x behind its address; None where the driver makes no such map."""
+    rows, k = rows_of(x), x.shape[1]
+    if plain_words(int(rows), k, tile.columns) is None:
+        return None
+
+    def words(rows: int) -> tuple[int, ...]:
+        encoded = plain_words(rows, k, tile.columns)
+        assert encoded is not None, "the driver makes such maps for all rows or for none"
+        return encoded
+
+    return all_following(rows, words)
+
+
+def plain_words(rows: int, k: int, columns: int) -> tuple[int, ...] | None:
+    """The words of the map of a matrix [rows, k] behind its address, in boxes of ``columns`` rows."""
+    box = tensor_maps.Box(0, rows, k, 2 * k, "bfloat16", columns, STEP)
+    return tensor_maps.words_behind_address(box)
+
+
+# --- parameters ---------------------------------------------------------------------------------
+
+TWO_ADDRESSES, FOUR_WORDS, FIVE_WORDS = (
+    types.UniTuple(uint64, 2),
+    types.UniTuple(uint32, 4),
+    types.UniTuple(uint32, 5),
+)
+RESULT, X, ADDEND = (
+    types.Tuple((uint64, uint32, uint64, uint32)), types.Tuple((uint64, uint32, uint32)),
+    types.Tuple((uint64, uint32)),
+)  # fmt: skip
+BEFORE_MAP = (
+    TWO_ADDRESSES,
+    RESULT,
+    TWO_ADDRESSES,
+    X,
+    FOUR_WORDS,
+    FOUR_WORDS,
+)  # 112 bytes, so that the map is aligned
+X_MAP, MAP_WORDS = 19, tensor_maps.SIZE // 8  # words before the map, and its own
+DENSE = *BEFORE_MAP, types.UniTuple(uint64, MAP_WORDS), ADDEND, FIVE_WORDS, FIVE_WORDS
+
+
+class Sizes(NamedTuple):
+    """The sizes of one product, in the order of the parameter."""
+
+    m: Any  # rows of x
+    n: Any  # rows of weights: columns of the results
+    steps: Any  # of 64 columns
+    height: Any  # of x_tiles: rows; 0 where x is read as it lies
+
+
+class Operands(NamedTuple):
+    """The memory that producers fetch from."""
+
+    weights: Any  # address of the map of the packed weights
+    x_tiles: Any  # address
+    flags: Any  # address, with the counters of late x_tiles behind
+    steps: Any  # of 64 columns
+    height: Any  # of x_tiles: rows; 0 where x is read as it lies
+
+
+class ForProducers(NamedTuple):
+    """The facts that the producers of a block are given."""
+
+    lane: Any
+    operands: Any  # Operands
+    rows: Any  # XRows: where this kernel makes x_tiles
+    tile_order: Any  # the schedule's, for its function that places a tile
+    late: Any  # LateXTiles
+    work: Any  # Work
+
+
+class ForConsumers(NamedTuple):
+    """The facts that the consumers of a block are given."""
+
+    lane: Any
+    outputs: Any  # Outputs
+    tile_order: Any  # the schedule's, for its function that places a tile
+    n: Any  # rows of weights: columns of the results
+    steps: Any  # of 64 columns
+    work: Any  # Work
+    wave: Any  # LastWave, where the host decides it
+    natural: Any  # whether x lies in the order of its columns; else in that of x_tiles
+    halves: Any  # whether x is float16; else it is bfloat16
+    addend: Any  # address and kind of a residual or of a gate's sums; or 0
+
+
+class Walk(NamedTuple):
+    """Device functions by which consumers go from work unit to work unit."""
+
+    begin: Any  # () before the first
+    locate: Any  # (order of tiles, number, the thread's row and column in a tile) -> ConsumerPlace
+    read_split: Any  # (wave, scratch) -> LastWave; called anew, so no register holds it
+
+
+@inlined
+def begin_at_once() -> None:
+    """The beginning of consumers that wait for nothing."""
+
+
+@inlined
+def split_of_host(wave: Any, scratch: Any) -> Any:
+    """The LastWave where the host decides it."""
+    return wave
+
+
+def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = False) -> Schedule:
+    """The schedule of one product; ``transposed``: of y @ q, whose y has 16 bits and is read as it lies.
+
+    Then K stands for the rows of weights, and n for their columns. The host decides how the last wave of
+    tiles is split along K.
+    """
+    start_block, let_successor_start = block_starter(layout, tile, True), dependent_launch.let_successor_start
+
+    def enclose(run: Any) -> Any:
+        def product(
+            operands: Any,  # tensor map of the packed weights; x_tiles, 16 bits [steps, height, 64]
+            results: Any,  # y [m, n] and a bias, with their kinds: epilogue/results.py
+            exchange: Any,  # partial sums, float32 [slots, a tile], and flags, uint32: stream_k.py
+            rows: Any,  # x [m, k], the kind of its floats or HALVES, k
+            sizes: Any,  # m, n, steps of K, height of x_tiles; 0 where x is read as it lies
+            order: Any,  # Raster
+            matrix: Any,  # the map of x, or zeros; producers take its address by X_MAP
+            addend: Any,  # a residual or a gate of y's shape, and its kind; or 0: epilogue/results.py
+            late: Any,  # LateXTiles
+            split: Any,  # TileSplit, by cost/warp_specialized.py
+        ) -> None:
+            let_successor_start()  # it finds no room before blocks of this kernel end, so all of these run
+            block = start_block()
+            cuda.syncthreads()  # the barriers and scratch words are there
+            size, (x, kind, k), order = Sizes(*sizes), rows, Raster(*order)
+            tile_order = TileOrder(order, size.m)
+            # The last block of the grid is the first in the order of work units: tiles.py.
+            last = uint32(uint32(cuda.gridDim.x) - uint32(1))
+            rank = uint32(last - uint32(cuda.blockIdx.x))
+            whole_tiles = uint32(order.tiles - TileSplit(*split).split_tiles)
+            wave = LastWave(*split, whole_tiles)  # type: ignore[call-arg]  # mypy: any number of words
+            begin, end = shared_stages(rank, uint32(size.steps >> uint32(1)), wave)
+            work = Work(rank, end, uint32(end - begin), whole_tiles)
+            sources = ForProducers(
+                lane=block.lane,
+                operands=Operands(operands[0], operands[1], exchange[1], size.steps, size.height),
+                rows=XRows(x, kind, size.m, k),
+                tile_order=tile_order,
+                late=LateXTiles(*late),
+                work=work,
+            )
+            needs = ForConsumers(
+                lane=block.lane,
+                outputs=Outputs(Result(*results), exchange[0], exchange[1]),
+                tile_order=tile_order,
+                n=size.n,
+                steps=size.steps,
+                work=work,
+                wave=wave,
+                natural=size.height == uint32(0),
+                halves=kind == uint32(HALVES),
+                addend=addend,
+            )
+            run(block.ring, block.full, block.warp, sources, needs)
+
+        return product
+
+    make_producers = column_producers if transposed else wide_producers if tile.wide else narrow_producers
+    produce = make_producers(layout, tile)
+    walk = Walk(begin_at_once, tiles.consumer_locator(tile.columns), split_of_host)
+    return Schedule(DENSE, enclose, produce, inlined(lambda ring, needs: None), walk)
+
+
+# --- shared memory ------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """The shared memory of a block, and the place of a thread."""
+
+    ring: Any  # address of the first stage
+    full: Any  # address of the first full barrier; the empty ones and the scratch words follow
+    warp: Any
+    lane: Any
+
+
+def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bool) -> Any:
+    """The device function that places a block's ring, and makes barriers and scratch words by one thread.
+
+    It returns a Block. Other threads do not wait here.
+    """
+    start, place_warp, first_lane, pinned, put, init, base = (
+        barrier_initializer(tile.stages(layout), CONSUMER_WARPS), warp_and_lane, barriers.from_first_lane,
+        barriers.pinned, ptx.put, barriers.init, ptx.shared_base,
+    )  # fmt: skip
+    barriers_at, scratch = tile.stages(layout) * tile.stage(layout), 16 * tile.stages(layout)
+
+    @inlined
+    def start_block() -> Any:
+        warp, lane = place_warp()
+        warp, lane = first_lane(warp), pinned(lane)
+        # The swizzle takes a row's number from the address, so stages begin at multiples of 1024.
+        ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
+        full = uint32(ring + uint32(barriers_at))
+        if uint32(cuda.threadIdx.x) == uint32(0):
+            if has_inbox:
+                init(uint32(full + uint32(scratch + INBOX_BARRIER)), uint32(1))
+            start(full)
+            for i in range(2):
+                put(uint32(full + uint32(scratch + 4 * i)), int32(0))
+        return Block(ring, full, warp, lane)
+
+    return start_block
+
+
+# --- producer loop ------------------------------------------------------------------------------
+
+
+def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, reorders: bool) -> Any:
+    """The device function of the producer, one thread: it keeps the ring full of weights and x_tiles, work
+    unit after work unit.
+
+    ``locate``: the device function (tile_order, number of a tile) for the tile's ProducerPlace.
+    ``reorders``: whether other warps of this kernel make x_tiles meanwhile (late_x_tiles.py).
+    """
+    stages, x_tile_bytes, fragments_each = tile.stages(layout), tile.x_tile_bytes, tile.fragments
+    request_weights, request_x_tiles = weights_requester(layout, tile), x_tile_requester(layout, tile)
+    wait_for_section, after = section_waiter(reorders), stage_advancer(stages)
+    stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
+
+    @inlined
+    def produce(ring: Any, full: Any, given: Any) -> None:
+        operands, late, work = given.operands, given.late, given.work
+        stages_left, next_whole = work.stages_left, work.rank
+        stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late.ready
+        stages_of_tile, blocks = uint32(operands.steps >> uint32(1)), uint32(cuda.gridDim.x)
+        apart = uint64(operands.height) * uint64(X_ROW_BYTES)  # bytes from an x_tile to that of the next step
+        prefetch(operands.weights)
+        while stages_left > uint32(0) or next_whole < work.whole_tiles:
+            unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
+            i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
+            place = locate(given.tile_order, unit.tile)
+            i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
+            if unit.tile >= work.whole_tiles:
+                ready = late.ready  # the unit may begin within K: its earlier sections were not waited for
+            x_tile = (
+                operands.x_tiles
+                + uint64(uint32(i * uint32(fragments_each))) * apart
+                + uint64(place.column) * uint64(x_tile_bytes)
+            )
+            if begun == uint32(0):
+                # The first round: all stages are empty. Weights do not depend on the kernel before, so they
+                # are requested while it still runs; x may be its result. Fetched before the wait, x could
+                # be what was there before.
+                begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
+                while at < ahead:
+                    request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
+                    at = uint32(at + uint32(1))
+                wait_for_predecessor()
+                at = uint32(0)
+                while at < ahead:
+                    step = uint32(uint32(i + at) * uint32(fragments_each))
+                    ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
+                    request_x_tiles(ring, full, at, x_tile, apart)
+                    x_tile, at = x_tile + uint64(fragments_each) * apart, uint32(at + uint32(1))
+                i, stage = uint32(i + ahead), ahead
+                if ahead == uint32(stages):
+                    stage, phase = uint32(0), uint32(1)
+            while i < last:
+                # Consumers may still read the stage: copies would overwrite it under their products.
+                wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
+                request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
+                step = uint32(i * uint32(fragments_each))
+                ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
+                request_x_tiles(ring, full, stage, x_tile, apart)
+                x_tile, i = x_tile + uint64(fragments_each) * apart, uint32(i + uint32(1))
+                stage, phase = after(stage, phase)
+        if begun == uint32(0):
+            # A block without work waits, too: whoever waits for the end of this kernel relies on the end of
+            # the one before.
+            wait_for_predecessor()
+
+    return produce
+
+
+def x_row_producer(
+    layout: PackedLayout, tile: WarpSpecializedTile, locate: Any, transposed: bool = False
+) -> Any:
+    """The device function of the producer where x of 16 bits is read as it lies, without a kernel before.
+
+    It is that of x_tile_producer(), with boxes of 64 columns of a tile's rows in place of x_tiles. The map of
+    x is a parameter of the kernel. Rows beyond M and columns beyond K come as zeros. Consumers take weights
+    in the same order.
+    """
+    stages, columns, after = tile.stages(layout), tile.columns, stage_advancer(tile.stages(layout))
+    request_weights, request_x_rows = (
+        weights_requester(layout, tile, transposed),
+        x_row_requester(layout, tile),
+    )
+    stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
+    wait_for_predecessor = dependent_launch.wait_for_predecessor
+
+    @inlined
+    def produce(ring: Any, full: Any, given: Any, x_map: Any) -> None:
+        operands, work = given.operands, given.work
+        stages_left, next_whole = work.stages_left, work.rank
+        stage, phase, begun = uint32(0), uint32(0), uint32(0)
+        stages_of_tile, blocks = uint32(operands.steps >> uint32(1)), uint32(cuda.gridDim.x)
+        prefetch(operands.weights)
+        prefetch(x_map)
+        while stages_left > uint32(0) or next_whole < work.whole_tiles:
+            unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
+            i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
+            place = locate(given.tile_order, unit.tile)
+            x_row = uint32(place.column * uint32(columns))
+            i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
+            if begun == uint32(0):
+                begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
+                while at < ahead:
+                    request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
+                    at = uint32(at + uint32(1))
+                wait_for_predecessor()  # it may have made x
+                at = uint32(0)
+                while at < ahead:
+                    request_x_rows(ring, full, at, x_map, uint32(i + at), x_row)
+                    at = uint32(at + uint32(1))
+                i, stage = uint32(i + ahead), ahead
+                if ahead == uint32(stages):
+                    stage, phase = uint32(0), uint32(1)
+            while i < last:
+                wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
+                request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
+                request_x_rows(ring, full, stage, x_map, i, x_row)
+                stage, phase = after(stage, phase)
+                i = uint32(i + uint32(1))
+        if begun == uint32(0):
+            wait_for_predecessor()
+
+    return produce
+
+
+def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = False) -> Any:
+    """The device function that requests the weights of a stage, and announces the bytes of all of it.
+
+    ``transposed``: stages follow each other down the rows of weights, and tiles along their columns.
+    """
+    length, size, count = tile.stage(layout), tile.size(layout), tile.boxes(layout)
+    box_row, wide = tile.box_row(layout), tile.box_row(layout) // MAP_ELEMENT_BYTES
+    weights_at, expect, fetch = tile.fragments * tile.x_tile_bytes, barriers.expect, boxes.fetch
+
+    @inlined
+    def request_weights(ring: Any, full: Any, stage: Any, weights: Any, i: Any, row: Any) -> None:
+        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        # The one arrival that `full` waits for: its phase ends when these bytes, of weights and x, are there.
+        expect(done, uint32(size))
+        if transposed:
+            i, row = uint32(row // uint32(FRAGMENT_ROWS)), uint32(i * uint32(FRAGMENT_ROWS))
+        for box in range(count):
+            column = uint32(uint32(uint32(i * uint32(count)) + uint32(box)) * uint32(wide))
+            fetch(uint32(to + uint32(weights_at + box * FRAGMENT_ROWS * box_row)), weights, column, row, done)
+
+    return request_weights
+
+
+def x_tile_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function that requests a stage's x_tiles, contiguous pieces of memory."""
+    length, x_tile_bytes, fragments_each = tile.stage(layout), tile.x_tile_bytes, tile.fragments
+    fetch_line = boxes.fetch_line
+
+    @inlined
+    def request_x_tiles(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
+        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        for fragment in range(fragments_each):
+            at, x_tile = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
+            fetch_line(at, x_tile, uint32(x_tile_bytes), done)
+
+    return request_x_tiles
+
+
+def x_row_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function that requests a stage's boxes of x."""
+    length, x_tile_bytes, fragments_each = tile.stage(layout), tile.x_tile_bytes, tile.fragments
+    fetch = boxes.fetch
+
+    @inlined
+    def request_x_rows(ring: Any, full: Any, stage: Any, x_map: Any, i: Any, row: Any) -> None:
+        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        for fragment in range(fragments_each):
+            step = uint32(uint32(i * uint32(fragments_each)) + uint32(fragment))
+            fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * uint32(STEP)), row, done)
+
+    return request_x_rows
+
+
+def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function of the warp beside the consumers: one thread fetches x_tiles, or x as it lies."""
+    locate = tiles.locate_for_producer
+    produce_x_tiles = x_tile_producer(layout, tile, locate, reorders=False)
+    produce_rows = x_row_producer(layout, tile, locate)
+    map_of_x = boxes.parameter_map(X_MAP)
+
+    @inlined
+    def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
+        x_map = map_of_x()
+        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+            if given.operands.height != uint32(0):
+                produce_x_tiles(ring, full, given)
+            else:
+                produce_rows(ring, full, given, x_map)
+
+    return produce
+
+
+def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function of the warp beside the consumers, for y @ q."""
+    produce_rows = x_row_producer(layout, tile, tiles.locate_for_producer, transposed=True)
+    map_of_x = boxes.parameter_map(X_MAP)
+
+    @inlined
+    def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
+        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+            produce_rows(ring, full, given, map_of_x())
+
+    return produce
+
+
+def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
+    """The device function of the warpgroup beside the consumers.
+
+    One warp fetches, the others make x_tiles. A whole warpgroup is there in any case, for only whole ones
+    give up registers (frame.py).
+    """
+    produce_x_tiles = x_tile_producer(layout, tile, tiles.locate_for_producer, reorders=True)
+    columns, wait_for_predecessor, reorder_rows = (
+        tile.columns, dependent_launch.wait_for_predecessor, reorderer(),
+    )  # fmt: skip
+
+    @inlined
+    def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
+        late = given.late
+        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+            produce_x_tiles(ring, full, given)
+        elif warp > uint32(CONSUMER_WARPS) and late.tickets > uint32(0):
+            wait_for_predecessor()  # it may have made x
+            x_tiles, flags = given.operands.x_tiles, given.operands.flags
+            rows_per_sweep = uint32(given.tile_order.raster.width * uint32(columns))
+            reorder_rows(
+                given.rows, x_tiles, flags, late, given.operands.steps, given.operands.height,
+                rows_per_sweep, given.lane,
+            )  # fmt: skip
+
+    return produce
+
+
+# --- consumer loop ------------------------------------------------------------------------------
+
+
+class Products(NamedTuple):
+    """The facts about a kernel's products that its consumers are made with."""
+
+    layout: PackedLayout
+    tile: WarpSpecializedTile
+    natural: bool  # x may lie in the order of its columns; else all is as it was packed
+    halves: bool  # x may be float16; else it is bfloat16
+    transposed: bool = False  # sums run over rows of weights: y @ q
+
+
+def packed_blocks(products: Products) -> Consumers:
+    """The consumers of packed blocks; their epilogue is a pair: TileResults, SplitEpilogue."""
+    layout, tile, wide = products.layout, products.tile, products.tile.wide
+    registers = (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if wide else None
+    frame = Frame(CONSUMER_WARPS, tile.threads, tile.shared(layout), tile.blocks, registers, lto=wide)
+    return Consumers(frame, partial(consumer_loop, products))
+
+
+def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileResults, SplitEpilogue]) -> Any:
+    """The device function of the consumer warps: work unit after work unit, then slices of split tiles."""
+    accumulate, make_order = either_accumulator(products), lane_weights(products, False).order
+    (begin, add, write), (announce, store_partial, finish) = epilogue
+    (begin_walk, locate, read_split), behind = schedule.walk, products.tile.stages(products.layout) * 16
+
+    @inlined
+    def consume(ring: Any, full: Any, warp: Any, given: Any) -> None:
+        begin_walk()
+        lane, outputs, n, work = given.lane, given.outputs, given.n, given.work
+        next_whole, stages_left, scratch = work.rank, work.stages_left, uint32(full + uint32(behind))
+        stage, phase, opaque = uint32(0), uint32(0), opaque_zero(given.steps)
+        stages, blocks = uint32(given.steps >> uint32(1)), uint32(cuda.gridDim.x)
+        g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
+        thread_at = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
+        wave = read_split(given.wave, scratch)
+        order = make_order(lane, warp, given.natural)
+        announce(outputs.flags, work.rank, wave)
+        whole_tiles = wave.whole_tiles
+        while stages_left > uint32(0) or next_whole < whole_tiles:
+            unit = next_work_unit(stages_left, work.end, next_whole, stages, blocks, whole_tiles)
+            first, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
+            place = locate(given.tile_order, unit.tile, thread_at)
+            # Before the products: the list of a tile's rows has arrived when they are done.
+            rows_of_y = begin(place.rows_of_columns, lane, place.limit)
+            total, stage, phase = accumulate(
+                given.halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
+            )
+            # Read anew, so that no register holds it over the products: the sums leave none.
+            wave_anew = read_split(given.wave, scratch)
+            whole_tiles = wave_anew.whole_tiles
+            total, low, high = add(total, outputs.y, place, n, first, last, stages, given.addend)
+            if first > uint32(0) or last < stages:
+                number = uint32(unit.tile - whole_tiles)
+                store_partial(total, outputs, number, first, work.rank, wave_anew, scratch)
+            else:
+                write(total, (low, high), outputs.y, place, n, rows_of_y)
+        wave = read_split(given.wave, scratch)
+        finish(outputs, given.tile_order, thread_at, n, stages, work.rank, wave, scratch)
+
+    return consume
+
+
+def either_accumulator(products: Products) -> Any:
+    """The device function for the sums of stages, of either kind of floats where the type allows both."""
+    of_bfloats = accumulator(products, False)
+
+    @inlined
+    def only_bfloats(
+        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
+        first: Any, last: Any, opaque: Any,
+    ) -> Any:  # fmt: skip
+        return of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+
+    if not (products.halves and serves_halves(products.layout)):
+        return only_bfloats
+    of_halves = accumulator(products, True)
+
+    @inlined
+    def accumulate(
+        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
+        first: Any, last: Any, opaque: Any,
+    ) -> Any:  # fmt: skip
+        if halves:
+            total, stage, phase = of_halves(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+        else:
+            total, stage, phase = of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+        return total, stage, phase
+
+    return accumulate
+
+
+def accumulator(products: Products, halves: bool) -> Any:
+    """The device function for the sums of stages ``first`` … ``last - 1``; ``halves``: of float16.
+
+    It returns the sums, and the ring's next stage with its phase. A round multiplies the weights of ``even``,
+    then those of ``odd``: the two steps of a stage, or of two stages where a stage has one (``single``).
+    """
+    layout, tile = products.layout, products.tile
+    stages, length, x_tile_bytes = tile.stages(layout), tile.stage(layout), tile.x_tile_bytes
+    single, after, sums = tile.fragments == 1, stage_advancer(stages), wgmma.sums(tile.columns)
+    multiply = multiplier(tile.columns, "f16" if halves else "bf16")
+    weights = lane_weights(products, halves)
+    count, second, place, load, unpack = (
+        weights.words, weights.second, weights.place, weights.load, weights.unpack
+    )  # fmt: skip
+    settle, wait, arrive, wait_for_products = weights.settle, barriers.wait, barriers.arrive, wgmma.wait
+    zeros, times, factor, scales = sums.zeros, sums.times, np.float32(weights.factor), weights.factor != 1
+
+    @inlined
+    def accumulate(
+        ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any, first: Any, last: Any,
+        opaque: Any,
+    ) -> Any:  # fmt: skip
+        even, odd, words = (
+            cuda.local.array(16, uint32), cuda.local.array(16, uint32), cuda.local.array(count, uint32),
+        )  # fmt: skip
+        warp_at = place(warp)
+        total, before, i = zeros(), uint32(0), first
+        at = uint32(ring + stage * uint32(length))
+        wait(uint32(full + stage * uint32(8)), phase)
+        load(uint32(at + warp_at), lane, order, words)
+        unpack(words, order, even, opaque)
+        while i < last:
+            here, empty = at, uint32(full + uint32(8 * stages) + stage * uint32(8))
+            # The words of `odd` are being loaded while the products of `even` are started.
+            if single:
+                stage, phase = after(stage, phase)
+                at = uint32(ring + stage * uint32(length))
+                wait(uint32(full + stage * uint32(8)), phase)
+                load(uint32(at + warp_at), lane, order, words)
+            else:
+                load(uint32(at + warp_at + uint32(second)), lane, order, words)
+            total = multiply(total, even, here)
+            # `multiply` starts products and waits for those before. Only now the products of the stage
+            # before are complete, which read its x from shared memory: released earlier, the copy engine
+            # would overwrite x under them.
+            if before != uint32(0) and lane == uint32(0):
+                arrive(before)
+            unpack(words, order, odd, opaque)  # while the tensor cores multiply `even`
+            here, before = at if single else uint32(at + uint32(x_tile_bytes)), empty
+            if single:
+                empty = uint32(full + uint32(8 * stages) + stage * uint32(8))
+            stage, phase = after(stage, phase)
+            i, at = uint32(i + uint32(1)), uint32(ring + stage * uint32(length))
+            if i < last:
+                wait(uint32(full + stage * uint32(8)), phase)
+            load(uint32(at + warp_at), lane, order, words)  # after the last stage: any words
+            total = multiply(total, odd, here)
+            if single and lane == uint32(0):
+                arrive(before)
+            before = empty
+            unpack(words, order, even, opaque)
+        wait_for_products()
+        if lane == uint32(0):
+            arrive(before)
+        if scales:
+            total = times(total, factor)
+        return settle(total), stage, phase
+
+    return accumulate
+
+
+def multiplier(columns: int, floats: str = "bf16") -> Any:
+    """The device function that starts a step's products, and waits for those of the step before."""
+    advance = wgmma.sums(columns, floats).advance
+
+    @inlined
+    def multiply(total: Any, a: Any, at: Any) -> Any:
+        rows = (
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+            a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
+        )  # fmt: skip
+        return advance(total, rows, uint32(at))
+
+    return multiply
+
+
+class LaneWeights(NamedTuple):
+    """Device functions by which a lane gets its sixteen registers of weights, twice from a stage of two."""
+
+    words: int  # that a lane holds
+    place: Any  # (warp) -> offset of its weights in a stage
+    second: int  # bytes from those to the second sixteen registers' weights
+    order: Any  # (lane, warp, natural) -> what ``load`` and ``unpack`` need of them
+    load: Any  # (address, lane, order, words)
+    unpack: Any  # (words, order, registers, opaque)
+    factor: float  # multiplies the sums in the end
+    settle: Any  # (sums) -> sums in the order of rows
+
+
+def lane_weights(products: Products, halves: bool) -> LaneWeights:
+    """A lane's weights for the products, in the order in which x lies in stages; ``halves``: as float16."""
+    layout, tile = products.layout, products.tile
+    weights_at, pitch = tile.fragments * tile.x_tile_bytes, tile.box_row(layout)
+    after = tile.next_fragment(layout)
+    if products.transposed:
+        of_columns = column_weights(layout, pitch, halves)
+        order, load = of_columns.order, of_columns.load
+        return LaneWeights(
+            of_columns.words,
+            inlined(lambda warp: uint32(uint32(weights_at) + uint32(warp >> uint32(2)) * uint32(after))),
+            BELOW * pitch, inlined(lambda lane, warp, natural: order(lane, warp)),
+            inlined(lambda at, lane, order, words: load(at, order, words)), of_columns.unpack,
+            of_columns.factor, untwister(tile.columns),
+        )  # fmt: skip
+    of_fragment = fragment_weights(layout)
+    load_as_packed = of_fragment.load
+    unpack, factor = (
+        (half_weights(layout), 1.0) if halves else (of_fragment.unpack, of_fragment.factor)
+    )  # fmt: skip
+    if products.natural:
+        order, load = lane_order(layout), natural_loader(layout)
+    else:
+        order = inlined(lambda lane, natural: lane)
+        load = inlined(lambda at, lane, order, words: load_as_packed(at, lane, words))
+    return LaneWeights(
+        of_fragment.words, inlined(lambda warp: uint32(uint32(weights_at) + warp * uint32(pitch))), after,
+        inlined(lambda lane, warp, natural: order(lane, natural)), load,
+        inlined(lambda words, order, a, opaque: unpack(words, a, opaque)), factor,
+        inlined(lambda total: total),
+    )  # fmt: skip
+
+
+# --- epilogue and stores -------------------------------------------------------------------------
+
+
+class TileResults(NamedTuple):
+    """Device functions for the results of a tile, from its sums."""
+
+    begin: Any  # (list of rows of y, lane, columns): before the products
+    # (sums, y, place, n, first and last stage, stages of a tile, addend): sums, and biases still to be added
+    add: Any
+    write: Any  # (sums, biases, y, place, n, what ``begin`` gave): of a whole tile
+
+
+def dense_results(tile: WarpSpecializedTile) -> TileResults:
+    """The functions for y [m, n] as epilogue/results.py has it, with a residual, or a gate in narrow tiles.
+
+    Only the block with the first stages of a tile adds a residual; each multiplies its sums with a gate.
+    """
+    ends, load_bias, nothing = thread_sums(tile.columns), results.bias_loader(), results.NOTHING
+    write_floats, write16, add_residual = ends.write, ends.write16, residual_adder(tile.columns, True)
+    wait_for_predecessor, gates = dependent_launch.wait_for_predecessor, tile.columns <= MAX_GATED_COLUMNS
+    multiply = gate_multiplier(tile.columns)
+
+    @inlined
+    def add(
+        total: Any, y: Any, place: Any, n: Any, first: Any, last: Any, stages: Any, addend: Any
+    ) -> Any:  # fmt: skip
+        (at, kind), row, column = addend, place.row, place.column
+        low, high = nothing, nothing
+        if first == uint32(0) and last == stages:
+            low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
+        # Consumers have not waited for the kernel before: the producer has, on behalf of x alone.
+        if gates and at != uint64(0) and kind >= uint32(FIRST_GATE):
+            wait_for_predecessor()  # it may have made the gate
+            total = multiply(total, at, kind, column, row, place.limit, n)
+        elif at != uint64(0) and first == uint32(0):
+            wait_for_predecessor()  # it may have made the residual
+            total = add_residual(total, at, kind, column, row, place.limit, n, low, high)
+            low, high = nothing, nothing
+        return total, low, high
+
+    @inlined
+    def write(total: Any, biases: Any, y: Any, place: Any, n: Any, rows_of_y: Any) -> None:
+        row, column, (low, high) = place.row, place.column, biases
+        if y.kind == uint32(0):
+            write_floats(total, y.at, column, row, place.limit, n, low, high)
+        else:
+            write16(total, y.at, column, row, place.limit, n, low, high, uint32(y.kind - uint32(1)))
+
+    return TileResults(inlined(lambda rows_of_columns, lane, limit: uint32(0)), add, write)
