@@ -173,6 +173,7 @@ def rows_dequantizer(plan: DequantPlan, values: bool) -> Any:
     name, width = (plan.v, plan.width_v) if values else (plan.k, plan.width)
     copy, decode, base = copier(plan, name, width), rows_decoder(plan, name, width), ptx.shared_base
     span, commit, wait, which = plan.team_positions, ptx.commit, ptx.wait_for_all_but(0), int(values)
+    sequence_stride, head_stride, decoded = 2 * which, 2 * which + 1, 2 + which  # places of words
 
     @inlined
     def dequantize(addresses: Any, strides: Any, sizes: Any) -> None:
@@ -180,13 +181,13 @@ def rows_dequantizer(plan: DequantPlan, values: bool) -> Any:
         unit, first = uint32(cuda.blockIdx.y), uint32(cuda.blockIdx.x) * uint32(span)
         rank = cuda.threadIdx.x
         sequence = unit // heads
-        rows = addresses[which] + uint64(sequence) * strides[2 * which]
-        rows += uint64(unit - sequence * heads) * strides[2 * which + 1]
+        rows = addresses[which] + uint64(sequence) * strides[sequence_stride]
+        rows += uint64(unit - sequence * heads) * strides[head_stride]
         copy(base(), rows, uint64(0), first, positions, uint32(rank))
         commit()
         wait()  # this thread's copies have arrived
         cuda.syncthreads()  # … and those of all
-        to = addresses[2 + which] + (uint64(unit) * uint64(positions) + uint64(first)) * uint64(2 * width)
+        to = addresses[decoded] + (uint64(unit) * uint64(positions) + uint64(first)) * uint64(2 * width)
         decode(base(), to, min(uint32(span), positions - first), uint32(rank))
 
     return dequantize
