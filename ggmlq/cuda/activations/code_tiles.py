@@ -66,23 +66,23 @@ def gatherer() -> Kernel:
         columns: Any, height: Any,  # rows of the plan
     ) -> None:  # fmt: skip
         take_turn()
-        i = uint32(uint32(cuda.blockIdx.x) * uint32(GATHER_THREADS) + uint32(cuda.threadIdx.x))
+        i = uint32(uint32(cuda.blockIdx.x) * GATHER_THREADS + uint32(cuda.threadIdx.x))
         row = uint32(i // threads)
         if row < m:
             first_chunk, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
-            stay = per_token == uint32(1) and load4(plan + uint64(4)) != uint32(0)
+            stay = per_token == 1 and load4(plan + 4) != 0
             if not stay:
                 for q in range(CHUNKS):
-                    chunk = min(uint32(first_chunk + uint32(uint32(q) * threads)), uint32(chunks - uint32(1)))
-                    words = load_words(x + uint64(row) * uint64(pitch) + uint64(chunk) * uint64(CHUNK))
+                    chunk = min(uint32(first_chunk + uint32(uint32(q) * threads)), uint32(chunks - 1))
+                    words = load_words(x + uint64(row) * pitch + uint64(chunk) * CHUNK)
                     at = 4 * q
                     v[at], v[at + 1], v[at + 2], v[at + 3] = words[0], words[1], words[2], words[3]
-            row_beside = beside + uint64(uint32(row // shared)) * row_bytes
+            row_beside = beside + uint32(row // shared) * row_bytes
             use = uint32(row * per_token)
             end = uint32(use + per_token)
             while use < end:
-                column = load4(places + uint64(use) * uint64(4))
-                if column != uint32(NOWHERE):
+                column = load4(places + uint64(use) * 4)
+                if column != NOWHERE:
                     if not stay:
                         for q in range(CHUNKS):
                             chunk, at = uint32(first_chunk + uint32(uint32(q) * threads)), 4 * q
@@ -90,15 +90,15 @@ def gatherer() -> Kernel:
                                 target = address(to, column, chunks, chunk, CHUNK)
                                 store16(target, v[at], v[at + 1], v[at + 2], v[at + 3])
                     for j in range(first_chunk, columns, threads):
-                        word = load4(row_beside + uint64(j) * column_bytes)
+                        word = load4(row_beside + j * column_bytes)
                         store4(address(to_beside, j, height, column, 4), word)
                 else:
                     for j in range(first_chunk, n, threads):
-                        if size == uint32(2):
+                        if size == 2:
                             store2(address(y, use, n, j, 2), uint32(NARROW_NAN))
                         else:
                             store4(address(y, use, n, j, 4), uint32(NAN))
-                use = uint32(use + uint32(1))
+                use = uint32(use + 1)
 
     return Kernel(
         "rows of codes of experts", gather, *(uint64,) * 9, *(uint32,) * 10,
@@ -128,14 +128,14 @@ def code_tile_kernel(kind: str, run: int) -> Kernel:
         k: Any, columns: Any, eights: Any,
     ) -> None:  # fmt: skip
         take_turn()
-        thread = uint32(uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x))
-        column, row = uint32(thread * uint32(4)), uint32(cuda.blockIdx.x)
+        thread = uint32(uint32(cuda.blockIdx.y) * THREADS + uint32(cuda.threadIdx.x))
+        column, row = uint32(thread * 4), uint32(cuda.blockIdx.x)
         v0 = v1 = v2 = v3 = float32(0)
         if column < k:
             v0, v1, v2, v3 = load(address(x, row, k, column, size))
         largest = largest_size(v0, v1, v2, v3)
         d, per = div(largest, float32(127)), div(float32(127), largest)
-        if size_of(largest) == uint32(0):
+        if size_of(largest) == 0:
             per = float32(0)
         q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
         total = int32(0)
@@ -144,17 +144,17 @@ def code_tile_kernel(kind: str, run: int) -> Kernel:
             for step in steps:
                 total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
         if column < columns:
-            place = address(tiles, column // uint32(STEP), eights, row // uint32(EIGHT), length)
-            g, four = row & uint32(EIGHT - 1), uint32(column >> uint32(2)) & uint32(15)
-            at = uint32(g * uint32(STEP) + (four & uint32(3)) * uint32(16) + (four >> uint32(2)) * uint32(4))
-            store4(place + uint64(at), four_bytes(q0, q2, q1, q3))
-            pair, odd, within = g >> uint32(1), (g & uint32(1)) * uint32(4), column & uint32(STEP - 1)
-            if within % uint32(SCALED) == uint32(0):
-                at = pair * uint32(16) + within // uint32(SCALED) * uint32(8) + odd
-                store_float(place + uint64(uint32(CODES) + at), d)
-            if run and within % uint32(each) == uint32(0):
-                at = pair * uint32(pair_bytes) + within // uint32(each) * uint32(8) + odd
-                store_float(place + uint64(uint32(sums_at) + at), mul(d, float32(total)))
+            place = address(tiles, column // STEP, eights, row // EIGHT, length)
+            g, four = row & EIGHT - 1, uint32(column >> 2) & 15
+            at = uint32(g * STEP + (four & 3) * 16 + (four >> 2) * 4)
+            store4(place + at, four_bytes(q0, q2, q1, q3))
+            pair, odd, within = g >> 1, (g & 1) * 4, column & STEP - 1
+            if within % SCALED == 0:
+                at = pair * 16 + within // SCALED * 8 + odd
+                store_float(place + uint64(CODES + at), d)
+            if run and within % each == 0:
+                at = pair * pair_bytes + within // each * 8 + odd
+                store_float(place + uint64(sums_at + at), mul(d, float32(total)))
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
     sums = f" with sums of {run}" if run else ""

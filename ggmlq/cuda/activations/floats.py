@@ -79,7 +79,7 @@ def changer(source: str, target: str) -> Kernel:
         count: Any,
     ) -> None:
         take_turn()
-        i = uint32(cuda.blockIdx.x) * uint32(CHANGE_THREADS) + uint32(cuda.threadIdx.x)
+        i = uint32(cuda.blockIdx.x) * CHANGE_THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             v = cuda.local.array(THREAD_VALUES, float32)
             load(address(x, i, THREAD_VALUES, 0, source_size), v)
@@ -164,8 +164,8 @@ def sixteen_loader(kind: str = "float32") -> Any:
             for j in range(2):
                 a, b = bits_of(v[2 * j]), bits_of(v[2 * j + 1])
                 t, low = 2 * i + j, uint32(0xFFFF)
-                first[t] = narrow(half(a & low), half(a >> uint32(16)))
-                second[t] = narrow(half(b & low), half(b >> uint32(16)))
+                first[t] = narrow(half(a & low), half(a >> 16))
+                second[t] = narrow(half(b & low), half(b >> 16))
 
     @inlined
     def load_bfloats(at: Any, first: Any, second: Any) -> None:
@@ -189,13 +189,13 @@ def orderer(kind: str) -> Kernel:
         count: Any,
     ) -> None:
         take_turn()
-        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
             load(address(x, i, 16, 0, size), first, second)
             to = address(y, i, 16, 0, 2)
             store16(to, first[0], first[1], first[2], first[3])
-            store16(to + uint64(16), second[0], second[1], second[2], second[3])
+            store16(to + 16, second[0], second[1], second[2], second[3])
 
     name, least = f"{kind} to bfloat16 for wgmma", LEAST["bfloat16"]
     return Kernel(name, order, uint64, uint64, uint32, threads=THREADS, least=least, early=True)
@@ -254,8 +254,8 @@ def four_loader(kind: str) -> Any:
         pairs = load8(at)
         a, b = pairs[0], pairs[1]
         return (
-            float_of(uint32(a << uint32(16))), float_of(uint32(a & uint32(upper))),
-            float_of(uint32(b << uint32(16))), float_of(uint32(b & uint32(upper))),
+            float_of(uint32(a << 16)), float_of(uint32(a & upper)),
+            float_of(uint32(b << 16)), float_of(uint32(b & upper)),
         )  # fmt: skip
 
     return {"float32": load, "float16": load_halves, "bfloat16": load_bfloats}[kind]

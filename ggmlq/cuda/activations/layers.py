@@ -55,9 +55,9 @@ def prefetch_line(address: Any) -> Any:
 def norm_turn(weights: Any, columns: Any) -> None:
     """The start of a norm: its weights, which nothing changes, are prefetched meanwhile."""
     dependent_launch.let_successor_start()
-    at = uint32(cuda.threadIdx.x) * uint32(LINE)
+    at = uint32(cuda.threadIdx.x) * LINE
     if at < columns:
-        prefetch_line(weights + uint64(at) * uint64(4))
+        prefetch_line(weights + at * uint64(4))
     dependent_launch.wait_for_predecessor()
 
 
@@ -72,7 +72,7 @@ def norm_factor(threads: int) -> Any:
             total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
         squares = cuda.shared.array(warps, float32)
         warp, lane = warp_and_lane()
-        if lane == uint32(0):
+        if lane == 0:
             squares[warp] = total
         cuda.syncthreads()
         total = float32(0)
@@ -107,11 +107,11 @@ def normer(threads: int) -> Kernel:
         while at < columns:
             value = x[row, at]
             total = fma(value, value, total)
-            at = uint32(at + uint32(threads))
+            at = uint32(at + threads)
         factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
         while at < columns:
-            out[row, at] = mul(mul(x[row, at], factor), load_float(weights + uint64(at) * uint64(4)))
-            at = uint32(at + uint32(threads))
+            out[row, at] = mul(mul(x[row, at], factor), load_float(weights + uint64(at) * 4))
+            at = uint32(at + threads)
 
     parameters = ROWS, uint64, ROWS, uint32, uint32
     return Kernel(f"norm by {threads}", kernel, *parameters, threads=threads, early=True)
@@ -146,7 +146,7 @@ def turner(halves: bool) -> Kernel:
         count: Any,  # T · H · D
     ) -> None:
         take_turn()
-        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns
             column = i - row * columns
@@ -158,8 +158,8 @@ def turner(halves: bool) -> Kernel:
                     pair = column if first else column - pairs
                     other = column + pairs if first else column - pairs
                 else:
-                    first = (column & uint32(1)) == uint32(0)
-                    pair, other = column >> uint32(1), column ^ uint32(1)
+                    first = (column & 1) == 0
+                    pair, other = column >> 1, column ^ 1
                 away = mul(x[row, other], sin[token, pair])
                 value = fma(value, cos[token, pair], -away if first else away)
             out[row, column] = value
@@ -205,25 +205,25 @@ def spreader(columns: int) -> Kernel:
         take_turn()
         both = cuda.shared.array(threads, float32)
         i = uint32(cuda.threadIdx.x)
-        at = uint32(cuda.blockIdx.x) * uint32(threads) + i
+        at = uint32(cuda.blockIdx.x) * threads + i
         value, sign = float32(0), float32(1)
         if at < count:
             value = x[at]
-            if how != uint32(0):
+            if how != 0:
                 sign = signs[at % width]
-        if how == uint32(before):
+        if how == before:
             value = mul(value, sign)
         for step in range(within):
             other = cuda.shfl_xor_sync(ALL_LANES, value, 1 << step)
-            value = sub(other, value) if i >> uint32(step) & uint32(1) else add(value, other)
+            value = sub(other, value) if i >> uint32(step) & 1 else add(value, other)
         for step in range(within, steps):
             both[i] = value
             cuda.syncthreads()
-            other = both[i ^ uint32(1) << uint32(step)]
+            other = both[i ^ 1 << uint32(step)]
             cuda.syncthreads()
-            value = sub(other, value) if i >> uint32(step) & uint32(1) else add(value, other)
+            value = sub(other, value) if i >> uint32(step) & 1 else add(value, other)
         value = mul(value, factor)
-        if how == uint32(behind):
+        if how == behind:
             value = mul(value, sign)
         if at < count:
             out[at] = value
@@ -310,11 +310,11 @@ def sum_normer(threads: int) -> Kernel:
             value = add(x[row, at], y[row, at])
             sums[row, at] = value
             total = fma(value, value, total)
-            at = uint32(at + uint32(threads))
+            at = uint32(at + threads)
         factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
         while at < columns:  # a thread reads the sums that it wrote
-            out[row, at] = mul(mul(sums[row, at], factor), load_float(weights + uint64(at) * uint64(4)))
-            at = uint32(at + uint32(threads))
+            out[row, at] = mul(mul(sums[row, at], factor), load_float(weights + uint64(at) * 4))
+            at = uint32(at + threads)
 
     parameters = ROWS, ROWS, uint64, ROWS, ROWS, uint32, uint32
     return Kernel(f"sum and norm by {threads}", kernel, *parameters, threads=threads, early=True)
@@ -338,9 +338,9 @@ def numbered_gating() -> Any:
     @inlined
     def act(which: Any, g: Any, u: Any) -> Any:
         value = float32(0)
-        if which == uint32(0):
+        if which == 0:
             value = silu(g, u)
-        elif which == uint32(1):
+        elif which == 1:
             value = gelu(g, u)
         else:
             value = swiglu_oai(g, u)
@@ -361,7 +361,7 @@ def pair_gater(name: str) -> Kernel:
         count: Any,  # rows · columns
     ) -> None:
         take_turn()
-        i = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns
             column = i - row * columns

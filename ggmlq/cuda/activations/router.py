@@ -42,29 +42,29 @@ def scorer() -> Kernel:
         columns: Any,
     ) -> None:
         take_turn()
-        lane = uint32(cuda.threadIdx.x) & uint32(31)
-        expert = uint32(cuda.blockIdx.x) * uint32(warps) + (uint32(cuda.threadIdx.x) >> uint32(5))
+        lane = uint32(cuda.threadIdx.x) & 31
+        expert = uint32(cuda.blockIdx.x) * warps + (uint32(cuda.threadIdx.x) >> 5)
         if expert < experts:
-            row, last = uint32(cuda.blockIdx.y) * uint32(ROWS_OF_WARP), rows - uint32(1)
-            r1, r2, r3 = min(row + uint32(1), last), min(row + uint32(2), last), min(row + uint32(3), last)
+            row, last = uint32(cuda.blockIdx.y) * ROWS_OF_WARP, rows - 1
+            r1, r2, r3 = min(row + 1, last), min(row + 2, last), min(row + 3, last)
             a, b, c, d, at = float32(0), float32(0), float32(0), float32(0), lane
             while at < columns:
                 value = w[expert, at]
                 a, b = fma(x[row, at], value, a), fma(x[r1, at], value, b)
                 c, d = fma(x[r2, at], value, c), fma(x[r3, at], value, d)
-                at = uint32(at + uint32(32))
+                at = uint32(at + 32)
             for step in steps:
                 a = add(a, cuda.shfl_xor_sync(ALL_LANES, a, step))
                 b = add(b, cuda.shfl_xor_sync(ALL_LANES, b, step))
                 c = add(c, cuda.shfl_xor_sync(ALL_LANES, c, step))
                 d = add(d, cuda.shfl_xor_sync(ALL_LANES, d, step))
-            if lane == uint32(0):
+            if lane == 0:
                 out[row, expert] = a
-                if row + uint32(1) < rows:
+                if row + 1 < rows:
                     out[r1, expert] = b
-                if row + uint32(2) < rows:
+                if row + 2 < rows:
                     out[r2, expert] = c
-                if row + uint32(3) < rows:
+                if row + 3 < rows:
                     out[r3, expert] = d
 
     parameters = ROWS, ROWS, ROWS, uint32, uint32, uint32
@@ -138,11 +138,11 @@ def router() -> Kernel:
                 share, number = weight, place
             turn = int32(turn + int32(1))
         if lane < int32(used):
-            if after != uint32(0):
+            if after != 0:
                 share = div(share, chosen)
             else:
                 share = div(share, total)
-                if of_one != uint32(0):
+                if of_one != 0:
                     share = div(share, larger(div(chosen, total), float32(LEAST)))
             to = int64(token) * int64(used) + int64(lane)
             ids[to] = int64(number)
@@ -189,12 +189,12 @@ def mixer() -> Kernel:
     ) -> None:
         take_turn()
         token = uint32(cuda.blockIdx.y)
-        column = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        column = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if column < columns:
-            total, use, end = float32(0), token * used, (token + uint32(1)) * used
+            total, use, end = float32(0), token * used, (token + 1) * used
             while use < end:
                 total = fma(y[use, column], weights[use], total)
-                use = uint32(use + uint32(1))
+                use = uint32(use + 1)
             out[token, column] = total
 
     parameters = ROWS, VECTOR, ROWS, uint32, uint32

@@ -56,7 +56,7 @@ def half_row_kernel(kind: str) -> Kernel:
     ) -> None:  # fmt: skip
         take_turn()
         row, (warp, lane), largest = uint32(cuda.blockIdx.x), warp_and_lane(), uint32(0)
-        column, apart = uint32(uint32(cuda.threadIdx.x) * uint32(FOUR)), uint32(HALF_THREADS * FOUR)
+        column, apart = uint32(uint32(cuda.threadIdx.x) * FOUR), uint32(HALF_THREADS * FOUR)
         at = column
         while at < k:
             v = load(address(x, row, k, at, size))
@@ -65,13 +65,13 @@ def half_row_kernel(kind: str) -> Kernel:
         for step in (16, 8, 4, 2, 1):
             largest = max(largest, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(largest), step)))
         all_largest = cuda.shared.array(warps, uint32)
-        if lane == uint32(0):
+        if lane == 0:
             all_largest[warp] = largest
         cuda.syncthreads()
         for i in range(warps):
-            largest = max(largest, uint32(all_largest[i]))
-        up = min(max(int32(top + int32(BELOW) - int32(largest >> uint32(23))), int32(1)), int32(MOST))
-        factor = float_of(uint32(uint32(up) << uint32(23)))
+            largest = max(largest, all_largest[i])
+        up = min(max(int32(top + int32(BELOW) - int32(largest >> 23)), int32(1)), int32(MOST))
+        factor = float_of(uint32(uint32(up) << 23))
         at = column
         while at < k:
             v = load(address(x, row, k, at, size))
@@ -81,10 +81,10 @@ def half_row_kernel(kind: str) -> Kernel:
             )
             store8(address(rows, row, k, at, 2), low, high)
             at = uint32(at + apart)
-        if uint32(cuda.threadIdx.x) == uint32(0):
+        if uint32(cuda.threadIdx.x) == 0:
             store_float(
-                factors + uint64(row) * uint64(4),
-                float_of(uint32(uint32(int32(SIGN_OFF) - up) << uint32(23))),
+                factors + uint64(row) * 4,
+                float_of(uint32(uint32(int32(SIGN_OFF) - up) << 23)),
             )
 
     parameters = (uint64, uint64, uint64, uint32, int32)
@@ -128,11 +128,11 @@ def gatherer() -> Kernel:
         zeros: Any, count: Any,  # uint32 [count], for the next kernel
         m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row
     ) -> None:  # fmt: skip
-        i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+        i = uint32(uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x))
         row = uint32(i // sixteens)
         sixteen = uint32(i - uint32(row * sixteens))
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        column = uint32(sixteen * uint32(THREAD_COLUMNS))
+        column = uint32(sixteen * THREAD_COLUMNS)
         inside = uint32(1) if row < m and column < k else uint32(0)
         # What made x had ended when the plan was begun; but this multiprocessor's first cache may be older.
         for t in range(4):
@@ -142,18 +142,18 @@ def gatherer() -> Kernel:
         wait_for_predecessor()
         let_successor_start()  # not before: it reads the plan as soon as it starts
         if i < count:
-            store4(zeros + uint64(i) * uint64(4), uint32(0))
+            store4(zeros + uint64(i) * 4, uint32(0))
         if row < m:
             use = uint32(row * per_token)
             end = uint32(use + per_token)
             while use < end:
-                there = load4(places + uint64(use) * uint64(4))
-                if there != uint32(NOWHERE):
+                there = load4(places + uint64(use) * 4)
+                if there != NOWHERE:
                     place(x_tiles, sixteen, height, there, a, b)
                 else:
                     for j in range(sixteen, n, sixteens):
                         store4(address(y, use, n, j, 4), uint32(NAN))
-                use = uint32(use + uint32(1))
+                use = uint32(use + 1)
 
     return Kernel(
         "rows of experts to x_tiles", gather, *(uint64,) * 5, *(uint32,) * 7, threads=THREADS,
@@ -184,39 +184,37 @@ def few_gatherer() -> Kernel:
         wait_for_predecessor()
         let_successor_start()  # not before: it reads ids as soon as it starts
         (warp, lane), entries = warp_and_lane(), base()
-        experts_at, places = uint32(entries + uint32(BYTES)), uint32(entries + uint32(BYTES + 4 * MOST_USES))
-        first = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS))
+        experts_at, places = uint32(entries + BYTES), uint32(entries + (BYTES + 4 * MOST_USES))
+        first = uint32(uint32(cuda.blockIdx.x) * THREADS)
         i = uint32(first + uint32(cuda.threadIdx.x))
         if i < count:
-            store4(zeros + uint64(i) * uint64(4), uint32(0))
+            store4(zeros + uint64(i) * 4, uint32(0))
         row = uint32(i // sixteens)
         sixteen = uint32(i - uint32(row * sixteens))
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for t in range(4):
             a[t] = b[t] = uint32(0)
-        column = uint32(sixteen * uint32(THREAD_COLUMNS))
+        column = uint32(sixteen * THREAD_COLUMNS)
         if row < m and column < k:
             load(address(x, row, k, column, 4), a, b)
         pair(sixteen, a, b)
         plan(entries, experts_at, ids, uint32(m * per_token), experts, columns)
         begin = uint32(uint32(first // sixteens) * per_token)
-        last = min(uint32(uint32(first + uint32(THREADS - 1)) // sixteens), uint32(m - uint32(1)))
-        for number in range(
-            uint32(begin + warp), uint32(uint32(last + uint32(1)) * per_token), THREADS // 32
-        ):
+        last = min(uint32(uint32(first + (THREADS - 1)) // sixteens), uint32(m - 1))
+        for number in range(uint32(begin + warp), uint32(uint32(last + 1) * per_token), THREADS // 32):
             use, to = uint32(number), uint32(NOWHERE)
-            expert = uint32(take4(uint32(experts_at + use * uint32(4))))
-            if expert != uint32(NO_EXPERT):
+            expert = take4(uint32(experts_at + use * 4))
+            if expert != NO_EXPERT:
                 to = rank(entries, experts_at, use, expert, columns, lane)
-            if lane == uint32(0):
-                put(uint32(places + uint32(use - begin) * uint32(4)), to)
-                if to != uint32(NOWHERE):
-                    store4(uses_of_columns + uint64(to) * uint64(4), use)
+            if lane == 0:
+                put(uint32(places + uint32(use - begin) * 4), to)
+                if to != NOWHERE:
+                    store4(uses_of_columns + uint64(to) * 4, use)
         cuda.syncthreads()
         if row < m:
-            for use in range(uint32(row * per_token), uint32(uint32(row + uint32(1)) * per_token)):
-                there = uint32(take4(uint32(places + uint32(uint32(use) - begin) * uint32(4))))
-                if there != uint32(NOWHERE):
+            for use in range(uint32(row * per_token), uint32(uint32(row + 1) * per_token)):
+                there = take4(uint32(places + uint32(uint32(use) - begin) * 4))
+                if there != NOWHERE:
                     place(x_tiles, sixteen, height, there, a, b)
                 else:
                     for j in range(sixteen, n, sixteens):
@@ -245,7 +243,7 @@ def chunk_swapper() -> Any:
 
     @inlined
     def pair(sixteen: Any, a: Any, b: Any) -> None:
-        odd = uint32(sixteen & uint32(1)) != uint32(0)
+        odd = uint32(sixteen & 1) != 0
         for t in range(4):
             other = from_neighbour(a[t] if odd else b[t])
             a[t], b[t] = other if odd else a[t], b[t] if odd else other
@@ -260,12 +258,12 @@ def chunk_placer() -> Any:
 
     @inlined
     def place(x_tiles: Any, sixteen: Any, height: Any, row: Any, a: Any, b: Any) -> None:
-        step, swap = uint32(sixteen >> uint32(2)), uint32(row & uint32(7))
-        chunk = uint32(uint32(uint32(sixteen & uint32(2)) << uint32(1)) | uint32(sixteen & uint32(1)))
+        step, swap = uint32(sixteen >> 2), uint32(row & 7)
+        chunk = uint32(uint32(uint32(sixteen & 2) << 1) | uint32(sixteen & 1))
         to = address(x_tiles, step, height, row, 2 * STEP)
-        store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), a[0], a[1], a[2], a[3])
-        chunk = uint32(chunk | uint32(2))
-        store16(to + uint64(uint32(chunk ^ swap) << uint32(4)), b[0], b[1], b[2], b[3])
+        store16(to + uint64(uint32(chunk ^ swap) << 4), a[0], a[1], a[2], a[3])
+        chunk = uint32(chunk | 2)
+        store16(to + uint64(uint32(chunk ^ swap) << 4), b[0], b[1], b[2], b[3])
 
     return place
 
@@ -283,15 +281,15 @@ def x_tile_kernel(kind: str) -> Kernel:
         m: Any, k: Any, sixteens: Any, height: Any,  # sixteens: of a row, in whole x_tiles
     ) -> None:  # fmt: skip
         take_turn()
-        i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+        i = uint32(uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x))
         if i < count:
-            store4(zeros + uint64(i) * uint64(4), uint32(0))
+            store4(zeros + uint64(i) * 4, uint32(0))
         row = uint32(i // sixteens)
         sixteen = uint32(i - uint32(row * sixteens))
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for t in range(4):
             a[t] = b[t] = uint32(0)
-        column = uint32(sixteen * uint32(THREAD_COLUMNS))
+        column = uint32(sixteen * THREAD_COLUMNS)
         if row < m and column < k:
             load(address(x, row, k, column, size), a, b)
         pair(sixteen, a, b)

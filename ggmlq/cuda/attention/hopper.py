@@ -239,9 +239,9 @@ def hopper_plans() -> Iterator[tuple[HopperPlan]]:
 @inlined
 def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
     """The offset of 16 bytes of a tile: parts of 64 columns, chunks of a row exchanged."""
-    part, within = chunk >> uint32(3), chunk & uint32(7)
+    part, within = chunk >> 3, chunk & 7
     # chunk c of row r lies at c ^ (r % 8), as the descriptors of wgmma say
-    return (part * uint32(rows) + row) * uint32(LINE) + ((within ^ (row & uint32(7))) << uint32(4))
+    return (part * rows + row) * LINE + ((within ^ (row & 7)) << 4)
 
 
 @cache
@@ -253,13 +253,13 @@ def barrier_maker(plan: HopperPlan) -> Any:
 
     @inlined
     def make(base: Any) -> None:
-        if cuda.threadIdx.x == uint32(0):
+        if cuda.threadIdx.x == 0:
             for stage in range(STAGES):
-                place = base + uint32(at) + uint32(8 * stage)
-                init(place + uint32(KEYS_FULL), uint32(full))
-                init(place + uint32(KEYS_FREE), uint32(free))
-                init(place + uint32(VALUES_FULL), uint32(full))
-                init(place + uint32(VALUES_FREE), uint32(free))
+                place = base + at + uint32(8 * stage)
+                init(place + KEYS_FULL, uint32(full))
+                init(place + KEYS_FREE, uint32(free))
+                init(place + VALUES_FULL, uint32(full))
+                init(place + VALUES_FREE, uint32(free))
             publish_barriers()
 
     return make
@@ -286,19 +286,19 @@ def tile_placer(rows: int) -> Any:
 
     @inlined
     def place(number: Any, units: Any, sizes: Any) -> Any:
-        per_head = sizes.queries // uint32(rows)
-        if per_head * uint32(rows) == sizes.queries:
+        per_head = sizes.queries // rows
+        if per_head * rows == sizes.queries:
             heads = units * sizes.group
             from_last = number // heads
             head = number - from_last * heads
             unit = head // sizes.group
-            tile = (head - unit * sizes.group) * per_head + per_head - uint32(1) - from_last
+            tile = (head - unit * sizes.group) * per_head + per_head - 1 - from_last
         else:
             from_last = number // units
             unit = number - from_last * units
-            tiles = (sizes.queries * sizes.group + uint32(rows - 1)) // uint32(rows)
-            tile = tiles - uint32(1) - from_last
-        return unit, tile * uint32(rows)
+            tiles = (sizes.queries * sizes.group + (rows - 1)) // rows
+            tile = tiles - 1 - from_last
+        return unit, tile * rows
 
     return place
 
@@ -325,7 +325,7 @@ def next_tile(number: Any) -> Any:
     """
     blocks = uint32(cuda.gridDim.y)
     round_number = number // blocks
-    return (round_number + uint32(2)) * blocks - uint32(1) - (number - round_number * blocks)
+    return (round_number + 2) * blocks - 1 - (number - round_number * blocks)
 
 
 # --- producer ---------------------------------------------------------------------------------
@@ -354,10 +354,10 @@ def stage_waiter(plan: HopperPlan, values: bool) -> Any:
 
     @inlined
     def wait_for(base: Any, number: Any) -> Any:
-        stage, parity = number & uint32(1), number >> uint32(1) & uint32(1)
+        stage, parity = number & 1, number >> 1 & 1
         # Consumers have read the step two before, which this one overwrites.
-        wait(base + uint32(free) + stage * uint32(8), parity ^ uint32(1))
-        return stage, base + uint32(at) + stage * uint32(tile)
+        wait(base + free + stage * 8, parity ^ 1)
+        return stage, base + at + stage * tile
 
     return wait_for
 
@@ -462,9 +462,9 @@ def swizzled_putter(name: str, positions: int) -> Any:
     @inlined
     def put(to: Any, row: Any, unit: Any, out: Any) -> None:
         if two:
-            chunk = (unit >> uint32(1)) * uint32(4) + (unit & uint32(1))
+            chunk = (unit >> 1) * 4 + (unit & 1)
             put16(to + swizzled(row, chunk, positions), out[0], out[1], out[2], out[3])
-            put16(to + swizzled(row, chunk + uint32(2), positions), out[4], out[5], out[6], out[7])
+            put16(to + swizzled(row, chunk + 2, positions), out[4], out[5], out[6], out[7])
         else:
             put16(to + swizzled(row, unit, positions), out[0], out[1], out[2], out[3])
 
@@ -485,7 +485,7 @@ def stage_decoder(plan: HopperPlan, values: bool) -> Any:
         stage, to = wait_for(base, number)
         decode(copied, to, rank)
         publish()  # as above: decoded halves become visible to wgmma
-        arrive(base + uint32(full) + stage * uint32(8))
+        arrive(base + full + stage * 8)
 
     return fill
 
@@ -500,9 +500,9 @@ def block_copier(plan: HopperPlan) -> Any:
     def copy(
         base: Any, kv_at: Any, strides: Any, kv: Any, number: Any, place: Any, rank: Any
     ) -> None:  # fmt: skip
-        to, half = base + uint32(at) + place * uint32(size), int32(number >> uint32(1))
-        if number == uint32(0) or number & uint32(1) != uint32(0):
-            step = kv.first_step + half + int32(number & uint32(1))
+        to, half = base + at + place * size, int32(number >> 1)
+        if number == 0 or number & 1 != 0:
+            step = kv.first_step + half + int32(number & 1)
             if step < kv.end_step:
                 first = uint32(step * int32(positions))
                 copy_keys(to, kv_at.keys, strides.k_position, first, uint32(kv.end), rank)
@@ -527,27 +527,27 @@ def block_producer(plan: HopperPlan) -> Any:
 
     @inlined
     def produce(at: Any, kv_at: Any, strides: Any, kv: Any, before: Any) -> None:
-        rank, place, free = uint32(cuda.threadIdx.x) - uint32(consumers), uint32(0), uint32(COPIED_TILES - 1)
+        rank, place, free = uint32(cuda.threadIdx.x) - consumers, uint32(0), uint32(COPIED_TILES - 1)
         # tiles of a work tile: 0 is K0, 2 n - 1 is K of step n, 2 n is V of step n - 1
         steps = uint32(max(int32(0), kv.end_step - kv.first_step))
         meet()  # nobody decodes tiles of the work tile before, over which the first copies go
         for i in range(COPIED_TILES - 1):
             copy(at, kv_at, strides, kv, uint32(i), uint32(i), rank)
         number = uint32(0)
-        while number <= uint32(2) * steps and steps > uint32(0):
+        while number <= 2 * steps and steps > 0:
             wait()  # this thread's copies of the tile have arrived
             meet()  # … and those of the others; and all have decoded the tile whose place is filled next
-            copy(at, kv_at, strides, kv, number + uint32(COPIED_TILES - 1), free, rank)
-            copied = at + uint32(copies_at) + place * uint32(size)
-            half, odd = number >> uint32(1), number & uint32(1)
-            if number == uint32(0) or odd != uint32(0):
+            copy(at, kv_at, strides, kv, number + (COPIED_TILES - 1), free, rank)
+            copied = at + copies_at + place * size
+            half, odd = number >> 1, number & 1
+            if number == 0 or odd != 0:
                 if half + odd < steps:
                     fill_keys(at, copied, before + half + odd, rank)
             else:
-                fill_values(at, copied, before + half - uint32(1), rank)
+                fill_values(at, copied, before + half - 1, rank)
             free = place
-            place = place + uint32(1) if place + uint32(1) < uint32(COPIED_TILES) else uint32(0)
-            number += uint32(1)
+            place = place + 1 if place + 1 < COPIED_TILES else 0
+            number += 1
 
     return produce
 
@@ -570,24 +570,24 @@ def query_loader(plan: HopperPlan) -> Any:
 
     @inlined
     def load(to: Any, rows: Any, kind: Any, count: Any) -> None:
-        if kind == uint32(same):
+        if kind == same:
             for i in range(rows_count * chunks // threads):
                 number = uint32(cuda.threadIdx.x) + uint32(i * threads)
-                row, chunk = number // uint32(chunks), number % uint32(chunks)
+                row, chunk = number // chunks, number % chunks
                 inside = row < count
-                source = rows + uint64(number) * uint64(CHUNK) if inside else rows
-                copy(to + swizzled(row, chunk, rows_count), source, uint32(CHUNK) if inside else uint32(0))
+                source = rows + number * uint64(CHUNK) if inside else rows
+                copy(to + swizzled(row, chunk, rows_count), source, CHUNK if inside else 0)
             commit()
             wait()
             return
         for i in range(rows_count * pairs // threads):
             number = uint32(cuda.threadIdx.x) + uint32(i * threads)
-            row, pair = number // uint32(pairs), number % uint32(pairs)
+            row, pair = number // pairs, number % pairs
             word = uint32(0)
             if row < count:
-                low, high = load_pair(rows, uint64(row) * uint64(pairs) + uint64(pair), kind)
+                low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
                 word = narrowed(low, high)
-            put4(to + swizzled(row, pair >> uint32(2), rows_count) + (pair & uint32(3)) * uint32(4), word)
+            put4(to + swizzled(row, pair >> 2, rows_count) + (pair & 3) * 4, word)
 
     return load
 
@@ -629,24 +629,24 @@ def gemms(plan: HopperPlan) -> Gemms:
 
     @inlined
     def until_full(base: Any, full: Any, number: Any) -> Any:
-        stage = number & uint32(1)
-        wait(base + uint32(barriers_at) + uint32(full) + stage * uint32(8), number >> uint32(1) & uint32(1))
+        stage = number & 1
+        wait(base + barriers_at + full + stage * 8, number >> 1 & 1)
         return stage
 
     @inlined
     def leave(base: Any, free: Any, number: Any) -> None:
         # One lane for its warp: the wait before was of all lanes together (``.sync.aligned``).
-        if warp_and_lane()[1] == uint32(0):
-            arrive(base + uint32(barriers_at) + uint32(free) + (number & uint32(1)) * uint32(8))
+        if warp_and_lane()[1] == 0:
+            arrive(base + barriers_at + free + (number & 1) * 8)
 
     @inlined
     def start_qk(s: Any, base: Any, warp: Any, number: Any) -> None:
-        keys = base + uint32(keys_at) + until_full(base, KEYS_FULL, number) * uint32(tile_k)
-        qk_gemm(s, base + (warp >> uint32(2)) * uint32(group_rows), keys, uint32(part_rows))
+        keys = base + keys_at + until_full(base, KEYS_FULL, number) * tile_k
+        qk_gemm(s, base + (warp >> 2) * group_rows, keys, uint32(part_rows))
 
     @inlined
     def start_pv(o: Any, p: Any, base: Any, number: Any) -> None:
-        pv_gemm(o, p, base + uint32(values_at) + until_full(base, VALUES_FULL, number) * uint32(tile_v))
+        pv_gemm(o, p, base + values_at + until_full(base, VALUES_FULL, number) * tile_v)
 
     def wait_and_leave(wait_for_sums: Any, free: int) -> Any:
         @inlined
@@ -691,16 +691,16 @@ def make_mainloop(plan: HopperPlan) -> Any:
         wait_qk_alone(s, at, number)
         softmax(s, kv.first_step * int32(positions), column, kv, seen, factor, state)
         pack_p(0, s, p)
-        own = uint32(PING_PONG) + (warp >> uint32(2))
-        others = uint32(2 * PING_PONG + 1) - own
+        own = PING_PONG + (warp >> 2)
+        others = 2 * PING_PONG + 1 - own
         for step in range(kv.first_step + int32(1), kv.end_step):
             if ping_pong:
                 wait_for_other(own)  # until the other consumer has started its products
-            start_qk(s, at, warp, number + uint32(1))
+            start_qk(s, at, warp, number + 1)
             start_pv(o, p, at, number)
             if ping_pong:
                 let_other_start(others)
-            wait_qk(s, at, number + uint32(1))  # p · v goes on
+            wait_qk(s, at, number + 1)  # p · v goes on
             # Exponentials beside p · v. o is not touched here, though its scale is known now.
             grown = softmax(s, step * int32(positions), column, kv, seen, factor, state)
             # Never true; but it keeps the assembler from moving the wait for o in front of the exponentials,
@@ -711,7 +711,7 @@ def make_mainloop(plan: HopperPlan) -> Any:
             if grown:  # only now: o was being added to
                 rescale_o(0, o, state)
             pack_p(0, s, p)  # likewise p was being read
-            number += uint32(1)
+            number += 1
         # the last values: no scores to overlap with
         start_pv(o, p, at, number)
         wait_pv(o, at, number)
@@ -745,7 +745,7 @@ def consumer(plan: HopperPlan) -> Any:
             meet()  # nobody multiplies with the queries of the work tile before
             queries = queries_of(addresses, sizes, work.first_row, width, work.unit)
             load_queries(at, queries, sizes.q_kind, kv.rows)
-            find_row_ranges(seen, work.first_row + warp * uint32(MMA_ROWS) + g, 8, sizes, work.length)
+            find_row_ranges(seen, work.first_row + warp * MMA_ROWS + g, 8, sizes, work.length)
             clear(0, o)
             start_rows(state)
             publish()  # queries become visible to wgmma: each thread for what it has written
@@ -773,13 +773,13 @@ def kernel(plan: HopperPlan) -> Kernel:
     give_registers, take_registers = barriers.registers("dec", least), barriers.registers("inc", most)
 
     def attend(address_words: Any, stride_words: Any, size_words: Any, scale: Any, units: Any) -> None:
-        at = (base() + uint32(1023)) & uint32(0xFFFFFC00)  # the swizzle needs tiles at multiples of 1024
+        at = (base() + 1023) & 0xFFFFFC00  # the swizzle needs tiles at multiples of 1024
         make_barriers(at)
         start_dependent()  # barriers are made while the kernel before still runs
         addresses, strides, sizes = Addresses(*address_words), Strides(*stride_words), Sizes(*size_words)
-        tiles = (sizes.queries * sizes.group + uint32(rows - 1)) // uint32(rows) * uint32(units)
+        tiles = (sizes.queries * sizes.group + (rows - 1)) // rows * units
         cuda.syncthreads()  # barriers are there: nobody waits at one, or arrives, before it is made
-        if warp_and_lane()[0] >= uint32(consumers):
+        if warp_and_lane()[0] >= consumers:
             if least:
                 give_registers()  # the consumers' sums take them
             tile, number = uint32(cuda.blockIdx.y), uint32(0)

@@ -48,9 +48,9 @@ def copier(plan: Plan, name: str, width: int) -> Any:
     @inlined
     def copy_span(to: Any, rows: Any, stride: Any, first: Any, end: Any, rank: Any) -> None:
         there = (int32(end) - int32(first)) * int32(length)  # bytes up to the last position
-        source = rows + uint64(first) * uint64(length)
+        source = rows + uint64(first) * length
         if there >= int32(size):  # all positions exist: nothing to compare for each 16 bytes
-            source, to = source + uint64(rank * uint32(CHUNK)), uint32(to + rank * uint32(CHUNK))
+            source, to = source + uint64(rank * CHUNK), uint32(to + rank * CHUNK)
             for i in range(-(-chunks // threads)):
                 if (i + 1) * threads <= chunks or rank < uint32(chunks - i * threads):
                     start = i * CHUNK * threads
@@ -69,14 +69,14 @@ def copier(plan: Plan, name: str, width: int) -> Any:
     def copy_rows(to: Any, rows: Any, stride: Any, first: Any, end: Any, rank: Any) -> None:
         for i in range(-(-positions * per_row // threads)):
             chunk = rank + uint32(i * threads)
-            row = chunk // uint32(per_row)
-            within = (chunk - row * uint32(per_row)) * uint32(CHUNK)
-            if row < uint32(positions):
+            row = chunk // per_row
+            within = (chunk - row * per_row) * CHUNK
+            if row < positions:
                 # A copy of 0 bytes writes zeros; its address is that of a row that exists all the same.
                 inside = first + row < end
-                position = first + row if inside else uint32(0)
-                source = rows + uint64(position) * stride + uint64(within)
-                copy16(to + row * uint32(pitch) + within, source, uint32(CHUNK) if inside else uint32(0))
+                position = first + row if inside else 0
+                source = rows + position * stride + within
+                copy16(to + row * pitch + within, source, CHUNK if inside else 0)
 
     return copy_rows if name in FLOAT16_TYPES else copy_span
 
@@ -107,10 +107,10 @@ def stage_copier(plan: Plan) -> Any:
     ) -> None:  # fmt: skip
         if step < kv.end_step:
             first, to = uint32(step * int32(positions)) + team.first_row, uint32(kv.end)
-            place = at + uint32(keys_at) + stage * uint32(stage_k) + team.first_row * uint32(length_k)
+            place = at + keys_at + stage * stage_k + team.first_row * length_k
             copy_keys(place, kv_at.keys, strides.k_position, first, to, team.rank)
             if not v_in_k:
-                place = at + uint32(values_at) + stage * uint32(stage_v) + team.first_row * uint32(length_v)
+                place = at + values_at + stage * stage_v + team.first_row * length_v
                 copy_values(place, kv_at.values, strides.v_position, first, to, team.rank)
         commit()
 
@@ -128,9 +128,9 @@ def unaligned8(address: Any) -> Any:
     """Eight bytes of shared memory from any address on, as two words."""
     take4, permute = bf16x2.take4, bf16x2.permute
     # Blocks have 17, 18, 20, 22, 24 or 34 bytes, so their codes begin anywhere, and loads must be aligned.
-    at, shift = address & uint32(0xFFFFFFFC), address & uint32(3)
-    picks = uint32(0x3210) + shift * uint32(0x1111)
-    a, b, c = take4(at), take4(at + uint32(4)), take4(at + uint32(8))
+    at, shift = address & 0xFFFFFFFC, address & 3
+    picks = 0x3210 + shift * 0x1111
+    a, b, c = take4(at), take4(at + 4), take4(at + 8)
     return permute(a, b, picks), permute(b, c, picks)
 
 
@@ -190,14 +190,14 @@ def code_reader(name: str) -> Any:
 
     @inlined
     def of_bytes(block: Any, unit: Any) -> Any:
-        low, high = unaligned8(block + uint32(qs) + unit * uint32(UNIT_COLUMNS))
-        return low ^ uint32(0x80808080), high ^ uint32(0x80808080)
+        low, high = unaligned8(block + qs + unit * UNIT_COLUMNS)
+        return low ^ 0x80808080, high ^ 0x80808080
 
     @inlined
     def of_nibbles(block: Any, unit: Any) -> Any:
-        low, high = unaligned8(block + uint32(qs) + unit * uint32(UNIT_COLUMNS))
+        low, high = unaligned8(block + qs + unit * UNIT_COLUMNS)
         mask = uint32(0x0F0F0F0F)
-        return low & mask, high & mask, low >> uint32(4) & mask, high >> uint32(4) & mask
+        return low & mask, high & mask, low >> 4 & mask, high >> 4 & mask
 
     @inlined
     def of_fifths(block: Any, unit: Any) -> Any:
@@ -253,7 +253,7 @@ def float_decoder() -> Decoder:
     @inlined
     def read(row: Any, unit: Any, packed: Any, i: Any) -> None:
         for j in range(2):
-            four = take_floats(row + unit * uint32(32) + uint32(16 * j))
+            four = take_floats(row + unit * 32 + uint32(16 * j))
             packed[4 * i + 2 * j] = narrowed(cut(four[0]), cut(four[1]))
             packed[4 * i + 2 * j + 1] = narrowed(cut(four[2]), cut(four[3]))
 
@@ -292,8 +292,8 @@ def block_decoder(name: str) -> Decoder:
 
     @inlined
     def read(row: Any, unit: Any, packed: Any, i: Any) -> None:
-        block = row + (unit >> uint32(shift)) * uint32(size)
-        four, o = codes(block, unit & uint32(units - 1)), words * i
+        block = row + (unit >> shift) * size
+        four, o = codes(block, unit & units - 1), words * i
         packed[o], packed[o + 1] = four[0], four[1]
         if count == 4:
             packed[o + 2], packed[o + 3] = four[2], four[3]
@@ -325,13 +325,13 @@ def padded_putter(name: str, pitch: int) -> Any:
 
     @inlined
     def put(tile: Any, row: Any, unit: Any, out: Any) -> None:
-        to = tile + row * uint32(pitch)
+        to = tile + row * pitch
         if two:
             to += (unit >> uint32(1)) * uint32(64) + (unit & uint32(1)) * uint32(16)
             put16(to, out[0], out[1], out[2], out[3])
             put16(to + uint32(32), out[4], out[5], out[6], out[7])
         else:
-            put16(to + unit * uint32(16), out[0], out[1], out[2], out[3])
+            put16(to + unit * 16, out[0], out[1], out[2], out[3])
 
     return put
 
@@ -356,14 +356,14 @@ def tile_decoder(threads: int, positions: int, name: str, width: int, put: Any) 
             # loads of all units, then stores of all: else each load waits for the store before
             for i in range(together):
                 at = rank + uint32(first + i * threads)
-                row = at // uint32(units)
+                row = at // units
                 if whole or row < uint32(positions):
                     # neighbouring threads have neighbouring units of a row
-                    read(rows + row * uint32(length), at - row * uint32(units), packed, i)
+                    read(rows + row * length, at - row * units, packed, i)
             for i in range(together):
                 at = rank + uint32(first + i * threads)
-                row = at // uint32(units)
-                unit = at - row * uint32(units)
+                row = at // units
+                unit = at - row * units
                 if whole or row < uint32(positions):
                     convert(packed, i, out)
                     put(tile, row, unit, out)
@@ -397,16 +397,16 @@ def pair_loader() -> Any:
     @inlined
     def load(start: Any, pair: Any, kind: Any) -> Any:
         low, high = float32(0), float32(0)
-        if kind == uint32(0):
-            two = load8(start + pair * uint64(8))
+        if kind == 0:
+            two = load8(start + pair * 8)
             low, high = float_of(two[0]), float_of(two[1])
             low, high = smaller(larger(low, -most), most), smaller(larger(high, -most), most)
         else:
-            word = uint32(load4(start + pair * uint64(4)))
-            if kind == uint32(1):
-                low, high = half_value(word & uint32(0xFFFF)), half_value(word >> uint32(16))
+            word = uint32(load4(start + pair * 4))
+            if kind == 1:
+                low, high = half_value(word & 0xFFFF), half_value(word >> 16)
             else:
-                low, high = float_of(word << uint32(16)), float_of(word & uint32(0xFFFF0000))
+                low, high = float_of(word << 16), float_of(word & 0xFFFF0000)
         return low, high
 
     return load
@@ -424,12 +424,12 @@ def pair_of_words() -> Any:
     @inlined
     def floats(first: Any, second: Any, kind: Any) -> Any:
         low, high = float_of(first), float_of(second)
-        if kind == uint32(0):
+        if kind == 0:
             low, high = smaller(larger(low, -most), most), smaller(larger(high, -most), most)
-        elif kind == uint32(1):
-            low, high = half_value(first & uint32(0xFFFF)), half_value(first >> uint32(16))
+        elif kind == 1:
+            low, high = half_value(first & 0xFFFF), half_value(first >> 16)
         else:
-            low, high = float_of(first << uint32(16)), float_of(first & uint32(0xFFFF0000))
+            low, high = float_of(first << 16), float_of(first & 0xFFFF0000)
         return low, high
 
     return floats
@@ -443,10 +443,10 @@ def pair_storer() -> Any:
 
     @inlined
     def store(start: Any, pair: Any, kind: Any, low: Any, high: Any) -> None:
-        if kind == uint32(0):
-            store_pair(start + pair * uint64(8), low, high)
+        if kind == 0:
+            store_pair(start + pair * 8, low, high)
         else:
-            word = to_halves(low, high) if kind == uint32(1) else to_bfloats(low, high)
-            store4(start + pair * uint64(4), word)
+            word = to_halves(low, high) if kind == 1 else to_bfloats(low, high)
+            store4(start + pair * 4, word)
 
     return store

@@ -99,14 +99,14 @@ def query_loader(plan: Plan) -> Any:
     def load(to: Any, rows: Any, kind: Any, count: Any) -> None:
         for i in range(-(-rows_count * pairs // threads)):
             at = uint32(cuda.threadIdx.x) + uint32(i * threads)
-            row = at // uint32(pairs)
-            pair = at - row * uint32(pairs)
-            if row < uint32(rows_count):
+            row = at // pairs
+            pair = at - row * pairs
+            if row < rows_count:
                 word = uint32(0)  # rows past the end
                 if row < count:
-                    low, high = load_pair(rows, uint64(row) * uint64(pairs) + uint64(pair), kind)
+                    low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
                     word = narrowed(low, high)
-                put4(to + row * uint32(pitch) + pair * uint32(4), word)
+                put4(to + row * pitch + pair * 4, word)
 
     return load
 
@@ -127,10 +127,10 @@ def tile_finder(plan: Plan, values: bool) -> Any:
 
     @inlined
     def find(at: Any, stage: Any, team: Any) -> Any:
-        offset = uint32(stages_at) + stage * uint32(stage_bytes)
+        offset = stages_at + stage * stage_bytes
         if decodes:
-            tile = at + uint32(tile_at) + team.first_row * uint32(pitch)
-            decode(at + offset + team.first_row * uint32(length), tile, team.rank)
+            tile = at + tile_at + team.first_row * pitch
+            decode(at + offset + team.first_row * length, tile, team.rank)
             offset = uint32(tile_at)
         return offset
 
@@ -166,7 +166,7 @@ def make_qk_gemm(plan: Plan) -> Any:
 
     def sixteen(j: Any, a: Any, keys: Any, s: Any) -> None:
         # A: 16 rows × 16 columns of queries; B: the same columns × 8 positions, twice
-        b = load(keys + uint32(j * MMA_ROWS * pitch))
+        b = load(keys + j * MMA_ROWS * pitch)
         o = 8 * j
         v = mma(a[0], a[1], a[2], a[3], b[0], b[1], s[o], s[o + 1], s[o + 2], s[o + 3])
         s[o], s[o + 1], s[o + 2], s[o + 3] = v[0], v[1], v[2], v[3]
@@ -181,8 +181,8 @@ def make_qk_gemm(plan: Plan) -> Any:
     def qk_gemm(queries: Any, keys: Any, s: Any) -> None:
         clear_all(0, s)
         for step in range(steps):
-            a = load(queries + uint32(step) * uint32(2 * MMA_ROWS))
-            all_positions(0, a, keys + uint32(step) * uint32(2 * MMA_ROWS), s)
+            a = load(queries + uint32(step) * (2 * MMA_ROWS))
+            all_positions(0, a, keys + uint32(step) * (2 * MMA_ROWS), s)
 
     @inlined
     def qk_gemm_in_two(queries: Any, keys: Any, s: Any) -> None:
@@ -190,10 +190,10 @@ def make_qk_gemm(plan: Plan) -> Any:
         clear_all(0, s)
         clear_all(0, other)
         for step in range(0, steps, 2):
-            at = uint32(step) * uint32(2 * MMA_ROWS)
-            a, b = load(queries + at), load(queries + at + uint32(2 * MMA_ROWS))
+            at = uint32(step) * (2 * MMA_ROWS)
+            a, b = load(queries + at), load(queries + at + 2 * MMA_ROWS)
             one(0, a, keys + at, s)
-            one(0, b, keys + at + uint32(2 * MMA_ROWS), other)
+            one(0, b, keys + at + 2 * MMA_ROWS, other)
         for i in range(8):
             s[i] = add(s[i], other[i])
 
@@ -362,7 +362,7 @@ def make_pv_gemm(plan: Plan) -> Any:
         # Scores of 16 positions, an accumulator, are at once A of this product: no lane needs another's.
         a0, a1 = narrowed(s[i], s[i + 1]), narrowed(s[i + 2], s[i + 3])
         a2, a3 = narrowed(s[i + 4], s[i + 5]), narrowed(s[i + 6], s[i + 7])
-        all_columns(0, a0, a1, a2, a3, values + uint32(j * MMA_ROWS * pitch), o)
+        all_columns(0, a0, a1, a2, a3, values + j * MMA_ROWS * pitch, o)
 
     all_groups = unrolled(groups, group)
 
@@ -464,8 +464,8 @@ def scores_maker(plan: Plan) -> Any:
         if decodes_k or (decodes_v and early):
             wait_for_team()  # tiles are written: a lane reads what others have decoded
         # The stage of step + ahead: this one if its rows are decoded by now, else that of the step before.
-        free = stage + uint32(ahead)
-        free = free - uint32(stages) if free >= uint32(stages) else free
+        free = stage + ahead
+        free = free - stages if free >= stages else free
         if early:
             copy_stage(at, free, kv_at, strides, step + int32(ahead), kv, team)
         qk_gemm(lane.q, lane.k + k_offset, s)
@@ -513,14 +513,12 @@ def positions_writer(plan: Plan) -> Any:
         (warp, lane), at = warp_and_lane(), base()
         g, t = g_and_t(lane)
         cuda.syncthreads()  # partials lie over queries, keys and values: all warps have read theirs
-        place = warp * uint32(MMA_ROWS) + g
-        all_columns(0, o, at + place * uint32(pitch * 4) + t * uint32(per_lane))
+        place = warp * MMA_ROWS + g
+        all_columns(0, o, at + place * (pitch * 4) + t * per_lane)
         for r in range(2):
             row_sum = sum_of_row(state.row_sum[r])
-            if t == uint32(0):  # four lanes have the same numbers
-                put_pair(
-                    at + uint32(stats_at) + (place + uint32(8 * r)) * uint32(8), state.row_max[r], row_sum
-                )
+            if t == 0:  # four lanes have the same numbers
+                put_pair(at + stats_at + (place + uint32(8 * r)) * 8, state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
         finish(at, uint32(warps), start, count, addresses, sizes, addresses.partials)
 
@@ -577,9 +575,9 @@ def kernel(plan: Plan) -> Kernel:
         g, t = g_and_t(lane)
         kv = find_kv_range(sizes, block.length, block.first_row)
         kv_at = kv_addresses(addresses, strides, sizes, block.unit)
-        warp_row = warp * uint32(MMA_ROWS)  # first row or position of the warp
+        warp_row = warp * MMA_ROWS  # first row or position of the warp
         team = Team(
-            uint32(0) if by_rows else warp_row, uint32(cuda.threadIdx.x) if by_rows else lane
+            0 if by_rows else warp_row, uint32(cuda.threadIdx.x) if by_rows else lane
         )  # fmt: skip
 
         # producer: the first steps are on their way before the queries, which are loaded through registers
@@ -605,9 +603,9 @@ def kernel(plan: Plan) -> Kernel:
         start_rows(state)
         # Rows of queries by warp, positions by team: one of the two offsets is 0.
         lane_at = Lane(
-            at + place_q(lane, pitch_q) + (warp_row - team.first_row) * uint32(pitch_q),
-            at + place_k(lane, pitch_k) + team.first_row * uint32(pitch_k),
-            at + place_q(lane, pitch_v) + team.first_row * uint32(pitch_v),
+            at + place_q(lane, pitch_q) + (warp_row - team.first_row) * pitch_q,
+            at + place_k(lane, pitch_k) + team.first_row * pitch_k,
+            at + place_q(lane, pitch_v) + team.first_row * pitch_v,
         )
 
         # consumer
@@ -627,7 +625,7 @@ def kernel(plan: Plan) -> Kernel:
             if softmax(s, origin, column, kv, seen, factor, state):
                 rescale_o(0, o, state)
             pv_gemm(s, lane_at.v + v_offset, o)
-            stage = stage + uint32(1) if stage + uint32(1) < uint32(stages) else uint32(0)
+            stage = stage + 1 if stage + 1 < stages else 0
 
         # epilogue
         write(o, state, block.first_row, kv.rows, addresses, sizes)

@@ -152,17 +152,17 @@ def rows_decoder(plan: DequantPlan, name: str, width: int) -> Any:
     def decode(rows: Any, to: Any, count: Any, rank: Any) -> None:
         out, packed = cuda.local.array(8, uint32), cuda.local.array(words, uint32)
         at = rank
-        while at < count * uint32(units):
-            row = at // uint32(units)
-            unit = at - row * uint32(units)
-            read(rows + row * uint32(length), unit, packed, 0)
+        while at < count * units:
+            row = at // units
+            unit = at - row * units
+            read(rows + row * length, unit, packed, 0)
             convert(packed, 0, out)
-            chunk = (unit >> uint32(1)) * uint32(4) + (unit & uint32(1)) if two else unit
-            place = to + uint64(row * uint32(2 * width) + chunk * uint32(2 * UNIT_COLUMNS))
+            chunk = (unit >> 1) * 4 + (unit & 1) if two else unit
+            place = to + uint64(row * (2 * width) + chunk * (2 * UNIT_COLUMNS))
             store16(place, out[0], out[1], out[2], out[3])
             if two:
-                store16(place + uint64(4 * UNIT_COLUMNS), out[4], out[5], out[6], out[7])
-            at += uint32(threads)
+                store16(place + 4 * UNIT_COLUMNS, out[4], out[5], out[6], out[7])
+            at += threads
 
     return decode
 
@@ -178,16 +178,16 @@ def rows_dequantizer(plan: DequantPlan, values: bool) -> Any:
     @inlined
     def dequantize(addresses: Any, strides: Any, sizes: Any) -> None:
         positions, heads = sizes
-        unit, first = uint32(cuda.blockIdx.y), uint32(cuda.blockIdx.x) * uint32(span)
+        unit, first = uint32(cuda.blockIdx.y), uint32(cuda.blockIdx.x) * span
         rank = cuda.threadIdx.x
         sequence = unit // heads
-        rows = addresses[which] + uint64(sequence) * strides[sequence_stride]
+        rows = addresses[which] + sequence * strides[sequence_stride]
         rows += uint64(unit - sequence * heads) * strides[head_stride]
         copy(base(), rows, uint64(0), first, positions, uint32(rank))
         commit()
         wait()  # this thread's copies have arrived
         cuda.syncthreads()  # … and those of all
-        to = addresses[decoded] + (uint64(unit) * uint64(positions) + uint64(first)) * uint64(2 * width)
+        to = addresses[decoded] + (uint64(unit) * positions + first) * (2 * width)
         decode(base(), to, min(uint32(span), positions - first), uint32(rank))
 
     return dequantize
@@ -206,7 +206,7 @@ def dequantizer(plan: DequantPlan) -> Kernel:
         sizes: Any,  # positions, KV heads
     ) -> None:
         start_dependent()
-        if uint32(cuda.blockIdx.z) == uint32(0):
+        if uint32(cuda.blockIdx.z) == 0:
             dequantize_keys(addresses, strides, sizes)
         else:
             dequantize_values(addresses, strides, sizes)
@@ -272,7 +272,7 @@ def counter() -> Kernel:
         if same < int32(0):
             more = max(int64(0), min(numbers[b], int64(queries)))
         cuda.syncthreads()  # all have read the length, which the first thread now writes
-        if i == uint32(0):
+        if i == 0:
             lengths[b] = min(start + more, int64(positions))
         while i < heads * queries:
             head = i // queries
@@ -281,7 +281,7 @@ def counter() -> Kernel:
             if int64(at) < more and place < int64(positions):
                 row = int64(b * heads + head) * int64(positions) + place
             ids[int64(b) * int64(heads * queries) + int64(i)] = row
-            i += uint32(APPEND_THREADS)
+            i += APPEND_THREADS
 
     words = int32, uint32, uint32, uint32
     return Kernel(

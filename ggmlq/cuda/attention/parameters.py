@@ -121,13 +121,13 @@ def seen_range(start: Any, last: Any, queries: Any, causal: Any, window: Any, le
     first_query = uint32(start) % queries
     last_query = first_query + (last - start)
     if last_query >= queries:  # rows of two heads: any query may be among them
-        first_query, last_query = uint32(0), queries - uint32(1)
+        first_query, last_query = uint32(0), queries - 1
     behind = length - int32(queries)
     begin, common_begin, common_end, end = int32(0), int32(0), length, length
-    if causal != uint32(0):
+    if causal != 0:
         end = max(int32(0), min(length, behind + int32(last_query) + int32(1)))
         common_end = behind + int32(first_query) + int32(1)
-    if window != uint32(0):
+    if window != 0:
         begin = max(int32(0), behind + int32(first_query) - int32(window) + int32(1))
         common_begin = behind + int32(last_query) - int32(window) + int32(1)
     return SeenRange(begin, common_begin, common_end, end)
@@ -141,10 +141,10 @@ def steps_of_split(begin: Any, end: Any, step: Any, split: Any, splits: Any, fix
     order in which a row's partials are added, depends on that position alone.
     """
     first, last = begin // step, (end + step - int32(1)) // step
-    if fixed != uint32(0):
-        return max(first, int32(split * fixed)), min(last, int32((split + uint32(1)) * fixed))
+    if fixed != 0:
+        return max(first, int32(split * fixed)), min(last, int32((split + 1) * fixed))
     count = uint32(max(int32(0), last - first))
-    start, stop = uint32(count * split) // splits, uint32(count * uint32(split + uint32(1))) // splits
+    start, stop = uint32(count * split) // splits, uint32(count * uint32(split + 1)) // splits
     return first + int32(start), first + int32(stop)
 
 
@@ -159,7 +159,7 @@ def kv_range_finder(rows: int, step: int) -> Any:
     def kv_range(sizes: Any, length: Any, start: Any) -> Any:
         all_rows = sizes.queries * sizes.group
         count = min(uint32(rows), all_rows - start)
-        seen = seen_range(start, start + count - uint32(1), sizes.queries, sizes.causal, sizes.window, length)
+        seen = seen_range(start, start + count - 1, sizes.queries, sizes.causal, sizes.window, length)
         split, splits = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         first, last = steps_of_split(seen.begin, seen.end, int32(step), split, splits, sizes.fixed_steps)
         return KvRange(count, seen.common_begin, min(seen.common_end, seen.end), seen.end, first, last)
@@ -175,8 +175,8 @@ def length_of(addresses: Any, sizes: Any, unit: Any) -> Any:
     which may write it (KV append), and again behind that. A line in L1 would still have the old length.
     """
     load8, length = integers.load8_l2, int32(sizes.positions)
-    if addresses.lengths != uint64(0):
-        at = addresses.lengths + uint64(unit // sizes.kv_heads) * uint64(8)
+    if addresses.lengths != 0:
+        at = addresses.lengths + uint64(unit // sizes.kv_heads) * 8
         length = max(int32(0), min(length, int32(load8(at)[0])))
     return length
 
@@ -190,7 +190,7 @@ def block_placer(rows: int) -> Any:
 
     @inlined
     def place(addresses: Any, sizes: Any) -> Any:
-        start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * uint32(rows)
+        start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * rows
         unit = uint32(cuda.blockIdx.z)
         return BlockPlace(unit, start, length_of(addresses, sizes, unit))
 
@@ -202,7 +202,7 @@ def head_address(address: Any, sequence_stride: Any, head_stride: Any, sizes: An
     """The address of position 0 of a unit's keys, or values."""
     sequence = unit // sizes.kv_heads
     head = unit - sequence * sizes.kv_heads
-    return address + uint64(sequence) * sequence_stride + uint64(head) * head_stride
+    return address + sequence * sequence_stride + head * head_stride
 
 
 @inlined
@@ -216,17 +216,17 @@ def kv_addresses(addresses: Any, strides: Any, sizes: Any, unit: Any) -> Any:
 @inlined
 def queries_of(addresses: Any, sizes: Any, start: Any, width: Any, unit: Any) -> Any:
     """The address of a unit's query rows from ``start`` on."""
-    row = uint64(unit) * uint64(sizes.queries * sizes.group) + uint64(start)
-    return addresses.q + row * uint64(width) * (uint64(4) if sizes.q_kind == uint32(0) else uint64(2))
+    row = uint64(unit) * uint64(sizes.queries * sizes.group) + start
+    return addresses.q + row * width * (uint64(4) if sizes.q_kind == 0 else uint64(2))
 
 
 @inlined
 def seen_by_query(query: Any, queries: Any, causal: Any, window: Any, length: Any) -> Any:
     """The first position that a query sees, and the end of those; the last query is at the last position."""
     place, begin, end = length - int32(queries) + int32(query), int32(0), length
-    if causal != uint32(0):
+    if causal != 0:
         end = min(length, place + int32(1))
-    if window != uint32(0):
+    if window != 0:
         begin = place - int32(window) + int32(1)
     return begin, end
 
@@ -236,5 +236,5 @@ def find_row_ranges(seen: Any, row: Any, step: Any, sizes: Any, length: Any) -> 
     """Visible K/V range of rows ``row``, ``row`` + ``step``; rows past the end are clamped to the last."""
     for r in range(2):
         all_rows = sizes.queries * sizes.group
-        query = uint32(min(row + uint32(r) * uint32(step), all_rows - uint32(1))) % sizes.queries
+        query = uint32(min(row + uint32(r) * step, all_rows - 1)) % sizes.queries
         seen.begins[r], seen.ends[r] = seen_by_query(query, sizes.queries, sizes.causal, sizes.window, length)

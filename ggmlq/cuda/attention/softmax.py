@@ -118,8 +118,8 @@ def rows_first_place(lane: Any, pitch: Any) -> Any:
 
     Lanes 0 … 15 name rows, 16 … 31 the same rows 16 bytes on.
     """
-    row = (lane & uint32(7)) + (lane & uint32(8))
-    return row * uint32(pitch) + (lane >> uint32(4)) * uint32(16)
+    row = (lane & 7) + (lane & 8)
+    return row * pitch + (lane >> 4) * 16
 
 
 @inlined
@@ -128,8 +128,8 @@ def columns_first_place(lane: Any, pitch: Any) -> Any:
 
     Lanes 0 … 7 name rows 0 … 7, 8 … 15 the same 16 bytes on, 16 … 31 rows 8 … 15 alike.
     """
-    row = (lane & uint32(7)) + (lane >> uint32(4)) * uint32(8)
-    return row * uint32(pitch) + (lane >> uint32(3) & uint32(1)) * uint32(16)
+    row = (lane & 7) + (lane >> 4) * 8
+    return row * pitch + (lane >> 3 & 1) * 16
 
 
 # Which scores a lane 4 g + t has of its warp (the accumulator of ``mma``), and whose numbers make up a row:
@@ -195,25 +195,25 @@ def read_score_options(
     sequence = unit // sizes.kv_heads
     for r in range(2):
         # row = head in the group · queries + query; rows past the end are clamped to the last
-        this = uint32(min(row + uint32(r) * uint32(step), sizes.queries * sizes.group - uint32(1)))
+        this = uint32(min(row + uint32(r) * step, sizes.queries * sizes.group - 1))
         query = this % sizes.queries
         head = (unit - sequence * sizes.kv_heads) * sizes.group + this // sizes.queries
         places[r] = length - int32(sizes.queries) + int32(query)
         # A mask without slopes counts once; with neither there is nothing to add.
-        numbers[2 + r] = float32(0) if addresses.mask == uint64(0) else float32(1)
-        if addresses.slopes != uint64(0):
-            numbers[2 + r] = load_float(addresses.slopes + uint64(head) * uint64(4))
+        numbers[2 + r] = float32(0) if addresses.mask == 0 else float32(1)
+        if addresses.slopes != 0:
+            numbers[2 + r] = load_float(addresses.slopes + head * uint64(4))
         at = (
             addresses.mask
-            + uint64(sequence) * strides.mask_sequence
-            + uint64(head) * strides.mask_head
-            + uint64(query) * strides.mask_query
+            + sequence * strides.mask_sequence
+            + head * strides.mask_head
+            + query * strides.mask_query
         )
         if r == 0:
             mask = at
         mask_strides[1] = at - mask
     places[2], mask_strides[0] = int32(sizes.positions), strides.mask_position
-    return ScoreOptions(mask if addresses.mask != uint64(0) else uint64(0), numbers, places, mask_strides)
+    return ScoreOptions(mask if addresses.mask != 0 else uint64(0), numbers, places, mask_strides)
 
 
 @cache
@@ -236,11 +236,11 @@ def score_modifier(plan: Any) -> Any:
                 value = mul(s[4 * j + 2 * r + i], scale)
                 if cap > float32(0):  # 0: no cap
                     value = mul(cap, tanh(div(value, cap)))
-                if options.mask == uint64(0):
+                if options.mask == 0:
                     value = fma(numbers[2 + r], float32(position - places[r]), value)
                 elif position < places[2]:  # the last step may go beyond the mask's end
-                    row = options.mask + uint64(r) * uint64(options.strides[1])
-                    place = row + uint64(position) * uint64(options.strides[0])
+                    row = options.mask + uint64(r) * options.strides[1]
+                    place = row + uint64(position) * options.strides[0]
                     value = fma(numbers[2 + r], load_float(place), value)
                 s[4 * j + 2 * r + i] = value
 
@@ -351,7 +351,7 @@ def exponentials_maker(plan: Any) -> Any:
         take_powers(0, s, factor, bases, sums)
         for r in range(2):
             state.row_sum[r] = fma(state.row_sum[r], state.o_scale[r], sums[r])
-        return lanes_where_equal(grown, uint32(0)) != uint32(ALL_LANES)
+        return lanes_where_equal(grown, uint32(0)) != ALL_LANES
 
     return online_softmax
 

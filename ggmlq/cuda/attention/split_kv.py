@@ -48,8 +48,8 @@ def inverse_sum(row_sum: Any) -> Any:
 @inlined
 def final_scale(row_max: Any, row_sum: Any, sinks: Any, head: Any) -> Any:
     """The factor that makes a row's sums its result: 1 / row_sum, in which a sink of its head takes part."""
-    if sinks != uint64(0):
-        sink = ptx.mul(ptx.load_float(sinks + uint64(head) * uint64(4)), LOG2_E)
+    if sinks != 0:
+        sink = ptx.mul(ptx.load_float(sinks + head * uint64(4)), LOG2_E)
         largest = ptx.larger(row_max, sink)
         scale = merge_scale(row_max, largest)
         row_sum = ptx.fma(row_sum, scale, power_of_two(ptx.sub(sink, largest)))
@@ -100,10 +100,10 @@ def pair_writer() -> Any:
         unit, rows = uint32(cuda.blockIdx.z), sizes.queries * sizes.group
         head = (unit % sizes.kv_heads) * sizes.group + uint32(row) // sizes.queries
         factor = final_scale(merged.row_max, merged.row_sum, addresses.sinks, head)
-        size = uint64(4) if sizes.y_kind == uint32(0) else uint64(2)
-        number = uint64(unit) * uint64(rows) + uint64(row)
-        to = addresses.y + number * uint64(sizes.y_columns) * size
-        store(to, uint64(pair), sizes.y_kind, mul(merged.low, factor), mul(merged.high, factor))
+        size = uint64(4) if sizes.y_kind == 0 else uint64(2)
+        number = uint64(unit) * rows + row
+        to = addresses.y + number * sizes.y_columns * size
+        store(to, pair, sizes.y_kind, mul(merged.low, factor), mul(merged.high, factor))
 
     return write
 
@@ -111,8 +111,8 @@ def pair_writer() -> Any:
 @inlined
 def stats_of(partials: Any, rows: Any, width: Any, units: Any) -> Any:
     """The address of stats behind the sums of all splits, as many as in this grid."""
-    count = uint64(cuda.gridDim.x) * uint64(units) * uint64(rows)
-    return partials + count * uint64(4 * width)
+    count = uint64(cuda.gridDim.x) * units * rows
+    return partials + count * (4 * width)
 
 
 # --- epilogues of blocks ----------------------------------------------------------------------
@@ -131,7 +131,7 @@ def rows_writer(plan: Any) -> Any:
         for r in range(2):
             if inside[r] != bits(0):
                 low, high = mul(o[4 * j + 2 * r], factors[r]), mul(o[4 * j + 2 * r + 1], factors[r])
-                store(places[r], uint64(4 * j) + uint64(t), kind, low, high)
+                store(places[r], 4 * j + t, kind, low, high)
 
     all_columns = unrolled(columns, eight)
 
@@ -144,22 +144,22 @@ def rows_writer(plan: Any) -> Any:
         factors, inside = cuda.local.array(2, float32), cuda.local.array(2, uint32)
         places, kind = cuda.local.array(2, uint64), sizes.y_kind
         for r in range(2):
-            row, row_sum = g + warp * uint32(MMA_ROWS) + uint32(8 * r), sum_of_row(state.row_sum[r])
+            row, row_sum = g + warp * MMA_ROWS + uint32(8 * r), sum_of_row(state.row_sum[r])
             inside[r] = uint32(1) if row < count else uint32(0)
             # Rows past the end have the address of the last one, and are not written.
-            row = uint32(min(start + row, rows - uint32(1)))
-            number = uint64(unit) * uint64(rows) + uint64(row)
-            if addresses.partials == uint64(0):  # a result: divided, in the kind of y
+            row = uint32(min(start + row, rows - 1))
+            number = uint64(unit) * rows + row
+            if addresses.partials == 0:  # a result: divided, in the kind of y
                 head = (unit % sizes.kv_heads) * sizes.group + row // sizes.queries
                 factors[r] = final_scale(state.row_max[r], row_sum, addresses.sinks, head)
-                size = uint64(4) if kind == uint32(0) else uint64(2)
-                places[r] = addresses.y + number * uint64(sizes.y_columns) * size
+                size = uint64(4) if kind == 0 else uint64(2)
+                places[r] = addresses.y + number * sizes.y_columns * size
             else:  # a partial: float32, not divided yet
                 factors[r], kind = float32(1), uint32(0)
-                number += uint64(cuda.blockIdx.x) * uint64(units) * uint64(rows)
-                places[r] = addresses.partials + number * uint64(4 * width)
-                if inside[r] != uint32(0) and t == uint32(0):
-                    to = stats_of(addresses.partials, rows, width, units) + number * uint64(8)
+                number += uint64(cuda.blockIdx.x) * units * rows
+                places[r] = addresses.partials + number * (4 * width)
+                if inside[r] != 0 and t == 0:
+                    to = stats_of(addresses.partials, rows, width, units) + number * 8
                     ptx.store_pair(to, state.row_max[r], row_sum)
         all_columns(0, o, factors, places, inside, kind, t)
 
@@ -183,30 +183,28 @@ def block_merger(plan: Plan) -> Any:
     ) -> None:  # fmt: skip
         rows, number = sizes.queries * sizes.group, uint32(cuda.threadIdx.x)
         # a thread has every so many-th pair of columns of the block's rows, neighbours have neighbours
-        while number < count * uint32(pairs):
-            row = number // uint32(pairs)
-            pair = number - row * uint32(pairs)
-            stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
+        while number < count * pairs:
+            row = number // pairs
+            pair = number - row * pairs
+            stats, sums = at + stats_at + row * 8, at + row * (pitch * 4)
             merged = merge(
-                stats, uint32(partial_rows * 8), sums + pair * uint32(8), uint32(partial_rows * pitch * 4),
+                stats, uint32(partial_rows * 8), sums + pair * 8, uint32(partial_rows * pitch * 4),
                 warps,
             )  # fmt: skip
-            if partials == uint64(0):
+            if partials == 0:
                 write(start + row, pair, merged, addresses, sizes)
             else:
                 # [split, unit, row] is [blockIdx.x, blockIdx.z, row]
-                place = uint64(uint32(cuda.blockIdx.z)) * uint64(rows) + uint64(start + row)
-                place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * uint64(rows)
-                store_pair(
-                    partials + place * uint64(4 * width) + uint64(pair) * uint64(8), merged.low, merged.high
-                )
-                if pair == uint32(0):
+                place = uint64(uint32(cuda.blockIdx.z)) * rows + uint64(start + row)
+                place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * rows
+                store_pair(partials + place * (4 * width) + pair * uint64(8), merged.low, merged.high)
+                if pair == 0:
                     store_pair(
-                        stats_of(partials, rows, width, uint32(cuda.gridDim.z)) + place * uint64(8),
+                        stats_of(partials, rows, width, uint32(cuda.gridDim.z)) + place * 8,
                         merged.row_max,
                         merged.row_sum,
                     )
-            number += uint32(threads)
+            number += threads
 
     return finish
 
@@ -262,8 +260,8 @@ def partial_reader(width: int) -> Any:
         row_max, row_sum, none = MINUS_INFINITY, float32(0), float32(0)
         quad = none, none, none, none
         if there:
-            quad = load_floats(partials + number * uint64(size) + uint64(lane) * uint64(16))
-            stat = load8(stats + number * uint64(8))
+            quad = load_floats(partials + number * size + lane * uint64(16))
+            stat = load8(stats + number * 8)
             row_max, row_sum = float_of(stat[0]), float_of(stat[1])
         return Partial(row_max, row_sum, quad)
 
@@ -275,9 +273,9 @@ def largest_of(stats: Any, rows: Any, splits: Any) -> Any:
     """The largest of a row's maxima, by each warp for itself; ``stats``: the address of the first."""
     row_max, p = MINUS_INFINITY, warp_and_lane()[1]
     while p < splits:
-        stat = bf16x2.load8(stats + uint64(p) * uint64(rows) * uint64(8))
+        stat = bf16x2.load8(stats + p * uint64(rows) * 8)
         row_max = ptx.larger(row_max, ptx.float_of(stat[0]))
-        p += uint32(LANES)
+        p += LANES
     for step in (16, 8, 4, 2, 1):
         row_max = ptx.larger(row_max, cuda.shfl_xor_sync(ALL_LANES, row_max, step))
     return row_max
@@ -304,18 +302,18 @@ def merger(width: int, threads: int) -> Kernel:
         )  # fmt: skip
         row, rows, splits = uint32(cuda.blockIdx.x), sizes.rows, sizes.splits
         thread = uint32(cuda.threadIdx.x)
-        lane, which = thread % uint32(lanes), thread // uint32(lanes)
-        stats_at = addresses.partials + uint64(splits) * uint64(rows) * uint64(4 * width)
+        lane, which = thread % lanes, thread // lanes
+        stats_at = addresses.partials + uint64(splits) * rows * (4 * width)
         quads, stats = cuda.local.array(held, float32), cuda.local.array(noted, float32)
         for i in range(ahead):
             p = which + uint32(i * together)
-            number, there = uint64(p) * uint64(rows) + uint64(row), which < uint32(together) and p < splits
+            number, there = p * uint64(rows) + row, which < together and p < splits
             partial = read(addresses.partials, stats_at, number, lane, there)
             stats[2 * i], stats[2 * i + 1] = partial.row_max, partial.row_sum
             for j in range(QUAD_COLUMNS):
                 quads[QUAD_COLUMNS * i + j] = partial.quad[j]
         # Each warp finds the maximum for itself: threads need not meet for it.
-        row_max = largest_of(stats_at + uint64(row) * uint64(8), rows, splits)
+        row_max = largest_of(stats_at + uint64(row) * 8, rows, splits)
         row_sum, sums = float32(0), cuda.local.array(QUAD_COLUMNS, float32)
         for i in range(QUAD_COLUMNS):
             sums[i] = float32(0)
@@ -324,31 +322,31 @@ def merger(width: int, threads: int) -> Kernel:
             row_sum = fma(stats[2 * i + 1], scale, row_sum)
             for j in range(QUAD_COLUMNS):
                 sums[j] = fma(quads[QUAD_COLUMNS * i + j], scale, sums[j])
-        if which < uint32(together):
+        if which < together:
             # the splits that were not read ahead, now that the maximum is known
-            p = which + uint32(ahead * together)
+            p = which + ahead * together
             while p < splits:
-                number = uint64(p) * uint64(rows) + uint64(row)
+                number = p * uint64(rows) + row
                 partial = read(addresses.partials, stats_at, number, lane, True)
                 scale = merge_scale(partial.row_max, row_max)
                 row_sum = fma(partial.row_sum, scale, row_sum)
                 for i in range(QUAD_COLUMNS):
                     sums[i] = fma(partial.quad[i], scale, sums[i])
-                p += uint32(together)
+                p += together
             for i in range(QUAD_COLUMNS):
-                columns[which, lane * uint32(QUAD_COLUMNS) + uint32(i)] = sums[i]
+                columns[which, lane * QUAD_COLUMNS + uint32(i)] = sums[i]
             sums_of_p[which] = row_sum  # the same number from all lanes
         cuda.syncthreads()  # all w have put theirs; threads of other warps add them
-        if thread < uint32(width // 2):  # two columns a thread
+        if thread < width // 2:  # two columns a thread
             low, high, row_sum = float32(0), float32(0), float32(0)
             for w in range(together):
-                low, high = add(low, columns[w, 2 * thread]), add(high, columns[w, 2 * thread + uint32(1)])
+                low, high = add(low, columns[w, 2 * thread]), add(high, columns[w, 2 * thread + 1])
                 row_sum = add(row_sum, sums_of_p[w])
             per_head = sizes.queries * sizes.group
             head = (row // per_head) % sizes.kv_heads * sizes.group + row % per_head // sizes.queries
             factor = final_scale(row_max, row_sum, addresses.sinks, head)
-            size = uint64(4) if sizes.y_kind == uint32(0) else uint64(2)
-            to = addresses.y + uint64(row) * uint64(sizes.y_columns) * size
+            size = uint64(4) if sizes.y_kind == 0 else uint64(2)
+            to = addresses.y + uint64(row) * sizes.y_columns * size
             store(to, uint64(thread), sizes.y_kind, mul(low, factor), mul(high, factor))
 
     return Kernel(

@@ -93,17 +93,17 @@ def prefetcher(plan: Plan, name: str, width: int) -> Any:
 
     @inlined
     def prefetch(rows: Any, stride: Any, first: Any, end: Any, lane: Any) -> None:
-        if first + uint32(positions) > end:
+        if first + positions > end:
             return
         for i in range(0, count, LANES):
             number = lane + uint32(i)
-            if number < uint32(count):
+            if number < count:
                 if spread:
-                    row = number // uint32(lines)
-                    within = (number - row * uint32(lines)) * uint32(line)
-                    start(rows + uint64(first + row) * stride + uint64(within))
+                    row = number // lines
+                    within = (number - row * lines) * line
+                    start(rows + uint64(first + row) * stride + within)
                 else:
-                    start(rows + uint64(first) * uint64(length) + uint64(number * uint32(line)))
+                    start(rows + first * uint64(length) + uint64(number * line))
 
     return prefetch
 
@@ -132,7 +132,7 @@ def early_reader(plan: Plan) -> Any:
         for i in range(stages):
             step = kv.first_step + int32(i)
             if step < kv.end_step:
-                first = uint32(step * int32(positions)) + warp * uint32(MMA_ROWS)
+                first = uint32(step * int32(positions)) + warp * MMA_ROWS
                 prefetch_keys(kv_at.keys, strides.k_position, first, uint32(kv.end), lane)
                 prefetch_values(kv_at.values, strides.v_position, first, uint32(kv.end), lane)
 
@@ -151,7 +151,7 @@ def starter(plan: Plan) -> Any:
 
     @inlined
     def begin(addresses: Any, strides: Any, sizes: Any) -> None:
-        if cluster_size() > uint32(1):
+        if cluster_size() > 1:
             # So that others know that this block's shared memory exists. They wait for it before they write
             # here, at the end (``cluster_merger``); relaxed, as nothing was written that they read.
             arrive()
@@ -180,14 +180,14 @@ def query_reader(plan: Plan) -> Any:
     threads, pairs, load8, load4 = plan.threads, plan.width // 2, bf16x2.load8, codes8.load4
 
     def one(i: Any, rows: Any, kind: Any, count: Any, raw: Any) -> None:
-        number = uint32(cuda.threadIdx.x) + uint32(i * threads)
+        number = uint32(cuda.threadIdx.x) + i * threads
         raw[2 * i], raw[2 * i + 1] = uint32(0), uint32(0)  # rows that there are not
-        if number < count * uint32(pairs):
-            if kind == uint32(0):
-                two = load8(rows + uint64(number) * uint64(8))
-                raw[2 * i], raw[2 * i + 1] = uint32(two[0]), uint32(two[1])
+        if number < count * pairs:
+            if kind == 0:
+                two = load8(rows + number * uint64(8))
+                raw[2 * i], raw[2 * i + 1] = two[0], two[1]
             else:
-                raw[2 * i] = uint32(load4(rows + uint64(number) * uint64(4)))
+                raw[2 * i] = uint32(load4(rows + number * uint64(4)))
 
     read_all = unrolled(words_of_queries(plan) // 2, one)
 
@@ -206,12 +206,12 @@ def query_putter(plan: Plan) -> Any:
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
 
     def one(i: Any, to: Any, kind: Any, raw: Any) -> None:
-        at = uint32(cuda.threadIdx.x) + uint32(i * threads)
-        row = at // uint32(pairs)
-        pair = at - row * uint32(pairs)
-        if row < uint32(rows_count):
+        at = uint32(cuda.threadIdx.x) + i * threads
+        row = at // pairs
+        pair = at - row * pairs
+        if row < rows_count:
             low, high = floats_of(raw[2 * i], raw[2 * i + 1], kind)
-            put4(to + row * uint32(pitch) + pair * uint32(4), narrowed(low, high))
+            put4(to + row * pitch + pair * 4, narrowed(low, high))
 
     put_all = unrolled(words_of_queries(plan) // 2, one)
 
@@ -246,14 +246,14 @@ def query_taker(plan: Plan) -> Any:
     pitch, take4 = plan.pitch(plan.width), bf16x2.take4
 
     def sixteen(j: Any, at: Any, q: Any) -> None:
-        q[2 * j], q[2 * j + 1] = take4(at + uint32(32 * j)), take4(at + uint32(32 * j + 16))
+        q[2 * j], q[2 * j + 1] = take4(at + 32 * j), take4(at + (32 * j + 16))
 
     all_columns = unrolled(plan.width // MMA_ROWS, sixteen)
 
     @inlined
     def take(queries: Any, q: Any, z: Any) -> None:
         g, t = g_and_t(warp_and_lane()[1])
-        all_columns(0, queries + g * uint32(pitch) + t * uint32(4), q)
+        all_columns(0, queries + g * pitch + t * 4, q)
 
     return take
 
@@ -299,7 +299,7 @@ def make_pv_gemm(plan: Plan) -> Any:
     narrowed, transposed = bf16x2.narrowed if plan.v == "bf16" else halves.narrowed, halves.transposed
 
     def sixteen(j: Any, at: Any, low: Any, high: Any, o: Any) -> None:
-        a, n = load(at + uint32(2 * MMA_ROWS * j)), 4 * j
+        a, n = load(at + 2 * MMA_ROWS * j), 4 * j
         # A: 16 columns of values × 16 positions. ``mma`` gives both rows of column g, then of column g + 8; o
         # has both columns of a row side by side, as s has both of its positions.
         v = mma(a[0], a[1], a[2], a[3], low, high, o[n], o[n + 2], o[n + 1], o[n + 3])
@@ -337,7 +337,7 @@ SIXTEENTH = np.uint32(halves.pair(1 / 16))  # upper four bits of a byte count si
 @inlined
 def first_lane_picks(place: Any) -> Any:
     """The bytes that ``permute`` picks of a lane's word and the first block's last: lanes 0 half of each."""
-    return uint32(0x5432) if place == uint32(0) else uint32(0x3210)
+    return uint32(0x5432) if place == 0 else uint32(0x3210)
 
 
 @cache
@@ -373,20 +373,18 @@ def block_query_taker(plan: Plan) -> Any:
 
     def pair(j: Any, row: Any, t: Any, q: Any, z: Any) -> None:
         # columns of the first block: from 4 t - 2, of lanes 0 columns 0, 1, 30, 31 (of fours 0, 1, 14, 15)
-        at = row + uint32(4 * BLOCK_COLUMNS * j)
-        first = at + (t * uint32(8) - uint32(4) if t != uint32(0) else uint32(0))
-        beside = uint32(4) if t != uint32(0) else uint32(60 if is_q8 else 28)
-        second = first + uint32(32)
+        at = row + 4 * BLOCK_COLUMNS * j
+        first = at + (t * 8 - 4 if t != 0 else 0)
+        beside = 4 if t != 0 else (60 if is_q8 else 28)
+        second = first + 32
         if is_q8:
-            second = at + uint32(28) + t * uint32(8)
-            place_codes(
-                q, 8 * j, take4(first), take4(first + beside), take4(second), take4(second + uint32(4))
-            )
+            second = at + 28 + t * 8
+            place_codes(q, 8 * j, take4(first), take4(first + beside), take4(second), take4(second + 4))
         else:
             place_codes(q, 8 * j, take4(first), take4(first + beside), take4(second), take4(second + beside))
-        at += uint32(2 * BLOCK_COLUMNS) + t * uint32(8)
-        n, second = 8 * j + 4, at + uint32(32)
-        place_codes(q, n, take4(at), take4(at + uint32(4)), take4(second), take4(second + uint32(4)))
+        at += 2 * BLOCK_COLUMNS + t * 8
+        n, second = 8 * j + 4, at + 32
+        place_codes(q, n, take4(at), take4(at + 4), take4(second), take4(second + 4))
         set_zero(q, 8 * j, z, 4 * j)
         set_zero(q, 8 * j + 4, z, 4 * j + 2)
 
@@ -395,7 +393,7 @@ def block_query_taker(plan: Plan) -> Any:
     @inlined
     def take(queries: Any, q: Any, z: Any) -> None:
         g, t = g_and_t(warp_and_lane()[1])
-        all_pairs(0, queries + g * uint32(pitch), t, q, z)
+        all_pairs(0, queries + g * pitch, t, q, z)
 
     return take
 
@@ -410,7 +408,7 @@ def key_pairs(name: str) -> Any:
 
     @inlined
     def of_bytes(first: Any, second: Any) -> Any:
-        first, second = first ^ uint32(0x80808080), second ^ uint32(0x80808080)
+        first, second = first ^ 0x80808080, second ^ 0x80808080
         low, high = uint32(0x4140), uint32(0x4342)
         return (
             permute(first, none, low), permute(first, none, high),
@@ -455,13 +453,13 @@ def make_block_qk_gemm(plan: Plan) -> Any:
         d, e = cuda.local.array(2, float32), cuda.local.array(2, float32)
         for i in range(2):
             row = keys + uint32(j * size + i * length)
-            at, last = row + places[0], take4(row + uint32(middle))
+            at, last = row + places[0], take4(row + middle)
             # w: codes of the first block, x: of the second; d, e: their scales
             w[2 * i], w[2 * i + 1] = permute(take4(at), last, places[1]), uint32(0)
-            x[2 * i], x[2 * i + 1] = take4(at + uint32(middle + 4)), uint32(0)
+            x[2 * i], x[2 * i + 1] = take4(at + (middle + 4)), uint32(0)
             if is_q8:
-                w[2 * i + 1] = take4(at + uint32(16))
-                x[2 * i + 1] = take4(at + uint32(middle + 20))
+                w[2 * i + 1] = take4(at + 16)
+                x[2 * i + 1] = take4(at + (middle + 20))
             d[i], e[i] = half_values(take4(row))[0], half_values(last)[1]
         multiply(w, 8 * j, q, z, 4 * j, d, s)
         multiply(x, 8 * j + 4, q, z, 4 * j + 2, e, s)
@@ -472,10 +470,10 @@ def make_block_qk_gemm(plan: Plan) -> Any:
     def qk_gemm(keys: Any, q: Any, z: Any, s: Any) -> None:
         g, t = g_and_t(warp_and_lane()[1])
         places = cuda.local.array(2, uint32)
-        places[0], places[1] = t * uint32(4), first_lane_picks(t)
+        places[0], places[1] = t * 4, first_lane_picks(t)
         for i in range(4):
             s[i] = float32(0)
-        all_pairs(0, keys + g * uint32(2 * length), places, q, z, s)
+        all_pairs(0, keys + g * (2 * length), places, q, z, s)
         for i in range(4):
             s[i] = mul(s[i], whole)
 
@@ -510,8 +508,8 @@ def value_pairs(name: str) -> Any:
         for j in range(2):
             for i in range(2):
                 both = permute(w[j], w[j + 2], uint32(0x7531) if i else uint32(0x7430))
-                a[2 * j + i] = sub(both & uint32(0x000F000F), zero)
-                a[4 + 2 * j + i] = sub(both & uint32(0x00F000F0), upper_zero)
+                a[2 * j + i] = sub(both & 0x000F000F, zero)
+                a[4 + 2 * j + i] = sub(both & 0x00F000F0, upper_zero)
 
     return of_bytes if name == "q8_0" else of_fours
 
@@ -540,9 +538,9 @@ def value_words(name: str, length: int) -> Any:
         heads, others = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for p in range(4):
             row = at + uint32(p * length)
-            heads[p], others[p] = take2(row), take2(row + uint32(half))
-            w[p] = take2(row + places[0] + uint32(2))
-            x[p] = take2(row + places[0] + uint32(half + 2))
+            heads[p], others[p] = take2(row), take2(row + half)
+            w[p] = take2(row + places[0] + 2)
+            x[p] = take2(row + places[0] + (half + 2))
         for p in range(2):
             d[p] = permute(heads[p], heads[p + 2], uint32(0x5410))
             d[2 + p] = permute(others[p], others[p + 2], uint32(0x5410))
@@ -578,7 +576,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
 
     def pair(j: Any, values: Any, places: Any, probabilities: Any, o: Any) -> None:
         w, x, d = cuda.local.array(4, uint32), cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        read(values + uint32(j * size), places, w, x, d)
+        read(values + j * size, places, w, x, d)
         low, high = probabilities[0], probabilities[1]
         multiply(w, mul_halves(low, d[0]), mul_halves(high, d[1]), 16 * j, o)
         multiply(x, mul_halves(low, d[2]), mul_halves(high, d[3]), 16 * j + 8, o)
@@ -589,11 +587,11 @@ def make_block_pv_gemm(plan: Plan) -> Any:
     def pv_gemm(s: Any, values: Any, o: Any) -> None:
         g, t = g_and_t(warp_and_lane()[1])
         places, probabilities = cuda.local.array(2, uint32), cuda.local.array(2, uint32)
-        places[0], places[1] = g * uint32(lane_bytes), first_lane_picks(g)
+        places[0], places[1] = g * lane_bytes, first_lane_picks(g)
         # p is lifted before it is rounded: its product with a small scale would be a subnormal half.
         for i in range(2):
             probabilities[i] = transposed(narrowed(mul(s[i], lifted), mul(s[2 + i], lifted)))
-        all_pairs(0, values + t * uint32(4 * length), places, probabilities, o)
+        all_pairs(0, values + t * (4 * length), places, probabilities, o)
 
     return pv_gemm
 
@@ -628,7 +626,7 @@ def column_placer(plan: Plan) -> Any:
     def place(o: Any, to: Any, g: Any) -> None:
         places = cuda.local.array(4, uint32)
         if floats:
-            places[0] = g * uint32(4)
+            places[0] = g * 4
         elif name == "q8_0":  # as ``value_words`` reads a word of four columns
             places[2], places[3] = uint32(128) + g * uint32(16), uint32(136) + g * uint32(16)
             places[0], places[1] = g * uint32(16) - uint32(8), g * uint32(16)
@@ -636,7 +634,7 @@ def column_placer(plan: Plan) -> Any:
                 places[0], places[1] = uint32(0), uint32(120)
         else:
             for k in range(4):
-                places[k] = uint32(64 * k) + g * uint32(8)
+                places[k] = uint32(64 * k) + g * 8
         all_columns(0, o, to, places)  # each row's sums in the order of its columns
 
     return place
@@ -662,42 +660,42 @@ def cluster_merger(plan: Plan) -> Any:
 
     @inlined
     def share(at: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        blocks, rank, number = uint32(size()), uint32(rank_here()), uint32(cuda.threadIdx.x)
-        all_pairs = count * uint32(pairs)
-        each = (all_pairs + blocks - uint32(1)) // blocks  # pairs of a share, which its block merges
-        inbox, stats_inbox = base() + uint32(inbox_at), base() + uint32(inbox_stats_at)
+        blocks, rank, number = size(), rank_here(), uint32(cuda.threadIdx.x)
+        all_pairs = count * pairs
+        each = (all_pairs + blocks - 1) // blocks  # pairs of a share, which its block merges
+        inbox, stats_inbox = base() + inbox_at, base() + inbox_stats_at
         # The other half of the arrival in ``starter``: the others have started, so their shared memory
         # exists. A store into that of a block that has not started is undefined.
         wait()
         while number < all_pairs:
-            row = number // uint32(pairs)
-            pair = number - row * uint32(pairs)
-            stats, sums = at + uint32(stats_at) + row * uint32(8), at + row * uint32(pitch * 4)
+            row = number // pairs
+            pair = number - row * pairs
+            stats, sums = at + stats_at + row * 8, at + row * (pitch * 4)
             merged = merge(
-                stats, uint32(partial_rows * 8), sums + pair * uint32(8), uint32(partial_rows * pitch * 4),
+                stats, uint32(partial_rows * 8), sums + pair * 8, uint32(partial_rows * pitch * 4),
                 uint32(warps),
             )  # fmt: skip
             owner = number // each
-            put(inbox + (rank * each + number - owner * each) * uint32(8), owner, merged.low, merged.high)
+            put(inbox + (rank * each + number - owner * each) * 8, owner, merged.low, merged.high)
             if pair < blocks:  # stats of a row to each block once
                 put(
-                    stats_inbox + (rank * uint32(partial_rows) + row) * uint32(8), pair, merged.row_max,
+                    stats_inbox + (rank * partial_rows + row) * 8, pair, merged.row_max,
                     merged.row_sum,
                 )  # fmt: skip
-            number += uint32(threads)
+            number += threads
         # All have put theirs, and it is visible. No block ends before that, so none writes into shared memory
         # of a block that is gone.
         sync()
         # the block's own share: partials of all blocks, in the order of their splits
         number = rank * each + uint32(cuda.threadIdx.x)
-        while number < min(all_pairs, (rank + uint32(1)) * each):
-            row = number // uint32(pairs)
+        while number < min(all_pairs, (rank + 1) * each):
+            row = number // pairs
             merged = merge(
-                stats_inbox + row * uint32(8), uint32(partial_rows * 8),
-                inbox + (number - rank * each) * uint32(8), each * uint32(8), blocks,
+                stats_inbox + row * 8, uint32(partial_rows * 8),
+                inbox + (number - rank * each) * 8, each * 8, blocks,
             )  # fmt: skip
-            write(start + row, number - row * uint32(pairs), merged, addresses, sizes)
-            number += uint32(threads)
+            write(start + row, number - row * pairs, merged, addresses, sizes)
+            number += threads
 
     return share
 
@@ -718,14 +716,14 @@ def writer(plan: Plan) -> Any:
         (warp, lane), at = warp_and_lane(), base()
         g, t = g_and_t(lane)
         cuda.syncthreads()  # partials lie over keys and values: all warps have read theirs
-        row = warp * uint32(rows) + uint32(2) * t
-        place(o, at + row * uint32(pitch), g)
+        row = warp * rows + 2 * t
+        place(o, at + row * pitch, g)
         for r in range(2):
             row_sum = sum_of_row(state.row_sum[r])
-            if g == uint32(0):  # eight lanes have the same numbers
-                put_pair(at + uint32(stats_at) + (row + uint32(r)) * uint32(8), state.row_max[r], row_sum)
+            if g == 0:  # eight lanes have the same numbers
+                put_pair(at + stats_at + (row + uint32(r)) * 8, state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
-        if cluster_size() > uint32(1):
+        if cluster_size() > 1:
             share(at, start, count, addresses, sizes)
         else:
             finish(at, uint32(warps), start, count, addresses, sizes, addresses.partials)
@@ -763,7 +761,7 @@ def kernel(plan: Plan) -> Kernel:
         g, t = g_and_t(lane)
         kv = find_kv_range(sizes, block.length, block.first_row)
         kv_at = kv_addresses(addresses, strides, sizes, block.unit)
-        team = Team(warp * uint32(MMA_ROWS), lane)
+        team = Team(warp * MMA_ROWS, lane)
 
         # producer: queries are asked of memory, then all stages; then queries are put where products take
         # them
@@ -778,7 +776,7 @@ def kernel(plan: Plan) -> Kernel:
         put_queries(at, sizes.q_kind, raw)
 
         # rows of a lane: what they see, their softmax, their sums
-        row = block.first_row + uint32(2) * t
+        row = block.first_row + 2 * t
         find_row_ranges(seen, row, 1, sizes, block.length)
         if options:
             score_options = read_score_options(scale, cap, row, 1, addresses, strides, sizes, block.length)
@@ -794,8 +792,8 @@ def kernel(plan: Plan) -> Kernel:
         cuda.syncthreads()  # queries are of the block: each warp takes what all have put
         take_queries(at, q, z)
         k_at, v_at = (
-            at + uint32(keys_at) + team.first_row * uint32(pitch_k),
-            at + uint32(values_at) + team.first_row * uint32(pitch_v),
+            at + keys_at + team.first_row * pitch_k,
+            at + values_at + team.first_row * pitch_v,
         )
         column, stage = int32(team.first_row) + int32(g) * int32(score_step), uint32(0)
 
@@ -803,16 +801,16 @@ def kernel(plan: Plan) -> Kernel:
         for step in range(kv.first_step, kv.end_step):
             wait_for_stage()  # this lane's copies of the step have arrived
             cuda.syncwarp()  # … and those of the other lanes
-            qk_gemm(k_at + stage * uint32(stage_k), q, z, s)
+            qk_gemm(k_at + stage * stage_k, q, z, s)
             origin = step * int32(positions)
             if options:
                 score_mod(0, s, origin + column, score_options)
             if softmax(s, origin, column, kv, seen, factor, state):
                 rescale_o(0, o, state)
-            pv_gemm(s, v_at + stage * uint32(stage_v), o)
+            pv_gemm(s, v_at + stage * stage_v, o)
             cuda.syncwarp()  # all lanes have read the stage, which the next copies write
             copy_stage(at, stage, kv_at, strides, step + int32(stages), kv, team)
-            stage = stage + uint32(1) if stage + uint32(1) < uint32(stages) else uint32(0)
+            stage = stage + 1 if stage + 1 < stages else 0
 
         # epilogue
         write(o, state, block.first_row, kv.rows, addresses, sizes)

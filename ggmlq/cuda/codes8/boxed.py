@@ -117,8 +117,8 @@ def ring_placer(barriers_offset: int) -> Any:
 
     @inlined
     def place_ring() -> Any:
-        ring = uint32(uint32(base() + uint32(KILO - 1)) & uint32(0xFFFFFC00))
-        return ring, uint32(ring + uint32(barriers_offset))
+        ring = uint32(uint32(base() + (KILO - 1)) & 0xFFFFFC00)
+        return ring, uint32(ring + barriers_offset)
 
     return place_ring
 
@@ -132,11 +132,11 @@ def raster(tile: BoxTile, raster_height: int) -> Any:
 
     @inlined
     def one(number: Any, down: Any, across: Any) -> Any:
-        raster_tiles = uint32(uint32(raster_height) * across)
-        first = uint32(uint32(number // raster_tiles) * uint32(raster_height))
+        raster_tiles = uint32(raster_height * across)
+        first = uint32(uint32(number // raster_tiles) * raster_height)
         height, rest = min(uint32(down - first), uint32(raster_height)), uint32(number % raster_tiles)
         row = uint32(first + uint32(rest % height))
-        return uint32(row * uint32(rows)), uint32(uint32(rest // height) * uint32(columns))
+        return uint32(row * rows), uint32(uint32(rest // height) * columns)
 
     @inlined
     def of_pair(number: Any, down: Any, across: Any) -> Any:
@@ -183,11 +183,11 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
     ) -> None:  # fmt: skip
         if is_w:
             expect(done, uint32(size))
-        to = uint32(ring + stage * uint32(length) + uint32(first))
-        fetch_codes(to, codes, uint32(step * uint32(STEP)), at, done)
+        to = uint32(ring + stage * length + first)
+        fetch_codes(to, codes, uint32(step * STEP), at, done)
         if scaled:
             fetch(
-                uint32(ring + uint32(scales_at) + stage * uint32(scale_bytes)),
+                uint32(ring + scales_at + stage * scale_bytes),
                 scales,
                 scale_column,
                 group,
@@ -209,9 +209,9 @@ def scale_row_advancer(is_w: bool) -> Any:
     @inlined
     def follow(group: Any, left: Any, span: Any) -> Any:
         if is_w:
-            return uint32(group + uint32(1)), left
-        left = uint32(left - uint32(1))
-        return (uint32(group + uint32(1)), span) if left == uint32(0) else (group, left)
+            return uint32(group + 1), left
+        left = uint32(left - 1)
+        return (uint32(group + 1), span) if left == 0 else (group, left)
 
     return begin, follow
 
@@ -231,11 +231,11 @@ def step_producer(layout: SharedLayout, is_w: bool) -> Any:
     ) -> Any:  # fmt: skip
         step, (group, left) = first, first_group(first, span)
         while step < last:
-            done = uint32(full + stage * uint32(8))
-            wait(uint32(done + uint32(8 * stages)), uint32(phase ^ uint32(1)))
+            done = uint32(full + stage * 8)
+            wait(uint32(done + 8 * stages), uint32(phase ^ 1))
             start_boxes(ring, done, stage, codes, scales, at, scale_column, step, group)
             stage, phase = after(stage, phase)
-            step, (group, left) = uint32(step + uint32(1)), next_group(group, left, span)
+            step, (group, left) = uint32(step + 1), next_group(group, left, span)
         return stage, phase
 
     return produce

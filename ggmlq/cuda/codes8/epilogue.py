@@ -127,7 +127,7 @@ def quad_scale_loader(out: OutputKind) -> Any:
     @inlined
     def scales(out_args: Any, row: Any, column: Any, last: Any) -> Any:
         _, at, down, along = out_args
-        at += uint64(row) * down
+        at += row * down
         if column_scales:
             return (
                 ptx.load_float(at + uint64(min(column, last)) * along),
@@ -153,7 +153,7 @@ def quad_storer(kind: str) -> Any:
         if size == 4:
             store16(at, bits_of(a), bits_of(b), bits_of(c), bits_of(d))
         else:
-            low, high = narrow(a) | narrow(b) << uint32(16), narrow(c) | narrow(d) << uint32(16)
+            low, high = narrow(a) | narrow(b) << 16, narrow(c) | narrow(d) << 16
             store_pair(at, float_of(uint32(low)), float_of(uint32(high)))
 
     @inlined
@@ -168,17 +168,17 @@ def quad_storer(kind: str) -> Any:
         y: Any, row: Any, column: Any, n: Any, _: Any, a: Any, b: Any, c: Any, d: Any
     ) -> None:  # fmt: skip
         at = address(y, row, n, column, size)
-        if uint32(column + uint32(3)) < n and at & uint64(4 * size - 1) == uint64(0):
+        if uint32(column + 3) < n and at & 4 * size - 1 == 0:
             wide(at, a, b, c, d)
         else:
             if column < n:
                 one(at, a)
-            if uint32(column + uint32(1)) < n:
-                one(at + uint64(size), b)
-            if uint32(column + uint32(2)) < n:
-                one(at + uint64(2 * size), c)
-            if uint32(column + uint32(3)) < n:
-                one(at + uint64(3 * size), d)
+            if uint32(column + 1) < n:
+                one(at + size, b)
+            if uint32(column + 2) < n:
+                one(at + 2 * size, c)
+            if uint32(column + 3) < n:
+                one(at + 3 * size, d)
 
     return store
 
@@ -230,7 +230,7 @@ def word_storer() -> Any:
 
     @inlined
     def store(at: Any, column: Any, n: Any, word: Any) -> None:
-        if uint32(column + uint32(3)) < n and at & uint64(3) == uint64(0):
+        if uint32(column + 3) < n and at & 3 == 0:
             store4(at, word)
         else:
             for i in range(4):
@@ -258,8 +258,8 @@ def writer(variant: Variant) -> Any:
         if boxed:
             put(totals, lane, buffer, at, y, column, row)
         else:
-            g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
-            store(totals, y, uint32(column + uint32(t << uint32(1))), uint32(row + g), m, n)
+            g, t = uint32(lane >> 2), uint32(lane & 3)
+            store(totals, y, uint32(column + uint32(t << 1)), uint32(row + g), m, n)
 
     return write
 
@@ -277,7 +277,7 @@ def tile_writer(variant: Variant) -> Any:
     def end_plainly(
         totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any
     ) -> None:  # fmt: skip
-        pair = uint32(uint32(position[0] & uint32(3)) << uint32(1))
+        pair = uint32(uint32(position[0] & 3) << 1)
         totals = add(totals, finals[0], uint32(column + pair), n)
         write(totals, position, ring, y, column, row, m, n, 0)
 
@@ -371,10 +371,10 @@ def row_writer(variant: Variant) -> Any:
         totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any
     ) -> None:  # fmt: skip
         (lane, inner, buffer, at), (plan, use_of_row) = position, finals
-        slot = uint32(row // uint32(rows))
-        v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
-        count = uint32(v[3] - uint32(uint32(slot - v[1]) * uint32(rows)))
-        uses = use_of_row + uint64(row) * uint64(4)
+        slot = uint32(row // rows)
+        v = load_words(plan + 4 * HEAD + uint64(slot) * 16)
+        count = uint32(v[3] - uint32(uint32(slot - v[1]) * rows))
+        uses = use_of_row + uint64(row) * 4
         scatter(totals, y, uses, inner, count, column, n, lane, buffer, at)
 
     return write

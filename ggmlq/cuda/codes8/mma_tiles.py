@@ -40,7 +40,7 @@ def swizzler(step: int) -> Any:
 
     @inlined
     def swizzle(row: Any) -> Any:
-        return row // uint32(together) & uint32(mask)
+        return row // together & mask
 
     return swizzle
 
@@ -62,18 +62,18 @@ def stage_fetcher(tile: ByteTile) -> Any:
         for p in range(0, count, rows_apart):
             if count % rows_apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
                 size = uint32(16) if inside and int32(p) < left else uint32(0)
-                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * uint64(pitch), size)
+                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
 
     @inlined
     def fetch(
         at: Any, x_at: Any, w_at: Any, left_x: Any, left_w: Any, now: Any, k: Any, pitch_x: Any, pitch_w: Any
     ) -> None:
-        row, chunk = uint32(cuda.threadIdx.x) // uint32(chunks), uint32(cuda.threadIdx.x) % uint32(chunks)
-        to = at + row * uint32(step) + ((chunk ^ swizzle(row)) << uint32(4))
-        column = now * uint32(step)
-        inside = column + chunk * uint32(16) < k
-        start_copies(to, x_at + uint64(column), rows, left_x, pitch_x, inside)
-        start_copies(to + uint32(w_offset), w_at + uint64(column), columns, left_w, pitch_w, inside)
+        row, chunk = uint32(cuda.threadIdx.x) // chunks, uint32(cuda.threadIdx.x) % chunks
+        to = at + row * step + ((chunk ^ swizzle(row)) << 4)
+        column = now * step
+        inside = column + chunk * 16 < k
+        start_copies(to, x_at + column, rows, left_x, pitch_x, inside)
+        start_copies(to + w_offset, w_at + column, columns, left_w, pitch_w, inside)
 
     return fetch
 
@@ -88,14 +88,14 @@ def fragment_loader(tile: ByteTile) -> Any:
     def load(at: Any, wm: Any, wn: Any, part: Any, a: Any, b: Any) -> None:
         _, lane = warp_and_lane()
         chunk = uint32(2 * part)
-        row = lane & uint32(15)
-        chunk_at = (((lane >> uint32(4)) + chunk) ^ swizzle(row)) << uint32(4)
-        a_at = at + (wm + row) * uint32(step) + chunk_at
+        row = lane & 15
+        chunk_at = (((lane >> 4) + chunk) ^ swizzle(row)) << 4
+        a_at = at + (wm + row) * step + chunk_at
         for i in range(down):
             four_into(a, 4 * i, load_matrices(a_at + uint32(16 * step * i)))
-        row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
-        chunk_at = (((lane >> uint32(3) & uint32(1)) + chunk) ^ swizzle(row)) << uint32(4)
-        b_at = at + uint32(w_offset) + (wn + row) * uint32(step) + chunk_at
+        row = (lane >> 4 << 3) + (lane & 7)
+        chunk_at = (((lane >> 3 & 1) + chunk) ^ swizzle(row)) << 4
+        b_at = at + w_offset + (wn + row) * step + chunk_at
         for j in range(across // 2):
             four_into(b, 4 * j, load_matrices(b_at + uint32(16 * step * j)))
 
@@ -146,12 +146,12 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
         sums: Any, part: Any, held: Any, x: Any, w: Any, scale_source: Any, m0: Any, n0: Any, m: Any, n: Any,
         k: Any, pitch_x: Any, pitch_w: Any,
     ) -> None:  # fmt: skip
-        row, chunk = uint32(cuda.threadIdx.x) // uint32(chunks), uint32(cuda.threadIdx.x) % uint32(chunks)
-        x_at = x + uint64(m0 + row) * uint64(pitch_x) + uint64(chunk * uint32(16))
-        w_at = w + uint64(n0 + row) * uint64(pitch_w) + uint64(chunk * uint32(16))
+        row, chunk = uint32(cuda.threadIdx.x) // chunks, uint32(cuda.threadIdx.x) % chunks
+        x_at = x + uint64(m0 + row) * pitch_x + uint64(chunk * 16)
+        w_at = w + uint64(n0 + row) * pitch_w + uint64(chunk * 16)
         left_x, left_w = int32(m) - int32(m0 + row), int32(n) - int32(n0 + row)
         wm, wn = warp_origin(warp_rows, warp_columns, across)
-        steps = (k + uint32(step - 1)) // uint32(step)
+        steps = (k + (step - 1)) // step
         for i in range(count):
             if uint32(i) < steps:
                 at = base() + uint32(i * length)
@@ -180,7 +180,7 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
             hold(at, wm, wn, held)
             wait()
             cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
-            later = uint32(now) + uint32(count)
+            later = uint32(now) + count
             if later < steps:
                 fetch(at, x_at, w_at, left_x, left_w, later, k, pitch_x, pitch_w)
                 fetch_scales(at, scale_source, later)

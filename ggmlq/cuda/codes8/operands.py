@@ -147,8 +147,8 @@ def scale_gatherer() -> Kernel:
         take_turn()
         i, group = uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x), uint32(cuda.blockIdx.y)
         if i < m:
-            at = scales + uint64(uint32(i // rows)) * row + uint64(group) * column
-            store_float(to + (uint64(group) * uint64(pitch) + uint64(i)) * uint64(4), load_float(at))
+            at = scales + uint32(i // rows) * row + group * column
+            store_float(to + (uint64(group) * pitch + i) * 4, load_float(at))
 
     return Kernel("gather scales", gather, *(uint64,) * 4, *(uint32,) * 3, threads=THREADS, early=True)
 

@@ -93,9 +93,9 @@ def two_producers(
     def produce(ring: Any, full: Any, warp: Any, sources: Any) -> None:
         (x, w, x_scales, w_scales, span), work, finals = sources
         part, thread = aim(work), uint32(cuda.threadIdx.x)
-        if thread == uint32(first):
+        if thread == first:
             produce_w(ring, full, w, w_scales, part, span)
-        if thread == uint32(first + 32):
+        if thread == first + 32:
             produce_x(ring, full, x, x_scales, part, span)
         leave(finals)
 
@@ -119,7 +119,7 @@ def encloser(open_block: Any, read: Any) -> Callable[[Any], Any]:
     def enclose(run: Any) -> Any:
         def product(operands: Any, sizes: Any, results: Any) -> None:
             ring, full, facts = open_block(operands, sizes)
-            warp = first_lane(uint32(uint32(cuda.threadIdx.x) >> uint32(5)))
+            warp = first_lane(uint32(uint32(cuda.threadIdx.x) >> 5))
             maps, terms, y, extent, work, finals = read(operands, sizes, results, facts)
             run(ring, full, warp, (maps, work, finals), (terms, y, work, extent, finals))
 
@@ -144,9 +144,9 @@ def turn_of(warp: Any, steps: Any) -> Any:
 
     There one warpgroup writes its outputs while the other multiplies.
     """
-    if steps < uint32(LEAST):
+    if steps < LEAST:
         return uint32(0)
-    return uint32(uint32(FIRST_TURN) + uint32(warp >> uint32(2)))
+    return uint32(FIRST_TURN + uint32(warp >> 2))
 
 
 @inlined
@@ -161,7 +161,7 @@ def stage_emptier(tile: BoxTile) -> Any:
 
     @inlined
     def of_block(empty: Any, lane: Any) -> None:
-        if lane == uint32(0):
+        if lane == 0:
             arrive(empty)
 
     @inlined
@@ -188,19 +188,19 @@ def thread_placer(variant: Variant) -> Any:
     @inlined
     def place_thread(ring: Any, warp: Any) -> Any:
         lane = pinned(warp_and_lane()[1])
-        first_row = uint32(uint32(warp >> uint32(2)) * uint32(rows_each))
-        inner = uint32(first_row + uint32(uint32(warp & uint32(3)) << uint32(4)))
-        buffer = uint32(ring + uint32(outputs_offset) + warp * uint32(BUFFER))
+        first_row = uint32(uint32(warp >> 2) * rows_each)
+        inner = uint32(first_row + uint32(uint32(warp & 3) << 4))
+        buffer = uint32(ring + outputs_offset + warp * BUFFER)
         if floats:
-            r, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
-            chunk = uint32(uint32(t >> uint32(1)) ^ r)
-            at = uint32(buffer + r * uint32(128) + chunk * uint32(16) + uint32(t & uint32(1)) * uint32(8))
+            r, t = uint32(lane >> 2), uint32(lane & 3)
+            chunk = uint32(uint32(t >> 1) ^ r)
+            at = uint32(buffer + r * 128 + chunk * 16 + uint32(t & 1) * 8)
         else:
-            r = uint32(lane & uint32(ROWS - 1))
-            chunk = uint32(uint32(lane >> uint32(4)) ^ uint32(r & uint32(7)))
-            at = uint32(buffer + r * uint32(128) + chunk * uint32(16))
-        a = uint32(uint32(LOW) | uint32(uint32(ring + first_row * uint32(STEP)) >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(w_offset)) >> uint32(4)))
+            r = uint32(lane & ROWS - 1)
+            chunk = uint32(uint32(lane >> 4) ^ uint32(r & 7))
+            at = uint32(buffer + r * 128 + chunk * 16)
+        a = uint32(LOW | uint32(uint32(ring + first_row * STEP) >> 4))
+        b = uint32(LOW | uint32(uint32(ring + w_offset) >> 4))
         return lane, inner, buffer, at, a, b
 
     return place_thread
@@ -241,39 +241,37 @@ def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
         (table, pitch), y, (number, stride, tiles, first_step, steps), (m, n), finals = needs
         count = count_tiles(tiles)
         lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
-        scales_at = uint32(ring + uint32(scales_offset))
-        row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
-        column_scales_at = uint32(
-            scales_at + uint32(column_scales_offset) + uint32(uint32(lane & uint32(3)) << uint32(3))
-        )
+        scales_at = uint32(ring + scales_offset)
+        row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> 2)) << 2))
+        column_scales_at = uint32(scales_at + column_scales_offset + uint32(uint32(lane & 3) << 3))
         stage, phase, sums, turn = (
             uint32(0), uint32(0), nothing(), choose_turn(warp, uint32(steps - first_step)),
         )  # fmt: skip
         open_turns(turn)
         while number < count:
             row, column, scale_column = locate(number, tiles)
-            w_scales = table + uint64(uint32(scale_column // uint32(columns_per_scale))) * uint64(4)
-            w_scales += uint64(first_step) * uint64(pitch)
+            w_scales = table + uint64(uint32(scale_column // columns_per_scale)) * 4
+            w_scales += uint64(first_step) * pitch
             scale, totals, left = scales_of_w(w_scales), zeros(), uint32(steps - first_step)
-            wait(uint32(full + stage * uint32(8)), phase)
-            sums = begin(sums, uint32(row_scales_at + stage * uint32(scale_bytes)))
-            a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
-            while left > uint32(0):
-                left = uint32(left - uint32(1))
+            wait(uint32(full + stage * 8), phase)
+            sums = begin(sums, uint32(row_scales_at + stage * scale_bytes))
+            a, b = uint32(first_a + stage * length), uint32(first_b + stage * length)
+            while left > 0:
+                left = uint32(left - 1)
                 w_scales += uint64(pitch)
                 next_scale = scales_of_w(w_scales)
-                column_scales_now = uint32(column_scales_at + stage * uint32(scale_bytes))
+                column_scales_now = uint32(column_scales_at + stage * scale_bytes)
                 if halves == 2:
                     sums = upper(sums, a, b, turn)
                     totals = promote_first(totals, sums, factors_first(sums, scale), column_scales_now)
                 last_factors = factors_last(sums, scale)
-                empty, a_now, b_now = uint32(full + uint32(8 * stages) + stage * uint32(8)), a, b
+                empty, a_now, b_now = uint32(full + 8 * stages + stage * 8), a, b
                 stage, phase = after(stage, phase)
-                a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
+                a, b = uint32(first_a + stage * length), uint32(first_b + stage * length)
                 sums = lower(
                     sums, a_now, b_now,
-                    uint32(full + stage * uint32(8)), phase, left,
-                    uint32(row_scales_at + stage * uint32(scale_bytes)), turn,
+                    uint32(full + stage * 8), phase, left,
+                    uint32(row_scales_at + stage * scale_bytes), turn,
                 )  # fmt: skip
                 if column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)
@@ -296,18 +294,18 @@ def row_terms_loader(variant: Variant) -> Any:
     @inlined
     def scale(row: Any, arguments: Any) -> Any:
         m, x_scales, row_x, rows_x, _, _ = arguments
-        return load_float(x_scales + uint64(uint32(min(row, uint32(m - uint32(1))) // rows_x)) * row_x)
+        return load_float(x_scales + uint32(min(row, uint32(m - 1)) // rows_x) * row_x)
 
     @inlined
     def point(row: Any, at: Any, m: Any) -> Any:
         if zeros:
-            return load4(at + uint64(min(row, uint32(m - uint32(1)))) * uint64(4))
+            return load4(at + uint64(min(row, uint32(m - 1))) * 4)
         return int32(0)
 
     @inlined
     def one_half(row: Any, arguments: Any) -> Any:
         m, _, _, _, points, others = arguments
-        low, high = row, uint32(row + uint32(8))
+        low, high = row, uint32(row + 8)
         zero_terms = (
             point(low, points, m),
             point(high, points, m),
@@ -319,7 +317,7 @@ def row_terms_loader(variant: Variant) -> Any:
     @inlined
     def two_halves(row: Any, arguments: Any) -> Any:
         (a, b), (p, q, r, s) = one_half(row, arguments)
-        (c, d), (t, u, v, w) = one_half(uint32(row + uint32(64)), arguments)
+        (c, d), (t, u, v, w) = one_half(uint32(row + 64), arguments)
         return (a, b, c, d), (p, q, t, u, r, s, v, w)
 
     return two_halves if variant.form.halves == 2 else one_half
@@ -346,27 +344,27 @@ def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
             row, column, scale_column = locate(number, tiles)
             totals, step, previous_empty = nothing(), uint32(0), uint32(0)
             while step < steps:
-                barrier = uint32(full + stage * uint32(8))
-                a, b = uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
+                barrier = uint32(full + stage * 8)
+                a, b = uint32(first_a + stage * length), uint32(first_b + stage * length)
                 wait(barrier, phase)
                 totals = advance(totals, a, b)
-                if step > uint32(0):
+                if step > 0:
                     empty_stage(previous_empty, lane)
-                previous_empty = uint32(barrier + uint32(8 * stages))
+                previous_empty = uint32(barrier + 8 * stages)
                 stage, phase = after(stage, phase)
-                step = uint32(step + uint32(1))
+                step = uint32(step + 1)
             totals = drain(totals)
             empty_stage(previous_empty, lane)
             x_terms = (m, x_scales, row_x, rows_x, points_x, others_x)
-            scales, points = load_row_terms(uint32(row + inner + uint32(lane >> uint32(2))), x_terms)
-            column_at = uint32(scale_column + uint32(uint32(lane & uint32(3)) << uint32(1)))
-            column_at = uint64(column_at) * uint64(4)
+            scales, points = load_row_terms(uint32(row + inner + uint32(lane >> 2)), x_terms)
+            column_at = uint32(scale_column + uint32(uint32(lane & 3) << 1))
+            column_at = uint64(column_at) * 4
             results = finish(
                 totals, scales, w_scales + column_at, points, points_w + column_at, others_w + column_at
             )
             write(results, (lane, inner, buffer, at), ring, y, column, row, m, n, finals)
             number = uint32(number + stride)
-        if boxed and lane == uint32(0):
+        if boxed and lane == 0:
             wait_until_written()
 
     return consume
@@ -434,7 +432,7 @@ def opener(variant: Variant) -> Any:
     @inlined
     def open_block() -> Any:
         ring, full = place_ring()
-        if uint32(cuda.threadIdx.x) == uint32(0):
+        if uint32(cuda.threadIdx.x) == 0:
             start(full)
         if pair:
             sync_cluster()
@@ -515,8 +513,8 @@ def tiler(tile: BoxTile) -> Any:
 
     @inlined
     def tiles_of(m: Any, n: Any) -> Any:
-        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
-        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        down = uint32(uint32(m + (rows - 1)) // rows)
+        across = uint32(uint32(n + (columns - 1)) // columns)
         return down, across
 
     return tiles_of
@@ -591,7 +589,7 @@ def split_k(variant: Variant, weights: CodeWeights) -> Schedule:
         rank, number = rank_here(), uint32(uint32(cuda.blockIdx.x) // split)
         tiles = tiles_of(m, n)
         first = uint32(uint32(rank * steps) // split)
-        last = uint32(uint32(uint32(rank + uint32(1)) * steps) // split)
+        last = uint32(uint32(uint32(rank + 1) * steps) // split)
         work = number, count_in_product(tiles), tiles, first, last  # each block has one tile
         return ring, full, (rank, work)
 
@@ -611,7 +609,7 @@ def split_k(variant: Variant, weights: CodeWeights) -> Schedule:
     @inlined
     def leave(finals: Any) -> None:
         sync_warp()
-        if finals[1] != uint32(1):
+        if finals[1] != 1:
             arrive_at_cluster_relaxed()
             wait_for_cluster()
             sync_cluster()
@@ -653,9 +651,9 @@ def expert_finder(tile: BoxTile) -> Any:
     def find(number: Any, tiles: Any) -> Any:
         plan, across = tiles[1], tiles[2]
         slot = uint32(number // across)
-        v = load_words(plan + uint64(4 * HEAD) + uint64(slot) * uint64(16))
+        v = load_words(plan + 4 * HEAD + uint64(slot) * 16)
         row, column = locate(uint32(number - uint32(v[1] * across)), v[2], across)
-        return uint32(uint32(v[1] * uint32(rows)) + row), column, v[0]
+        return uint32(uint32(v[1] * rows) + row), column, v[0]
 
     return find
 
@@ -670,8 +668,8 @@ def experts(variant: Variant, weights: CodeWeights) -> Schedule:
     def read(operands: Any, sizes: Any, results: Any, _: Any) -> Any:
         x_map, (plan, use_of_row), expert_columns = operands[1], operands[-2:], sizes[-1]
         maps, terms, y, (m, n), steps = read_weights(operands[:1] + operands[2:-2], sizes[:-1])
-        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        x_map = x_map if load4(plan + uint64(4)) != uint32(0) else uint64(0)
+        across = uint32(uint32(n + (columns - 1)) // columns)
+        x_map = x_map if load4(plan + 4) != 0 else uint64(0)
         count = uint32(load4(plan) * across)
         tiles = count, plan, across, n, expert_columns, x_map, use_of_row
         work = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), steps
@@ -684,7 +682,7 @@ def experts(variant: Variant, weights: CodeWeights) -> Schedule:
 
     @inlined
     def choose_rows(codes: Any, tiles: Any) -> Any:
-        in_place = tiles[5] != uint64(0)
+        in_place = tiles[5] != 0
         return tiles[5] if in_place else codes, in_place
 
     @inlined
@@ -697,7 +695,7 @@ def experts(variant: Variant, weights: CodeWeights) -> Schedule:
         row, _, _ = find(number, tiles)
         at = row
         if in_place:
-            at = uint32(load4(tiles[6] + uint64(row) * uint64(4)))
+            at = load4(tiles[6] + uint64(row) * 4)
         return at, row
 
     produce_w = tile_producer(variant.layout, True, as_it_is, place_w, count_of_plan)

@@ -203,13 +203,13 @@ def quad_epilogue(out: OutputKind) -> QuadEpilogue:
     @inlined
     def load_beside(out_args: Any, row: Any, column: Any, m: Any, n: Any) -> Any:
         none = float32(-0.0)
-        e, f, g, h, last = none, none, none, none, uint32(n - uint32(1))
-        if out_args[0] != uint64(0):
-            e = ptx.load_float(out_args[0] + uint64(min(column, last)) * uint64(4))
-            f = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(1)), last)) * uint64(4))
-            g = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(2)), last)) * uint64(4))
-            h = ptx.load_float(out_args[0] + uint64(min(uint32(column + uint32(3)), last)) * uint64(4))
-        return (e, f, g, h), scales(out_args, min(row, uint32(m - uint32(1))), column, last)
+        e, f, g, h, last = none, none, none, none, uint32(n - 1)
+        if out_args[0] != 0:
+            e = ptx.load_float(out_args[0] + uint64(min(column, last)) * 4)
+            f = ptx.load_float(out_args[0] + uint64(min(uint32(column + 1), last)) * 4)
+            g = ptx.load_float(out_args[0] + uint64(min(uint32(column + 2), last)) * 4)
+            h = ptx.load_float(out_args[0] + uint64(min(uint32(column + 3), last)) * 4)
+        return (e, f, g, h), scales(out_args, min(row, uint32(m - 1)), column, last)
 
     @inlined
     def write(
@@ -250,45 +250,43 @@ def exchanger(variant: Variant) -> Any:
     ) -> None:  # fmt: skip
         lane, inner, _, _ = position
         rank, split, rows_per_block, inverse, out_args = finals
-        alone = split == uint32(1)  # there is no cluster to wait for
+        alone = split == 1  # there is no cluster to wait for
         meet()  # the stages of this block are free
         if not alone:
             arrive_at_cluster_relaxed()
-        row_index = uint32(inner + uint32(lane >> uint32(2)))
-        stage(
-            totals, uint32(ring + row_index * uint32(pitch) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-        )
+        row_index = uint32(inner + uint32(lane >> 2))
+        stage(totals, uint32(ring + row_index * pitch + uint32(uint32(lane & 3) << 3)))
         meet()
         if not alone:
             wait_for_cluster()
-        thread, received = uint32(cuda.threadIdx.x), uint32(ring + uint32(rows * pitch))
-        r, at = uint32(thread >> uint32(log)), uint32(uint32(thread & uint32(fours - 1)) << uint32(4))
-        while r < uint32(rows):
-            owner = uint32(uint32(r * inverse) >> uint32(16))
+        thread, received = uint32(cuda.threadIdx.x), uint32(ring + rows * pitch)
+        r, at = uint32(thread >> log), uint32(uint32(thread & fours - 1) << 4)
+        while r < rows:
+            owner = uint32(uint32(r * inverse) >> 16)
             if owner != rank:
-                v = take16(uint32(ring + r * uint32(pitch) + at))
+                v = take16(uint32(ring + r * pitch + at))
                 target = uint32(uint32(r - uint32(owner * rows_per_block)) + uint32(rank * rows_per_block))
-                put16_in_block(uint32(received + target * uint32(pitch) + at), owner, v[0], v[1], v[2], v[3])
-            r = uint32(r + uint32(stride))
+                put16_in_block(uint32(received + target * pitch + at), owner, v[0], v[1], v[2], v[3])
+            r = uint32(r + stride)
         if not alone:
             sync_cluster()  # all sums have arrived
         wait_for_predecessor()  # the predecessor may still read the outputs
-        first, r = uint32(rank * rows_per_block), uint32(thread >> uint32(log))
-        last = min(rows_per_block, uint32(uint32(rows) - first))
-        across = uint32(column + uint32(at >> uint32(2)))
+        first, r = uint32(rank * rows_per_block), uint32(thread >> log)
+        last = min(rows_per_block, uint32(rows - first))
+        across = uint32(column + uint32(at >> 2))
         while r < last:
             e, f, g, h = float32(0), float32(0), float32(0), float32(0)
             below, source = uint32(row + first + r), uint32(0)
             bias_and_scales = load_beside(out_args, below, across, m, n)
             while source < split:
-                locate = uint32(received + uint32(source * rows_per_block + r) * uint32(pitch))
+                locate = uint32(received + uint32(source * rows_per_block + r) * pitch)
                 if source == rank:
-                    locate = uint32(ring + uint32(first + r) * uint32(pitch))
-                v, source = take_floats(uint32(locate + at)), uint32(source + uint32(1))
+                    locate = uint32(ring + uint32(first + r) * pitch)
+                v, source = take_floats(uint32(locate + at)), uint32(source + 1)
                 e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
             if below < m:
                 write(y, below, across, n, bias_and_scales, e, f, g, h)
-            r = uint32(r + uint32(stride))
+            r = uint32(r + stride)
 
     return exchange
 
@@ -310,11 +308,11 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
 
     @inlined
     def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
-        share = uint32(uint32(log) - halvings)  # log2 of the columns that a block finishes
-        source = uint32(uint32(uint32(rank * uint32(turns)) + turn) << share)
-        if halvings != uint32(0):
+        share = uint32(log - halvings)  # log2 of the columns that a block finishes
+        source = uint32(uint32(uint32(rank * turns) + turn) << share)
+        if halvings != 0:
             wait_for_cluster()  # the shared memory of the others exists
-        push(totals, uint32(ring + uint32(sums_offset) + uint32(row << uint32(2))), column, share, source)
+        push(totals, uint32(ring + sums_offset + uint32(row << 2)), column, share, source)
 
     @inlined
     def exchange_wide(
@@ -357,19 +355,19 @@ def sum_reducer(variant: SmallMVariant) -> Any:
     def add(
         ring: Any, rank: Any, halvings: Any, y: Any, row0: Any, m: Any, n: Any, out_args: Any
     ) -> None:  # fmt: skip
-        share = uint32(uint32(log) - halvings)  # log2 of the columns that a block finishes
-        i, items = uint32(cuda.threadIdx.x), uint32(uint32(fours) << share)
-        apart, sources = uint32(uint32(pitch) << share), uint32(uint32(turns) << halvings)
+        share = uint32(log - halvings)  # log2 of the columns that a block finishes
+        i, items = uint32(cuda.threadIdx.x), uint32(fours << share)
+        apart, sources = uint32(pitch << share), uint32(turns << halvings)
         while i < items:
-            c, q = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(2))
-            at = uint32(ring + uint32(sums_offset) + c * uint32(pitch) + uint32(q << uint32(2)))
+            c, q = uint32(i >> shift), uint32(uint32(i & fours - 1) << 2)
+            at = uint32(ring + sums_offset + c * pitch + uint32(q << 2))
             c = uint32(c + uint32(rank << share))
             bias_and_scales = load_beside(out_args, c, uint32(row0 + q), m, n)
             e, f, g, h = reduce(at, apart, sources, ring, c, q)
             if c < m:
-                to = take4(uint32(ring + uint32(targets) + uint32(c << uint32(2)))) if targets else c
+                to = take4(uint32(ring + targets + uint32(c << 2))) if targets else c
                 write(y, to, uint32(row0 + q), n, bias_and_scales, e, f, g, h)
-            i = uint32(i + uint32(CONSUMER_THREADS))
+            i = uint32(i + CONSUMER_THREADS)
 
     return add
 
@@ -384,7 +382,7 @@ def float_reduction() -> Any:
         e, f, g, h = v[0], v[1], v[2], v[3]
         while source < sources:
             at = uint32(at + apart)
-            v, source = take16(at), uint32(source + uint32(1))
+            v, source = take16(at), uint32(source + 1)
             e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
         return e, f, g, h
 
@@ -402,12 +400,12 @@ def integer_reduction(variant: SmallMVariant) -> Any:
         """A sum as a float; addresses of the scales of its row of w and of its row of x."""
         if zeros:
             point_x, other_w = (
-                take(uint32(x_scales_at + uint32(4 * columns))),
-                take(uint32(w_scales_at + uint32(8 * rows))),
+                take(uint32(x_scales_at + 4 * columns)),
+                take(uint32(w_scales_at + 8 * rows)),
             )
             other_x, point_w = (
-                take(uint32(x_scales_at + uint32(8 * columns))),
-                take(uint32(w_scales_at + uint32(4 * rows))),
+                take(uint32(x_scales_at + 8 * columns)),
+                take(uint32(w_scales_at + 4 * rows)),
             )
             total = int32(total - int32(uint32(point_x * other_w) + uint32(other_x * point_w)))
         return fma(float32(total), mul(take_float(x_scales_at), take_float(w_scales_at)), float32(0))
@@ -418,12 +416,12 @@ def integer_reduction(variant: SmallMVariant) -> Any:
         a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
         while source < sources:
             at = uint32(at + apart)
-            v, source = take16(at), uint32(source + uint32(1))
+            v, source = take16(at), uint32(source + 1)
             a, b, d, e = int32(a + v[0]), int32(b + v[1]), int32(d + v[2]), int32(e + v[3])
-        w = uint32(ring + uint32(w_scales) + uint32(q << uint32(2)))
-        x = uint32(ring + uint32(x_scales) + uint32(c << uint32(2)))
-        a, b = one(a, w, x), one(b, uint32(w + uint32(4)), x)
-        return a, b, one(d, uint32(w + uint32(8)), x), one(e, uint32(w + uint32(12)), x)
+        w = uint32(ring + w_scales + uint32(q << 2))
+        x = uint32(ring + x_scales + uint32(c << 2))
+        a, b = one(a, w, x), one(b, uint32(w + 4), x)
+        return a, b, one(d, uint32(w + 8), x), one(e, uint32(w + 12), x)
 
     return reduce
 
@@ -439,11 +437,11 @@ def row_finder(listed: bool) -> Any:
 
     @inlined
     def next_row(first: Any, i: Any, limit: Any) -> Any:
-        return min(uint32(first + i), uint32(limit - uint32(1)))
+        return min(uint32(first + i), uint32(limit - 1))
 
     @inlined
     def listed_row(locate: Any, i: Any, count: Any) -> Any:
-        return take4(uint32(locate + uint32(min(i, uint32(count - uint32(1))) << uint32(2))))
+        return take4(uint32(locate + uint32(min(i, uint32(count - 1)) << 2)))
 
     return listed_row if listed else next_row
 
@@ -459,12 +457,12 @@ def scale_copier(count: int, listed: bool = False) -> Any:
         from_row: Any, limit: Any, first: Any, last: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        row_index = find(from_row, uint32(thread & uint32(count - 1)), limit)
-        at, to = scales + uint64(uint32(row_index // rows)) * row, uint32(to + uint32(thread << uint32(2)))
-        step = uint32(first + uint32(thread >> uint32(shift)))
+        row_index = find(from_row, uint32(thread & count - 1), limit)
+        at, to = scales + uint32(row_index // rows) * row, uint32(to + uint32(thread << 2))
+        step = uint32(first + uint32(thread >> shift))
         while step < last:
-            copy(to, at + uint64(uint32(step // span)) * column)
-            to, step = uint32(to + uint32(4 * CONSUMER_THREADS)), uint32(step + uint32(stride))
+            copy(to, at + uint32(step // span) * column)
+            to, step = uint32(to + 4 * CONSUMER_THREADS), uint32(step + stride)
 
     return copy_scales
 
@@ -481,11 +479,11 @@ def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
         thread = uint32(cuda.threadIdx.x)
         if thread < count:
             row_index = find(from_row, thread, limit)
-            at, to = uint64(row_index) * uint64(4), uint32(to + uint32(thread << uint32(2)))
-            copy(to, scales + uint64(uint32(row_index // rows)) * row)
+            at, to = uint64(row_index) * 4, uint32(to + uint32(thread << 2))
+            copy(to, scales + uint32(row_index // rows) * row)
             if zeros:
-                copy(uint32(to + uint32(count << uint32(2))), points + at)
-                copy(uint32(to + uint32(count << uint32(3))), others + at)
+                copy(uint32(to + uint32(count << 2)), points + at)
+                copy(uint32(to + uint32(count << 3)), others + at)
 
     return copy_scales
 
@@ -501,14 +499,14 @@ def thread_placer(tile: SmallMTile) -> Any:
     @inlined
     def place_thread(ring: Any, group: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
-        lane = uint32(thread & uint32(31))
-        below = uint32(group << uint32(6)) if side_by_side else uint32(0)
+        lane = uint32(thread & 31)
+        below = uint32(group << uint32(6)) if side_by_side else 0
         turn = uint32(0) if side_by_side else group
-        warp = uint32(uint32(thread >> uint32(5)) & uint32(3))
-        row = uint32(below + uint32(warp << uint32(4)) + uint32(lane >> uint32(2)))
-        a = uint32(uint32(LOW) | uint32(uint32(ring + below * uint32(STEP)) >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(ring + uint32(x_offset)) >> uint32(4)))
-        return lane, row, uint32(uint32(lane & uint32(3)) << uint32(1)), turn, a, b
+        warp = uint32(uint32(thread >> 5) & 3)
+        row = uint32(below + uint32(warp << 4) + uint32(lane >> 2))
+        a = uint32(LOW | uint32(uint32(ring + below * STEP) >> 4))
+        b = uint32(LOW | uint32(uint32(ring + x_offset) >> 4))
+        return lane, row, uint32(uint32(lane & 3) << 1), turn, a, b
 
     return place_thread
 
@@ -520,8 +518,8 @@ def scale_placer(variant: SmallMVariant) -> Any:
 
     @inlined
     def place_scales(ring: Any) -> Any:
-        row_list = uint32(ring + uint32(listed)) if listed else uint32(0)
-        return uint32(ring + uint32(scales_offset)), uint32(ring + uint32(x_scales_offset)), row_list
+        row_list = uint32(ring + listed) if listed else 0
+        return uint32(ring + scales_offset), uint32(ring + x_scales_offset), row_list
 
     return place_scales
 
@@ -563,34 +561,34 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
         terms, _, (_, _, row0, n, first, last), extent, finals = needs
         x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w = terms[0]
         m, rank, halvings = extent[0], finals[0], finals[1]
-        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(uint32(warp) >> uint32(2)))
+        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(warp >> 2))
         w_scales_at, x_scales_at, row_list = place_scales(ring)
         totals, sums, stage, phase = zeros(), nothing(), turn, uint32(0)
         base, step = first, uint32(first + turn)
         while base < last:
-            stop = min(uint32(base + uint32(chunk)), last)
+            stop = min(uint32(base + chunk), last)
             copy_w_scales(w_scales_at, w_scales, row_w, column_w, rows_w, span_w, row0, n, base, stop)
             wait_for_predecessor()
             copy_x_scales(x_scales_at, x_scales, row_x, column_x, rows_x, span_x, row_list, m, base, stop)
             commit()
             wait_for_copies()
             meet()
-            ahead = uint32(uint32(step - base) << uint32(2))
-            w_scale_at = uint32(w_scales_at + ahead * uint32(rows) + uint32(row << uint32(2)))
-            across = uint32(x_scales_at + ahead * uint32(columns) + uint32(column << uint32(2)))
+            ahead = uint32(uint32(step - base) << 2)
+            w_scale_at = uint32(w_scales_at + ahead * rows + uint32(row << 2))
+            across = uint32(x_scales_at + ahead * columns + uint32(column << 2))
             while step < stop:
-                barrier, stage_offset = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
+                barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
                 wait(barrier, phase)
                 sums = begin(sums, w_scale_at)
                 factors_now = row_factors(sums, unscaled(w_scales))
                 sums = first_products(sums, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
-                if lane == uint32(0):
-                    arrive(uint32(barrier + uint32(8 * stages)))
+                if lane == 0:
+                    arrive(uint32(barrier + 8 * stages))
                 totals = promoted(totals, sums, factors_now, across)
                 stage, phase = stride(stage, phase)
-                w_scale_at = uint32(w_scale_at + uint32(4 * turns * rows))
-                across = uint32(across + uint32(4 * turns * columns))
-                step = uint32(step + uint32(turns))
+                w_scale_at = uint32(w_scale_at + 4 * turns * rows)
+                across = uint32(across + 4 * turns * columns)
+                step = uint32(step + turns)
             meet()  # nobody reads these scales any more
             base = stop
         wait_for_predecessor()  # even without a step: the predecessor may read the outputs
@@ -618,7 +616,7 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
         x_scales, row_x, _, rows_x, _, w_scales, row_w, _, rows_w, _ = terms[0]
         points_x, others_x, points_w, others_w = terms[1]
         m, rank, halvings = extent[0], finals[0], finals[1]
-        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(uint32(warp) >> uint32(2)))
+        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(warp >> 2))
         totals, stage, phase, before = nothing(), turn, uint32(0), uint32(0)
         w_scales_at, x_scales_at, row_list = place_scales(ring)
         copy_w_scales(w_scales_at, uint32(rows), w_scales, row_w, rows_w, points_w, others_w, row0, n)
@@ -627,14 +625,14 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
         commit()
         step = uint32(first + turn)
         while step < last:
-            barrier, stage_offset = uint32(full + stage * uint32(8)), uint32(stage * uint32(length))
+            barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
             wait(barrier, phase)
             totals = advance(totals, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
-            if before != uint32(0) and lane == uint32(0):
+            if before != 0 and lane == 0:
                 arrive(before)
-            before = uint32(barrier + uint32(8 * stages))
+            before = uint32(barrier + 8 * stages)
             stage, phase = stride(stage, phase)
-            step = uint32(step + uint32(turns))
+            step = uint32(step + turns)
         totals = drain(totals)
         wait_for_copies()
         send(ring, totals, row, column, turn, rank, halvings)
@@ -690,20 +688,20 @@ def producer(variant: SmallMVariant, is_w: bool) -> Any:
             wait_for_predecessor()  # the predecessor may have made x
         step, stage, phase = first, uint32(0), uint32(1)
         while step < last:
-            at, done = uint32(ring + stage * uint32(length)), uint32(full + stage * uint32(8))
-            wait(uint32(done + uint32(8 * stages)), phase)
-            column = uint32(step * uint32(STEP))
+            at, done = uint32(ring + stage * length), uint32(full + stage * 8)
+            wait(uint32(done + 8 * stages), phase)
+            column = uint32(step * STEP)
             if is_w:
-                expect(done, uint32(uint32(x_offset) + uint32(rows * uint32(STEP))))
+                expect(done, uint32(x_offset + uint32(rows * STEP)))
                 fetch(at, codes, column, row, done)
             elif one_by_one:
                 for i in range(uint32(0), rows):
-                    to = uint32(uint32(at + uint32(x_offset)) + uint32(uint32(i) * uint32(STEP)))
+                    to = uint32(uint32(at + x_offset) + uint32(uint32(i) * STEP))
                     fetch(to, codes, column, find(row, uint32(i), rows), done)
             else:
-                fetch(uint32(at + uint32(x_offset)), codes, column, row, done)
+                fetch(uint32(at + x_offset), codes, column, row, done)
             stage, phase = after(stage, phase)
-            step = uint32(step + uint32(1))
+            step = uint32(step + 1)
 
     return produce
 
@@ -712,7 +710,7 @@ def producer(variant: SmallMVariant, is_w: bool) -> Any:
 def part_of(rank: Any, steps: Any, halvings: Any) -> Any:
     """The first step of a block's part of K, and the one after its last."""
     first = uint32(uint32(rank * steps) >> halvings)
-    return first, uint32(uint32(uint32(rank + uint32(1)) * steps) >> halvings)
+    return first, uint32(uint32(uint32(rank + 1) * steps) >> halvings)
 
 
 def starter(variant: SmallMVariant) -> Any:
@@ -729,7 +727,7 @@ def producers(variant: SmallMVariant, weights: CodeWeights) -> Any:
 @inlined
 def leave(finals: Any) -> None:
     barriers.sync_warp()
-    if finals[1] != uint32(0):
+    if finals[1] != 0:
         barriers.wait_for_cluster()
 
 
@@ -741,7 +739,7 @@ def closer(variant: SmallMVariant) -> Any:
     def close(ring: Any, needs: Any) -> None:
         _, y, _, extent, (rank, halvings, row0, results) = needs
         sync_cluster()  # all sums have arrived
-        if uint32(cuda.threadIdx.x) < uint32(CONSUMER_THREADS):
+        if uint32(cuda.threadIdx.x) < CONSUMER_THREADS:
             add(ring, rank, halvings, y, row0, extent[0], extent[1], results)
 
     return close
@@ -763,12 +761,12 @@ def small_m(variant: SmallMVariant, weights: CodeWeights) -> Schedule:
         let_successor_start()
         ring, full = place_ring()
         thread, rank = uint32(cuda.threadIdx.x), rank_here()
-        if thread == uint32(0):
+        if thread == 0:
             start(full)
-        if halvings != uint32(0):  # a single block has no cluster
+        if halvings != 0:  # a single block has no cluster
             arrive_at_cluster()
         cuda.syncthreads()
-        row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * rows)
         return ring, full, (rank, row0, part_of(rank, steps, halvings))
 
     @inlined
@@ -806,25 +804,25 @@ def small_m_experts(variant: SmallMVariant, weights: CodeWeights, ids_per_lane: 
             take_turn()
             ring, full = place_ring()
             thread, rank, use = uint32(cuda.threadIdx.x), rank_here(), uint32(cuda.blockIdx.y)
-            if thread < uint32(32):
+            if thread < 32:
                 write_list(ring, ids, use, uses, per, experts, thread)
-                if thread == uint32(0):
+                if thread == 0:
                     start(full)
             cuda.syncthreads()
             served, expert = read_list(ring)
-            row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * uint32(rows))
-            if expert == uint32(NO_EXPERT):
-                if rank == uint32(0):
+            row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * rows)
+            if expert == NO_EXPERT:
+                if rank == 0:
                     write_nan(y, use, row0, n)
                 return
-            if served == uint32(0):
+            if served == 0:
                 return
-            if halvings != uint32(0):  # a single block has no cluster
+            if halvings != 0:  # a single block has no cluster
                 arrive_at_cluster()
             below = uint32(expert * n)
             rows_of_w = uint32(below + row0), uint32(below + n)
-            part, row_list = part_of(rank, steps, halvings), uint32(ring + uint32(list_offset))
-            warp = first_lane(uint32(thread >> uint32(5)))
+            part, row_list = part_of(rank, steps, halvings), uint32(ring + list_offset)
+            warp = first_lane(uint32(thread >> 5))
             maps, terms, y, (_, n), _ = read_weights(operands[:3] + operands[4:], (served, *sizes[3:]))
             work, none = (row_list, served, *rows_of_w, *part), uint64(0)
             finals = rank, halvings, row0, (none, none, none, none)
@@ -844,13 +842,13 @@ def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
 
     @inlined
     def make(ring: Any, ids: Any, use: Any, uses: Any, per: Any, experts: Any, lane: Any) -> None:
-        served, expert = find(uint32(ring + uint32(uses_offset)), ids, use, uses, experts, lane)
-        at = uint32(ring + uint32(lane << uint32(2)))
+        served, expert = find(uint32(ring + uses_offset), ids, use, uses, experts, lane)
+        at = uint32(ring + uint32(lane << 2))
         if lane < served:
-            put(uint32(at + uint32(list_offset)), uint32(take4(uint32(at + uint32(uses_offset))) // per))
-        if lane == uint32(0):
-            put(uint32(ring + uint32(end)), served)
-            put(uint32(ring + uint32(end + 4)), expert)
+            put(uint32(at + list_offset), uint32(take4(uint32(at + uses_offset)) // per))
+        if lane == 0:
+            put(uint32(ring + end), served)
+            put(uint32(ring + (end + 4)), expert)
 
     return make
 
@@ -861,7 +859,7 @@ def use_list_reader(tile: SmallMTile) -> Any:
 
     @inlined
     def read(ring: Any) -> Any:
-        return take4(uint32(ring + uint32(end))), take4(uint32(ring + uint32(end + 4)))
+        return take4(uint32(ring + end)), take4(uint32(ring + (end + 4)))
 
     return read
 
@@ -873,7 +871,7 @@ def nan_writer(variant: SmallMVariant) -> Any:
     @inlined
     def write_nan(y: Any, use: Any, row0: Any, n: Any) -> None:
         thread, nan = uint32(cuda.threadIdx.x), float32(NAN)
-        if thread < uint32(fours):
-            store(y, use, uint32(row0 + uint32(thread << uint32(2))), n, none, nan, nan, nan, nan)
+        if thread < fours:
+            store(y, use, uint32(row0 + uint32(thread << 2)), n, none, nan, nan, nan, nan)
 
     return write_nan

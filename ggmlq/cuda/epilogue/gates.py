@@ -28,11 +28,11 @@ def gater() -> Kernel:
         count: Any,
     ) -> None:  # fmt: skip
         take_turn()
-        i = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
+        i = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)
         if i < count:
-            at = i * uint64(4)
+            at = i * 4
             value = act(which, load_float(gates + at), load_float(ups + at))
-            store_as(y + (at if y_kind == uint32(0) else i * uint64(2)), value, y_kind)
+            store_as(y + (at if y_kind == 0 else i * 2), value, y_kind)
 
     parameters = (uint64, uint64, uint64, uint32, uint32, uint64)
     return Kernel("gates behind two products", gate, *parameters, threads=THREADS, early=True)

@@ -29,7 +29,7 @@ def corner(tile_rows: Any, tile_columns: Any, across: Any) -> Any:
     _, lane = warp_and_lane()
     g, t = g_and_t(lane)
     wm, wn = warp_origin(tile_rows, tile_columns, across)
-    return wm + g, wn + t * uint32(2)
+    return wm + g, wn + t * 2
 
 
 class StageScales(NamedTuple):
@@ -57,29 +57,29 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
         x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w = scales
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
-            if i < uint32(rows):
-                place = min(m0 + i, m - uint32(1)) // rows_x
-                slots[3 * f] = x_scales + uint64(place) * row_x
+            if i < rows:
+                place = min(m0 + i, m - 1) // rows_x
+                slots[3 * f] = x_scales + place * row_x
                 slots[3 * f + 1], slots[3 * f + 2] = column_x, uint64(steps_x)
             else:
-                place = min(n0 + i - uint32(rows), n - uint32(1)) // rows_w
-                slots[3 * f] = w_scales + uint64(place) * row_w
+                place = min(n0 + i - rows, n - 1) // rows_w
+                slots[3 * f] = w_scales + place * row_w
                 slots[3 * f + 1], slots[3 * f + 2] = column_w, uint64(steps_w)
 
     @inlined
     def fetch(at: Any, slots: Any, step: Any) -> None:
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
-            if scale_count % threads == 0 or i < uint32(scale_count):
+            if scale_count % threads == 0 or i < scale_count:
                 column = uint64(step // uint32(slots[3 * f + 2]))
-                copy4(at + uint32(scales_offset) + i * uint32(4), slots[3 * f] + column * slots[3 * f + 1])
+                copy4(at + scales_offset + i * 4, slots[3 * f] + column * slots[3 * f + 1])
 
     @inlined
     def hold(at: Any, wm: Any, wn: Any, held: Any) -> None:
         _, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        row_scales_at = at + uint32(scales_offset) + (wm + g) * uint32(4)
-        column_scales_at = at + uint32(scales_offset + 4 * rows) + wn * uint32(4)
+        row_scales_at = at + scales_offset + (wm + g) * 4
+        column_scales_at = at + (scales_offset + 4 * rows) + wn * 4
         for i in range(2 * down):
             held[i] = float_of(take4(row_scales_at + uint32(32 * i)))
         if uniform:
@@ -88,7 +88,7 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
                 held[i] = mul(held[i], one)
         else:
             for j in range(across):
-                pair = take_pair(column_scales_at + t * uint32(8) + uint32(32 * j))
+                pair = take_pair(column_scales_at + t * 8 + uint32(32 * j))
                 held[columns_from + 2 * j], held[columns_from + 2 * j + 1] = pair[0], pair[1]
 
     @inlined
@@ -112,12 +112,12 @@ def scale_loader(tile: ByteTile) -> Any:
         x_scales, w_scales, row_x, row_w, _column_x, _column_w, rows_x, rows_w, _steps_x, _steps_w = scales
         row, column = corner(warp_rows, warp_columns, warps_across)
         for i in range(2 * down):
-            place = min(m0 + row + uint32(8 * i), m - uint32(1)) // rows_x
-            held[i] = load_float(x_scales + uint64(place) * row_x)
+            place = min(m0 + row + uint32(8 * i), m - 1) // rows_x
+            held[i] = load_float(x_scales + place * row_x)
         for j in range(across):
             for c in range(2):
-                place = min(n0 + column + uint32(8 * j + c), n - uint32(1)) // rows_w
-                held[from_columns + 2 * j + c] = load_float(w_scales + uint64(place) * row_w)
+                place = min(n0 + column + uint32(8 * j + c), n - 1) // rows_w
+                held[from_columns + 2 * j + c] = load_float(w_scales + place * row_w)
 
     return hold
 
@@ -158,8 +158,8 @@ def storer(tile: ByteTile) -> Any:
     def store(sums: Any, y: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
         row, column = corner(warp_rows, warp_columns, warps_across)
         row, column = m0 + row, n0 + column
-        at, below = address(y, row, n, column, 4), uint64(n) * uint64(32)
-        if n & uint32(1) == uint32(0) and y & uint64(7) == uint64(0):  # pairs are in or out together
+        at, below = address(y, row, n, column, 4), uint64(n) * 32
+        if n & 1 == 0 and y & 7 == 0:  # pairs are in or out together
             for i in range(2 * down):
                 for j in range(across):
                     o = 4 * (i // 2 * across + j) + 2 * (i % 2)

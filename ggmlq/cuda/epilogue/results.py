@@ -69,12 +69,12 @@ def bias_loader() -> Any:
     @inlined
     def load_bias(result: Any, row: Any, n: Any) -> Any:
         value = NOTHING
-        if result.bias != uint64(0) and row < n:
-            if result.bias_kind == uint32(0):
-                value = load_float(result.bias + uint64(row) * uint64(4))
+        if result.bias != 0 and row < n:
+            if result.bias_kind == 0:
+                value = load_float(result.bias + uint64(row) * 4)
             else:
-                bits = uint32(load2(result.bias + uint64(row) * uint64(2)))
-                value = half(bits) if result.bias_kind == uint32(1) else float_of(bits << uint32(16))
+                bits = load2(result.bias + uint64(row) * 2)
+                value = half(bits) if result.bias_kind == 1 else float_of(bits << 16)
         return value
 
     return load_bias
@@ -94,7 +94,7 @@ def store_as(at: Any, value: Any, kind: Any) -> Any:
 @inlined
 def store_result(result: Any, column: Any, row: Any, n: Any, value: Any) -> None:
     """Store a result, y[column, row]; ``value`` has its bias."""
-    size = uint32(4) if result.kind == uint32(0) else uint32(2)
+    size = uint32(4) if result.kind == 0 else uint32(2)
     store_as(address(result.at, column, n, row, size), value, result.kind)
 
 
@@ -121,12 +121,12 @@ def residual_loader() -> Any:
     @inlined
     def load(residual: Any, kind: Any, column: Any, row: Any, n: Any) -> Any:
         value = NOTHING
-        if residual != uint64(0):
-            if kind == uint32(0):
+        if residual != 0:
+            if kind == 0:
                 value = load_float(address(residual, column, n, row, 4))
             else:
-                bits = uint32(load2(address(residual, column, n, row, 2)))
-                value = half(bits) if kind == uint32(1) else float_of(bits << uint32(16))
+                bits = load2(address(residual, column, n, row, 2))
+                value = half(bits) if kind == 1 else float_of(bits << 16)
         return value
 
     return load
@@ -534,16 +534,16 @@ def split_adder() -> Kernel:
         residual: Any, residual_kind: Any,  # of y's shape, or 0
     ) -> None:  # fmt: skip
         take_turn()
-        i = uint64(cuda.blockIdx.x) * uint64(ADDERS) + uint64(cuda.threadIdx.x)
-        length = uint64(m) * uint64(fours)
+        i = uint64(cuda.blockIdx.x) * ADDERS + uint64(cuda.threadIdx.x)
+        length = uint64(m) * fours
         if i < length:
             total = cuda.local.array(FOUR, float32)
-            four_into(total, 0, load_floats(partials + i * uint64(4 * FOUR)))
+            four_into(total, 0, load_floats(partials + i * (4 * FOUR)))
             for part in range(1, count):
                 v = load_floats(address(partials, part, length, i, 4 * FOUR))
                 for j in range(FOUR):
                     total[j] += v[j]
-            column, first = uint32(i // uint64(fours)), uint32(i % uint64(fours)) * uint32(FOUR)
+            column, first = uint32(i // fours), uint32(i % fours) * FOUR
             result = Result(y, y_kind, bias, bias_kind)
             for j in range(FOUR):
                 row = first + uint32(j)
@@ -608,9 +608,9 @@ def bias_adder(kind: str) -> Kernel:
         m: Any, n: Any,
     ) -> None:  # fmt: skip
         take_turn()
-        column = uint32(uint32(cuda.blockIdx.x) * uint32(BIAS_THREADS) + uint32(cuda.threadIdx.x))
+        column = uint32(uint32(cuda.blockIdx.x) * BIAS_THREADS + uint32(cuda.threadIdx.x))
         if column < n:
-            b, row = load(bias + uint64(column) * uint64(size)), uint32(cuda.blockIdx.y)
+            b, row = load(bias + uint64(column) * size), uint32(cuda.blockIdx.y)
             while row < m:
                 at = address(y, row, n, column, 4)
                 store_float(at, add_flushed(load_float(at), b))

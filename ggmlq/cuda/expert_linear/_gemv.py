@@ -81,12 +81,12 @@ def expert_gatherer(stage: GemvStage) -> Any:
         for c in range(columns):
             for first in range(0, row_chunks, 32):
                 chunk = lane + uint32(first)
-                column = span * uint32(every) + chunk * uint32(4)
+                column = span * every + chunk * 4
                 source, length = x, uint32(0)
                 if uint32(c) < count and column < k:
                     row = take4(uses + uint32(4 * c)) // uses_per_row
                     source, length = address(x, row, k, column, 4), uint32(16)
-                copy16_or_zeros(at + uint32(x_at + c * pitch) + chunk * uint32(16), source, length)
+                copy16_or_zeros(at + uint32(x_at + c * pitch) + chunk * 16, source, length)
 
     return fetch
 
@@ -117,8 +117,8 @@ def gated_epilogue(stage: GemvStage, act: Any) -> Any:
         put(sums, warp, lane)
         cuda.syncthreads()
         row, at = first + lane, row_of(lane)
-        if warp == uint32(0) and lane < uint32(outputs) and row < n:
-            value = act(which, add_up(at), add_up(uint32(at + uint32(ROWS))))
+        if warp == 0 and lane < outputs and row < n:
+            value = act(which, add_up(at), add_up(uint32(at + ROWS)))
             store_float(address(y, take4(uses), n, row, 4), value)
 
     assert stage.columns == 1
@@ -139,22 +139,22 @@ def expert_epilogue(stage: GemvStage) -> Any:
     def finish(sums: Any, y: Any, which: Any, first: Any, uses: Any, count: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        if t * uint32(2) < uint32(columns):
+        if t * 2 < columns:
             for i in range(numbers):  # rows g, g + 8 of a fragment row, columns 2 t, 2 t + 1
                 row = g + uint32(i // 4 * ROWS + i // 2 % 2 * 8)
-                column = uint32(i % 2) + t * uint32(2)
-                if column < uint32(columns):
-                    at = (warp * uint32(columns) + column) * uint32(stride) + row
-                    put_float(base() + at * uint32(4), sums[i])
+                column = uint32(i % 2) + t * 2
+                if column < columns:
+                    at = (warp * columns + column) * stride + row
+                    put_float(base() + at * 4, sums[i])
         cuda.syncthreads()
-        column, row_of_tile = warp // uint32(groups), warp % uint32(groups) * uint32(32) + lane
+        column, row_of_tile = warp // groups, warp % groups * 32 + lane
         row = first + row_of_tile
         if row < n and column < count:
             total = float32(0)
             for i in range(warps):
-                at = (uint32(i * columns) + column) * uint32(stride) + row_of_tile
-                total += take_float(base() + at * uint32(4))
-            store_float(address(y, take4(uses + column * uint32(4)), n, row, 4), total)
+                at = (uint32(i * columns) + column) * stride + row_of_tile
+                total += take_float(base() + at * 4)
+            store_float(address(y, take4(uses + column * 4), n, row, 4), total)
 
     assert columns * groups <= warps
     return finish
@@ -197,25 +197,22 @@ def experts_kernel(
         n: Any, k: Any, spans: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
-        use, first = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * uint32(rows)
+        use, first = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * rows
         take_turn()
         warp_at, uses_at = (
-            base() + warp * uint32(ring),
-            base() + uint32(uses_offset) + warp * uint32(4 * columns),
+            base() + warp * ring,
+            base() + uses_offset + warp * (4 * columns),
         )
         served, expert = find(uses_at, ids, use, uses, experts, lane)
-        if expert == uint32(NO_EXPERT):
-            row = warp * uint32(32) + lane
-            if row < uint32(rows) and first + row < n:
+        if expert == NO_EXPERT:
+            row = warp * 32 + lane
+            if row < rows and first + row < n:
                 store4(address(y, use, n, first + row, 4), uint32(NAN))
             return
-        if served == uint32(0):
+        if served == 0:
             return
-        apart, beside = uint64(spans) * uint64(size), others - fragments
-        w_at = (
-            fragments
-            + (uint64(expert) * uint64(height) + uint64(cuda.blockIdx.y) * uint64(fragment_rows)) * apart
-        )
+        apart, beside = uint64(spans) * size, others - fragments
+        w_at = fragments + (uint64(expert) * height + uint64(cuda.blockIdx.y) * fragment_rows) * apart
         sums = cuda.local.array(numbers, float32)
         for i in range(numbers):
             sums[i] = float32(0)
@@ -231,14 +228,14 @@ def experts_kernel(
         while span < spans:
             wait()
             cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = span + uint32(warps * ahead)
+            later = span + warps * ahead
             if later < spans:
                 fetch_weights(warp_at + to, lane, w_at, apart, beside, later)
                 fetch_activations(warp_at + to, lane, x, later, uses_at, served, uses_per_row, k)
             commit()
             multiply(warp_at + here, lane, uint32(0), sums, opaque_zero(spans))
             to, here = after(to), after(here)
-            span += uint32(warps)
+            span += warps
         gather(sums)
         cuda.syncthreads()  # the rings are free
         finish(sums, y, which, first, uses_at, served, n)

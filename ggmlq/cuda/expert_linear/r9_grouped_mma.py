@@ -65,7 +65,7 @@ def lost_rows() -> Kernel:
     ) -> None:
         take_turn()
         use = uint32(cuda.blockIdx.x)
-        if load4(places + uint64(use) * uint64(4)) == uint32(groups.NOWHERE):
+        if load4(places + uint64(use) * 4) == uint32(groups.NOWHERE):
             for row in range(uint32(cuda.threadIdx.x), n, uint32(THREADS)):
                 store4(address(y, use, n, uint32(row), 4), uint32(NAN))
 
@@ -103,29 +103,27 @@ def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
         (warp, lane), slot = warp_and_lane(), uint32(cuda.blockIdx.y)
         if slot >= uint32(load_words(plan)[0]):
             return
-        v = load_words(plan + uint64(head) + uint64(slot) * uint64(16))
+        v = load_words(plan + head + uint64(slot) * 16)
         expert, first_slot, uses = uint32(v[0]), uint32(v[1]), uint32(v[3])
-        count = min(uint32(columns), uint32(uses - uint32(slot - first_slot) * uint32(columns)))
-        listed = uses_of_columns + uint64(uint32(slot * uint32(columns))) * uint64(4)
+        count = min(uint32(columns), uint32(uses - uint32(slot - first_slot) * columns))
+        listed = uses_of_columns + uint64(uint32(slot * columns)) * 4
         row = uint32(uint32(expert * uint32(cuda.gridDim.x)) + uint32(cuda.blockIdx.x))
-        w_at = of_weights(fragments, uint32(row * uint32(FRAGMENT_ROWS)), steps, warp, lane)
-        x, apart = of_uses(x, listed, count, per_row, k, lane), uint64(steps) * uint64(fragment_bytes)
+        w_at = of_weights(fragments, uint32(row * FRAGMENT_ROWS), steps, warp, lane)
+        x, apart = of_uses(x, listed, count, per_row, k, lane), uint64(steps) * fragment_bytes
         rows, totals = hold(listed, lane, count), zeros()
-        opaque, nothing = (base() + lane * uint32(16)) >> uint32(16) & uint32(0x8000), uint32(0)
+        opaque, nothing = (base() + lane * 16) >> 16 & 0x8000, uint32(0)
         start(base(), w_at, apart, x, nothing, nothing, steps, nothing, k)
-        here, step, behind = uint32(0), uint32(0), uint32(base() + uint32(end + length))
+        here, step, behind = uint32(0), uint32(0), uint32(base() + (end + length))
         while step < steps:
-            to = uint32(end) if here == uint32(0) else uint32(here - uint32(length))
-            refill(
-                uint32(base() + to), w_at, apart, x, nothing, uint32(step + uint32(ahead)), steps, nothing, k
-            )
+            to = end if here == 0 else uint32(here - length)
+            refill(uint32(base() + to), w_at, apart, x, nothing, uint32(step + ahead), steps, nothing, k)
             totals = multiply(uint32(base() + here), behind, warp, lane, totals, opaque)
-            here, step = after(here), uint32(step + uint32(1))
+            here, step = after(here), uint32(step + 1)
         let_successor_start()
         g, t = g_and_t(lane)
-        below = uint32(uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + warp * uint32(warp_rows) + g)
-        scatter(first_rows(totals), y, rows, uint32(t * uint32(2)), below, n)
-        scatter(second_rows(totals), y, rows, uint32(t * uint32(2)), uint32(below + uint32(ROWS)), n)
+        below = uint32(uint32(cuda.blockIdx.x) * TILE_ROWS + warp * warp_rows + g)
+        scatter(first_rows(totals), y, rows, uint32(t * 2), below, n)
+        scatter(second_rows(totals), y, rows, uint32(t * 2), uint32(below + ROWS), n)
 
     return Kernel(
         f"mma_bf16 of experts of {layout.name}, {tile}", product, *(uint64,) * 5, *(uint32,) * 4,

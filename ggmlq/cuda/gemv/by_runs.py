@@ -101,11 +101,11 @@ def activations_of(stage: GemvStage) -> Any:
     @inlined
     def take(at: Any, which: Any, lane: Any, kind: Any, b: Any, x: Any) -> None:
         g, t = g_and_t(lane)
-        lane_run, v = uint32(g >> uint32(shift)), cuda.local.array(numbers, uint32)
+        lane_run, v = uint32(g >> shift), cuda.local.array(numbers, uint32)
         run = min(lane_run, uint32(pass_runs - 1)) if some_idle else lane_run
-        row_at = at + uint32(x_at) + (g & uint32(columns - 1)) * uint32(pitch)
-        first = uint32(uint32(which * batch_columns) + t * uint32(4) + run * uint32(16 * steps))
-        if kind == uint32(0):
+        row_at = at + x_at + (g & columns - 1) * pitch
+        first = uint32(which * batch_columns + t * 4 + run * (16 * steps))
+        if kind == 0:
             for i in range(count):
                 column = uint32(first + uint32(i // steps * pass_columns + i % steps * 16))
                 v[2 * i], v[2 * i + 1] = take_floats(row_at, column)
@@ -163,7 +163,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
     @inlined
     def multiply_pair(here: Any, pair: Any, lane: Any, b: Any, x: Any, sums: Any, opaque: Any) -> None:
         d, f = cuda.local.array(d_count, float32), cuda.local.array(4, float32)
-        lane_run = uint32((lane & uint32(3)) >> uint32(shift))
+        lane_run = uint32((lane & 3) >> shift)
         if some_idle:
             lane_run = min(lane_run, uint32(pass_runs - 1))
         for fragment_row in range(pair * TWO, pair * TWO + TWO):
@@ -172,10 +172,10 @@ def batch_multiplier(stage: GemvStage) -> Any:
                 d[i] = float32(0)
             add_fragment(at, lane, b, 0, d, opaque)
             if fragments > 1:
-                add_fragment(at + uint32(fragment_bytes), lane, b, 8, d, opaque)
-                at = at + lane_run // uint32(runs) * uint32(fragment_bytes)
+                add_fragment(at + fragment_bytes, lane, b, 8, d, opaque)
+                at = at + lane_run // runs * fragment_bytes
             for i in range(passes):
-                load_scales(at, lane, uint32(uint32(i * pass_runs) + lane_run) % uint32(runs), f)
+                load_scales(at, lane, uint32(uint32(i * pass_runs) + lane_run) % runs, f)
                 for c in range(x_columns):
                     for side in range(2):
                         o, y = 4 * fragment_row + 2 * side + c, x[2 * i + c]
@@ -188,7 +188,7 @@ def batch_multiplier(stage: GemvStage) -> Any:
         for i in range(x_count):
             x[i] = float32(0)
         take(at, which, lane, kind, b, x)
-        here = at + uint32(which * fragments * fragment_bytes)
+        here = at + which * fragments * fragment_bytes
         multiply_pair(here, 0, lane, b, x, sums, opaque)
         if four_rows:
             multiply_pair(here, 1, lane, b, x, sums, opaque)  # a loop over four is not always unrolled

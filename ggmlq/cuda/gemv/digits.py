@@ -82,18 +82,18 @@ def float_takers() -> tuple[Any, Any]:
 
     @inlined
     def take_floats(row_at: Any, column: Any, v: Any, at: Any) -> None:
-        four_into(v, at, take16(uint32(row_at + uint32(column << uint32(2)))))
+        four_into(v, at, take16(uint32(row_at + uint32(column << 2))))
 
     @inlined
     def take_bits(row_at: Any, column: Any, kind: Any, v: Any, at: Any) -> None:
-        pairs = take8(uint32(row_at + uint32(column << uint32(1))))
-        if kind == uint32(HALVES):
+        pairs = take8(uint32(row_at + uint32(column << 1)))
+        if kind == HALVES:
             v[at], v[at + 1] = half_values(pairs[0])
             v[at + 2], v[at + 3] = half_values(pairs[1])
         else:
             for i in range(2):
-                v[at + 2 * i] = float_of(uint32(pairs[i] << uint32(16)))
-                v[at + 2 * i + 1] = float_of(uint32(pairs[i] & uint32(0xFFFF0000)))
+                v[at + 2 * i] = float_of(uint32(pairs[i] << 16))
+                v[at + 2 * i + 1] = float_of(uint32(pairs[i] & 0xFFFF0000))
 
     return take_floats, take_bits
 
@@ -102,8 +102,8 @@ def float_takers() -> tuple[Any, Any]:
 def power_of(exponent: Any) -> Any:
     """The factor that makes integers of activations, and the unit of these, by the largest one's exponent."""
     held = max(exponent, uint32(LEAST))
-    factor, unit = uint32(uint32(254 + BITS) - held) << uint32(23), uint32(held - uint32(BITS)) << uint32(23)
-    return factor, unit if exponent < uint32(NOT_FINITE) else NAN
+    factor, unit = uint32(254 + BITS - held) << 23, uint32(held - BITS) << 23
+    return factor, unit if exponent < NOT_FINITE else NAN
 
 
 @cache
@@ -115,12 +115,12 @@ def largest_exponent(batch: DigitBatch) -> Any:
     def exponent(v: Any) -> Any:
         largest = int32(0)
         for i in range(numbers):
-            largest = max(largest, int32(bits_of(v[i]) & uint32(0x7FFFFFFF)))
+            largest = max(largest, int32(bits_of(v[i]) & 0x7FFFFFFF))
         largest = max(largest, cuda.shfl_xor_sync(ALL_LANES, largest, 1))
         largest = max(largest, cuda.shfl_xor_sync(ALL_LANES, largest, 2))
         if numbers == 4:  # the other half of the 32 is the next unit's
             largest = max(largest, cuda.shfl_xor_sync(ALL_LANES, largest, 8))
-        return uint32(largest) >> uint32(23)
+        return uint32(largest) >> 23
 
     return exponent
 
@@ -140,11 +140,11 @@ def digits_of(stage: GemvStage) -> Any:
     @inlined
     def take(at: Any, which: Any, lane: Any, kind: Any, b: Any) -> Any:
         g, t = g_and_t(lane)
-        lane_unit, digit, v = g >> uint32(1), g & uint32(1), cuda.local.array(numbers, float32)
+        lane_unit, digit, v = g >> 1, g & 1, cuda.local.array(numbers, float32)
         unit = min(lane_unit, uint32(units - 1)) if some_idle else lane_unit
-        row_at = at + uint32(x_at)
-        first = uint32(which * batch_columns) + t * uint32(4) + unit * uint32(width)
-        if kind == uint32(0):
+        row_at = at + x_at
+        first = which * batch_columns + t * 4 + unit * width
+        if kind == 0:
             for i in range(steps):
                 take_floats(row_at, first + uint32(16 * i), v, 4 * i)
         else:
@@ -152,13 +152,13 @@ def digits_of(stage: GemvStage) -> Any:
                 take_bits(row_at, first + uint32(16 * i), kind, v, 4 * i)
         factor, size = power_of(exponent_of(v))
         scaled, start = float_of(factor), rounder + half_digit * float32(digit)
-        picks = uint32(0x40) + digit * uint32(0x11)  # the low byte of two words, or the next one
+        picks = 0x40 + digit * 0x11  # the low byte of two words, or the next one
         for i in range(steps):
             w0, w1 = bits_of(fma(v[4 * i], scaled, start)), bits_of(fma(v[4 * i + 1], scaled, start))
             w2, w3 = bits_of(fma(v[4 * i + 2], scaled, start)), bits_of(fma(v[4 * i + 3], scaled, start))
             word = permute(permute(w0, w2, picks), permute(w1, w3, picks), uint32(0x5410))
             for j in range(units):
-                b[j * steps + i] = word if lane_unit == uint32(j) else uint32(0)
+                b[j * steps + i] = word if lane_unit == uint32(j) else 0
         return float_of(size)
 
     return take
@@ -176,14 +176,14 @@ def batch_multiplier(stage: GemvStage) -> Any:
     def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
         b, x = cuda.local.array(count, uint32), cuda.local.array(2, int32)
         size = take(at, which, lane, kind, b)
-        size = cuda.shfl_sync(ALL_LANES, size, int32((lane & uint32(3)) << uint32(3)))  # of unit t
+        size = cuda.shfl_sync(ALL_LANES, size, int32((lane & 3) << 3))  # of unit t
         x[0] = x[1] = int32(0)
         if needs_sums:  # of the digits
             one = int32(0x01010101)
             for j in range(products):
                 v = mma(one, one, one, one, int32(b[2 * j]), int32(b[2 * j + 1]), x[0], x[1], x[0], x[1])
                 x[0], x[1] = v[0], v[1]
-        here = at + uint32(which * batch_bytes)
+        here = at + which * batch_bytes
         multiply_pair(here, 0, lane, b, x, size, sums, opaque)
         if four_rows:
             multiply_pair(here, 1, lane, b, x, size, sums, opaque)  # a loop over four is not always unrolled
@@ -233,17 +233,17 @@ def pair_multiplier(stage: GemvStage) -> Any:
         here: Any, pair: Any, lane: Any, b: Any, x: Any, size: Any, sums: Any, opaque: Any
     ) -> None:
         d, f = cuda.local.array(4, int32), cuda.local.array(4, float32)
-        unit = min(lane & uint32(3), uint32(units - 1))
+        unit = min(lane & 3, uint32(units - 1))
         for fragment_row in range(pair * TWO, pair * TWO + TWO):
             at = here + uint32(fragment_row * size_of_row)
             d[0] = d[2] = int32(lowest * x[0])
             d[1] = d[3] = int32(lowest * x[1])
             add_fragment(at, lane, 0, b, d, opaque)
             if fragments > 1:
-                add_fragment(at + uint32(fragment_bytes), lane, 1, b, d, opaque)
-                at = at + unit // uint32(per_fragment) * uint32(fragment_bytes)
-            columns = unit % uint32(per_fragment) * uint32(unit_columns)
-            load_scales(at, lane, columns // uint32(run), f)
+                add_fragment(at + fragment_bytes, lane, 1, b, d, opaque)
+                at = at + unit // per_fragment * fragment_bytes
+            columns = unit % per_fragment * unit_columns
+            load_scales(at, lane, columns // run, f)
             for side in range(2):
                 value = f[side] * whole(d[2 * side + 1], d[2 * side])
                 if has_offset:

@@ -26,8 +26,8 @@ def pair_fetcher(stage: GemvStage) -> Any:
 
     @inlined
     def fetch(at: Any, lane: Any, w_at: Any, apart: Any, beside: Any, span: Any) -> None:
-        offset = uint32(lane << uint32(4))
-        start, to = w_at + uint64(span) * uint64(size) + uint64(offset), uint32(at + offset)
+        offset = uint32(lane << 4)
+        start, to = w_at + uint64(span) * size + offset, uint32(at + offset)
         for fragment_row in range(fragment_rows):
             source = start + uint64(fragment_row // 2) * apart + (beside if fragment_row % 2 else uint64(0))
             for first in range(0, chunks, 32):
@@ -47,10 +47,10 @@ def sum_putter(stage: GemvStage) -> Any:
     @inlined
     def put(sums: Any, warp: Any, lane: Any) -> None:
         g, t = g_and_t(lane)
-        if t == uint32(0):
+        if t == 0:
             for i in range(count):  # rows g, g + 8 of a fragment row
-                at = uint32(warp * uint32(stride) + uint32(8 * i) + g)
-                put_float(base() + uint32(at << uint32(2)), sums[2 * i])
+                at = uint32(warp * stride + uint32(8 * i) + g)
+                put_float(base() + uint32(at << 2), sums[2 * i])
 
     return put
 
@@ -64,7 +64,7 @@ def block_adder(stage: GemvStage) -> Any:
     def add_up(row: Any) -> Any:
         total = float32(0)
         for i in range(warps):
-            total += take_float(base() + uint32(uint32(uint32(i * stride) + row) << uint32(2)))
+            total += take_float(base() + uint32(uint32(uint32(i * stride) + row) << 2))
         return total
 
     return add_up
@@ -73,7 +73,7 @@ def block_adder(stage: GemvStage) -> Any:
 @inlined
 def row_of_gate(output: Any) -> Any:
     """The row of a block's weights that is the gate of an output; its partner is 16 rows further."""
-    return uint32(uint32(uint32(output >> uint32(4)) << uint32(5)) + uint32(output & uint32(15)))
+    return uint32(uint32(uint32(output >> 4) << 5) + uint32(output & 15))
 
 
 @cache
@@ -95,11 +95,11 @@ def epilogue(stage: GemvStage, act: Any) -> Any:
 
     @inlined
     def sum_of_blocks(row: Any, splits: Any) -> Any:
-        at = uint32(base() + uint32(partials_at) + uint32(row << uint32(2)))
+        at = uint32(base() + partials_at + uint32(row << 2))
         total, i = float32(0), uint32(0)
         while i < splits:
             total += take_float(at)
-            at, i = uint32(at + uint32(4 * rows)), uint32(i + uint32(1))
+            at, i = uint32(at + 4 * rows), uint32(i + 1)
         return total
 
     @inlined
@@ -107,20 +107,20 @@ def epilogue(stage: GemvStage, act: Any) -> Any:
         warp, lane = warp_and_lane()
         put(sums, warp, lane)
         cuda.syncthreads()
-        row, at = uint32(uint32(tile * uint32(outputs)) + lane), row_of_gate(lane)
-        if splits == uint32(1):
-            if warp == uint32(0) and lane < uint32(outputs):
-                write(gate, up, which, row, n, add_up(at), add_up(uint32(at + uint32(16))))
+        row, at = uint32(uint32(tile * outputs) + lane), row_of_gate(lane)
+        if splits == 1:
+            if warp == 0 and lane < outputs:
+                write(gate, up, which, row, n, add_up(at), add_up(uint32(at + 16)))
         else:
             join()  # the shared memory of the other blocks can be written
-            part = uint32(uint32(warp << uint32(5)) + lane)
-            if part < uint32(rows):
-                place = uint32(uint32(rank * uint32(rows)) + part)
-                to = uint32(base() + uint32(partials_at) + uint32(place << uint32(2)))
+            part = uint32(uint32(warp << 5) + lane)
+            if part < rows:
+                place = uint32(uint32(rank * rows) + part)
+                to = uint32(base() + partials_at + uint32(place << 2))
                 put_float_in_block(to, uint32(0), add_up(part))
             meet()
-            if rank == uint32(0) and warp == uint32(0) and lane < uint32(outputs):
-                g, u = sum_of_blocks(at, splits), sum_of_blocks(uint32(at + uint32(16)), splits)
+            if rank == 0 and warp == 0 and lane < outputs:
+                g, u = sum_of_blocks(at, splits), sum_of_blocks(uint32(at + 16), splits)
                 write(gate, up, which, row, n, g, u)
 
     return finish

@@ -180,8 +180,8 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
 
     @inlined
     def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any, span: Any) -> None:
-        offset = uint32(lane << uint32(4))
-        source, to = w_at + uint64(span) * uint64(size) + uint64(offset), uint32(at + offset)
+        offset = uint32(lane << 4)
+        source, to = w_at + uint64(span) * size + offset, uint32(at + offset)
         for fragment_row in range(fragment_rows):
             for first in range(0, chunks, 32):
                 if first + 32 <= chunks or lane < uint32(chunks - first):
@@ -196,7 +196,7 @@ def fetchers(stage: GemvStage) -> tuple[Any, Any]:
             fetch_floats(at, lane, x, span, m, k)
         elif not floats:
             fetch_bits(at, lane, x, span, m, k)
-        elif kind == uint32(0):
+        elif kind == 0:
             fetch_floats(at, lane, x, span, m, k)
         else:
             fetch_bits(at, lane, x, span, m, k)
@@ -219,14 +219,14 @@ def row_fetcher(stage: GemvStage, width: int) -> Any:
     def fetch(at: Any, lane: Any, x: Any, span: Any, m: Any, k: Any) -> None:
         for first in range(0, row_chunks * columns, 32):
             c = uint32(lane + uint32(first))
-            row, chunk = uint32(c >> uint32(shift)), uint32(c & uint32(row_chunks - 1))
-            column = uint32(uint32(span * uint32(every)) + uint32(chunk * uint32(16 // width)))
-            if first + 32 <= row_chunks * columns or c < uint32(row_chunks * columns):
+            row, chunk = uint32(c >> shift), uint32(c & row_chunks - 1)
+            column = uint32(uint32(span * every) + uint32(chunk * (16 // width)))
+            if first + 32 <= row_chunks * columns or c < row_chunks * columns:
                 there = row < m and column < k
                 source_of_x = address(x, row, k, column, width) if there else x
                 if swaps:
                     chunk = uint32(chunk ^ uint32((row & uint32(3)) << uint32(1)))
-                place = uint32(uint32(rows_at) + uint32(row * uint32(pitch)) + uint32(chunk << uint32(4)))
+                place = uint32(rows_at + uint32(row * pitch) + uint32(chunk << 4))
                 copy16_or_zeros(uint32(at + place), source_of_x, uint32(16) if there else uint32(0))
 
     return fetch
@@ -245,17 +245,17 @@ def four_takers() -> tuple[Any, Any, Any]:
 
     @inlined
     def take_floats_narrowed(row_at: Any, column: Any) -> Any:
-        v = take_floats(uint32(row_at + uint32(column << uint32(2))))
+        v = take_floats(uint32(row_at + uint32(column << 2)))
         return narrowed(v[0], v[1]), narrowed(v[2], v[3])
 
     @inlined
     def take_bits(row_at: Any, column: Any) -> Any:
-        w = take8(uint32(row_at + uint32(column << uint32(1))))
+        w = take8(uint32(row_at + uint32(column << 1)))
         return w[0], w[1]
 
     @inlined
     def change_halves(kind: Any, pairs: Any, count: Any) -> None:
-        if kind == uint32(HALVES):
+        if kind == HALVES:
             for i in range(count):
                 low, high = half_values(pairs[i])
                 pairs[i] = narrowed(low, high)
@@ -277,7 +277,7 @@ def activation_loader(stage: GemvStage) -> Any:
     @inlined
     def take_and_narrow(at: Any, fragment: Any, lane: Any, b: Any, kind: Any) -> None:
         g, t = g_and_t(lane)
-        x_at = at + uint32(weight_bytes + fragment * 4 * STEP) + g * uint32(pitch) + t * uint32(16)
+        x_at = at + (weight_bytes + fragment * 4 * STEP) + g * pitch + t * 16
         for s in range(4):
             v = take_floats(x_at + uint32(64 * s))
             b[2 * s], b[2 * s + 1] = narrowed(v[0], v[1]), narrowed(v[2], v[3])
@@ -331,11 +331,11 @@ def warp_placer(stage: GemvStage) -> Any:
         block = uint32(cuda.blockIdx.x)
         if not small:
             return block, uint32(0), warp, uint32(warps)
-        if splits > uint32(1):
+        if splits > 1:
             greet()
         tile = uint32(block // splits)
         rank = uint32(block - uint32(tile * splits))
-        return tile, rank, uint32(warp + uint32(rank * uint32(warps))), uint32(splits * uint32(warps))
+        return tile, rank, uint32(warp + uint32(rank * warps)), uint32(splits * warps)
 
     return place
 
@@ -359,42 +359,42 @@ def cluster_epilogue(stage: GemvStage) -> Any:
     def block_sum(column: Any, row: Any) -> Any:
         total = float32(0)
         for i in range(warps):
-            at = uint32(uint32(uint32(i * columns) + column) * uint32(sums) + row)
-            total += take_float(base() + uint32(at << uint32(2)))
+            at = uint32(uint32(uint32(i * columns) + column) * sums + row)
+            total += take_float(base() + uint32(at << 2))
         return total
 
     @inlined
     def share(result: Any, row0: Any, rank: Any, splits: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         row, column, last = uint32(row0 + lane), warp, min(uint32(columns), m)
-        if splits == uint32(1):
+        if splits == 1:
             while column < last:
                 for below in range(0, rows, 32):
                     total, r = block_sum(column, uint32(lane + uint32(below))), uint32(row + uint32(below))
                     if r < n:
                         store(result, column, r, n, total + load_bias(result, r, n))
-                column = uint32(column + uint32(warps))
+                column = uint32(column + warps)
         else:
             join()  # the shared memory of the other blocks can be written
-            to = uint32(base() + uint32(partials_at) + uint32(lane << uint32(2)))
+            to = uint32(base() + partials_at + uint32(lane << 2))
             while column < last:
-                there = uint32(to + uint32(uint32(rank * uint32(columns)) + column) * uint32(line))
+                there = uint32(to + uint32(uint32(rank * columns) + column) * line)
                 for below in range(0, rows, 32):
                     total = block_sum(column, uint32(lane + uint32(below)))
                     put_float_in_block(uint32(there + uint32(4 * below)), uint32(column % splits), total)
-                column = uint32(column + uint32(warps))
+                column = uint32(column + warps)
             meet()
             column = uint32(rank + uint32(splits * warp))
             while column < last:
                 for below in range(0, rows, 32):
-                    at = uint32(to + uint32(column * uint32(line)) + uint32(4 * below))
+                    at = uint32(to + uint32(column * line) + uint32(4 * below))
                     total, i = float32(0), uint32(0)
                     while i < splits:
                         total += take_float(at)
-                        at, i = uint32(at + uint32(columns * line)), uint32(i + uint32(1))
+                        at, i = uint32(at + columns * line), uint32(i + 1)
                     r = uint32(row + uint32(below))
                     if r < n:
                         store(result, column, r, n, total + load_bias(result, r, n))
-                column = uint32(column + uint32(splits * uint32(warps)))
+                column = uint32(column + uint32(splits * warps))
 
     return share

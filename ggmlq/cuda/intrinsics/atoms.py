@@ -25,7 +25,7 @@ def _half_value(bits: Any) -> Any:
 @inlined
 def half(block: Any, at: Any) -> Any:
     """The half at bytes ``at`` and ``at + 1`` of a block, as float32."""
-    return ptx.half_value(uint32(block[at]) | uint32(block[at + 1]) << uint32(8))
+    return ptx.half_value(uint32(block[at]) | uint32(block[at + 1]) << 8)
 
 
 @cache

@@ -107,7 +107,7 @@ def atomic_max(address: Any, word: Any) -> Any:
 @inlined
 def size_of(value: Any) -> Any:
     """The bits of a float without the sign: they are ordered as magnitudes, NaN above all."""
-    return uint32(ptx.bits_of(value) & uint32(0x7FFFFFFF))  # narrowed: uint32 & uint32 is uint64 to Numba
+    return uint32(ptx.bits_of(value) & 0x7FFFFFFF)  # narrowed: uint32 & uint32 is uint64 to Numba
 
 
 @inlined

@@ -14,7 +14,7 @@ import numpy as np
 
 from .assembly import f32, i32, instruction, only_on_a_gpu, u32, u64
 from .atoms import inlined
-from .language import types, uint32
+from .language import types
 
 OPERANDS = "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
 FOUR_WORDS, FOUR_FLOATS = types.UniTuple(i32, 4), types.UniTuple(f32, 4)
@@ -122,9 +122,9 @@ def _half_of_e4m3(raised: Any) -> Any:
 
     Where the code is NaN, adding one to its lower seven bits carries into the sign's place.
     """
-    shifted_bits = (raised & uint32(0x80008000)) | (raised >> uint32(1) & uint32(0x3F803F80))
-    carried = ((raised & uint32(0x7F007F00)) + uint32(0x01000100)) & uint32(0x80008000)
-    return product_of_halves(shifted_bits | carried >> uint32(1), TIMES_256)
+    shifted_bits = (raised & 0x80008000) | (raised >> 1 & 0x3F803F80)
+    carried = ((raised & 0x7F007F00) + 0x01000100) & 0x80008000
+    return product_of_halves(shifted_bits | carried >> 1, TIMES_256)
 
 
 half_of_e4m3 = inlined(_half_of_e4m3)

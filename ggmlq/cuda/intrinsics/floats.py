@@ -39,7 +39,7 @@ def _storing_halves(bfloat: bool) -> Any:
             if bfloat:
                 words[w] = narrowed(low, high)
             else:
-                words[w] = half_bits(low) | half_bits(high) << uint32(16)
+                words[w] = half_bits(low) | half_bits(high) << 16
         store16(at, words[0], words[1], words[2], words[3])
 
     return store_halves

@@ -16,20 +16,20 @@ ALL_LANES = 0xFFFFFFFF  # the mask of lanes in an exchange within a warp
 def warp_and_lane() -> Any:
     """The warp and the lane of this thread in its block."""
     thread = uint32(cuda.threadIdx.x)
-    return thread >> uint32(5), thread & uint32(31)
+    return thread >> 5, thread & 31
 
 
 @inlined
 def g_and_t(lane: Any) -> Any:
     """The g and t of lane 4 g + t: it has rows g and g + 8 of the wide operand and sums, columns by t."""
-    return lane >> uint32(2), lane & uint32(3)
+    return lane >> 2, lane & 3
 
 
 @inlined
 def warp_origin(rows: Any, columns: Any, across: Any) -> Any:
     """The first row and column of a warp's outputs in its tile."""
     warp, _ = warp_and_lane()
-    return warp // uint32(across) * uint32(rows), warp % uint32(across) * uint32(columns)
+    return warp // across * rows, warp % across * columns
 
 
 @inlined
@@ -45,7 +45,7 @@ def opaque_zero(count: Any) -> Any:
     A constant mask combined with it stays in a register. Alone the assembler would make it anew, an
     instruction for every use.
     """
-    return uint32(uint32(count >> uint32(16)) & uint32(0x8000))
+    return uint32(uint32(count >> 16) & 0x8000)
 
 
 # The address of a matrix element in GPU memory, computed in 64 bits from sizes of 32.
@@ -54,7 +54,7 @@ def opaque_zero(count: Any) -> Any:
 @inlined
 def address(base: Any, row: Any, pitch: Any, column: Any, size: Any) -> Any:
     """The address of element [row, column] of a matrix with ``pitch`` columns, ``size`` bytes each."""
-    return base + (uint64(row) * uint64(pitch) + uint64(column)) * uint64(size)
+    return base + (uint64(row) * uint64(pitch) + uint64(column)) * size
 
 
 @inlined
@@ -63,12 +63,12 @@ def store_four(at: Any, place: Any, end: Any, a: Any, b: Any, c: Any, d: Any) ->
     store_float = ptx.store_float
     if place < end:
         store_float(at, a)
-    if place + uint32(1) < end:
-        store_float(at + uint64(4), b)
-    if place + uint32(2) < end:
-        store_float(at + uint64(8), c)
-    if place + uint32(3) < end:
-        store_float(at + uint64(12), d)
+    if place + 1 < end:
+        store_float(at + 4, b)
+    if place + 2 < end:
+        store_float(at + 8, c)
+    if place + 3 < end:
+        store_float(at + 12, d)
 
 
 # Exchanges among the lanes of a warp: votes with a bit a lane, and values of other lanes.
@@ -116,7 +116,7 @@ def from_lane_before(value: Any, by: Any) -> Any:
 @inlined
 def sum_up_to(value: Any, lane: Any) -> Any:
     """The sum of the values of the lanes up to this one."""
-    total = uint32(value)
+    total = value
     for i in range(5):
         before = from_lane_before(total, uint32(1 << i))
         if lane >= uint32(1 << i):

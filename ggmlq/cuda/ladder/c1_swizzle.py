@@ -100,27 +100,27 @@ def kernel(layout: str) -> Kernel:
         for i in range(SUMS):
             sums[i] = 0
         # ldmatrix: lanes 8 i … 8 i + 7 name the rows of matrix i
-        a_row = uint32(uint32(warp << uint32(4)) + uint32(lane & uint32(15)))
-        a_chunk = uint32(lane >> uint32(4))
-        b_row = uint32(uint32(lane & uint32(7)) + uint32(uint32(lane >> uint32(4)) << uint32(3)))
-        b_chunk = uint32(uint32(lane >> uint32(3)) & uint32(1))
+        a_row = uint32(uint32(warp << 4) + uint32(lane & 15))
+        a_chunk = uint32(lane >> 4)
+        b_row = uint32(uint32(lane & 7) + uint32(uint32(lane >> 4) << 3))
+        b_chunk = uint32(uint32(lane >> 3) & 1)
         for step in range(steps):
             # Neighbouring threads load neighbouring chunks of a row: eight threads a whole line of memory.
             for i in range((ROWS + COLUMNS) * CHUNKS // THREADS):
                 place_in_step = uint32(thread + uint32(i * THREADS))
-                r, chunk = uint32(place_in_step // uint32(CHUNKS)), uint32(place_in_step % uint32(CHUNKS))
-                offset = uint64(step) * uint64(STEP) + uint64(chunk) * uint64(CHUNK)
-                if r < uint32(ROWS):
-                    four = load16(x + uint64(row + r) * uint64(k) + offset)
+                r, chunk = uint32(place_in_step // CHUNKS), uint32(place_in_step % CHUNKS)
+                offset = step * uint64(STEP) + uint64(chunk) * CHUNK
+                if r < ROWS:
+                    four = load16(x + uint64(row + r) * k + offset)
                 else:
-                    four = load16(w + uint64(column + uint32(r - uint32(ROWS))) * uint64(k) + offset)
+                    four = load16(w + uint64(column + uint32(r - ROWS)) * k + offset)
                 put16(uint32(shared + place(r, chunk)), four[0], four[1], four[2], four[3])
             cuda.syncthreads()  # the tiles are whole: warps read rows that others wrote
             for part in range(CHUNKS // 2):  # 32 codes of K
                 a = load_matrices(uint32(shared + place(a_row, uint32(a_chunk + uint32(2 * part)))))
                 for pair in range(TILES // 2):
                     r = uint32(b_row + uint32(16 * pair))
-                    b = load_matrices(uint32(shared + uint32(w_at) + place(r, b_chunk + uint32(2 * part))))
+                    b = load_matrices(uint32(shared + w_at + place(r, b_chunk + uint32(2 * part))))
                     for i in range(2):
                         s = 4 * (2 * pair + i)
                         sums[s], sums[s + 1], sums[s + 2], sums[s + 3] = mma(
@@ -129,9 +129,9 @@ def kernel(layout: str) -> Kernel:
                         )  # fmt: skip
             cuda.syncthreads()  # nobody reads the tiles any more: the next step may write them
         # Lane 4 g + t has rows g and g + 8, columns 2 t and 2 t + 1 of each tile of ``mma``.
-        low = uint32(row + uint32(uint32(warp << uint32(4)) + g))
+        low = uint32(row + uint32(uint32(warp << 4) + g))
         for i in range(TILES):
-            at = uint32(column + uint32(8 * i) + uint32(t << uint32(1)))
+            at = uint32(column + uint32(8 * i) + uint32(t << 1))
             y[low, at], y[low, at + 1] = sums[4 * i], sums[4 * i + 1]
             y[low + 8, at], y[low + 8, at + 1] = sums[4 * i + 2], sums[4 * i + 3]
 

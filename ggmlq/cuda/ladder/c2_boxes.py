@@ -69,34 +69,34 @@ def kernel() -> Kernel:
         warp, lane = warp_and_lane()
         # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
         # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
-        shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(shared + uint32(STAGE))
-        first_thread = uint32(cuda.threadIdx.x) == uint32(0)
+        shared = uint32(uint32(base() + 1023) & 0xFFFFFC00)
+        full = uint32(shared + STAGE)
+        first_thread = uint32(cuda.threadIdx.x) == 0
         if first_thread:
             init(full, uint32(1))  # one arrival: that of ``expect``
             publish()  # the copy engine must see the barrier, too, which is no thread of this block
         cuda.syncthreads()  # before that no other thread may wait at it
         row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
-        a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))  # how wgmma is told where an operand lies
-        b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
+        a = uint32(LOW | uint32(shared >> 4))  # how wgmma is told where an operand lies
+        b = uint32(LOW | uint32(uint32(shared + W) >> 4))
         totals, step = zeros(), uint32(0)
         while step < steps:
             if first_thread:
                 expect(full, uint32(STAGE))
-                fetch(shared, x, uint32(step * uint32(STEP)), row, full)
-                fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
+                fetch(shared, x, uint32(step * STEP), row, full)
+                fetch(uint32(shared + W), w, uint32(step * STEP), column, full)
             # All threads wait, not the first alone: each must know that the bytes are there before it names
             # them to wgmma. Phases take turns, so the parity of the step is that of the phase.
-            wait(full, uint32(step & uint32(1)))
+            wait(full, uint32(step & 1))
             totals = drain(advance(totals, a, b))
             # ``drain`` has waited for this thread's products; now all have read the tiles, and the first
             # thread may ask for the next ones. Without it the engine would write under the tensor cores.
             cuda.syncthreads()
-            step = uint32(step + uint32(1))
+            step = uint32(step + 1)
         g, t = g_and_t(lane)
-        row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
-        column = uint32(column + uint32(t << uint32(1)))
-        store(totals, y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4), uint64(n) * uint64(4))
+        row = uint32(row + uint32(uint32(warp << 4) + g))
+        column = uint32(column + uint32(t << 1))
+        store(totals, y + (uint64(row) * n + column) * 4, uint64(n) * 4)
 
     return Kernel(
         "chapter boxes", boxes_product, *(uint64,) * 3, *(uint32,) * 2, threads=128, shared=SHARED,

@@ -72,10 +72,10 @@ def kernel() -> Kernel:
         warp, lane = warp_and_lane()
         warp = from_first_lane(warp)  # all lanes take the same branch, and the assembler knows
         # Stages begin at a multiple of 1024 bytes, as swizzled boxes must.
-        ring = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(ring + uint32(FULL))
-        empty = uint32(full + uint32(8 * STAGES))
-        if uint32(cuda.threadIdx.x) == uint32(0):
+        ring = uint32(uint32(base() + 1023) & 0xFFFFFC00)
+        full = uint32(ring + FULL)
+        empty = uint32(full + 8 * STAGES)
+        if uint32(cuda.threadIdx.x) == 0:
             for s in range(STAGES):
                 init(uint32(full + uint32(8 * s)), uint32(1))
                 init(uint32(empty + uint32(8 * s)), uint32(CONSUMERS))
@@ -83,40 +83,40 @@ def kernel() -> Kernel:
         cuda.syncthreads()  # the last barrier of the whole block: from here on warps go their own ways
         row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
         step, stage, parity = uint32(0), uint32(0), uint32(0)
-        if warp == uint32(CONSUMERS):  # the producer
+        if warp == CONSUMERS:  # the producer
             while step < steps:
                 # One lane does it all; the others only count with it.
-                if lane == uint32(0):
-                    here = uint32(ring + stage * uint32(STAGE))
-                    filled = uint32(full + stage * uint32(8))
+                if lane == 0:
+                    here = uint32(ring + stage * STAGE)
+                    filled = uint32(full + stage * 8)
                     # Without this wait the engine would write over a stage that is still multiplied.
-                    wait(uint32(empty + stage * uint32(8)), uint32(parity ^ uint32(1)))
+                    wait(uint32(empty + stage * 8), uint32(parity ^ 1))
                     expect(filled, uint32(STAGE))
-                    fetch(here, x, uint32(step * uint32(STEP)), row, filled)
-                    fetch(uint32(here + uint32(W)), w, uint32(step * uint32(STEP)), column, filled)
-                step, stage = uint32(step + uint32(1)), uint32(stage + uint32(1))
-                if stage == uint32(STAGES):
-                    stage, parity = uint32(0), uint32(parity ^ uint32(1))
+                    fetch(here, x, uint32(step * STEP), row, filled)
+                    fetch(uint32(here + W), w, uint32(step * STEP), column, filled)
+                step, stage = uint32(step + 1), uint32(stage + 1)
+                if stage == STAGES:
+                    stage, parity = uint32(0), uint32(parity ^ 1)
         else:
             totals = zeros()
             while step < steps:
-                here = uint32(ring + stage * uint32(STAGE))
-                a = uint32(uint32(LOW) | uint32(here >> uint32(4)))
-                b = uint32(uint32(LOW) | uint32(uint32(here + uint32(W)) >> uint32(4)))
-                wait(uint32(full + stage * uint32(8)), parity)
+                here = uint32(ring + stage * STAGE)
+                a = uint32(LOW | uint32(here >> 4))
+                b = uint32(LOW | uint32(uint32(here + W) >> 4))
+                wait(uint32(full + stage * 8), parity)
                 # Without ``drain`` a warp would give the stage back while wgmma, which runs on by itself,
                 # still reads it.
                 totals = drain(advance(totals, a, b))
-                if lane == uint32(0):  # one arrival a warp: four, as ``empty`` was told
-                    arrive(uint32(empty + stage * uint32(8)))
-                step, stage = uint32(step + uint32(1)), uint32(stage + uint32(1))
-                if stage == uint32(STAGES):
-                    stage, parity = uint32(0), uint32(parity ^ uint32(1))
+                if lane == 0:  # one arrival a warp: four, as ``empty`` was told
+                    arrive(uint32(empty + stage * 8))
+                step, stage = uint32(step + 1), uint32(stage + 1)
+                if stage == STAGES:
+                    stage, parity = uint32(0), uint32(parity ^ 1)
             g, t = g_and_t(lane)
-            row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
-            column = uint32(column + uint32(t << uint32(1)))
-            place = y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4)
-            store(totals, place, uint64(n) * uint64(4))
+            row = uint32(row + uint32(uint32(warp << 4) + g))
+            column = uint32(column + uint32(t << 1))
+            place = y + (uint64(row) * n + column) * 4
+            store(totals, place, uint64(n) * 4)
 
     return Kernel(
         "chapter warp_specialized", specialized_product, *(uint64,) * 3, *(uint32,) * 2,

@@ -74,40 +74,40 @@ def kernel() -> Kernel:
         rank = rank_in_cluster()
         # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
         # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
-        shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(shared + uint32(STAGE))
-        first_thread = uint32(cuda.threadIdx.x) == uint32(0)
+        shared = uint32(uint32(base() + 1023) & 0xFFFFFC00)
+        full = uint32(shared + STAGE)
+        first_thread = uint32(cuda.threadIdx.x) == 0
         if first_thread:
             init(full, uint32(1))
             publish()
         # Both blocks have their barriers: a neighbour's box must find one to report to.
         sync_cluster()
         row, column = uint32(cuda.blockIdx.x * uint32(ROWS)), uint32(cuda.blockIdx.y * uint32(COLUMNS))
-        part = uint32(rank * uint32(PART))
-        a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
+        part = uint32(rank * PART)
+        a = uint32(LOW | uint32(shared >> 4))
+        b = uint32(LOW | uint32(uint32(shared + W) >> 4))
         # The place of this block's half, here as in the neighbour.
-        here = uint32(uint32(shared + uint32(W)) + part * uint32(STEP))
+        here = uint32(uint32(shared + W) + part * STEP)
         totals, step = zeros(), uint32(0)
         while step < steps:
             if first_thread:
                 expect(full, uint32(STAGE))  # all of x, and both halves of w
-                fetch(shared, x, uint32(step * uint32(STEP)), row, full)
+                fetch(shared, x, uint32(step * STEP), row, full)
                 fetch_for_all(
-                    here, w, uint32(step * uint32(STEP)), uint32(column + part), full,
+                    here, w, uint32(step * STEP), uint32(column + part), full,
                     uint32((1 << BLOCKS) - 1),
                 )  # fmt: skip
             # The bytes of both halves, whoever asked for them: the neighbour's half may come first or last.
-            wait(full, uint32(step & uint32(1)))
+            wait(full, uint32(step & 1))
             totals = drain(advance(totals, a, b))
             # Neither block reads its tiles any more. A barrier of the block would not do: the next half is
             # written into the neighbour's memory, too, which may be a step behind.
             sync_cluster()
-            step = uint32(step + uint32(1))
+            step = uint32(step + 1)
         g, t = g_and_t(lane)
-        row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
-        column = uint32(column + uint32(t << uint32(1)))
-        store(totals, y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4), uint64(n) * uint64(4))
+        row = uint32(row + uint32(uint32(warp << 4) + g))
+        column = uint32(column + uint32(t << 1))
+        store(totals, y + (uint64(row) * n + column) * 4, uint64(n) * 4)
 
     return Kernel(
         "chapter multicast", multicast_product, *(uint64,) * 3, *(uint32,) * 2, threads=128, shared=SHARED,

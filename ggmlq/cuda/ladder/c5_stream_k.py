@@ -74,46 +74,46 @@ def kernel() -> Kernel:
         g, t = g_and_t(lane)
         # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
         # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
-        shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(shared + uint32(STAGE))
-        first_thread = uint32(cuda.threadIdx.x) == uint32(0)
+        shared = uint32(uint32(base() + 1023) & 0xFFFFFC00)
+        full = uint32(shared + STAGE)
+        first_thread = uint32(cuda.threadIdx.x) == 0
         if first_thread:
             init(full, uint32(1))
             publish()  # the copy engine must see the barrier, too, which is no thread of this block
         cuda.syncthreads()  # before that no other thread may wait at it
-        a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
+        a = uint32(LOW | uint32(shared >> 4))
+        b = uint32(LOW | uint32(uint32(shared + W) >> 4))
         c, count = uint64(cuda.blockIdx.x), uint64(cuda.gridDim.x)
         # In 64 bits: c · units may be more than 32 hold.
-        unit = uint32(c * uint64(units) // count)
-        end = uint32((c + uint64(1)) * uint64(units) // count)
-        across, parity = uint32(n // uint32(COLUMNS)), uint32(0)
+        unit = uint32(c * units // count)
+        end = uint32((c + 1) * units // count)
+        across, parity = uint32(n // COLUMNS), uint32(0)
         while unit < end:
             tile = uint32(unit // steps)
             first = uint32(unit - uint32(tile * steps))
             last = min(steps, uint32(first + uint32(end - unit)))
             down = uint32(tile // across)
-            row, column = uint32(down * uint32(ROWS)), uint32(uint32(tile - down * across) * uint32(COLUMNS))
+            row, column = uint32(down * ROWS), uint32(uint32(tile - down * across) * COLUMNS)
             totals, step = zeros(), first
             while step < last:
                 if first_thread:
                     expect(full, uint32(STAGE))
-                    fetch(shared, x, uint32(step * uint32(STEP)), row, full)
-                    fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
+                    fetch(shared, x, uint32(step * STEP), row, full)
+                    fetch(uint32(shared + W), w, uint32(step * STEP), column, full)
                 # The parity goes on from tile to tile: the barrier knows nothing of tiles.
                 wait(full, parity)
                 totals = drain(advance(totals, a, b))
                 # All threads have read the tiles; the engine may write the next ones.
                 cuda.syncthreads()
-                step, parity = uint32(step + uint32(1)), uint32(parity ^ uint32(1))
-            row = uint32(row + uint32(uint32(warp << uint32(4)) + g))
-            column = uint32(column + uint32(t << uint32(1)))
-            place = y + (uint64(row) * uint64(n) + uint64(column)) * uint64(4)
+                step, parity = uint32(step + 1), uint32(parity ^ 1)
+            row = uint32(row + uint32(uint32(warp << 4) + g))
+            column = uint32(column + uint32(t << 1))
+            place = y + (uint64(row) * n + column) * 4
             # A whole tile has no other part: its sums are stored, without an addition in memory.
             if uint32(last - first) == steps:
-                store(totals, place, uint64(n) * uint64(4))
+                store(totals, place, uint64(n) * 4)
             else:
-                add(totals, place, uint64(n) * uint64(4))
+                add(totals, place, uint64(n) * 4)
             unit = uint32(unit + uint32(last - first))
 
     return Kernel(

@@ -86,43 +86,43 @@ def kernel() -> Kernel:
         thread = uint32(cuda.threadIdx.x)
         # Boxes begin at a multiple of 1024 bytes, as swizzled ones must: eight rows, after which the swizzle
         # begins anew. Dynamic shared memory is sure to begin at a multiple of 128 alone.
-        shared = uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00))
-        full = uint32(shared + uint32(BARRIER))
-        if thread == uint32(0):
+        shared = uint32(uint32(base() + 1023) & 0xFFFFFC00)
+        full = uint32(shared + BARRIER)
+        if thread == 0:
             init(full, uint32(1))
             publish()  # the copy engine must see the barrier, too, which is no thread of this block
         cuda.syncthreads()  # before that no other thread may wait at it
         row, column = uint32(cuda.blockIdx.y * uint32(ROWS)), uint32(cuda.blockIdx.x * uint32(COLUMNS))
-        a = uint32(uint32(LOW) | uint32(shared >> uint32(4)))
-        b = uint32(uint32(LOW) | uint32(uint32(shared + uint32(W)) >> uint32(4)))
+        a = uint32(LOW | uint32(shared >> 4))
+        b = uint32(LOW | uint32(uint32(shared + W) >> 4))
         totals, step = zeros(), uint32(0)
         while step < steps:
-            if thread == uint32(0):
+            if thread == 0:
                 expect(full, uint32(STAGE))
-                fetch(shared, x, uint32(step * uint32(STEP)), row, full)
-                fetch(uint32(shared + uint32(W)), w, uint32(step * uint32(STEP)), column, full)
+                fetch(shared, x, uint32(step * STEP), row, full)
+                fetch(uint32(shared + W), w, uint32(step * STEP), column, full)
             # All threads wait, not the first alone: each must know that the bytes are there before it names
             # them to wgmma. Phases take turns, so the parity of the step is that of the phase.
-            wait(full, uint32(step & uint32(1)))
+            wait(full, uint32(step & 1))
             totals = drain(advance(totals, a, b))
             # ``drain`` has waited for this thread's products; now all have read the tiles, and the first
             # thread may ask for the next ones. Without it the engine would write under the tensor cores.
             cuda.syncthreads()
-            step = uint32(step + uint32(1))
+            step = uint32(step + 1)
         g, t = g_and_t(lane)
-        place_in_tile = uint32(uint32(uint32(warp << uint32(4)) + g) * uint32(PITCH) + uint32(t << uint32(3)))
+        place_in_tile = uint32(uint32(uint32(warp << 4) + g) * PITCH + uint32(t << 3))
         # No box is in flight and no thread reads a tile any more (the loop's last barrier): their memory is
         # free.
         put(totals, uint32(shared + place_in_tile), uint32(PITCH))
         cuda.syncthreads()  # each thread takes numbers that others put
-        inner = uint32(uint32(thread % uint32(COLUMNS // EACH)) * uint32(EACH))
+        inner = uint32(uint32(thread % (COLUMNS // EACH)) * EACH)
         first = uint32(column + inner)
         for i in range(ROWS * COLUMNS // (THREADS * EACH)):
-            r = uint32(thread // uint32(COLUMNS // EACH)) + uint32(i * THREADS * EACH // COLUMNS)
-            at = uint32(shared + r * uint32(PITCH) + inner * uint32(4))
-            one, two = take16(at), take16(uint32(at + uint32(16)))
+            r = uint32(thread // (COLUMNS // EACH)) + uint32(i * THREADS * EACH // COLUMNS)
+            at = uint32(shared + r * PITCH + inner * 4)
+            one, two = take16(at), take16(uint32(at + 16))
             scale = x_scales[row + r]
-            place = y + (uint64(row + r) * uint64(n) + uint64(first)) * uint64(2)
+            place = y + (uint64(row + r) * n + first) * 2
             store16(
                 place,
                 low_halves(

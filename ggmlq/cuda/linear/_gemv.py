@@ -72,9 +72,9 @@ def sum_adder(stage: GemvStage) -> Any:
             for below in range(0, rows, 32):
                 row = uint32(lane + uint32(below))
                 if uint32(row0 + row) < n:
-                    at = uint32(base() + uint32(uint32(column * uint32(stride) + row) << uint32(2)))
+                    at = uint32(base() + uint32(uint32(column * stride + row) << 2))
                     put_float(at, take_float(at) + load(residual, kind, column, uint32(row0 + row), n))
-            column = uint32(column + uint32(warps))
+            column = uint32(column + warps)
 
     return add
 
@@ -93,10 +93,10 @@ def epilogue(stage: GemvStage) -> Any:
     def put(sums: Any, pair: Any, warp: Any, g: Any, t: Any) -> None:
         for i in range(8 * tiles):  # rows g, g + 8 of a fragment row, columns 2 t, 2 t + 1 of a tile
             row = g + uint32(pair * TWO * ROWS + i // (4 * tiles) * ROWS + i // 2 % 2 * 8)
-            column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
-            if column < uint32(columns):
-                at = (warp * uint32(columns) + column) * uint32(stride) + row
-                put_float(base() + at * uint32(4), sums[pair * 8 * tiles + i])
+            column = uint32(i // 4 % tiles * 8 + i % 2) + t * 2
+            if column < columns:
+                at = (warp * columns + column) * stride + row
+                put_float(base() + at * 4, sums[pair * 8 * tiles + i])
 
     @inlined
     def finish(
@@ -104,12 +104,12 @@ def epilogue(stage: GemvStage) -> Any:
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        if t * uint32(2) < uint32(columns):
+        if t * 2 < columns:
             put(sums, 0, warp, g, t)
             if twice:
                 put(sums, 1, warp, g, t)  # one loop over all would not be unrolled
         cuda.syncthreads()
-        if more[0] != uint64(0) and rank == uint32(0):
+        if more[0] != 0 and rank == 0:
             add(more, row0, m, n)
         share(result, row0, rank, splits, m, n)
 
@@ -143,9 +143,9 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         tile, rank, first, stride = place(warp, splits)
-        apart = uint64(spans) * uint64(size)
-        w_at = fragments + uint64(tile) * uint64(fragment_rows) * apart
-        warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
+        apart = uint64(spans) * size
+        w_at = fragments + uint64(tile) * fragment_rows * apart
+        warp_at = uint32(base() + uint32(warp * ring) + opaque_zero(spans))
         sums = cuda.local.array(sum_count, float32)
         for i in range(sum_count):
             sums[i] = float32(0)
@@ -164,7 +164,7 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
         while span < spans:
             wait()
             cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = uint32(span + uint32(stride * uint32(ahead)))
+            later = uint32(span + uint32(stride * ahead))
             if later < spans:
                 fetch_weights(uint32(warp_at + to), lane, w_at, apart, later)
                 fetch_activations(uint32(warp_at + to), lane, x, x_kind, later, m, k)
@@ -176,7 +176,7 @@ def gemv_kernel(word: str, stage: GemvStage, multiply: Any, gather: Any = None) 
             add_up(sums)
         cuda.syncthreads()  # the rings are free
         result, more = Result(y, y_kind, bias, bias_kind), (residual, residual_kind)
-        finish(sums, result, more, uint32(tile * uint32(rows)), rank, splits, m, n)
+        finish(sums, result, more, uint32(tile * rows), rank, splits, m, n)
 
     parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 5 + (uint64, uint32)
     layout, columns, span, small = stage.layout, stage.columns, stage.span, stage.small

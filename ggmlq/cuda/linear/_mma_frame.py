@@ -80,7 +80,7 @@ def run_codes(layout: PackedLayout, kind: str) -> Any:
     def step_codes(words: Any, step: Any, opaque: Any) -> Any:
         a = cuda.local.array(4, uint32)
         unpack_step(words, step, a, opaque)
-        return uint32(a[0]), uint32(a[1]), uint32(a[2]), uint32(a[3])
+        return a[0], a[1], a[2], a[3]
 
     @inlined
     def of_one_step(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
@@ -100,7 +100,7 @@ def lane_places(steps: int) -> Any:
 
     @inlined
     def place(x_at: Any, t: Any, swap: Any, step: Any) -> Any:
-        return uint32(x_at + (((uint32(2 * step) + (t >> uint32(1))) ^ swap) << uint32(4)))
+        return uint32(x_at + (((2 * step + (t >> 1)) ^ swap) << 4))
 
     @inlined
     def of_one_step(x_at: Any, t: Any, swap: Any, run: Any) -> Any:
@@ -121,10 +121,10 @@ def activation_summer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
 
     @inlined
     def sum_up(x_at: Any, to: Any, warp: Any, g: Any, t: Any, swap: Any) -> None:
-        eight = warp % uint32(most)
-        at = uint32(x_at + eight * uint32(LINE))
+        eight = warp % most
+        at = uint32(x_at + eight * LINE)
         places = of_two(at, t, swap, 0) + of_two(at, t, swap, 1)
-        put_sums(places, uint32(to + eight * uint32(PAIR)), uint32(1) if g == uint32(0) else uint32(0))
+        put_sums(places, uint32(to + eight * PAIR), uint32(1) if g == 0 else uint32(0))
         cuda.syncthreads()
 
     return sum_up
@@ -142,15 +142,15 @@ def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     @inlined
     def multiply(at: Any, sums_at: Any, warp: Any, lane: Any, totals: Any, opaque: Any) -> Any:
         g, t = g_and_t(lane)
-        swap, row_of_x = (g & uint32(3)) << uint32(1), at + uint32(weights_at) + (t & uint32(1)) * uint32(8)
-        x_at, sums_at = uint32(row_of_x + g * uint32(ROW)), uint32(sums_at + t * uint32(8))
+        swap, row_of_x = (g & 3) << 1, at + weights_at + (t & 1) * 8
+        x_at, sums_at = uint32(row_of_x + g * ROW), uint32(sums_at + t * 8)
         if has_offset:
             sum_up(x_at, sums_at, warp, g, t, swap)
-        w_at = uint32(at + warp * uint32(WARP_FRAGMENTS * fragment_bytes))
+        w_at = uint32(at + warp * (WARP_FRAGMENTS * fragment_bytes))
         lane_at = x_at, t, swap, sums_at
         w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
         load_words(w_at, lane, w0)
-        load_words(uint32(w_at + uint32(fragment_bytes)), lane, w1)
+        load_words(uint32(w_at + fragment_bytes), lane, w1)
         return multiply_runs(totals, w0, w1, w_at, lane, lane_at, opaque)
 
     return multiply
@@ -179,14 +179,14 @@ def run_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
         x_at, t, swap, sums_at = lane_at
         codes, places = codes_of(w0, w1, run, opaque), places_of(x_at, t, swap, run)
         scales_of_rows, offsets = of_rows(f0, f1, run), offsets_of(f0, f1, offsets_from + run)
-        at = uint32(sums_at + uint32(4 * columns * run))
+        at = uint32(sums_at + 4 * columns * run)
         return add(totals, codes, scales_of_rows, offsets, places, at)
 
     @inlined
     def multiply(totals: Any, w0: Any, w1: Any, w_at: Any, lane: Any, lane_at: Any, opaque: Any) -> Any:
         f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
         load_scales(w_at, lane, f0)
-        load_scales(uint32(w_at + uint32(fragment_bytes)), lane, f1)
+        load_scales(uint32(w_at + fragment_bytes), lane, f1)
         totals = add_run(totals, 0, w0, w1, f0, f1, lane_at, opaque)  # a loop would not be unrolled
         if has_offset:
             cuda.syncwarp()  # else both runs' scales are in registers at one time, which are too few
@@ -287,19 +287,19 @@ def storer(columns: int, fragment: tuple[Callable[..., Any], ...]) -> Any:
     @inlined
     def store_fragment(sums: Any, result: Any, more: Any, column: Any, row: Any, m: Any, n: Any) -> None:
         residual, kind = more
-        low, high = load_bias(result, row, n), load_bias(result, uint32(row + uint32(ROWS // 2)), n)
-        if residual != uint64(0):
+        low, high = load_bias(result, row, n), load_bias(result, uint32(row + ROWS // 2), n)
+        if residual != 0:
             sums = add(sums, residual, kind, column, row, m, n, low, high)
             low, high = nothing, nothing
-        if result.kind == uint32(0):
+        if result.kind == 0:
             write(sums, result.at, column, row, m, n, low, high)
         else:
-            write16(sums, result.at, column, row, m, n, low, high, uint32(result.kind - uint32(1)))
+            write16(sums, result.at, column, row, m, n, low, high, uint32(result.kind - 1))
 
     @inlined
     def store(totals: Any, result: Any, more: Any, column: Any, row: Any, m: Any, n: Any) -> None:
         store_fragment(first_fragment(totals), result, more, column, row, m, n)
-        store_fragment(second_fragment(totals), result, more, column, uint32(row + uint32(ROWS)), m, n)
+        store_fragment(second_fragment(totals), result, more, column, uint32(row + ROWS), m, n)
 
     return store
 
@@ -324,26 +324,26 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, parts: MmaParts)
         residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/results.py
     ) -> None:  # fmt: skip
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
-        m0 = uint32(cuda.blockIdx.y) * uint32(columns)
-        apart = uint64(steps) * uint64(fragment_bytes)
+        m0 = uint32(cuda.blockIdx.y) * columns
+        apart = uint64(steps) * fragment_bytes
         first = uint32(uint32(part * steps) // splits)
-        last = uint32(uint32((part + uint32(1)) * steps) // splits)
-        w_at = of_weights(fragments, uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS), steps, warp, lane)
+        last = uint32(uint32((part + 1) * steps) // splits)
+        w_at = of_weights(fragments, uint32(cuda.blockIdx.x) * FRAGMENT_ROWS, steps, warp, lane)
         x = of_activations(x, m0, m, k, lane)
-        opaque, totals = (base() + lane * uint32(16)) >> uint32(16) & uint32(0x8000), zeros()
+        opaque, totals = (base() + lane * 16) >> 16 & 0x8000, zeros()
         constants = constants_of(lane, opaque)
         start(base(), w_at, apart, x, m0, first, last, m, k)
-        here, step, behind = uint32(0), uint32(first), uint32(base() + uint32(end + length))
+        here, step, behind = uint32(0), first, uint32(base() + (end + length))
         while step < last:
-            to = uint32(end) if here == uint32(0) else uint32(here - uint32(length))
-            refill(uint32(base() + to), w_at, apart, x, m0, uint32(step + uint32(ahead)), last, m, k)
+            to = end if here == 0 else uint32(here - length)
+            refill(uint32(base() + to), w_at, apart, x, m0, uint32(step + ahead), last, m, k)
             totals = multiply(uint32(base() + here), behind, warp, lane, totals, constants)
-            here, step = after(here), uint32(step + uint32(1))
+            here, step = after(here), uint32(step + 1)
         let_successor_start()  # not before: its blocks would come between those of this one
         g, t = g_and_t(lane)
-        row = uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + warp * uint32(rows)
-        result = Result(y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind)
-        column, more = uint32(m0 + t * uint32(2)), (residual, residual_kind)
+        row = uint32(cuda.blockIdx.x) * TILE_ROWS + warp * rows
+        result = Result(y + uint64(part) * m * n * 4, y_kind, bias, bias_kind)
+        column, more = uint32(m0 + t * 2), (residual, residual_kind)
         store(totals, result, more, column, uint32(row + g), m, n)
 
     parameters = (uint64,) * 3 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)

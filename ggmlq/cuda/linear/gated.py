@@ -71,9 +71,9 @@ def kernel(layout: PackedLayout, small: bool, fragment_rows: int) -> Kernel:
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         tile, rank, first, stride = place(warp, splits)
-        apart, beside = uint64(spans) * uint64(size), others - fragments
-        w_at = fragments + uint64(tile) * uint64(pairs) * apart
-        warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
+        apart, beside = uint64(spans) * size, others - fragments
+        w_at = fragments + uint64(tile) * pairs * apart
+        warp_at = uint32(base() + uint32(warp * ring) + opaque_zero(spans))
         sums = cuda.local.array(sum_count, float32)
         for i in range(sum_count):
             sums[i] = float32(0)
@@ -92,7 +92,7 @@ def kernel(layout: PackedLayout, small: bool, fragment_rows: int) -> Kernel:
         while span < spans:
             wait()
             cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = uint32(span + uint32(stride * uint32(ahead)))
+            later = uint32(span + uint32(stride * ahead))
             if later < spans:
                 fetch_weights(uint32(warp_at + to), lane, w_at, apart, beside, later)
                 fetch_activations(uint32(warp_at + to), lane, x, x_kind, later, uint32(1), k)

@@ -131,24 +131,24 @@ def fetcher(shape: IntTile) -> Any:
     def scales(at: Any, source: Any, length: Any, count: Any) -> None:
         for first in range(0, count, threads):
             c = uint32(cuda.threadIdx.x) + uint32(first)
-            if c < uint32(count):
-                run, place = c // uint32(count // 4), c % uint32(count // 4)
-                along = uint64(run * length) + uint64(place * uint32(4))
-                copy16(at + c * uint32(16), source + along * uint64(4))
+            if c < count:
+                run, place = c // (count // 4), c % (count // 4)
+                along = uint64(run * length) + uint64(place * 4)
+                copy16(at + c * 16, source + along * 4)
 
     @inlined
     def fetch(at: Any, x: Any, dx: Any, w: Any, dw: Any, step: Any, k: Any, m_rows: Any, n_rows: Any) -> None:
-        row, chunk = uint32(cuda.threadIdx.x) >> uint32(3), uint32(cuda.threadIdx.x) & uint32(7)
-        to = at + row * uint32(STEP) + ((chunk ^ (row & uint32(7))) << uint32(4))
-        along = address(uint64(step) * uint64(STEP), row, k, chunk * uint32(16), 1)
+        row, chunk = uint32(cuda.threadIdx.x) >> 3, uint32(cuda.threadIdx.x) & 7
+        to = at + row * STEP + ((chunk ^ (row & 7)) << 4)
+        along = address(step * uint64(STEP), row, k, chunk * 16, 1)
         # Rows of later passes are a multiple of eight further, so their places are exchanged alike.
         for p in range(passes_x):
-            copy16(to + uint32(p * apart * STEP), x + along + uint64(p * apart) * uint64(k))
+            copy16(to + uint32(p * apart * STEP), x + along + uint64(p * apart) * k)
         for p in range(passes_w):
-            copy16(to + uint32(weights_at + p * apart * STEP), w + along + uint64(p * apart) * uint64(k))
-        first = uint64(step) * uint64(4 * RUNS)
-        scales(at + uint32(scales_of_x), dx + first * uint64(m_rows), m_rows, rows)
-        scales(at + uint32(scales_of_w), dw + first * uint64(n_rows), n_rows, columns)
+            copy16(to + uint32(weights_at + p * apart * STEP), w + along + uint64(p * apart) * k)
+        first = step * uint64(4 * RUNS)
+        scales(at + scales_of_x, dx + first * m_rows, m_rows, rows)
+        scales(at + scales_of_w, dw + first * n_rows, n_rows, columns)
 
     return fetch
 
@@ -169,21 +169,21 @@ def loader(shape: IntTile) -> Any:
         g, t = g_and_t(lane)
         # Lane 8 i + r names row r of matrix i. Of x: rows 0 … 7 and 8 … 15 of the first 16 codes of the run,
         # then of the other 16. Of w: two tiles of 8 columns, each the first 16 codes and the other 16.
-        row = lane & uint32(15)
-        place = (((lane >> uint32(4)) + chunk) ^ (row & uint32(7))) << uint32(4)
-        a_at = at + (wm + row) * uint32(STEP) + place
+        row = lane & 15
+        place = (((lane >> 4) + chunk) ^ (row & 7)) << 4
+        a_at = at + (wm + row) * STEP + place
         for i in range(down):
             four_into(a, 4 * i, load_matrices(a_at + uint32(16 * STEP * i)))
-        row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
-        place = (((lane >> uint32(3) & uint32(1)) + chunk) ^ (row & uint32(7))) << uint32(4)
-        b_at = at + uint32(weights_at) + (wn + row) * uint32(STEP) + place
+        row = (lane >> 4 << 3) + (lane & 7)
+        place = (((lane >> 3 & 1) + chunk) ^ (row & 7)) << 4
+        b_at = at + weights_at + (wn + row) * STEP + place
         for j in range(across // 2):
             four_into(b, 4 * j, load_matrices(b_at + uint32(16 * STEP * j)))
         # Rows g, g + 8, g + 16, g + 24 lie side by side (unpacked.place_of_row): one load for a lane's four.
-        da_at = at + uint32(scales_of_x) + (uint32(run * rows) + wm + g * uint32(4)) * uint32(4)
+        da_at = at + scales_of_x + (uint32(run * rows) + wm + g * 4) * 4
         for i in range(down // 2):
             four_into(da, 4 * i, take_floats(da_at + uint32(128 * i)))
-        db_at = at + uint32(scales_of_w) + (uint32(run * columns) + wn + t * uint32(2)) * uint32(4)
+        db_at = at + scales_of_w + (uint32(run * columns) + wn + t * 2) * 4
         for j in range(across):
             p = take_pair(db_at + uint32(32 * j))
             db[2 * j], db[2 * j + 1] = p[0], p[1]
@@ -244,23 +244,23 @@ def accumulator(shape: IntTile) -> Any:
         first: Any, last: Any, k: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
         x_at, w_at = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
-        dx_at, dw_at = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
+        dx_at, dw_at = dx + m0 * uint64(4), dw + n0 * uint64(4)
         wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         to, here = uint32(0), uint32(0)
         cuda.syncthreads()  # no warp reads the previous tile any more
-        for step in range(first, last + uint32(ahead)):
+        for step in range(first, last + ahead):
             # The first steps only copy, the last ones only multiply; between them each does both.
-            ready = step >= first + uint32(ahead)
+            ready = step >= first + ahead
             if ready:
                 wait()  # this thread's copies of the oldest stage have arrived
                 cuda.syncthreads()  # the stage has arrived for all; no warp reads the one to fill
             if step < last:
                 fetch(base() + to, x_at, dx_at, w_at, dw_at, step, k, m_rows, n_rows)
             commit()  # also where nothing was copied: ``wait`` counts groups, one a step
-            to = uint32(0) if to == uint32(last_stage) else uint32(to + uint32(stage))
+            to = 0 if to == last_stage else uint32(to + stage)
             if ready:
                 multiply(base() + here, wm, wn, sums)
-                here = uint32(0) if here == uint32(last_stage) else uint32(here + uint32(stage))
+                here = 0 if here == last_stage else uint32(here + stage)
 
     warp_rows, warp_columns = shape.warp_rows, shape.warp_columns
     warps_across = shape.columns // shape.warp_columns
@@ -280,7 +280,7 @@ def storer(shape: IntTile) -> Any:
         _, lane = warp_and_lane()
         g, t = g_and_t(lane)
         wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
-        row, column = m0 + wm + g, n0 + wn + t * uint32(2)
+        row, column = m0 + wm + g, n0 + wn + t * 2
         for i in range(2 * down):
             r = row + uint32(8 * i)
             if r < m:
@@ -289,13 +289,13 @@ def storer(shape: IntTile) -> Any:
                     at = address(y, r, n, c, 4)
                     o = 4 * (i // 2 * across + j) + 2 * (i % 2)
                     # Rows of an odd length begin at odd places: a pair must lie at a multiple of 8 bytes.
-                    if c + uint32(1) < n and at & uint64(7) == uint64(0):
+                    if c + 1 < n and at & 7 == 0:
                         store_pair(at, sums[o], sums[o + 1])
                     else:
                         if c < n:
                             store_float(at, sums[o])
-                        if c + uint32(1) < n:
-                            store_float(at + uint64(4), sums[o + 1])
+                        if c + 1 < n:
+                            store_float(at + 4, sums[o + 1])
 
     return store
 
@@ -319,25 +319,25 @@ def kernel(shape: IntTile) -> Kernel:
         m: Any, n: Any, k: Any, m_rows: Any, n_rows: Any, units: Any,
     ) -> None:  # fmt: skip
         c, count = uint64(cuda.blockIdx.x), uint64(cuda.gridDim.x)
-        steps, across = k // uint32(STEP), (n + uint32(columns - 1)) // uint32(columns)
+        steps, across = k // STEP, (n + (columns - 1)) // columns
         # Products in 64 bits: a number of units alone may fill 32.
-        unit, end = uint32(c * uint64(units) // count), uint32((c + uint64(1)) * uint64(units) // count)
+        unit, end = uint32(c * units // count), uint32((c + 1) * units // count)
         sums = cuda.local.array(sums_each, float32)
         while unit < end:
             # The rest of this tile, or of the block's units if they end sooner.
             tile = unit // steps
             first = unit - tile * steps
             last = min(steps, first + (end - unit))
-            m0, n0 = tile // across * uint32(rows), tile % across * uint32(columns)
+            m0, n0 = tile // across * rows, tile % across * columns
             for i in range(sums_each):
                 sums[i] = float32(0)
             accumulate(sums, m0, n0, x, dx, w, dw, first, last, k, m_rows, n_rows)
             # A part of a tile goes to the workspace as a matrix of its own, so the same store serves both.
             to, height, width = y, m, n
             if last - first < steps:
-                slot = c * uint64(2) + uint64(first == uint32(0))
+                slot = c * 2 + uint64(first == 0)
                 to, height, width = (
-                    partials + slot * uint64(rows * columns * 4),
+                    partials + slot * (rows * columns * 4),
                     uint32(rows),
                     uint32(columns),
                 )
@@ -374,20 +374,20 @@ def adder(shape: IntTile) -> Kernel:
         partials: Any,  # float32 [2 * count, rows, columns]
         m: Any, n: Any, steps: Any, units: Any, count: Any,
     ) -> None:  # fmt: skip
-        tile, across = uint64(cuda.blockIdx.x), (n + uint32(columns - 1)) // uint32(columns)
-        first = ((tile * uint64(steps) + uint64(1)) * uint64(count) - uint64(1)) // uint64(units)
-        last = ((tile + uint64(1)) * uint64(steps) * uint64(count) - uint64(1)) // uint64(units)
+        tile, across = uint64(cuda.blockIdx.x), (n + (columns - 1)) // columns
+        first = ((tile * steps + 1) * count - 1) // units
+        last = ((tile + 1) * steps * count - 1) // units
         if first == last:  # one block had all of it, and stored it
             return
-        at = (uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)) * uint32(4)
+        at = (uint32(cuda.blockIdx.y) * THREADS + uint32(cuda.threadIdx.x)) * 4
         # In the order of the blocks, one after the other: floats in another order would be other sums.
         a = b = c = d = float32(0)
-        for block in range(first, last + uint64(1)):
-            slot = uint64(block) * uint64(2) + uint64(block == first)
+        for block in range(first, last + 1):
+            slot = block * uint64(2) + uint64(block == first)
             v = load_floats(address(partials, slot, rows * columns, at, 4))
             a, b, c, d = a + v[0], b + v[1], c + v[2], d + v[3]
-        row = uint32(tile // uint64(across)) * uint32(rows) + at // uint32(columns)
-        column = uint32(tile % uint64(across)) * uint32(columns) + at % uint32(columns)
+        row = uint32(tile // across) * rows + at // columns
+        column = uint32(tile % across) * columns + at % columns
         if row < m:  # tiles at the edge stick out of y; columns are looked at one by one
             store_four(address(y, row, n, column, 4), column, n, a, b, c, d)
 

@@ -62,8 +62,8 @@ def copier(chunks: int) -> Any:
     def copy(to: Any, source: Any, lane: Any) -> None:
         for first in range(0, chunks, 32):
             chunk = lane + uint32(first)
-            if chunk < uint32(chunks):
-                copy16(to + chunk * uint32(16), source + uint64(chunk * uint32(16)))
+            if chunk < chunks:
+                copy16(to + chunk * 16, source + uint64(chunk * 16))
         commit()
         wait()  # for this lane's own copies
         cuda.syncwarp()  # the copies of the other lanes have arrived, too
@@ -97,9 +97,9 @@ def kernel(layout: PackedLayout) -> Kernel:
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        fragment_row = uint32(cuda.blockIdx.x) * uint32(WARPS) + warp
-        first_row = uint32(cuda.blockIdx.y) * uint32(COLUMNS)
-        row_of_x, here = first_row + g, base() + warp * uint32(fragment_bytes)
+        fragment_row = uint32(cuda.blockIdx.x) * WARPS + warp
+        first_row = uint32(cuda.blockIdx.y) * COLUMNS
+        row_of_x, here = first_row + g, base() + warp * fragment_bytes
         words, f = cuda.local.array(words_count, uint32), cuda.local.array(scales_count, float32)
         a, b = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
         sums, d = cuda.local.array(4, float32), cuda.local.array(4, float32)
@@ -114,7 +114,7 @@ def kernel(layout: PackedLayout) -> Kernel:
                 for i in range(4):
                     d[i], total[i] = float32(0), float32(0)
                 for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
-                    column = uint32(step * STEP) + uint32(16 * s) + t * uint32(4)
+                    column = uint32(step * STEP) + uint32(16 * s) + t * 4
                     b[0], b[1] = uint32(0), uint32(0)
                     # Beyond x a lane multiplies zeros: mma needs all lanes, so none may leave.
                     if row_of_x < m and column < k:
@@ -128,8 +128,8 @@ def kernel(layout: PackedLayout) -> Kernel:
                     add_scaled(sums, -f[runs + run], -f[scales + runs + run], total)
             cuda.syncwarp()  # all lanes have read the fragment: the next may take its place
         for i in range(4):
-            row = fragment_row * uint32(ROWS) + g + uint32(i // 2 * 8)
-            column = first_row + t * uint32(2) + uint32(i % 2)
+            row = fragment_row * ROWS + g + uint32(i // 2 * 8)
+            column = first_row + t * 2 + uint32(i % 2)
             if row < n and column < m:
                 store_float(address(y, column, n, row, 4), sums[i])
 

@@ -107,7 +107,7 @@ def fragment_multiplier(stage: GemvStage) -> Any:
                 if has_offset:
                     x[i], x[i + 1] = sum_of(b, first, ones)
                 start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
-        here = at + uint32(which * fragment_bytes)
+        here = at + which * fragment_bytes
         multiply_pair(here, 0, lane, b, x, start, sums, opaque)
         if twice:
             multiply_pair(here, 1, lane, b, x, start, sums, opaque)  # a loop over four is not always unrolled

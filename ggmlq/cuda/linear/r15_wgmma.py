@@ -106,14 +106,14 @@ def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
         m: Any, n: Any, k: Any, steps: Any,
     ) -> None:  # fmt: skip
         (fragment_row, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
-        m0 = uint32(cuda.blockIdx.y) * uint32(columns)
-        apart = uint64(steps) * uint64(fragment_bytes)
-        w_at = fragments + uint64(cuda.blockIdx.x) * uint64(FRAGMENT_ROWS) * apart
-        twos = steps >> uint32(1)
-        first = uint32(part * twos) // splits << uint32(1)
-        last = uint32((part + uint32(1)) * twos) // splits << uint32(1)
-        ring = (base() + uint32(1023)) & uint32(0xFFFFFC00)  # swizzled stages begin at multiples of 1024
-        fragment_at = uint32(weights_at) + fragment_row * uint32(fragment_bytes)
+        m0 = uint32(cuda.blockIdx.y) * columns
+        apart = uint64(steps) * fragment_bytes
+        w_at = fragments + uint64(cuda.blockIdx.x) * FRAGMENT_ROWS * apart
+        twos = steps >> 1
+        first = uint32(part * twos) // splits << 1
+        last = uint32((part + 1) * twos) // splits << 1
+        ring = (base() + 1023) & 0xFFFFFC00  # swizzled stages begin at multiples of 1024
+        fragment_at = weights_at + fragment_row * fragment_bytes
         opaque = opaque_zero(steps)
         even, odd = cuda.local.array(16, uint32), cuda.local.array(16, uint32)
         # The ring is filled but for one stage. Weights do not change, so their copies start while the kernel
@@ -137,19 +137,19 @@ def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
             # once all warps have met in `refill`, and so are the registers that it was multiplied from.
             total = multiply(total, even, ring + here)
             here = after(here)
-            refill(ring + to, w_at, apart, x, m0, step + uint32(ahead), last, m, k)
+            refill(ring + to, w_at, apart, x, m0, step + ahead, last, m, k)
             to = after(to)
             unpack(ring + here + fragment_at, lane, odd, opaque)  # while the others are being multiplied
             total = multiply(total, odd, ring + here)
             here = after(here)
-            refill(ring + to, w_at, apart, x, m0, step + uint32(ahead + 1), last, m, k)
+            refill(ring + to, w_at, apart, x, m0, step + (ahead + 1), last, m, k)
             to = after(to)
             unpack(ring + here + fragment_at, lane, even, opaque)  # in the end: never multiplied
         wait()
         total = times(total, shrunk)
         let_successor_start()  # not before: its blocks would come between those of this one
         cuda.syncthreads()  # the ring is free: outputs pass through it
-        y_at = y + uint64(part) * uint64(m) * uint64(n) * uint64(4)
+        y_at = y + uint64(part) * m * n * 4
         store(total, ring, y_at, m0, m, n)
 
     parameters = (uint64,) * 3 + (uint32,) * 4
@@ -184,7 +184,7 @@ def stage_advancer(end: int, length: int) -> Any:
 
     @inlined
     def after(stage: Any) -> Any:
-        return uint32(0) if stage == uint32(end) else uint32(stage + uint32(length))
+        return 0 if stage == end else uint32(stage + length)
 
     return after
 
@@ -197,10 +197,10 @@ def weights_fetcher(layout: PackedLayout, tile: WarpgroupTile) -> Any:
     @inlined
     def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
         fragment_row, lane = warp_and_lane()
-        to = at + uint32(weights_at) + fragment_row * uint32(fragment_bytes) + lane * uint32(16)
-        source = address(w_at + uint64(fragment_row) * apart, step, fragment_bytes, lane * uint32(16), 1)
+        to = at + weights_at + fragment_row * fragment_bytes + lane * 16
+        source = address(w_at + fragment_row * apart, step, fragment_bytes, lane * 16, 1)
         for first in range(0, chunks, 32):
-            if lane + uint32(first) < uint32(chunks):
+            if lane + uint32(first) < chunks:
                 copy16(to + uint32(16 * first), source + uint64(16 * first))
 
     return fetch_weights
@@ -217,16 +217,16 @@ def activations_fetcher(tile: WarpgroupTile) -> Any:
     @inlined
     def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
         thread = uint32(cuda.threadIdx.x)
-        row, chunk = thread >> uint32(3), thread & uint32(7)
-        column = step * uint32(STEP) + chunk * uint32(8)
+        row, chunk = thread >> 3, thread & 7
+        column = step * STEP + chunk * 8
         length = uint32(16) if column < k else uint32(0)
-        column = column if column < k else uint32(0)
-        to = at + row * uint32(2 * STEP) + ((chunk ^ row & uint32(7)) << uint32(4))
+        column = column if column < k else 0
+        to = at + row * (2 * STEP) + ((chunk ^ row & 7) << 4)
         for i in range(0, columns, rows_together):
             # rows beyond the last are multiplied and thrown away
-            source_row = min(m0 + row + uint32(i), m - uint32(1))
+            source_row = min(m0 + row + uint32(i), m - 1)
             target = to + uint32(i * 2 * STEP)
-            copy16_or_zeros(target, x + uint64(source_row * k + column) * uint64(2), length)
+            copy16_or_zeros(target, x + uint64(source_row * k + column) * 2, length)
 
     return fetch_activations
 
@@ -269,14 +269,14 @@ def storer(columns: int) -> Any:
     def store(total: Any, at: Any, y: Any, m0: Any, m: Any, n: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        row = warp * uint32(ROWS) + g
-        put(total, at + t * uint32(2 * PITCH) + row * uint32(4), uint32(PITCH))
+        row = warp * ROWS + g
+        put(total, at + t * (2 * PITCH) + row * 4, uint32(PITCH))
         cuda.syncthreads()
-        row = uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + lane * uint32(4)
+        row = uint32(cuda.blockIdx.x) * TILE_ROWS + lane * 4
         for column in range(warp, min(uint32(columns), m - m0), uint32(FRAGMENT_ROWS)):
-            v = take_floats(at + column * uint32(PITCH) + lane * uint32(16))
+            v = take_floats(at + column * PITCH + lane * 16)
             to = address(y, m0 + column, n, row, 4)
-            if row + uint32(3) < n and to & uint64(15) == uint64(0):
+            if row + 3 < n and to & 15 == 0:
                 store16(to, bits_of(v[0]), bits_of(v[1]), bits_of(v[2]), bits_of(v[3]))
             else:
                 store_four(to, row, n, v[0], v[1], v[2], v[3])

@@ -103,9 +103,9 @@ def of_runs(layout: PackedLayout) -> Any:
 @inlined
 def constants(lane: Any, opaque: Any) -> Any:
     """The four first values of integer sums; the opaque zero. The assembler must not know them."""
-    first, keep = uint32(uint32(MAGIC_BITS) + opaque), held
-    second, third = uint32(first + (opaque >> uint32(1))), uint32(first + (opaque >> uint32(2)))
-    fourth = uint32(first + (opaque >> uint32(3)))
+    first, keep = uint32(MAGIC_BITS + opaque), held
+    second, third = uint32(first + (opaque >> 1)), uint32(first + (opaque >> 2))
+    fourth = uint32(first + (opaque >> 3))
     return (keep(first, lane), keep(second, lane), keep(third, lane), keep(fourth, lane)), opaque
 
 
@@ -132,17 +132,17 @@ def multiplier(layout: PackedLayout, tile: CodeTile) -> Any:
     def multiply(at: Any, behind: Any, warp: Any, lane: Any, totals: Any, constants: Any) -> Any:
         start, opaque = constants
         g, t = g_and_t(lane)
-        w_at = uint32(at + warp * uint32(WARP_FRAGMENTS * fragment_bytes))
-        x_at = uint32(at + uint32(weights_at))
-        codes_at = uint32(x_at + (g * uint32(STEP) + t * uint32(LANE)))
-        scales_at = uint32(x_at + (uint32(CODES) + t * uint32(LANE)))
-        sums_at = uint32(x_at + (uint32(CODES + SCALES) + t * uint32(pair_bytes)))
+        w_at = uint32(at + warp * (WARP_FRAGMENTS * fragment_bytes))
+        x_at = uint32(at + weights_at)
+        codes_at = uint32(x_at + (g * STEP + t * LANE))
+        scales_at = uint32(x_at + (CODES + t * LANE))
+        sums_at = uint32(x_at + (CODES + SCALES + t * pair_bytes))
         w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
         f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
         load_words(w_at, lane, w0)
-        load_words(uint32(w_at + uint32(fragment_bytes)), lane, w1)
+        load_words(uint32(w_at + fragment_bytes), lane, w1)
         load_scales(w_at, lane, f0)
-        load_scales(uint32(w_at + uint32(fragment_bytes)), lane, f1)
+        load_scales(uint32(w_at + fragment_bytes), lane, f1)
         codes, factors = codes_of(w0, opaque) + codes_of(w1, opaque), numbers_of(f0, 0, share)
         factors = factors + numbers_of(f1, 0, share)
         return add(totals, codes, factors, offsets_of(f0, f1), start, codes_at, scales_at, sums_at)

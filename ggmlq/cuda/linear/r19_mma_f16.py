@@ -93,7 +93,7 @@ def run_adder(layout: PackedLayout, tile: MmaTile) -> Any:
         codes, places = codes_of(w0, w1, run, opaque), places_of(x_at, t, swap, run)
         factors = of_rows(f0, f1, run)
         offsets = turned(f0, f1, run) if has_offset else factors
-        return add(totals, codes, factors, offsets, places, uint32(sums_at + uint32(4 * columns * run)))
+        return add(totals, codes, factors, offsets, places, uint32(sums_at + 4 * columns * run))
 
     return add_run
 
@@ -109,18 +109,18 @@ def multiplier(layout: PackedLayout, tile: MmaTile) -> Any:
     @inlined
     def multiply(at: Any, sums_at: Any, warp: Any, lane: Any, totals: Any, opaque: Any) -> Any:
         g, t = g_and_t(lane)
-        swap, row_of_x = (g & uint32(3)) << uint32(1), at + uint32(weights_at) + (t & uint32(1)) * uint32(8)
-        x_at, sums_at = uint32(row_of_x + g * uint32(ROW)), uint32(sums_at + t * uint32(8))
+        swap, row_of_x = (g & 3) << 1, at + weights_at + (t & 1) * 8
+        x_at, sums_at = uint32(row_of_x + g * ROW), uint32(sums_at + t * 8)
         if has_offset:
             sum_up(x_at, sums_at, warp, g, t, swap)
-        w_at = uint32(at + warp * uint32(WARP_FRAGMENTS * fragment_bytes))
+        w_at = uint32(at + warp * (WARP_FRAGMENTS * fragment_bytes))
         lane_at = x_at, t, swap, sums_at
         w0, w1 = cuda.local.array(words_count, uint32), cuda.local.array(words_count, uint32)
         f0, f1 = cuda.local.array(scales_count, float32), cuda.local.array(scales_count, float32)
         load_words(w_at, lane, w0)
-        load_words(uint32(w_at + uint32(fragment_bytes)), lane, w1)
+        load_words(uint32(w_at + fragment_bytes), lane, w1)
         load_scales(w_at, lane, f0)
-        load_scales(uint32(w_at + uint32(fragment_bytes)), lane, f1)
+        load_scales(uint32(w_at + fragment_bytes), lane, f1)
         totals = add_run(totals, 0, w0, w1, f0, f1, lane_at, opaque)  # a loop would not be unrolled
         if has_offset:
             cuda.syncwarp()  # else both runs' scales are in registers at one time, which are too few
@@ -156,26 +156,26 @@ def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
         residual: Any, residual_kind: Any,  # of y's shape, or 0: epilogue/results.py
     ) -> None:  # fmt: skip
         (warp, lane), part, splits = warp_and_lane(), uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
-        m0 = uint32(cuda.blockIdx.y) * uint32(columns)
-        apart = uint64(steps) * uint64(fragment_bytes)
+        m0 = uint32(cuda.blockIdx.y) * columns
+        apart = uint64(steps) * fragment_bytes
         first = uint32(uint32(part * steps) // splits)
-        last = uint32(uint32((part + uint32(1)) * steps) // splits)
-        w_at = of_weights(fragments, uint32(cuda.blockIdx.x) * uint32(FRAGMENT_ROWS), steps, warp, lane)
+        last = uint32(uint32((part + 1) * steps) // splits)
+        w_at = of_weights(fragments, uint32(cuda.blockIdx.x) * FRAGMENT_ROWS, steps, warp, lane)
         x = of_activations(x, m0, m, k, lane)
-        opaque, totals = (base() + lane * uint32(16)) >> uint32(16) & uint32(0x8000), zeros()
+        opaque, totals = (base() + lane * 16) >> 16 & 0x8000, zeros()
         start(base(), w_at, apart, x, m0, first, last, m, k)
-        here, step, behind = uint32(0), uint32(first), uint32(base() + uint32(end + length))
+        here, step, behind = uint32(0), first, uint32(base() + (end + length))
         while step < last:
-            to = uint32(end) if here == uint32(0) else uint32(here - uint32(length))
-            refill(uint32(base() + to), w_at, apart, x, m0, uint32(step + uint32(ahead)), last, m, k)
+            to = end if here == 0 else uint32(here - length)
+            refill(uint32(base() + to), w_at, apart, x, m0, uint32(step + ahead), last, m, k)
             totals = multiply(uint32(base() + here), behind, warp, lane, totals, opaque)
-            here, step = after(here), uint32(step + uint32(1))
+            here, step = after(here), uint32(step + 1)
         let_successor_start()  # not before: its blocks would come between those of this one
         g, t = g_and_t(lane)
-        row = uint32(cuda.blockIdx.x) * uint32(TILE_ROWS) + warp * uint32(rows)
-        column = uint32(m0 + t * uint32(2))
-        totals = scaled(totals, factors + uint64(column) * uint64(4))
-        result = Result(y + uint64(part) * uint64(m) * uint64(n) * uint64(4), y_kind, bias, bias_kind)
+        row = uint32(cuda.blockIdx.x) * TILE_ROWS + warp * rows
+        column = uint32(m0 + t * 2)
+        totals = scaled(totals, factors + uint64(column) * 4)
+        result = Result(y + uint64(part) * m * n * 4, y_kind, bias, bias_kind)
         store(totals, result, (residual, residual_kind), column, uint32(row + g), m, n)
 
     parameters = (uint64,) * 4 + (uint32, uint64) + (uint32,) * 5 + (uint64, uint32)

@@ -74,12 +74,12 @@ def kernel(run: int) -> Kernel:
             x_at, w_at = address(x, m, k, 0, 1), address(w, n, k, 0, 1)
             total = float32(0)
             for r in range(uint32(k // run)):
-                at = uint64(r * uint32(run))
+                at = uint64(r * run)
                 dot = sixteen(x_at + at, w_at + at)
                 if run == 32:  # known when the kernel is compiled: no branch is left
-                    dot = int32(dot + sixteen(x_at + at + uint64(16), w_at + at + uint64(16)))
+                    dot = int32(dot + sixteen(x_at + at + 16, w_at + at + 16))
                 # Scales of x are by 32 columns whatever the run, those of w by the run.
-                a = load(address(dx, r * uint32(run) // uint32(32), m_rows, m, 4))
+                a = load(address(dx, r * run // 32, m_rows, m, 4))
                 b = load(address(dw, r, n_rows, n, 4))
                 total += a * (b * float32(dot))
             store(address(y, m, columns, n, 4), total)

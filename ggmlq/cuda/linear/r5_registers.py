@@ -54,14 +54,14 @@ def put_by_column(shared: Any, row: Any, part: Any, words: Any) -> None:
     """Put four words of a row into their four columns."""
     # Lanes have neighbouring rows, so each of these stores fills 32 neighbouring words: all banks, once.
     for i in range(4):
-        ptx.put(shared + ((part * uint32(4) + uint32(i)) * uint32(SIDE) + row) * uint32(4), words[i])
+        ptx.put(shared + ((part * 4 + uint32(i)) * SIDE + row) * 4, words[i])
 
 
 @inlined
 def eight(shared: Any, at: Any, into: Any) -> None:
     """Load eight words: four from ``at`` on and four half a tile further."""
     for four in range(2):
-        words = ptx.take16(shared + (at + uint32(64 * four)) * uint32(4))
+        words = ptx.take16(shared + (at + uint32(64 * four)) * 4)
         for i in range(4):
             into[4 * four + i] = words[i]
 
@@ -89,12 +89,12 @@ def kernel(run: int) -> Kernel:
     ) -> None:  # fmt: skip
         # tid's row and part say what it copies, tx and ty what it multiplies: they have nothing in common.
         tid = uint32(cuda.threadIdx.x)
-        tx, ty = (tid & uint32(15)) * uint32(4), (tid >> uint32(4)) * uint32(4)
-        m0, n0 = uint32(cuda.blockIdx.y) * uint32(SIDE), uint32(cuda.blockIdx.x) * uint32(SIDE)
-        row, part = tid & uint32(127), tid >> uint32(7)
-        x_at = address(x, m0 + row, k, part * uint32(16), 1)
-        w_at = address(w, n0 + row, k, part * uint32(16), 1)
-        here, other = base(), base() + uint32(2 * HALF)
+        tx, ty = (tid & 15) * 4, (tid >> 4) * 4
+        m0, n0 = uint32(cuda.blockIdx.y) * SIDE, uint32(cuda.blockIdx.x) * SIDE
+        row, part = tid & 127, tid >> 7
+        x_at = address(x, m0 + row, k, part * 16, 1)
+        w_at = address(w, n0 + row, k, part * 16, 1)
+        here, other = base(), base() + 2 * HALF
         total = cuda.local.array(ALL, float32)
         dot = cuda.local.array(ALL, int32)
         a, b = cuda.local.array(THREAD_SIDE, int32), cuda.local.array(THREAD_SIDE, int32)
@@ -103,16 +103,16 @@ def kernel(run: int) -> Kernel:
             total[i] = float32(0)
         # The first tile is put before the loop, and each other one while the tile before it is multiplied.
         put_by_column(here, row, part, load16(x_at))
-        put_by_column(here + uint32(HALF), row, part, load16(w_at))
+        put_by_column(here + HALF, row, part, load16(w_at))
         cuda.syncthreads()  # all words of the first tile are there
-        for step in range(uint32(k >> uint32(5))):
+        for step in range(uint32(k >> 5)):
             # Loads of the next tile start here and are needed below: the products hide the wait. The last
             # step loads its own tile again, which nobody reads, rather than behind the end.
-            ahead = uint64(min(uint32(step) + uint32(1), (k >> uint32(5)) - uint32(1))) * uint64(32)
+            ahead = min(uint32(step) + 1, (k >> 5) - 1) * uint64(32)
             next_x, next_w = load16(x_at + ahead), load16(w_at + ahead)
             eight_scales(address(dx, step, m_rows, m0 + ty, 4), da)
             for r in range(32 // run):
-                by_run = uint64(step) * uint64(32 // run) + uint64(r)
+                by_run = step * uint64(32 // run) + uint64(r)
                 eight_scales(address(dw, by_run, n_rows, n0 + tx, 4), db)
                 for i in range(ALL):
                     dot[i] = int32(0)
@@ -127,7 +127,7 @@ def kernel(run: int) -> Kernel:
                     for j in range(THREAD_SIDE):
                         total[THREAD_SIDE * i + j] += da[i] * (db[j] * float32(dot[THREAD_SIDE * i + j]))
             put_by_column(other, row, part, next_x)
-            put_by_column(other + uint32(HALF), row, part, next_w)
+            put_by_column(other + HALF, row, part, next_w)
             here, other = other, here
             # One barrier is enough, for both: the next tile is whole, and nobody reads this one any more.
             cuda.syncthreads()

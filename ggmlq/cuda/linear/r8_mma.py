@@ -82,8 +82,8 @@ def scaled(dot: Any, x_scale: Any, w_scale: Any, total: Any) -> Any:
 def origin_of_warp() -> Any:
     """The first row and column of a warp's outputs in its tile."""
     warp, _ = warp_and_lane()
-    row = warp // uint32(WARPS_ACROSS) * uint32(WARP_ROWS)
-    column = warp % uint32(WARPS_ACROSS) * uint32(WARP_COLUMNS)
+    row = warp // WARPS_ACROSS * WARP_ROWS
+    column = warp % WARPS_ACROSS * WARP_COLUMNS
     return row, column
 
 
@@ -95,28 +95,26 @@ def fetch_scales(at: Any, source: Any, length: Any, count: Any) -> None:
     """Start the copies of ``count`` scales of each of four runs, four scales a copy."""
     for first in range(0, count, THREADS):
         c = uint32(cuda.threadIdx.x) + uint32(first)
-        if c < uint32(count):
-            run, place = c // uint32(count // 4), c % uint32(count // 4)
-            along = uint64(run * length) + uint64(place * uint32(4))
-            ptx.copy16(at + c * uint32(16), source + along * uint64(4))
+        if c < count:
+            run, place = c // (count // 4), c % (count // 4)
+            along = uint64(run * length) + uint64(place * 4)
+            ptx.copy16(at + c * 16, source + along * 4)
 
 
 @inlined
 def fetch(at: Any, x: Any, dx: Any, w: Any, dw: Any, step: Any, k: Any, m_rows: Any, n_rows: Any) -> None:
     """Start the copies of one stage past the registers: eight threads a row of 128 codes, 16 codes a copy."""
-    row, chunk = uint32(cuda.threadIdx.x) >> uint32(3), uint32(cuda.threadIdx.x) & uint32(7)
-    to = at + row * uint32(STEP) + ((chunk ^ (row & uint32(7))) << uint32(4))
-    along = address(uint64(step) * uint64(STEP), row, k, chunk * uint32(16), 1)
+    row, chunk = uint32(cuda.threadIdx.x) >> 3, uint32(cuda.threadIdx.x) & 7
+    to = at + row * STEP + ((chunk ^ (row & 7)) << 4)
+    along = address(step * uint64(STEP), row, k, chunk * 16, 1)
     # Rows of later passes are a multiple of eight further, so their places are exchanged alike.
     for p in range(ROWS * 8 // THREADS):
-        ptx.copy16(to + uint32(p * ROWS_OF_PASS * STEP), x + along + uint64(p * ROWS_OF_PASS) * uint64(k))
+        ptx.copy16(to + uint32(p * ROWS_OF_PASS * STEP), x + along + uint64(p * ROWS_OF_PASS) * k)
     for p in range(COLUMNS * 8 // THREADS):
-        ptx.copy16(
-            to + uint32(W_AT + p * ROWS_OF_PASS * STEP), w + along + uint64(p * ROWS_OF_PASS) * uint64(k)
-        )
-    first = uint64(step) * uint64(4 * RUNS)
-    fetch_scales(at + uint32(DX_AT), dx + first * uint64(m_rows), m_rows, ROWS)
-    fetch_scales(at + uint32(DW_AT), dw + first * uint64(n_rows), n_rows, COLUMNS)
+        ptx.copy16(to + uint32(W_AT + p * ROWS_OF_PASS * STEP), w + along + uint64(p * ROWS_OF_PASS) * k)
+    first = step * uint64(4 * RUNS)
+    fetch_scales(at + DX_AT, dx + first * m_rows, m_rows, ROWS)
+    fetch_scales(at + DW_AT, dw + first * n_rows, n_rows, COLUMNS)
 
 
 # --- products: from a stage into registers, and on to the tensor cores ----------------------------
@@ -132,22 +130,22 @@ def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) 
     """
     (_, lane), chunk = warp_and_lane(), uint32(2 * run)
     g, t = g_and_t(lane)
-    row = lane & uint32(15)
-    place = (((lane >> uint32(4)) + chunk) ^ (row & uint32(7))) << uint32(4)
-    a_at = at + (wm + row) * uint32(STEP) + place
+    row = lane & 15
+    place = (((lane >> 4) + chunk) ^ (row & 7)) << 4
+    a_at = at + (wm + row) * STEP + place
     for i in range(DOWN):
         four_into(a, 4 * i, ptx.load_matrices(a_at + uint32(16 * STEP * i)))
-    row = (lane >> uint32(4) << uint32(3)) + (lane & uint32(7))
-    place = (((lane >> uint32(3) & uint32(1)) + chunk) ^ (row & uint32(7))) << uint32(4)
-    b_at = at + uint32(W_AT) + (wn + row) * uint32(STEP) + place
+    row = (lane >> 4 << 3) + (lane & 7)
+    place = (((lane >> 3 & 1) + chunk) ^ (row & 7)) << 4
+    b_at = at + W_AT + (wn + row) * STEP + place
     for j in range(ACROSS // 2):
         four_into(b, 4 * j, ptx.load_matrices(b_at + uint32(16 * STEP * j)))
     # Scales of x lie in the order of unpacked.place_of_row: rows g, g + 8, g + 16, g + 24 side by side, so
     # that one load brings the four that this lane needs of 32 rows.
-    da_at = at + uint32(DX_AT) + (uint32(run * ROWS) + wm + g * uint32(4)) * uint32(4)
+    da_at = at + DX_AT + (uint32(run * ROWS) + wm + g * 4) * 4
     for i in range(DOWN // 2):
         four_into(da, 4 * i, ptx.take_floats(da_at + uint32(128 * i)))
-    db_at = at + uint32(DW_AT) + (uint32(run * COLUMNS) + wn + t * uint32(2)) * uint32(4)
+    db_at = at + DW_AT + (uint32(run * COLUMNS) + wn + t * 2) * 4
     for j in range(ACROSS):
         p = ptx.take_pair(db_at + uint32(32 * j))
         db[2 * j], db[2 * j + 1] = p[0], p[1]
@@ -190,7 +188,7 @@ def store(sums: Any, y: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
     _, lane = warp_and_lane()
     g, t = g_and_t(lane)
     wm, wn = origin_of_warp()
-    row, column = m0 + wm + g, n0 + wn + t * uint32(2)
+    row, column = m0 + wm + g, n0 + wn + t * 2
     for i in range(2 * DOWN):
         r = row + uint32(8 * i)
         if r < m:
@@ -199,13 +197,13 @@ def store(sums: Any, y: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
                 at = address(y, r, n, c, 4)
                 o = 4 * (i // 2 * ACROSS + j) + 2 * (i % 2)
                 # Rows of an odd length begin at odd places: a pair must lie at a multiple of eight bytes.
-                if c + uint32(1) < n and at & uint64(7) == uint64(0):
+                if c + 1 < n and at & 7 == 0:
                     ptx.store_pair(at, sums[o], sums[o + 1])
                 else:
                     if c < n:
                         ptx.store_float(at, sums[o])
-                    if c + uint32(1) < n:
-                        ptx.store_float(at + uint64(4), sums[o + 1])
+                    if c + 1 < n:
+                        ptx.store_float(at + 4, sums[o + 1])
 
 
 # --- the kernel -------------------------------------------------------------------------------------
@@ -223,21 +221,21 @@ def kernel() -> Kernel:
         y: Any,  # float32 [m, n]
         m: Any, n: Any, k: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
-        m0, n0 = uint32(cuda.blockIdx.y) * uint32(ROWS), uint32(cuda.blockIdx.x) * uint32(COLUMNS)
+        m0, n0 = uint32(cuda.blockIdx.y) * ROWS, uint32(cuda.blockIdx.x) * COLUMNS
         sums = cuda.local.array(SUMS, float32)
         for i in range(SUMS):
             sums[i] = float32(0)
-        steps = k // uint32(STEP)
+        steps = k // STEP
         x_at, w_at = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
-        dx_at, dw_at = dx + uint64(m0) * uint64(4), dw + uint64(n0) * uint64(4)
+        dx_at, dw_at = dx + m0 * uint64(4), dw + n0 * uint64(4)
         wm, wn = origin_of_warp()
         to, here = uint32(0), uint32(0)  # the stages to fill and to multiply, as bytes from the first
         # Here nothing stands before it; with several tiles a block (cuda:streamk) no warp may still read.
         cuda.syncthreads()
         # Three steps only copy; then each copies one stage, three ahead, and multiplies one; the last three
         # steps only multiply.
-        for step in range(uint32(0), steps + uint32(STAGES - 1)):
-            ready = step >= uint32(STAGES - 1)
+        for step in range(uint32(0), steps + (STAGES - 1)):
+            ready = step >= STAGES - 1
             if ready:
                 # This thread's copies of the oldest stage have arrived: of the others two may be in flight.
                 wait()
@@ -247,10 +245,10 @@ def kernel() -> Kernel:
             if step < steps:
                 fetch(base() + to, x_at, dx_at, w_at, dw_at, step, k, m_rows, n_rows)
             commit()  # also where nothing was copied: ``wait`` counts groups, one a step
-            to = uint32(0) if to == uint32((STAGES - 1) * STAGE) else uint32(to + uint32(STAGE))
+            to = 0 if to == (STAGES - 1) * STAGE else uint32(to + STAGE)
             if ready:
                 multiply(base() + here, wm, wn, sums)
-                here = uint32(0) if here == uint32((STAGES - 1) * STAGE) else uint32(here + uint32(STAGE))
+                here = 0 if here == (STAGES - 1) * STAGE else uint32(here + STAGE)
         store(sums, y, m0, n0, m, n)
 
     parameters = (uint64,) * 5 + (uint32,) * 5

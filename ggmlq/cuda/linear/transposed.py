@@ -186,8 +186,8 @@ def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
 
     @inlined
     def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any) -> None:
-        offset = uint32(lane << uint32(4))
-        to, source = uint32(at + offset), w_at + uint64(offset)
+        offset = uint32(lane << 4)
+        to, source = uint32(at + offset), w_at + offset
         for row in range(STAGE_ROWS):
             for first in range(0, chunks, 32):
                 if first + 32 <= chunks or lane < uint32(chunks - first):
@@ -196,7 +196,7 @@ def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
 
     @inlined
     def fetch_columns(at: Any, lane: Any, y: Any, kind: Any, pair: Any, m: Any, n: Any) -> None:
-        if floats and kind == uint32(0):
+        if floats and kind == 0:
             fetch_floats(at, lane, y, pair, m, n)
         else:
             fetch_bits(at, lane, y, pair, m, n)
@@ -215,12 +215,12 @@ def column_fetcher(stage: TransposedStage, width: int) -> Any:
     def fetch(at: Any, lane: Any, y: Any, pair: Any, m: Any, n: Any) -> None:
         for first in range(0, row_chunks * columns, 32):
             c = uint32(lane + uint32(first))
-            row, chunk = uint32(c >> uint32(shift)), uint32(c & uint32(row_chunks - 1))
-            if first + 32 <= row_chunks * columns or row < uint32(columns):
-                column = uint32(pair * uint32(STAGE_DEPTH) + chunk * uint32(every))
+            row, chunk = uint32(c >> shift), uint32(c & row_chunks - 1)
+            if first + 32 <= row_chunks * columns or row < columns:
+                column = uint32(pair * STAGE_DEPTH + chunk * every)
                 there = row < m and column < n
                 source = address(y, row, n, column, width) if there else y
-                place = uint32(uint32(columns_at) + row * uint32(pitch) + uint32(chunk << uint32(4)))
+                place = uint32(columns_at + row * pitch + uint32(chunk << 4))
                 copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
 
     return fetch
@@ -240,15 +240,15 @@ def column_taker(stage: TransposedStage) -> Any:
     def take_floats(at: Any, b: Any) -> None:
         for i in range(2):
             first = uint32(at + uint32(16 * i))
-            b[i] = narrowed(take_float(first), take_float(uint32(first + uint32(32))))
+            b[i] = narrowed(take_float(first), take_float(uint32(first + 32)))
 
     @inlined
     def take_bits(at: Any, picks: Any, kind: Any, b: Any) -> None:
         for tile in range(tiles):
             for i in range(2):
                 first = uint32(at + uint32(8 * tile * pitch + 8 * i))
-                b[2 * tile + i] = permute(take4(first), take4(uint32(first + uint32(16))), picks)
-        if kind == uint32(HALVES):
+                b[2 * tile + i] = permute(take4(first), take4(uint32(first + 16)), picks)
+        if kind == HALVES:
             for i in range(2 * tiles):
                 low, high = half_values(b[i])
                 b[i] = narrowed(low, high)
@@ -256,12 +256,12 @@ def column_taker(stage: TransposedStage) -> Any:
     @inlined
     def take(at: Any, row: Any, lane: Any, kind: Any, b: Any) -> None:
         g, t = g_and_t(lane)
-        row_at = uint32(at + uint32(columns_at) + g * uint32(pitch))
-        if floats and kind == uint32(0):
-            take_floats(uint32(row_at + uint32(4 * ROWS * row) + t * uint32(4)), b)
+        row_at = uint32(at + columns_at + g * pitch)
+        if floats and kind == 0:
+            take_floats(uint32(row_at + 4 * ROWS * row + t * 4), b)
         else:  # of two rows in a word
-            picks = HIGH_HALVES if t & uint32(1) else LOW_HALVES
-            word_at = uint32(row_at + uint32(2 * ROWS * row) + (t >> uint32(1)) * uint32(4))
+            picks = HIGH_HALVES if t & 1 else LOW_HALVES
+            word_at = uint32(row_at + 2 * ROWS * row + (t >> 1) * 4)
             take_bits(word_at, picks, kind, b)
 
     return take
@@ -307,10 +307,10 @@ def transposed_multiplier(stage: TransposedStage) -> Any:
         words, others = cuda.local.array(count, uint32), cuda.local.array(count, uint32)
         take(at, row, lane, kind, b)
         g, t = g_and_t(lane)
-        here = uint32(at + uint32(row * size) + (g >> uint32(2)) * uint32(fragment_bytes))
-        there = uint32(t * uint32(4) + (g & uint32(3)))
+        here = uint32(at + row * size + (g >> 2) * fragment_bytes)
+        there = uint32(t * 4 + (g & 3))
         load(here, there, words)
-        load(here, uint32(there + uint32(16)), others)
+        load(here, uint32(there + 16), others)
         multiply_run(words, others, 0, b, sums, opaque)  # a loop over runs would not be unrolled
         multiply_run(words, others, 1, b, sums, opaque)
         if runs > 2:
@@ -334,13 +334,13 @@ def transposed_epilogue(stage: TransposedStage) -> Any:
 
     @inlined
     def put_step(sums: Any, s: Any, warp: Any, g: Any, t: Any, m: Any) -> None:
-        first = (g >> uint32(2)) * uint32(STEP) + (g & uint32(3)) * uint32(4)
+        first = (g >> 2) * STEP + (g & 3) * 4
         for i in range(8 * tiles):
             row = first + uint32(16 * s + i // (4 * tiles) * 2 + i // 2 % 2)
-            column = uint32(i // 4 % tiles * 8 + i % 2) + t * uint32(2)
-            at = (warp * uint32(columns) + column) * uint32(stride) + row
+            column = uint32(i // 4 % tiles * 8 + i % 2) + t * 2
+            at = (warp * columns + column) * stride + row
             if column < m:
-                put_float(base() + at * uint32(4), sums[8 * tiles * s + i] * factor)
+                put_float(base() + at * 4, sums[8 * tiles * s + i] * factor)
 
     @inlined
     def finish(sums: Any, result: Any, first: Any, rank: Any, splits: Any, m: Any, k: Any) -> None:
@@ -390,10 +390,10 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         tile, rank, first, stride = place(warp, splits)
-        apart = uint64(spans) * uint64(size)
-        deep = apart * uint64(STAGE_ROWS)
-        w_at = fragments + uint64(tile) * uint64(size)
-        warp_at = uint32(base() + uint32(warp * uint32(ring)) + opaque_zero(spans))
+        apart = uint64(spans) * size
+        deep = apart * STAGE_ROWS
+        w_at = fragments + uint64(tile) * size
+        warp_at = uint32(base() + uint32(warp * ring) + opaque_zero(spans))
         sums = cuda.local.array(numbers, float32)
         for i in range(numbers):
             sums[i] = float32(0)
@@ -403,7 +403,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         for i in range(ahead):
             pair = uint32(first + uint32(stride * uint32(i)))
             if pair < height:
-                fetch_weights(uint32(warp_at + uint32(i * length)), lane, w_at + uint64(pair) * deep, apart)
+                fetch_weights(uint32(warp_at + uint32(i * length)), lane, w_at + pair * deep, apart)
         wait_for_predecessor()  # it may have made y, or read out
         for i in range(ahead):
             pair = uint32(first + uint32(stride * uint32(i)))
@@ -414,9 +414,9 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         while pair < height:
             wait()
             cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = uint32(pair + uint32(stride * uint32(ahead)))
+            later = uint32(pair + uint32(stride * ahead))
             if later < height:
-                fetch_weights(uint32(warp_at + to), lane, w_at + uint64(later) * deep, apart)
+                fetch_weights(uint32(warp_at + to), lane, w_at + later * deep, apart)
                 fetch_columns(uint32(warp_at + to), lane, y, y_kind, later, m, n)
             commit()  # of nothing, too: waits count groups of copies
             multiply(uint32(warp_at + here), lane, y_kind, sums, opaque_zero(spans))
@@ -424,9 +424,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
             pair = uint32(pair + stride)
         # Sums of all warps pass through the memory of the rings: no warp may multiply from them any more.
         cuda.syncthreads()
-        finish(
-            sums, Result(out, out_kind, bias, bias_kind), uint32(tile * uint32(outputs)), rank, splits, m, k
-        )
+        finish(sums, Result(out, out_kind, bias, bias_kind), uint32(tile * outputs), rank, splits, m, k)
 
     parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 6
     return Kernel(

@@ -32,18 +32,18 @@ def word_loader(layout: PackedLayout) -> Any:
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
         if low == 2:
-            d = take8(at + lane * uint32(8))
+            d = take8(at + lane * 8)
             words[0], words[1] = d[0], d[1]
         else:
             for i in range(low // 4):
-                v = take16(at + uint32(512 * i) + lane * uint32(16))
+                v = take16(at + uint32(512 * i) + lane * 16)
                 for j in range(4):
                     words[4 * i + j] = uint32(v[j])
         if high == 2:
-            d = take8(at + uint32(high_at) + lane * uint32(8))
+            d = take8(at + high_at + lane * 8)
             words[low], words[low + 1] = d[0], d[1]
         elif high == 1:
-            words[low] = take4(at + uint32(high_at) + lane * uint32(4))
+            words[low] = take4(at + high_at + lane * 4)
 
     return load
 
@@ -97,8 +97,8 @@ def _from_bytes() -> Any:
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(4):
             w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
-            rest = masked_or(w, uint32(0x007F007F) | opaque, PLUS_128)
-            a[r] = fma(rest, ONES, masked_or(w, uint32(0x00800080) | opaque, MINUS_128))
+            rest = masked_or(w, 0x007F007F | opaque, PLUS_128)
+            a[r] = fma(rest, ONES, masked_or(w, 0x00800080 | opaque, MINUS_128))
 
     return unpack_step
 
@@ -133,8 +133,8 @@ def _from_table(levels: tuple[int, ...], half: bool = False) -> Any:
 
     @inlined
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
-        within = words[s] & uint32(0x77777777)
-        third = words[s] >> uint32(1) & uint32(0x44444444) | uint32(0x32103210)
+        within = words[s] & 0x77777777
+        third = words[s] >> 1 & 0x44444444 | 0x32103210
         for i in range(2):
             at, pick = within >> uint32(16 * i), third >> uint32(16 * i)
             lows, highs = permute(l0, l1, at), permute(h0, h1, at)
@@ -406,9 +406,9 @@ def _bytes_from_table(levels: tuple[int, ...]) -> Any:
 
     @inlined
     def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
-        within = words[step] & uint32(0x77777777)
-        third = words[step] >> uint32(1) & uint32(0x44444444) | uint32(0x32103210)
-        low, high = four(within, third), four(within >> uint32(16), third >> uint32(16))
+        within = words[step] & 0x77777777
+        third = words[step] >> 1 & 0x44444444 | 0x32103210
+        low, high = four(within, third), four(within >> 16, third >> 16)
         a[at] = int32(permute(low, high, uint32(0x5140)))
         a[at + 1] = int32(permute(low, high, uint32(0x7362)))
 

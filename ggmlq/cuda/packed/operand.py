@@ -165,12 +165,12 @@ def lane_order(layout: PackedLayout) -> Any:
         first, second, by, rest = lane, lane, uint32(0), uint32(0)
         pick, other = uint32(AS_PACKED), uint32(others)
         if natural:
-            odd = uint32(lane & uint32(1))
-            first = uint32(uint32(lane & uint32(28)) | uint32(uint32(lane >> uint32(1)) & uint32(1)))
-            second = uint32(first | uint32(2))
-            pick = uint32(uint32(picks) + uint32(odd * uint32(step)))
-            other, by = pick, uint32(odd << uint32(1))
-            rest = uint32(uint32(2) - by)
+            odd = uint32(lane & 1)
+            first = uint32(uint32(lane & 28) | uint32(uint32(lane >> 1) & 1))
+            second = uint32(first | 2)
+            pick = uint32(picks + uint32(odd * step))
+            other, by = pick, uint32(odd << 1)
+            rest = uint32(2 - by)
         return first, second, pick, other, by, rest
 
     return order

@@ -79,7 +79,7 @@ def code_placer(layout: PackedLayout) -> Any:
         elif low == 4:
             words[s] |= (u & uint32(15)) << uint32(4 * r + 16 * e)
         else:
-            words[s // 2] |= (u & uint32(3)) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
+            words[s // 2] |= (u & 3) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
         if high == 2:
             words[low + s // 2] |= (u >> uint32(low)) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
         elif high == 1:
@@ -119,7 +119,7 @@ def half_reader(fmt: BlockFormat) -> Any:
     @inlined
     def half(block: Any, h: Any) -> Any:
         at = int64(first) + int64(h) * int64(apart)
-        return uint32(block[at]) | uint32(block[at + 1]) << uint32(8)
+        return uint32(block[at]) | uint32(block[at + 1]) << 8
 
     return half
 
@@ -156,12 +156,12 @@ def pack_kernel(fmt: BlockFormat) -> Kernel:
     def pack_step(blocks: Any, words: Any, s: Any, fragment_row: Any, step: Any, g: Any, t: Any) -> None:
         rows, columns = uint32(blocks.shape[0]), uint32(blocks.shape[1] * size)
         for r in range(4):
-            row = fragment_row * uint32(ROWS) + g + uint32(r % 2 * 8)
+            row = fragment_row * ROWS + g + uint32(r % 2 * 8)
             for e in range(2):
-                column = step * uint32(STEP) + uint32(16 * s + r // 2 * 2 + e) + t * uint32(4)
+                column = step * STEP + uint32(16 * s + r // 2 * 2 + e) + t * 4
                 u = uint32(0)
                 if row < rows and column < columns:
-                    u = uint32(element(blocks[row, column // uint32(size)], int64(column % uint32(size))))
+                    u = uint32(element(blocks[row, column // size], int64(column % size)))
                 place(words, s, r, e, u)
 
     def pack(
@@ -169,8 +169,8 @@ def pack_kernel(fmt: BlockFormat) -> Kernel:
         fragments: Any,  # uint8 [fragment rows, steps, fragment]
         steps: Any,
     ) -> None:
-        index = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        lane, step, fragment_row = index & uint32(31), index >> uint32(5), uint32(cuda.blockIdx.x)
+        index = uint32(cuda.blockIdx.y) * THREADS + uint32(cuda.threadIdx.x)
+        lane, step, fragment_row = index & 31, index >> 5, uint32(cuda.blockIdx.x)
         if step >= steps:
             return
         g, t = g_and_t(lane)
@@ -186,7 +186,7 @@ def pack_kernel(fmt: BlockFormat) -> Kernel:
             at = i // 4 * 512 + i % 4 * 4 if low == 8 else 4 * i
             store4(to + uint64(at) + uint64(lane * uint32(min(16, 4 * low))), words[i])
         for i in range(high):
-            store4(to + uint64(high_at + 4 * i) + uint64(lane * uint32(4 * high)), words[low + i])
+            store4(to + uint64(high_at + 4 * i) + uint64(lane * (4 * high)), words[low + i])
         put_scales(blocks, to, fragment_row, step, g, t)
 
     parameters = (array(uint8, 3), uint64, uint32)
@@ -203,12 +203,12 @@ def scale_writer(fmt: BlockFormat) -> Any:
 
     @inlined
     def half_word(blocks: Any, i: Any, first: Any, step: Any) -> Any:
-        column = step * uint32(STEP) + i % uint32(count) * uint32(size)
+        column = step * STEP + i % count * size
         word = uint32(0)
         for side in range(2):
             row = first + uint32(8 * side)
             if row < uint32(blocks.shape[0]) and column < uint32(blocks.shape[1] * size):
-                bits = half(blocks[row, column // uint32(size)], i // uint32(count))
+                bits = half(blocks[row, column // size], i // count)
                 word |= bits << uint32(16 * side)
         return word
 
@@ -216,25 +216,25 @@ def scale_writer(fmt: BlockFormat) -> Any:
     def sub_word(blocks: Any, i: Any, first: Any, step: Any) -> Any:
         word = uint32(0)
         for b in range(4):
-            at = i * uint32(4) + uint32(b)
-            row, byte_of_row = first + at // uint32(row_bytes) * uint32(8), at % uint32(row_bytes)
-            column = step * uint32(STEP) + byte_of_row % uint32(runs) * uint32(run)
+            at = i * 4 + uint32(b)
+            row, byte_of_row = first + at // row_bytes * 8, at % row_bytes
+            column = step * STEP + byte_of_row % runs * run
             if row < uint32(blocks.shape[0]) and column < uint32(blocks.shape[1] * size):
-                block, g = blocks[row, column // uint32(size)], int64(column % uint32(size)) // group
-                word |= byte(block, g, byte_of_row // uint32(runs)) << uint32(8 * b)
+                block, g = blocks[row, column // size], int64(column % size) // group
+                word |= byte(block, g, byte_of_row // runs) << uint32(8 * b)
         return word
 
     @inlined
     def put(blocks: Any, to: Any, fragment_row: Any, step: Any, g: Any, t: Any) -> None:
-        first = fragment_row * uint32(ROWS) + g
+        first = fragment_row * ROWS + g
         for i in range(t, uint32(words), uint32(4)):
-            if i < uint32(half_words):
-                place, word = uint32(halves_at) + g * uint32(half_stride), half_word(blocks, i, first, step)
-                store4(to + uint64(place + i * uint32(4)), word)
+            if i < half_words:
+                place, word = halves_at + g * half_stride, half_word(blocks, i, first, step)
+                store4(to + uint64(place + i * 4), word)
             else:
-                j = i - uint32(half_words)
-                place, word = uint32(subs_at) + g * uint32(sub_stride), sub_word(blocks, j, first, step)
-                store4(to + uint64(place + j * uint32(4)), word)
+                j = i - half_words
+                place, word = subs_at + g * sub_stride, sub_word(blocks, j, first, step)
+                store4(to + uint64(place + j * 4), word)
 
     return put
 

@@ -50,7 +50,7 @@ def run_scale_loader(layout: PackedLayout) -> Any:
     def load(at: Any, lane: Any, run: Any, values: Any) -> None:
         words = cuda.local.array(count, uint32)
         if own_halves:
-            here = at + uint32(halves_at) + (lane >> uint32(2)) * uint32(half_stride) + run * uint32(4)
+            here = at + halves_at + (lane >> 2) * half_stride + run * 4
             for part in range(kinds):
                 words[part * blocks] = take4(here + uint32(4 * part * blocks))
             run = uint32(0)
@@ -82,12 +82,12 @@ def number_loader(layout: PackedLayout) -> Any:
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
-        g = lane >> uint32(2)
+        g = lane >> 2
         if interleaved:
-            load_all(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
+            load_all(at + halves_at + g * half_stride, words, 0)
         else:
-            load_halves(at + uint32(halves_at) + g * uint32(half_stride), words, 0)
-            load_subs(at + uint32(subs_at) + g * uint32(sub_stride), words, halves)
+            load_halves(at + halves_at + g * half_stride, words, 0)
+            load_subs(at + subs_at + g * sub_stride, words, halves)
 
     return load
 
@@ -135,7 +135,7 @@ def _half(layout: PackedLayout) -> Any:
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
         word = words[part * blocks + run // runs_per_block] if blocks > 1 else words[part]
-        half = half_value(word >> uint32(16) if side else word & uint32(0xFFFF))
+        half = half_value(word >> 16 if side else word & 0xFFFF)
         return -half if minus and part else half
 
     return value
@@ -153,14 +153,14 @@ def _product(layout: PackedLayout) -> Any:
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
         word = words[part]
-        half = half_value(word >> uint32(16) if side else word & uint32(0xFFFF))
+        half = half_value(word >> 16 if side else word & 0xFFFF)
         if scaled:
             half = half * unit
         word = words[halves] if narrow else words[halves + side]
         byte = uint32(run) + uint32((2 * side if narrow else 0) + (0 if nibbles else part * runs))
         if nibbles:
-            word = word >> uint32(4 * part) & uint32(0x0F0F0F0F)
-        number = float_of(permute(word, uint32(0x47000000), uint32(0x7404) + byte * uint32(16)))
+            word = word >> uint32(4 * part) & 0x0F0F0F0F
+        number = float_of(permute(word, uint32(0x47000000), 0x7404 + byte * 16))
         return mul(half, number - (none if part else excess))
 
     return value

@@ -44,7 +44,7 @@ def rounder(layout: PackedLayout) -> Any:
 
     @inlined
     def pair(codes: Any, scale: Any, offset: Any) -> Any:
-        low, high = codes << uint32(16), codes & uint32(0xFFFF0000)
+        low, high = codes << 16, codes & 0xFFFF0000
         return float_of(narrowed(value(low, scale, offset), value(high, scale, offset)))
 
     return pair
@@ -59,11 +59,11 @@ def line_storer() -> Any:
     def store_lines(
         values_at: Any, out: Any, first_row: Any, first_column: Any, rows: Any, columns: Any, lane: Any
     ) -> None:
-        side, part = uint32(lane >> uint32(3)), uint32(lane & uint32(7))
-        column = uint32(first_column + part * uint32(8))
+        side, part = uint32(lane >> 3), uint32(lane & 7)
+        column = uint32(first_column + part * 8)
         for four in range(0, ROWS, 4):
             row = uint32(side + uint32(four))
-            a, b, c, d = take16(values_at + row * uint32(LINE) + part * uint32(16))
+            a, b, c, d = take16(values_at + row * LINE + part * 16)
             row = uint32(row + first_row)
             if row < rows and column < columns:
                 store16(address(out, row, columns, column, 2), uint32(a), uint32(b), uint32(c), uint32(d))
@@ -89,15 +89,15 @@ def decoder(layout: PackedLayout) -> Kernel:
         rows: Any, columns: Any, steps: Any,
     ) -> None:  # fmt: skip
         (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
-        step = uint32((uint32(cuda.blockIdx.y) * uint32(WARPS) + warp) * uint32(PAIR))
-        warp_at = uint32(base() + warp * uint32(PAIR * fragment_bytes))
+        step = uint32((uint32(cuda.blockIdx.y) * WARPS + warp) * PAIR)
+        warp_at = uint32(base() + warp * (PAIR * fragment_bytes))
         let_successor_start()
         if step < steps:
             source = address(fragments, fragment_row, steps, step, fragment_bytes)
             for first in range(0, chunks, 32):
                 c = lane + uint32(first)
-                if c < uint32(chunks):
-                    copy16(warp_at + c * uint32(16), source + uint64(c * uint32(16)))
+                if c < chunks:
+                    copy16(warp_at + c * 16, source + uint64(c * 16))
         commit()
         wait()
         cuda.syncwarp()
@@ -106,9 +106,9 @@ def decoder(layout: PackedLayout) -> Kernel:
             g, t = g_and_t(lane)
             words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
             f = cuda.local.array(values, float32)
-            opaque, row = opaque_zero(steps), uint32(fragment_row * uint32(ROWS))
-            values_at = base() + uint32(WARPS * PAIR * fragment_bytes) + warp * uint32(ROWS * LINE)
-            upper = uint32(values_at + g * uint32(LINE) + t * uint32(8))
+            opaque, row = opaque_zero(steps), uint32(fragment_row * ROWS)
+            values_at = base() + WARPS * PAIR * fragment_bytes + warp * (ROWS * LINE)
+            upper = uint32(values_at + g * LINE + t * 8)
             for part in range(PAIR):
                 load_words(warp_at + uint32(part * fragment_bytes), lane, words)
                 load_scales(warp_at + uint32(part * fragment_bytes), lane, f)
@@ -119,9 +119,9 @@ def decoder(layout: PackedLayout) -> Kernel:
                     put_pair(at, a, b)
                     i += scales
                     a, b = pair(codes[1], f[i], f[i + offsets]), pair(codes[3], f[i], f[i + offsets])
-                    put_pair(at + uint32(ROWS // 2 * LINE), a, b)
+                    put_pair(at + ROWS // 2 * LINE, a, b)
                 cuda.syncwarp()
-                store_lines(values_at, out, row, (step + uint32(part)) * uint32(STEP), rows, columns, lane)
+                store_lines(values_at, out, row, (step + uint32(part)) * STEP, rows, columns, lane)
                 cuda.syncwarp()
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
@@ -182,7 +182,7 @@ def half_rounder(layout: PackedLayout) -> Any:
 
     @inlined
     def pair(codes: Any, scale: Any, offset: Any) -> Any:
-        low, high = codes << uint32(16), codes & uint32(0xFFFF0000)
+        low, high = codes << 16, codes & 0xFFFF0000
         return float_of(narrowed(value(low, scale, offset), value(high, scale, offset)))
 
     return pair
@@ -212,15 +212,15 @@ def half_decoder(layout: PackedLayout) -> Kernel:
         factor: Any,  # bits of a float
     ) -> None:  # fmt: skip
         (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
-        step = uint32((uint32(cuda.blockIdx.y) * uint32(WARPS) + warp) * uint32(PAIR))
-        warp_at = uint32(base() + warp * uint32(PAIR * fragment_bytes))
+        step = uint32((uint32(cuda.blockIdx.y) * WARPS + warp) * PAIR)
+        warp_at = uint32(base() + warp * (PAIR * fragment_bytes))
         let_successor_start()
         if step < steps:
             source = address(fragments, fragment_row, steps, step, fragment_bytes)
             for first in range(0, chunks, 32):
                 c = lane + uint32(first)
-                if c < uint32(chunks):
-                    copy16(warp_at + c * uint32(16), source + uint64(c * uint32(16)))
+                if c < chunks:
+                    copy16(warp_at + c * 16, source + uint64(c * 16))
         commit()
         wait()
         cuda.syncwarp()
@@ -229,11 +229,11 @@ def half_decoder(layout: PackedLayout) -> Kernel:
             g, t = g_and_t(lane)
             words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
             f, power = cuda.local.array(values, float32), float_of(factor)
-            opaque, row = opaque_zero(steps), uint32(fragment_row * uint32(ROWS) + g)
-            column = uint32(step * uint32(STEP) + t * uint32(4))
+            opaque, row = opaque_zero(steps), uint32(fragment_row * ROWS + g)
+            column = uint32(step * STEP + t * 4)
             upper = address(out, row, columns, column, 2)
-            lower = upper + uint64(columns) * uint64(2 * ROWS // 2)
-            has_upper, has_lower = row < rows, uint32(row + uint32(ROWS // 2)) < rows
+            lower = upper + uint64(columns) * (2 * ROWS // 2)
+            has_upper, has_lower = row < rows, uint32(row + ROWS // 2) < rows
             for part in range(PAIR):
                 load_words(warp_at + uint32(part * fragment_bytes), lane, words)
                 load_scales(warp_at + uint32(part * fragment_bytes), lane, f)

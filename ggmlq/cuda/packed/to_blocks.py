@@ -98,11 +98,11 @@ def code_finder(layout: PackedLayout) -> Any:
 
     @inlined
     def code(fragment_bytes: Any, lane: Any, s: Any, r: Any, e: Any) -> Any:
-        at, i = fragment_bytes + uint64(lane * uint32(wide)), uint32(4) * (s % uint32(2)) + r
+        at, i = fragment_bytes + uint64(lane * wide), 4 * (s % 2) + r
         if low == 8:
-            word = uint32(2) * s + r // uint32(2)
-            w = load(at + uint64(word // uint32(4) * uint32(512) + word % uint32(4) * uint32(4)))
-            u = w >> (r % uint32(2) * uint32(8) + uint32(16) * e)
+            word = 2 * s + r // 2
+            w = load(at + uint64(word // 4 * 512 + word % 4 * 4))
+            u = w >> (r % 2 * 8 + 16 * e)
         elif fp4:
             w = load(at + uint64(uint32(4) * s)) >> (uint32(16) * e)
             u = w << (uint32(3) * min(r, uint32(2)))
@@ -112,16 +112,16 @@ def code_finder(layout: PackedLayout) -> Any:
         elif table:
             u = load(at + uint64(uint32(4) * s)) >> (uint32(8) * r + uint32(4) * e)
         elif low == 4:
-            u = load(at + uint64(uint32(4) * s)) >> (uint32(4) * r + uint32(16) * e)
+            u = load(at + uint64(4 * s)) >> (4 * r + 16 * e)
         else:
             u = load(at + uint64(s // uint32(2) * uint32(4))) >> (uint32(2) * i + uint32(16) * e)
-        u &= uint32(mask)
+        u &= mask
         if high == 2:
             w = load(fragment_bytes + uint64(uint32(high_at) + lane * uint32(8) + s // uint32(2) * uint32(4)))
             u |= (w >> (uint32(2) * i + uint32(16) * e) & uint32(3)) << uint32(low)
         elif high == 1:
-            w = load(fragment_bytes + uint64(uint32(high_at) + lane * uint32(4)))
-            u |= (w >> (uint32(4) * s + r + uint32(16) * e) & uint32(1)) << uint32(low)
+            w = load(fragment_bytes + uint64(high_at + lane * 4))
+            u |= (w >> (4 * s + r + 16 * e) & 1) << low
         return u
 
     return code
@@ -140,27 +140,27 @@ def element_finder(fmt: BlockFormat) -> Any:
 
     @inlined
     def element(fragment_row: Any, row: Any, b: Any, i: Any) -> Any:
-        g, side, column = row & uint32(7), row >> uint32(3) & uint32(1), b * uint32(size)
-        if i < uint32(size):
+        g, side, column = row & 7, row >> 3 & 1, b * size
+        if i < size:
             column += i
-        elif i >= uint32(size + halves):
-            column += (i - uint32(size + halves)) % uint32(groups) * uint32(group)
+        elif i >= size + halves:
+            column += (i - (size + halves)) % groups * group
         at, within = (
-            fragment_row + uint64(column // uint32(STEP)) * uint64(fragment_bytes),
-            column % uint32(STEP),
+            fragment_row + uint64(column // STEP) * fragment_bytes,
+            column % STEP,
         )
-        if i < uint32(size):
-            lane, r = g * uint32(4) + within // uint32(4) % uint32(4), within // uint32(2) % uint32(2)
-            value = code(at, lane, within // uint32(16), r * uint32(2) + side, within % uint32(2))
-        elif i < uint32(size + halves):
-            word = (i - uint32(size)) * uint32(blocks) + within // uint32(size)
-            word = load(at + uint64(uint32(halves_at) + g * uint32(half_stride) + word * uint32(4)))
-            value = word >> (uint32(16) * side) & uint32(0xFFFF)
+        if i < size:
+            lane, r = g * 4 + within // 4 % 4, within // 2 % 2
+            value = code(at, lane, within // 16, r * 2 + side, within % 2)
+        elif i < size + halves:
+            word = (i - size) * blocks + within // size
+            word = load(at + uint64(halves_at + g * half_stride + word * 4))
+            value = word >> (16 * side) & 0xFFFF
         else:
-            byte = (side * uint32(subs) + (i - uint32(size + halves)) // uint32(groups)) * uint32(runs)
-            byte += within // uint32(run)
-            place = uint32(subs_at) + g * uint32(sub_stride) + (byte & uint32(0xFFFFFFFC))
-            value = load(at + uint64(place)) >> (byte % uint32(4) * uint32(8)) & uint32(255)
+            byte = (side * subs + (i - (size + halves)) // groups) * runs
+            byte += within // run
+            place = subs_at + g * sub_stride + (byte & 0xFFFFFFFC)
+            value = load(at + place) >> (byte % 4 * 8) & 255
         return value
 
     return element
@@ -179,17 +179,17 @@ def restore_kernel(fmt: BlockFormat) -> Kernel:
         raw: Any,  # uint8 [rows, row_bytes]
         row_bytes: Any, steps: Any,
     ) -> None:  # fmt: skip
-        index = uint32(cuda.blockIdx.y) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        index = uint32(cuda.blockIdx.y) * THREADS + uint32(cuda.threadIdx.x)
         if index >= row_bytes:
             return
         row = uint32(cuda.blockIdx.x)
-        b, at = index // uint32(length), index % uint32(length)
-        fragment_row = address(fragments, row // uint32(ROWS), steps, 0, fragment_bytes)
+        b, at = index // length, index % length
+        fragment_row = address(fragments, row // ROWS, steps, 0, fragment_bytes)
         byte = uint32(0)
         for bit in range(8):
             how = uint32(source[int64(at) * 8 + bit])
-            value = element(fragment_row, row, b, how >> uint32(5)) >> (how & uint32(15)) ^ how >> uint32(4)
-            byte |= (value & uint32(1)) << uint32(bit)
+            value = element(fragment_row, row, b, how >> 5) >> (how & 15) ^ how >> 4
+            byte |= (value & 1) << uint32(bit)
         store1(address(raw, row, row_bytes, index, 1), byte)
 
     return Kernel(f"blocks of {fmt.name}", restore, uint64, uint64, uint32, uint32, threads=THREADS)

@@ -92,22 +92,22 @@ def weight_kernel(fmt: BlockFormat) -> Kernel:
         offsets: Any,  # as scales, where the format has them
         rows: Any, columns: Any,
     ) -> None:  # fmt: skip
-        column = (uint32(cuda.blockIdx.y) * uint32(WEIGHT_THREADS) + uint32(cuda.threadIdx.x)) * uint32(16)
+        column = (uint32(cuda.blockIdx.y) * WEIGHT_THREADS + uint32(cuda.threadIdx.x)) * 16
         row = uint32(cuda.blockIdx.x)
         if column < uint32(blocks.shape[1] * size):  # the last block of threads sticks out of the row
-            block = blocks[row, column // uint32(size)]
-            i = int64(column % uint32(size))
+            block = blocks[row, column // size]
+            i = int64(column % size)
             # Four bytes a word, the first one lowest: the order in which a load gives them back.
             words = cuda.local.array(4, uint32)
             for w in range(4):
                 word = uint32(0)
                 for j in range(4):
-                    word |= (uint32(code(block, i + 4 * w + j)) & uint32(255)) << uint32(8 * j)
+                    word |= (uint32(code(block, i + 4 * w + j)) & 255) << uint32(8 * j)
                 words[w] = word
             store16(address(codes, row, columns, column, 1), words[0], words[1], words[2], words[3])
             # With runs of 32 two threads have one: the first of them stores its scale.
-            if column % uint32(run) == uint32(0):
-                g = column // uint32(run)
+            if column % run == 0:
+                g = column // run
                 store_float(address(scales, g, rows, row, 4), scale(block, i // group))
                 if has_offset:
                     store_float(address(offsets, g, rows, row, 4), offset(block, i // group))
@@ -154,7 +154,7 @@ INT8_THREADS = 256
 @inlined
 def place_of_row(row: Any) -> Any:
     """The place of a row's scale as ``mma`` wants it: rows r, r + 8, r + 16, r + 24 of 32 side by side."""
-    return (row & ~uint32(31)) | (row & uint32(7)) << uint32(2) | (row >> uint32(3)) & uint32(3)
+    return (row & ~uint32(31)) | (row & 7) << 2 | (row >> 3) & 3
 
 
 @inlined
@@ -182,8 +182,8 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         sums: Any,  # float32 [columns / run, rows]
         k: Any, rows: Any, columns: Any,
     ) -> None:  # fmt: skip
-        thread = uint32(cuda.blockIdx.y) * uint32(INT8_THREADS) + uint32(cuda.threadIdx.x)
-        column, row = thread * uint32(4), uint32(cuda.blockIdx.x)
+        thread = uint32(cuda.blockIdx.y) * INT8_THREADS + uint32(cuda.threadIdx.x)
+        column, row = thread * 4, uint32(cuda.blockIdx.x)
         # A thread behind the end of the row stays: the exchanges below need all lanes of the warp. Its
         # zeros are no larger than anything, and add nothing.
         live = column < k
@@ -192,7 +192,7 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
             v0, v1, v2, v3 = load_floats(address(x, row, k, column, 4))
         largest = largest_size(v0, v1, v2, v3)
         d, per = div(largest, float32(127)), div(float32(127), largest)
-        if size_of(largest) == uint32(0):  # 127 / 0 is infinite, and 0 times that no number
+        if size_of(largest) == 0:  # 127 / 0 is infinite, and 0 times that no number
             per = float32(0)
         q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
         total = int32(int32(q0 + q1) + int32(q2 + q3))
@@ -201,10 +201,10 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
             total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
         if live:
             store4(address(codes, row, columns, column, 1), four_bytes(q0, q1, q2, q3))
-            if column % uint32(run) == uint32(0):
-                store_float(address(sums, column // uint32(run), rows, row, 4), mul(d, float32(total)))
-                if column % uint32(32) == uint32(0):
-                    store_float(address(scales, column // uint32(32), rows, place(row), 4), d)
+            if column % run == 0:
+                store_float(address(sums, column // run, rows, row, 4), mul(d, float32(total)))
+                if column % 32 == 0:
+                    store_float(address(scales, column // 32, rows, place(row), 4), d)
 
     parameters = (uint64, uint64, uint64, uint64, uint32, uint32, uint32)
     name = f"activations in runs of {run}{' for mma' if for_mma else ''}"
@@ -260,7 +260,7 @@ def compensation_kernel() -> Kernel:
     ) -> None:  # fmt: skip
         partials = cuda.shared.array(PARTIAL, float32)
         tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-        column, row = uint32(cuda.blockIdx.x) * uint32(COLUMNS) + tx, uint32(cuda.blockIdx.y) * uint32(ROWS)
+        column, row = uint32(cuda.blockIdx.x) * COLUMNS + tx, uint32(cuda.blockIdx.y) * ROWS
         total = cuda.local.array(ROWS, float32)
         for i in range(ROWS):
             total[i] = float32(0)
@@ -268,7 +268,7 @@ def compensation_kernel() -> Kernel:
             offset = load_float(address(offsets, r, n_rows, column, 4))
             for four in range(2):
                 i = 4 * four
-                v = load_floats(address(sums, r, m_rows, uint64(row) + uint64(i), 4))
+                v = load_floats(address(sums, r, m_rows, row + uint64(i), 4))
                 total[i] += offset * v[0]
                 total[i + 1] += offset * v[1]
                 total[i + 2] += offset * v[2]

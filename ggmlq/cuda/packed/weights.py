@@ -190,7 +190,7 @@ def code_reader(layout: PackedLayout) -> Any:
     def read_bits(words: Any, i: Any, opaque: Any) -> Any:
         at = low * (i % places)
         place = at & by_place
-        u = words[i // places] >> uint32(at - place) & uint32(uint32(0x00010001 * mask) << uint32(place))
+        u = words[i // places] >> uint32(at - place) & uint32(0x00010001 * mask << uint32(place))
         if high:
             bits, by = words[low + i * high // 16], i * high % 16 - low
             u |= (bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by))) & above
@@ -259,12 +259,12 @@ def _products(layout: PackedLayout) -> Any:
 
     @inlined
     def pair(words: Any, part: Any, run: Any, opaque: Any) -> Any:
-        word, above = words[part], uint32(0x47000000) | opaque  # 2**15 and a byte
-        a, b = half_value(word & uint32(0xFFFF)) * unit, half_value(word >> uint32(16)) * unit
+        word, above = words[part], 0x47000000 | opaque  # 2**15 and a byte
+        a, b = half_value(word & 0xFFFF) * unit, half_value(word >> 16) * unit
         first, second = words[halves], words[halves if narrow else halves + 1]
         if nibbles:
-            first = first >> uint32(4 * part) & uint32(0x0F0F0F0F)
-            second = second >> uint32(4 * part) & uint32(0x0F0F0F0F)
+            first = first >> 4 * part & 0x0F0F0F0F
+            second = second >> 4 * part & 0x0F0F0F0F
         i = run + (0 if nibbles else part * runs)
         first = permute(first, above, uint32(0x7404 + 16 * i))
         second = permute(second, above, uint32(0x7404 + 16 * (i + 2 * narrow)))
@@ -550,8 +550,8 @@ def column_weights(layout: PackedLayout, pitch: int, of_halves: bool) -> ColumnW
 
     @inlined
     def order(lane: Any, warp: Any) -> Any:
-        g, t, s = uint32(lane >> uint32(2)), uint32(lane & uint32(3)), uint32(warp & uint32(3))
-        return g, t, s, uint32(uint32(s * uint32(runs)) >> uint32(2))
+        g, t, s = uint32(lane >> 2), uint32(lane & 3), uint32(warp & 3)
+        return g, t, s, uint32(uint32(s * runs) >> 2)
 
     @inlined
     def load(at: Any, order: Any, words: Any) -> None:
@@ -560,7 +560,7 @@ def column_weights(layout: PackedLayout, pitch: int, of_halves: bool) -> ColumnW
 
     @inlined
     def unpack_one(words: Any, j: Any, order: Any, a: Any, opaque: Any) -> None:
-        lane = uint32(uint32(4 * j) + order[1])
+        lane = uint32(4 * j + order[1])
         low, high = from_lane(words[held], lane), from_lane(words[held + 1], lane)
         low_add, high_add = NONE, NONE
         if has_offset:
@@ -645,24 +645,24 @@ def _plane_loader(bits: int, plane_at: int, first: int, pitch: int) -> Any:
     @inlined
     def load(at: Any, order: Any, words: Any) -> None:
         g, t, s, _ = order
-        odd, swapped = uint32(g & uint32(1)), g >= uint32(4)
+        odd, swapped = uint32(g & 1), g >= 4
         picks, by = uint32(SWAPPED if swapped else IN_ORDER), uint32(0)
         if bits == 4:
             word, byte = s, odd
         elif bits == 2:
             word, byte, by = uint32(s >> uint32(1)), uint32(s & uint32(1)), uint32(odd << uint32(2))
         else:
-            word, byte = uint32(0), uint32(s >> uint32(1))
-            by = uint32(uint32(uint32(s & uint32(1)) << uint32(2)) + uint32(odd << uint32(1)))
-        picks = uint32(picks + byte * uint32(NEXT_BYTE))
-        lane = uint32(uint32(t << uint32(3)) + uint32(g >> uint32(1)))
-        here = uint32(at + uint32(lane * uint32(length)) + uint32(word << uint32(2)))
+            word, byte = uint32(0), uint32(s >> 1)
+            by = uint32(uint32(uint32(s & 1) << 2) + uint32(odd << 1))
+        picks = uint32(picks + byte * NEXT_BYTE)
+        lane = uint32(uint32(t << 3) + uint32(g >> 1))
+        here = uint32(at + uint32(lane * length) + uint32(word << 2))
         for j in range(BELOW):
             there = uint32(here + uint32(j * pitch + plane_at))
-            both = permute(take4(there), take4(uint32(there + uint32(4 * length))), picks)
+            both = permute(take4(there), take4(uint32(there + 4 * length)), picks)
             if bits < 4:
                 both = uint32(both >> by)
-                rest = uint32(both >> uint32(8 - 2 * bits)) & uint32(mask << np.uint32(2 * bits))
+                rest = uint32(both >> 8 - 2 * bits) & uint32(mask << np.uint32(2 * bits))
                 both = uint32(masked_or(both, mask, rest) << uint32(4 * bits * j % 16))
             to, begins = first + 4 * bits * j // 16, 4 * bits * j % 16 == 0
             words[to] = both if begins else uint32(words[to] | both)
@@ -699,11 +699,11 @@ def _raw_loader(pitch: int) -> Any:
     @inlined
     def load(at: Any, order: Any, words: Any) -> None:
         g, t, s, _ = order
-        lane = uint32(uint32(t << uint32(3)) + uint32(g >> uint32(1)))
-        here = uint32(at + uint32(lane << uint32(4)) + uint32(s << uint32(2)))
+        lane = uint32(uint32(t << 3) + uint32(g >> 1))
+        here = uint32(at + uint32(lane << 4) + uint32(s << 2))
         for j in range(BELOW):
             there = uint32(here + uint32(j * pitch))
-            words[2 * j], words[2 * j + 1] = take4(there), take4(uint32(there + uint32(64)))
+            words[2 * j], words[2 * j + 1] = take4(there), take4(uint32(there + 64))
 
     return load
 
@@ -749,7 +749,7 @@ def _looked_up(layout: PackedLayout, of_halves: bool) -> Any:
     @inlined
     def pair_of(word: Any, odd: Any, level: Any, opaque: Any) -> Any:
         one = cuda.local.array(1, uint32)
-        one[0] = word if fp4 else uint32(word >> uint32(odd << uint32(4)))
+        one[0] = word if fp4 else uint32(word >> uint32(odd << 4))
         unpack_step(one, 0, level, opaque)
         if fp4 and odd:  # its bits of other columns do not lie 16 places further
             level[0], level[1] = level[2], level[3]
@@ -757,9 +757,9 @@ def _looked_up(layout: PackedLayout, of_halves: bool) -> Any:
 
     @inlined
     def read(words: Any, j: Any, order: Any, scales: Any, adds: Any, a: Any, opaque: Any) -> None:
-        odd, swapped = uint32(order[0] & uint32(1)), order[0] >= uint32(4)
-        first = uint32(HIGH_HALVES if swapped else LOW_HALVES)
-        second = uint32(LOW_HALVES if swapped else HIGH_HALVES)
+        odd, swapped = uint32(order[0] & 1), order[0] >= 4
+        first = HIGH_HALVES if swapped else LOW_HALVES
+        second = LOW_HALVES if swapped else HIGH_HALVES
         level = cuda.local.array(4, uint32)
         low, high = pair_of(words[2 * j], odd, level, opaque)
         low2, high2 = pair_of(words[2 * j + 1], odd, level, opaque)
@@ -789,10 +789,10 @@ def _scale_loader(layout: PackedLayout, pitch: int, of_halves: bool) -> Any:
     @inlined
     def load(at: Any, order: Any, words: Any, to: Any) -> None:
         g, t, _, run = order
-        here, lane = uint32(at + uint32(g & uint32(3)) * uint32(pitch)), uint32(t << uint32(3))
+        here, lane = uint32(at + uint32(g & 3) * pitch), uint32(t << 3)
         upper, lower = cuda.local.array(values, float32), cuda.local.array(values, float32)
         load_run(here, lane, run, upper)
-        load_run(here, uint32(lane + uint32(4)), run, lower)
+        load_run(here, uint32(lane + 4), run, lower)
         words[to], words[to + 1] = narrowed(upper[0], lower[0]), narrowed(upper[1], lower[1])
         if has_offset:
             for side in range(2):

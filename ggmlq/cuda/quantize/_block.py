@@ -29,19 +29,19 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
     load_floats, set_bits = ptx.load_floats, ptx.set_bits
 
     def kernel(x: Any, raw: Any, unfit: Any, blocks: Any) -> None:
-        thread = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        part, b = uint32(thread & uint32(LANES - 1)), uint32(thread >> uint32(2))
+        thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        part, b = uint32(thread & LANES - 1), uint32(thread >> 2)
         live = b < blocks
         if not live:
-            b = uint32(blocks) - uint32(1)
+            b = blocks - 1
         v = cuda.local.array(VALUES, float32)
-        source = x + uint64(b) * uint64(128) + uint64(part) * uint64(16)
+        source = x + b * uint64(128) + uint64(part) * 16
         for half in range(2):
             four = load_floats(source + uint64(64 * half))
             i = 4 * half
             v[i], v[i + 1], v[i + 2], v[i + 3] = four[0], four[1], four[2], four[3]
-        scale = encode(v, part, raw + uint64(b) * uint64(size), live)
-        if finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00):
+        scale = encode(v, part, raw + b * uint64(size), live)
+        if finite(v) != float32(0) or uint32(scale & 0x7C00) == 0x7C00:
             set_bits(unfit, uint32(1))
 
     parameters = (uint64, uint64, uint64, uint32)
@@ -106,13 +106,13 @@ def with_sign_of_first(value: Any, v: Any, part: Any) -> Any:
     size = size_of(value)
     first = uint32(255)  # twice the place, and the sign
     for i in range(VALUES):
-        at = uint32(part * uint32(8)) + uint32(2 * (i & 3) + 8 * (i & 4))
-        this = uint32(at | ptx.bits_of(v[i]) >> uint32(31))
-        first = min(first, this if size_of(v[i]) == size else uint32(255))
-    block = uint32(15) << uint32(uint32(cuda.laneid) & uint32(28))
+        at = uint32(part * 8) + uint32(2 * (i & 3) + 8 * (i & 4))
+        this = uint32(at | ptx.bits_of(v[i]) >> 31)
+        first = min(first, this if size_of(v[i]) == size else 255)
+    block = 15 << uint32(uint32(cuda.laneid) & 28)
     for step in (2, 1):
         first = min(first, uint32(cuda.shfl_xor_sync(block, int32(first), step)))
-    return ptx.float_of(uint32(size | first << uint32(31)))
+    return ptx.float_of(uint32(size | first << 31))
 
 
 @inlined
@@ -172,7 +172,7 @@ def inverse(d: Any) -> Any:
 @inlined
 def half_away(v: Any) -> Any:
     """To nearest, halves away from zero: the float below a half is added with the sign of v."""
-    below_half = uint32(ptx.bits_of(v) & uint32(0x80000000)) | uint32(0x3EFFFFFF)
+    below_half = uint32(ptx.bits_of(v) & 0x80000000) | 0x3EFFFFFF
     return ptx.truncated(ptx.add(v, ptx.float_of(uint32(below_half))))
 
 
@@ -189,14 +189,14 @@ def two_words(q: Any) -> Any:
 def store_word(at: Any, word: Any) -> None:
     """Four bytes at an even address."""
     ptx.store2(at, word)
-    ptx.store2(at + uint64(2), word >> uint32(16))
+    ptx.store2(at + 2, word >> 16)
 
 
 @inlined
 def nibbles(low: Any, high: Any) -> Any:
     """A word of four bytes from two with codes in the low nibbles."""
     mask = uint32(0x0F0F0F0F)
-    return uint32(uint32(low & mask) | uint32(high & mask) << uint32(4))
+    return uint32(uint32(low & mask) | uint32(high & mask) << 4)
 
 
 @inlined
@@ -204,10 +204,10 @@ def fifth_bits(low: Any, high: Any, part: Any) -> Any:
     """Bit 4 of each of the 32 codes of a block, as a word of bits."""
     # a product moves bits 0, 8, 16 and 24 next to each other, from bit 24 on; none of its bits meet
     mask, gather = uint32(0x01010101), uint32(0x01020408)
-    first = uint32(uint32(uint32(low >> uint32(4)) & mask) * gather) >> uint32(24)
-    other = uint32(uint32(uint32(high >> uint32(4)) & mask) * gather) >> uint32(24)
-    bits = uint32(uint32(first & uint32(15)) | uint32(other & uint32(15)) << uint32(16))
-    bits = uint32(bits << uint32(part * uint32(4)))
+    first = uint32(uint32(uint32(low >> 4) & mask) * gather) >> 24
+    other = uint32(uint32(uint32(high >> 4) & mask) * gather) >> 24
+    bits = uint32(uint32(first & 15) | uint32(other & 15) << 16)
+    bits = uint32(bits << uint32(part * 4))
     for step in (2, 1):
         bits = uint32(bits | uint32(cuda.shfl_xor_sync(ALL_LANES, int32(bits), step)))
     return bits
@@ -235,7 +235,7 @@ def loading(kind: str) -> Any:
 
     @inlined
     def bfloats(x: Any, i: Any) -> Any:
-        return float_of(uint32(uint32(x[i]) << uint32(16)))
+        return float_of(uint32(uint32(x[i]) << 16))
 
     return {"float32": plain, "float16": halves, "bfloat16": bfloats}[kind]
 
@@ -255,9 +255,9 @@ def bits_in(kind: str) -> Any:
     @inlined
     def bfloats(value: Any) -> Any:
         bits = bits_of(value)  # in integers: as the host rounds, on cards without the instruction too
-        rounded = uint32(bits + uint32(0x7FFF) + uint32(uint32(bits >> shift) & uint32(1))) >> shift
-        is_nan = uint32(bits & uint32(0x7FFFFFFF)) > uint32(0x7F800000)
-        return uint32(uint32(bits >> shift) | uint32(64)) if is_nan else uint32(rounded)
+        rounded = uint32(bits + 0x7FFF + uint32(uint32(bits >> shift) & 1)) >> shift
+        is_nan = uint32(bits & 0x7FFFFFFF) > 0x7F800000
+        return uint32(uint32(bits >> shift) | 64) if is_nan else uint32(rounded)
 
     return {"float32": plain, "float16": halves, "bfloat16": bfloats}[kind]
 

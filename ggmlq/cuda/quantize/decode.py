@@ -337,8 +337,8 @@ def part_decoder(fmt: BlockFormat, kind: str) -> Any:
     @inlined
     def by_atoms(blocks: Any, b: Any, part: Any, out: Any, to: Any) -> None:
         block = blocks[b]
-        pairs, within = part // uint32(apart // store_length), part % uint32(apart // store_length)
-        start = pairs * uint32(2 * apart) + within * uint32(store_length)
+        pairs, within = part // (apart // store_length), part % (apart // store_length)
+        start = pairs * (2 * apart) + within * store_length
         v = cuda.local.array(count, float32)
         for side in range(2):  # loops, so that a code book is in the code once
             i = int64(start) + side * apart
@@ -347,7 +347,7 @@ def part_decoder(fmt: BlockFormat, kind: str) -> Any:
                 v[side * store_length + j] = value(block, i + j, s, o)
         at = address(out, to, size, start, 16 // store_length)
         store(at, v, 0)
-        store(at + uint64(apart * 16 // store_length), v, store_length)
+        store(at + apart * 16 // store_length, v, store_length)
 
     return by_atoms
 
@@ -367,10 +367,10 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
         out: Any,  # values of the kind [blocks, block size]
     ) -> None:
         take_turn()
-        index = uint32(cuda.blockIdx.x) * uint32(DECODE_THREADS) + uint32(cuda.threadIdx.x)
-        b = index // uint32(parts)
+        index = uint32(cuda.blockIdx.x) * DECODE_THREADS + uint32(cuda.threadIdx.x)
+        b = index // parts
         if b < uint32(blocks.shape[0]):
-            decode_part(blocks, b, index % uint32(parts), out, b)
+            decode_part(blocks, b, index % parts, out, b)
 
     return Kernel(name, by_atoms, BLOCKS, uint64, **facts)
 
@@ -426,20 +426,20 @@ def block_taker(fmt: BlockFormat, kind: str) -> Kernel:
         rows: Any,  # of q
     ) -> None:
         take_turn()
-        index = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        b, part = index // uint32(parts), index % uint32(parts)
-        row = b // uint32(per_row)
+        index = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        b, part = index // parts, index % parts
+        row = b // per_row
         if row < uint32(ids.shape[0]):
             at = ids[row]
             if at >= int64(0) and at < int64(rows):
-                decode_part(blocks, uint32(at) * uint32(per_row) + (b - row * uint32(per_row)), part, out, b)
+                decode_part(blocks, uint32(at) * per_row + (b - row * per_row), part, out, b)
             else:
                 v = cuda.local.array(each, float32)
                 for i in range(each):
                     v[i] = float32(float("nan"))
                 for i in range(size // (parts * each)):
                     store(
-                        address(out, b, size, part * uint32(size // parts) + uint32(i * each), 16 // each),
+                        address(out, b, size, part * (size // parts) + uint32(i * each), 16 // each),
                         v,
                         0,
                     )

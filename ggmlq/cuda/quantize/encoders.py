@@ -126,10 +126,10 @@ def encode_q5_0(v: Any, part: Any, at: Any, live: Any) -> Any:
     low, high = two_words(q)
     scale, bits = ptx.half_bits(d), fifth_bits(low, high, part)
     if live:
-        store_word(at + uint64(Q5_0_QS) + uint64(part) * uint64(4), nibbles(low, high))
-        if part == uint32(0):
+        store_word(at + Q5_0_QS + uint64(part) * 4, nibbles(low, high))
+        if part == 0:
             ptx.store2(at, scale)
-            store_word(at + uint64(Q5_0_QH), bits)
+            store_word(at + Q5_0_QH, bits)
     return scale
 
 
@@ -149,11 +149,11 @@ def encode_q5_1(v: Any, part: Any, at: Any, live: Any) -> Any:
     near, far = two_words(q)
     scale, least, bits = ptx.half_bits(d), ptx.half_bits(low), fifth_bits(near, far, part)
     if live:
-        ptx.store4(at + uint64(Q5_1_QS) + uint64(part) * uint64(4), nibbles(near, far))
-        if part == uint32(0):
+        ptx.store4(at + Q5_1_QS + uint64(part) * 4, nibbles(near, far))
+        if part == 0:
             ptx.store4(at, ptx.low_halves(scale, least))
-            ptx.store4(at + uint64(Q5_1_QH), bits)
-    return max(uint32(scale & uint32(0x7C00)), uint32(least & uint32(0x7C00)))
+            ptx.store4(at + Q5_1_QH, bits)
+    return max(uint32(scale & 0x7C00), uint32(least & 0x7C00))
 
 
 # --- q8_0 ------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ level = nearest_number([float32(value) for value in LEVELS.tolist()])
 @inlined
 def whole_block(all_values: Any, v: Any) -> None:
     """The 32 values of a block, of which each of its threads has eight."""
-    first = int32(uint32(cuda.threadIdx.x) & uint32(28))
+    first = int32(uint32(cuda.threadIdx.x) & 28)
     for i in range(RUN):
         value = v[(i & 3) + 4 * (i >> 4)]
         all_values[i] = cuda.shfl_sync(ALL_LANES, value, int32(first + int32((i & 15) >> 2)))
@@ -241,7 +241,7 @@ def start_of(number: Any, largest: Any) -> Any:
 def best_scale(x: Any, part: Any, largest: Any) -> Any:
     """The scale of the best of sixteen tries, each refitted to the levels that it gives."""
     scale, best = float32(0), float32(0)
-    first = int32(uint32(cuda.threadIdx.x) & uint32(28))
+    first = int32(uint32(cuda.threadIdx.x) & 28)
     for turn in range(TRIES // LANES):
         inverse = start_of(int32(int32(LANES * turn) + int32(part)), largest)
         lx, l2 = float32(0), float32(0)
@@ -273,8 +273,8 @@ def encode_iq4_nl(v: Any, part: Any, at: Any, live: Any) -> Any:
     bits = ptx.half_bits(scale)
     near, far = two_words(q)
     if live:
-        store_word(at + uint64(IQ4_NL_QS) + uint64(part) * uint64(4), nibbles(near, far))
-        if part == uint32(0):
+        store_word(at + IQ4_NL_QS + uint64(part) * 4, nibbles(near, far))
+        if part == 0:
             ptx.store2(at, bits)
     return bits
 
@@ -415,12 +415,12 @@ def q8_1_encoder(code: Any, sum_of_floats: bool) -> Any:
         scale, sum_bits = ptx.half_bits(d), ptx.half_bits(s)
         near, far = two_words(q)
         if live:
-            codes = at + uint64(Q8_1_QS) + uint64(part) * uint64(4)
+            codes = at + Q8_1_QS + uint64(part) * 4
             ptx.store4(codes, near)
-            ptx.store4(codes + uint64(16), far)
-            if part == uint32(0):
+            ptx.store4(codes + 16, far)
+            if part == 0:
                 ptx.store4(at, ptx.low_halves(scale, sum_bits))
-        return max(uint32(scale & uint32(0x7C00)), uint32(sum_bits & uint32(0x7C00)))
+        return max(uint32(scale & 0x7C00), uint32(sum_bits & 0x7C00))
 
     return encode
 

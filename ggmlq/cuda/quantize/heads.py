@@ -39,8 +39,8 @@ def turning(halves: bool) -> Any:
                 pair = column if first else column - pairs
                 other = column + pairs if first else column - pairs
             else:
-                first = (column & uint32(1)) == uint32(0)
-                pair, other = column >> uint32(1), column ^ uint32(1)
+                first = (column & 1) == 0
+                pair, other = column >> 1, column ^ 1
             away = mul(x[token, start + other], sin[token, pair])
             value = fma(value, cos[token, pair], -away if first else away)
         return value
@@ -72,7 +72,7 @@ def heads_placer(halves: bool, name: str) -> Kernel:
     ) -> None:
         take_turn()
         token = uint32(cuda.blockIdx.y)
-        at = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        at = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         of_q, of_k, of_v = heads * columns, kv_heads * columns, kv_heads * columns_v
         if at < of_q:
             head = at // columns
@@ -171,15 +171,15 @@ def heads_spreader(halves: bool, columns: int) -> Kernel:
         if of_q:
             sequence = token // each
             row = (sequence * heads + head) * each + (token - sequence * each)
-            value = turn(q, token, head * uint32(columns), i, cos, sin, pairs)
+            value = turn(q, token, head * columns, i, cos, sin, pairs)
         elif of_k:
             head -= heads
             row = token * kv_heads + head
-            value = turn(k, token, head * uint32(columns), i, cos, sin, pairs)
+            value = turn(k, token, head * columns, i, cos, sin, pairs)
         else:
             head -= heads + kv_heads
             row = token * kv_heads + head
-            value = v[token, head * uint32(columns) + i]
+            value = v[token, head * columns + i]
         for half in within:
             other = cuda.shfl_xor_sync(ALL_LANES, value, half)
             value = sub(other, value) if i & uint32(half) else add(value, other)
@@ -188,7 +188,7 @@ def heads_spreader(halves: bool, columns: int) -> Kernel:
             cuda.syncthreads()
             other = both[i ^ uint32(half)]
             cuda.syncthreads()
-            if of_k or uint32(half) < uint32(LEAST):
+            if of_k or uint32(half) < LEAST:
                 value = sub(other, value) if i & uint32(half) else add(value, other)
         place = int64(row) * int64(columns) + int64(i)
         if of_q:

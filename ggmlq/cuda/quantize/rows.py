@@ -56,13 +56,13 @@ def searching(rows_of_block: int) -> Any:
     def search(ids: Any, first: Any, last: Any) -> Any:
         repeated = cuda.shared.array(rows_of_block, int32)
         thread, count = uint64(cuda.threadIdx.x), uint64(ids.shape[0])
-        if thread < uint64(rows_of_block):
+        if thread < rows_of_block:
             repeated[thread] = int32(0)
         cuda.syncthreads()
         for i in range(int32(last - first) + int32(1)):
             row = uint64(first) + uint64(i)
-            this, at, same = ids[row], row + uint64(1) + thread, int32(0)
-            while at + uint64((AHEAD - 1) * THREADS) < count:
+            this, at, same = ids[row], row + 1 + thread, int32(0)
+            while at + (AHEAD - 1) * THREADS < count:
                 for j in range(AHEAD):
                     same |= int32(ids[at + uint64(j * THREADS)] == this)
                 at += uint64(AHEAD * THREADS)
@@ -94,30 +94,30 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
         rows: Any,  # of q
     ) -> None:
         take_turn()
-        thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        part, b = uint32(uint32(cuda.threadIdx.x) & uint32(LANES - 1)), thread // uint64(LANES)
-        live = b < uint64(blocks)
+        thread = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)
+        part, b = uint32(uint32(cuda.threadIdx.x) & LANES - 1), thread // LANES
+        live = b < blocks
         if not live:
-            b = uint64(blocks) - uint64(1)
-        row = b // uint64(per_row)
+            b = blocks - uint64(1)
+        row = b // per_row
         at = ids[row]
         v = cuda.local.array(VALUES, float32)
-        source = b * uint64(RUN) + uint64(part) * uint64(4)
+        source = b * RUN + uint64(part) * 4
         for i in range(VALUES):
             v[i] = load(x, source + uint64((i & 3) + 4 * (i & 4)))
         behind = False
         if not unique:  # while values are on their way
-            first = uint64(cuda.blockIdx.x) * uint64(THREADS // LANES)
-            last = min(first + uint64(THREADS // LANES), uint64(blocks)) - uint64(1)
-            first = first // uint64(per_row)
-            behind = search(ids, first, last // uint64(per_row))[row - first] != int32(0)
+            first = uint64(cuda.blockIdx.x) * (THREADS // LANES)
+            last = min(first + THREADS // LANES, blocks) - 1
+            first = first // per_row
+            behind = search(ids, first, last // per_row)[row - first] != int32(0)
         live = live and at >= int64(0) and at < int64(rows)
         store = live and not behind
         place = uint64(0)
         if live:
-            place = uint64(at) * uint64(per_row) + (b - row * uint64(per_row))
-        scale = encode(v, part, raw + place * uint64(size), store)
-        if live and (finite(v) != float32(0) or uint32(scale & uint32(0x7C00)) == uint32(0x7C00)):
+            place = uint64(at) * per_row + (b - row * per_row)
+        scale = encode(v, part, raw + place * size, store)
+        if live and (finite(v) != float32(0) or uint32(scale & 0x7C00) == 0x7C00):
             set_bits(unfit, uint32(1))
 
     parameters = (words_of(kind), IDS, uint64, uint64, uint64, uint64, uint64)
@@ -151,7 +151,7 @@ def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
                 column += int64(cuda.threadIdx.x)
                 if column < int64(columns):
                     word = bits(load(x, row * int64(columns) + column))
-                    if uint32(word & uint32(infinite)) == uint32(infinite):
+                    if uint32(word & infinite) == infinite:
                         set_bits(unfit, uint32(1))
                     if not behind:
                         raw[at * int64(columns) + column] = word

@@ -45,7 +45,7 @@ def boundary_bits(code: Code, zeros: bool) -> int:
 
 @inlined
 def is_nan(v: Any) -> Any:
-    return uint32(ptx.bits_of(v) & uint32(0x7FFFFFFF)) > uint32(0x7F800000)
+    return uint32(ptx.bits_of(v) & 0x7FFFFFFF) > 0x7F800000
 
 
 @inlined
@@ -53,7 +53,7 @@ def inverse(s: Any) -> Any:
     """1 / s as h + l, l positive or +0."""
     h = ptx.reciprocal(s)
     if ptx.fma(-s, h, float32(1)) < float32(0):
-        h = ptx.float_of(uint32(ptx.bits_of(h) - uint32(1)))
+        h = ptx.float_of(uint32(ptx.bits_of(h) - 1))
     return h, ptx.mul(ptx.fma(-s, h, float32(1)), h)
 
 
@@ -67,8 +67,8 @@ def is_safe(code: Code, zeros: bool) -> Any:
     @inlined
     def safe(s: Any) -> Any:
         bits = ptx.bits_of(s)
-        low = uint32(uint32(bits + uint32(NEAR)) & mask)
-        return low > uint32(2 * NEAR) and uint32(bits - uint32(LEAST)) < uint32(SPAN)
+        low = uint32(uint32(bits + NEAR) & mask)
+        return low > 2 * NEAR and uint32(bits - LEAST) < SPAN
 
     return safe
 
@@ -138,9 +138,9 @@ def _by_power(count: int) -> Divider:
 @inlined
 def inverse_of_power(s: Any) -> Any:
     """1 / s of a power of two from 2**-127 to 2**127; NaN of NaN."""
-    field = uint32(ptx.bits_of(s) >> uint32(23))
-    bits = uint32(uint32(254) - field) << uint32(23)
-    if field == uint32(254):
+    field = uint32(ptx.bits_of(s) >> 23)
+    bits = uint32(254 - field) << 23
+    if field == 254:
         bits = uint32(0x00400000)
     if is_nan(s):
         bits = uint32(0x7FC00000)
@@ -195,17 +195,15 @@ def _float_code(code: MiniFloat) -> Any:
     @inlined
     def one(v: Any, zero: Any) -> Any:
         bits = ptx.bits_of(v)
-        a = uint32(bits & uint32(0x7FFFFFFF))
-        code_bits = uint32(
-            uint32(a + uint32(half) + uint32(uint32(a >> uint32(cut)) & uint32(1))) >> uint32(cut)
-        )
-        code_bits = uint32(code_bits - uint32(shift))
-        if a < uint32(least):
-            code_bits = uint32(ptx.bits_of(ptx.add(ptx.float_of(a), magic)) - uint32(magic_bits))
+        a = uint32(bits & 0x7FFFFFFF)
+        code_bits = uint32(uint32(a + half + uint32(uint32(a >> cut) & 1)) >> cut)
+        code_bits = uint32(code_bits - shift)
+        if a < least:
+            code_bits = uint32(ptx.bits_of(ptx.add(ptx.float_of(a), magic)) - magic_bits)
         code_bits = min(code_bits, uint32(largest))
-        if a > uint32(0x7F800000):
+        if a > 0x7F800000:
             code_bits = uint32(nan)
-        return uint32(code_bits | uint32(uint32(bits >> uint32(24)) & uint32(0x80)))
+        return uint32(code_bits | uint32(uint32(bits >> 24) & 0x80))
 
     return one
 
@@ -232,8 +230,8 @@ def rounding_to_int(rounding: str) -> Any:
     @inlined
     def half_away(v: Any) -> Any:
         # the float below a half: added to one it stays below, to anything larger it rounds as a half does
-        below = uint32(uint32(ptx.bits_of(v) & uint32(0x80000000)) | uint32(0x3EFFFFFF))
-        return ptx.truncated(ptx.add(v, ptx.float_of(uint32(below))))
+        below = uint32(uint32(ptx.bits_of(v) & 0x80000000) | 0x3EFFFFFF)
+        return ptx.truncated(ptx.add(v, ptx.float_of(below)))
 
     return half_away
 
@@ -327,9 +325,9 @@ def scaler(conversion: Conversion) -> Any:
 def rounded_up(s: Any) -> Any:
     """A scale, never negative, as e8m0."""
     bits = ptx.bits_of(s)
-    field = uint32(uint32(bits + uint32(0x7FFFFF)) >> uint32(23))
-    field = uint32(min(max(field, uint32(1)), uint32(254)))
-    if bits >= uint32(0x7F800000):
+    field = uint32(uint32(bits + 0x7FFFFF) >> 23)
+    field = min(max(field, uint32(1)), uint32(254))
+    if bits >= 0x7F800000:
         field = uint32(0xFF)
     return field
 
@@ -337,12 +335,12 @@ def rounded_up(s: Any) -> Any:
 @inlined
 def value_of_power(field: Any) -> Any:
     """The float32 of e8m0."""
-    bits = uint32(field << uint32(23))
-    if field == uint32(0):
+    bits = uint32(field << 23)
+    if field == 0:
         bits = uint32(0x00400000)
-    if field == uint32(0xFF):
+    if field == 0xFF:
         bits = uint32(0x7FC00000)
-    return ptx.float_of(uint32(bits))
+    return ptx.float_of(bits)
 
 
 def scale_storing(conversion: Conversion) -> Any:
@@ -352,8 +350,8 @@ def scale_storing(conversion: Conversion) -> Any:
 
     @inlined
     def store(at: Any, s: Any) -> None:
-        field = uint32(ptx.bits_of(s) >> uint32(23))
-        ptx.store1(at, uint32(0xFF) if is_nan(s) else field)  # computed ones are never 2**-127
+        field = uint32(ptx.bits_of(s) >> 23)
+        ptx.store1(at, 0xFF if is_nan(s) else field)  # computed ones are never 2**-127
 
     return store
 

@@ -109,12 +109,12 @@ def larger_or_nan(a: Any, b: Any) -> Any:
 
 @inlined
 def without_sign(v: Any) -> Any:
-    return ptx.float_of(uint32(ptx.bits_of(v) & uint32(0x7FFFFFFF)))
+    return ptx.float_of(uint32(ptx.bits_of(v) & 0x7FFFFFFF))
 
 
 @inlined
 def with_other_sign(v: Any) -> Any:
-    return ptx.float_of(uint32(ptx.bits_of(v) ^ uint32(0x80000000)))
+    return ptx.float_of(uint32(ptx.bits_of(v) ^ 0x80000000))
 
 
 def extremes(count: int, both: bool, keeps_nan: bool) -> Any:
@@ -219,12 +219,12 @@ def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool =
     ) -> None:  # fmt: skip
         take_turn()
         thread = uint32(cuda.threadIdx.x)
-        lane = uint32(thread & uint32(31))
+        lane = uint32(thread & 31)
         level = uint32(uint32(cuda.blockIdx.y) + first)
-        row0 = uint32(level * uint32(ROWS * turns) + uint32(thread >> uint32(5)))
-        start = uint32(uint32(cuda.blockIdx.x) * uint32(COLUMNS) + lane // uint32(lanes) * uint32(group))
-        part = uint32(lane % uint32(lanes))
-        column = uint32(start + part * uint32(per))
+        row0 = uint32(level * (ROWS * turns) + uint32(thread >> 5))
+        start = uint32(uint32(cuda.blockIdx.x) * COLUMNS + lane // lanes * group)
+        part = uint32(lane % lanes)
+        column = uint32(start + part * per)
         words, v = cuda.local.array(all_raw, uint32), cuda.local.array(EACH, float32)
         for t in range(turns):
             for w in range(raw):
@@ -247,9 +247,9 @@ def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool =
                 to = address(codes, row, columns, column, code_size)
                 for p in range(loads):
                     store(to + uint64(p * lanes * per * code_size), v, p * per, z)
-                if part == uint32(0):
-                    i, j = uint64(row), uint64(start // uint32(group))
-                    store_scale(scales + i * uint64(down) + j * uint64(along), s)
+                if part == 0:
+                    i, j = uint64(row), uint64(start // group)
+                    store_scale(scales + i * down + j * along, s)
                     if has_zeros:
                         store4(zeros + i * uint64(zeros_down) + j * uint64(zeros_along), uint32(z))
 
@@ -290,10 +290,10 @@ def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
         high, low = agree_warp(high, low)
         highs, lows = cuda.shared.array(warps, float32), cuda.shared.array(warps, float32)
         warp, lane = warp_and_lane()
-        if lane == uint32(0):
+        if lane == 0:
             highs[warp], lows[warp] = high, low
         cuda.syncthreads()
-        return agree_all(highs[lane % uint32(warps)], lows[lane % uint32(warps)])
+        return agree_all(highs[lane % warps], lows[lane % warps])
 
     return agree
 
@@ -323,9 +323,9 @@ def block_kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Ke
         take_turn()
         thread = uint32(cuda.threadIdx.x)
         tile_row = uint32(uint32(cuda.blockIdx.y) + first)
-        row0 = uint32(tile_row * uint32(tile_rows) + thread // uint32(across))
-        start = uint32(uint32(cuda.blockIdx.x) * uint32(tile_columns))
-        column0 = uint32(start + thread % uint32(across) * uint32(length))
+        row0 = uint32(tile_row * tile_rows + thread // across)
+        start = uint32(uint32(cuda.blockIdx.x) * tile_columns)
+        column0 = uint32(start + thread % across * length)
         words, v = cuda.local.array(raw, uint32), cuda.local.array(length, float32)
         for p in range(loads):
             row = uint32(row0 + uint32(p * threads // across))
@@ -348,9 +348,9 @@ def block_kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Ke
                 spread(words, 4 * p, v, 0)
                 divide(v, s, known)
                 store(address(codes, row, columns, column, code_size), v, 0, z)
-        if thread == uint32(0):
+        if thread == 0:
             i, j = uint64(tile_row), uint64(cuda.blockIdx.x)
-            store_scale(scales + i * uint64(down) + j * uint64(along), s)
+            store_scale(scales + i * down + j * along, s)
             if both:
                 store4(zeros + i * uint64(zeros_down) + j * uint64(zeros_along), uint32(z))
 

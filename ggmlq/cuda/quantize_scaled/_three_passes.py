@@ -46,17 +46,17 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
         first: Any,
     ) -> None:  # fmt: skip
         take_turn()
-        thread = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
-        item, lane = uint32(thread // uint32(lanes)), uint32(thread % uint32(lanes))
+        thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        item, lane = uint32(thread // lanes), uint32(thread % lanes)
         tile_column, p = uint32(item // parts), uint32(item % parts)
         level = uint32(uint32(cuda.blockIdx.y) + first)
         tile_row, h = uint32(level // down), uint32(level % down)
-        row = uint32(tile_row * r + h * uint32(HEIGHT))
-        row_end = min(uint32(row + uint32(HEIGHT)), uint32(tile_row * r + r), rows)
+        row = uint32(tile_row * r + h * HEIGHT)
+        row_end = min(uint32(row + HEIGHT), uint32(tile_row * r + r), rows)
         end = uint32(0)
         if tile_column < along:
             end = min(uint32(tile_column * c + c), columns)
-        start = uint32(tile_column * c + p * uint32(part) + lane * uint32(per))
+        start = uint32(tile_column * c + p * part + lane * per)
         high, low = float32(0), float32(0)
         while row < row_end:
             v = cuda.local.array(values, float32)
@@ -67,14 +67,14 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
                 if column < end:
                     load(address(x, row, pitch, column, size), v, i * per)
             high, low = widen(v, high, low)
-            row = uint32(row + uint32(1))
+            row = uint32(row + 1)
         high, low = agree(high, low)
-        if lane == uint32(0) and tile_column < along:
-            tile = uint64(tile_row) * uint64(along) + uint64(tile_column)
+        if lane == 0 and tile_column < along:
+            tile = uint64(tile_row) * along + tile_column
             if int32(ptx.bits_of(high)) > int32(0):  # NaN too
-                words.atomic_max(highs + tile * uint64(4), ptx.bits_of(high))
+                words.atomic_max(highs + tile * 4, ptx.bits_of(high))
             if both and int32(ptx.bits_of(low)) > int32(0):
-                words.atomic_max(lows + tile * uint64(4), ptx.bits_of(low))
+                words.atomic_max(lows + tile * 4, ptx.bits_of(low))
 
     long, word = uint64, uint32
     parameters = (long, long, long, long, *[word] * 8)
@@ -118,21 +118,21 @@ def scales_kernel(conversion: Conversion, given_scales: bool) -> Kernel:
         tiles_down: Any, tiles_along: Any, eps: Any,
     ) -> None:  # fmt: skip
         take_turn()
-        tile = uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x)
+        tile = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if tile < uint32(tiles_down * tiles_along):
             i, j = uint64(tile // tiles_along), uint64(tile % tiles_along)
-            at = uint64(tile) * uint64(4)
+            at = tile * uint64(4)
             low = float32(0)
             if has_zeros:
                 low = ptx.load_float(lows + at)
-            to = scales + i * uint64(down) + j * uint64(along)
+            to = scales + i * down + j * along
             if given_scales:
                 s = load(to)
             else:
                 s = scale_of(ptx.load_float(highs + at), low, ptx.float_of(eps))
                 store(to, s)
             if has_zeros:
-                zeros_to = zeros + i * uint64(zeros_down) + j * uint64(zeros_along)
+                zeros_to = zeros + i * zeros_down + j * zeros_along
                 ptx.store4(zeros_to, uint32(zero(low, s)))
 
     long, word = uint64, uint32
@@ -158,18 +158,18 @@ def encode_kernel(kind: str, conversion: Conversion, wide: bool) -> Kernel:
     ) -> None:  # fmt: skip
         take_turn()
         thread = uint32(cuda.threadIdx.x)
-        across = uint32(thread & uint32(uint32(uint32(1) << shift) - uint32(1)))
-        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * uint32(per)
+        across = uint32(thread & uint32(uint32(1 << shift) - 1))
+        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * per
         level = uint32(uint32(cuda.blockIdx.y) + first)
-        row = uint32(uint32(level * uint32(uint32(THREADS) >> shift)) + uint32(thread >> shift))
+        row = uint32(uint32(level * uint32(THREADS >> shift)) + uint32(thread >> shift))
         if row < rows and column < columns:
             v = cuda.local.array(per, float32)
             load(address(x, row, pitch, column, size), v, 0)
             i, j = uint64(row // r), uint64(column // c)
-            s = load_scale(scales + i * uint64(down) + j * uint64(along))
+            s = load_scale(scales + i * down + j * along)
             zero = int32(0)
             if has_zeros:
-                zero = int32(words.load4(zeros + i * uint64(zeros_down) + j * uint64(zeros_along)))
+                zero = int32(words.load4(zeros + i * zeros_down + j * zeros_along))
             divide(v, s, prepare(s))
             store(address(codes, row, columns, column, code_size), v, 0, zero)
 

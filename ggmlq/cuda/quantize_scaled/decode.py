@@ -37,7 +37,7 @@ def to_value(code: Code) -> Any:
 
     @inlined
     def whole(word: Any) -> Any:
-        return float32(int32(uint32(word << uint32(up))) >> int32(up))
+        return float32(int32(uint32(word << up)) >> int32(up))
 
     return whole
 
@@ -63,7 +63,7 @@ def taking(code: Code, length: int) -> Any:
     @inlined
     def spread(word: Any, v: Any, i: Any) -> None:
         for e in range(per):
-            v[i + e] = value(uint32(uint32(word >> uint32(8 * size * e)) & uint32(mask)))
+            v[i + e] = value(uint32(uint32(word >> uint32(8 * size * e)) & mask))
 
     @inlined
     def take(at: Any, v: Any) -> None:
@@ -120,18 +120,18 @@ def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
     ) -> None:  # fmt: skip
         take_turn()
         thread = uint32(cuda.threadIdx.x)
-        across = uint32(thread & uint32(uint32(uint32(1) << shift) - uint32(1)))
-        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * uint32(length)
+        across = uint32(thread & uint32(uint32(1 << shift) - 1))
+        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * length
         level = uint32(uint32(cuda.blockIdx.y) + first)
-        row = uint32(uint32(level * uint32(uint32(THREADS) >> shift)) + uint32(thread >> shift))
+        row = uint32(uint32(level * uint32(THREADS >> shift)) + uint32(thread >> shift))
         if row < rows and column < columns:
             v = cuda.local.array(length, float32)
-            take(codes + uint64(row) * uint64(pitch) + uint64(column) * uint64(code_size), v)
+            take(codes + uint64(row) * pitch + column * uint64(code_size), v)
             i, j = uint64(row // r), uint64(column // c)
-            at = scales + i * uint64(down) + j * uint64(along)
+            at = scales + i * down + j * along
             s = value_of_power(load1(at)) if power else load_float(at)
-            if zeros != uint64(0):
-                zero = load_float(zeros + i * uint64(zeros_down) + j * uint64(zeros_along))
+            if zeros != 0:
+                zero = load_float(zeros + i * zeros_down + j * zeros_along)
                 for e in range(length):
                     v[e] = ptx.sub(v[e], zero)
             for e in range(length):

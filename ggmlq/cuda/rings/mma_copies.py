@@ -85,7 +85,7 @@ def offset_advancer(count: int, length: int) -> Any:
 
     @inlined
     def after(stage: Any) -> Any:
-        return uint32(0) if stage == uint32(end) else uint32(stage + uint32(length))
+        return 0 if stage == end else uint32(stage + length)
 
     return after
 
@@ -194,7 +194,7 @@ def sources(layout: PackedLayout, tile: MmaTile) -> Sources:
         def address(first: Any) -> Any:
             # rows beyond the last are multiplied and thrown away
             row_of_x, m, k = first
-            source_row = min(uint32(row_of_x + uint32(i * rows_together)), uint32(m - uint32(1)))
+            source_row = min(uint32(row_of_x + i * rows_together), uint32(m - 1))
             return (uint32(source_row * k),)
 
         return address
@@ -203,15 +203,15 @@ def sources(layout: PackedLayout, tile: MmaTile) -> Sources:
 
     @inlined
     def weights(fragments: Any, first_row: Any, steps: Any, warp: Any, lane: Any) -> Any:
-        first = uint32(uint32(first_row + warp * uint32(warp_rows)) * steps)
-        place = uint32(warp * uint32(warp_rows * fragment_bytes) + lane * uint32(16))
+        first = uint32(uint32(first_row + warp * warp_rows) * steps)
+        place = uint32(warp * (warp_rows * fragment_bytes) + lane * 16)
         return fragments, held(first, lane), held(place, lane)
 
     @inlined
     def activations(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
-        rows = all_rows((uint32(m0 + (thread >> uint32(3))), m, k))
-        return x, rows, held(uint32(place_of(thread) + uint32(weights_at)), lane)
+        rows = all_rows((uint32(m0 + (thread >> 3)), m, k))
+        return x, rows, held(uint32(place_of(thread) + weights_at), lane)
 
     return Sources(weights, activations)
 
@@ -228,8 +228,8 @@ def listed_activations(tile: MmaTile, weights_at: int) -> Any:
         @inlined
         def address(facts: Any) -> Any:
             row_of_thread, uses, count, per, k = facts
-            place = min(uint32(row_of_thread + uint32(i * rows_together)), uint32(count - uint32(1)))
-            use = uint32(load4(uses + uint64(place) * uint64(4)))
+            place = min(uint32(row_of_thread + i * rows_together), uint32(count - 1))
+            use = load4(uses + uint64(place) * 4)
             return (uint32(uint32(use // per) * k),)
 
         return address
@@ -239,8 +239,8 @@ def listed_activations(tile: MmaTile, weights_at: int) -> Any:
     @inlined
     def activations(x: Any, uses: Any, count: Any, per: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
-        rows = all_rows((uint32(thread >> uint32(3)), uses, count, per, k))
-        return x, rows, held(uint32(place_of(thread) + uint32(weights_at)), lane)
+        rows = all_rows((uint32(thread >> 3), uses, count, per, k))
+        return x, rows, held(uint32(place_of(thread) + weights_at), lane)
 
     return activations
 
@@ -248,8 +248,8 @@ def listed_activations(tile: MmaTile, weights_at: int) -> Any:
 @inlined
 def place_of(thread: Any) -> Any:
     """The place of a thread's chunk among the activations of a stage."""
-    row, chunk = thread >> uint32(3), thread & uint32(7)
-    return uint32(row * uint32(ROW) + ((chunk ^ (row & uint32(3)) << uint32(1)) << uint32(4)))
+    row, chunk = thread >> 3, thread & 7
+    return uint32(row * ROW + ((chunk ^ (row & 3) << 1) << 4))
 
 
 def several(one: Callable[[int], Any], count: int, first: int = 0) -> Any:
@@ -281,7 +281,7 @@ def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
         def copy(facts: Any) -> Any:
             x, elements, to, column, length = facts
             source = wide_place(uint32(elements[i] + column), uint32(2), x)
-            copy16_or_zeros(uint32(to + uint32(i * rows_together * ROW)), source, length)
+            copy16_or_zeros(uint32(to + i * rows_together * ROW), source, length)
             return (column,)
 
         return copy
@@ -290,10 +290,8 @@ def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
 
     @inlined
     def fetch_weights(at: Any, w_at: Any, apart: Any, step: Any) -> None:
-        (fragments, first, place), lane = w_at, uint32(cuda.threadIdx.x) & uint32(31)
-        source = wide_place(uint32(first + step), uint32(fragment_bytes), fragments) + uint64(
-            lane * uint32(16)
-        )
+        (fragments, first, place), lane = w_at, uint32(cuda.threadIdx.x) & 31
+        source = wide_place(uint32(first + step), uint32(fragment_bytes), fragments) + uint64(lane * 16)
         for fragment_row in range(warp_rows):
             to = uint32(at + place + uint32(fragment_row * fragment_bytes))
             for first in range(0, chunks, 32):
@@ -304,9 +302,9 @@ def fetchers(layout: PackedLayout, tile: MmaTile) -> Fetchers:
     @inlined
     def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:
         first_element, elements, place = x
-        column = uint32(step * uint32(STEP) + (uint32(cuda.threadIdx.x) & uint32(7)) * uint32(8))
+        column = uint32(step * STEP + (uint32(cuda.threadIdx.x) & 7) * 8)
         length = uint32(16) if column < k else uint32(0)
-        column = column if column < k else uint32(0)
+        column = column if column < k else 0
         copy_rows((first_element, elements, uint32(at + place), column, length))
 
     return fetch_weights, fetch_activations
@@ -320,10 +318,10 @@ def code_fetcher(layout: PackedLayout, tile: CodeTile) -> Any:
 
     @inlined
     def fetch(at: Any, x: Any, m0: Any, step: Any, m: Any, height: Any) -> None:
-        eights = uint32(step * uint32(height // uint32(EIGHT)) + m0 // uint32(EIGHT))
+        eights = uint32(step * uint32(height // EIGHT) + m0 // EIGHT)
         thread = uint32(cuda.threadIdx.x)
-        source = wide_place(uint32(eights), uint32(length), x) + uint64(thread * uint32(CHUNK))
-        to = uint32(at + uint32(weights_at) + thread * uint32(CHUNK))
+        source = wide_place(eights, uint32(length), x) + uint64(thread * CHUNK)
+        to = uint32(at + weights_at + thread * CHUNK)
         for first in range(0, chunks, threads):
             if thread < uint32(chunks - first):
                 copy16(uint32(to + uint32(first * CHUNK)), source + uint64(first * CHUNK))

@@ -84,6 +84,6 @@ def raster(tile: ByteTile) -> Any:
         first = block // group_size * group
         height = min(down - first, group)
         rest = block % group_size
-        return (first + rest % height) * uint32(rows), rest // height * uint32(columns)
+        return (first + rest % height) * rows, rest // height * columns
 
     return locate

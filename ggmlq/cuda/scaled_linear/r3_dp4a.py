@@ -84,7 +84,7 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
         total, dot = cuda.local.array(ALL, float32), cuda.local.array(ALL, int32)
         for i in range(ALL):
             total[i] = float32(0)
-        for g in range((words + group - uint32(1)) // group):
+        for g in range((words + group - 1) // group):
             start, stop = int32(g * group), min(int32((g + 1) * group), int32(words))
             for i in range(ALL):
                 dot[i] = int32(0)

@@ -150,7 +150,7 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     @inlined
     def finish(sums: Any, part: Any, scale_registers: Any, step: Any, stage_terms: Any) -> None:
         _scale_slots, points, span, steps, m0, n0, m, n = stage_terms
-        if (step + uint32(1)) % span == uint32(0) or step + uint32(1) == steps:
+        if (step + 1) % span == 0 or step + 1 == steps:
             if zeros:
                 correct(part, points, step // span, m0, n0, m, n)
             for i in range(down):
@@ -180,7 +180,7 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
         scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
         start(scale_slots, scales, m0, n0, m, n)
         points = (points_x, others_x, points_w, others_w)
-        steps = (k + uint32(step_length - 1)) // uint32(step_length)
+        steps = (k + (step_length - 1)) // step_length
         stage_terms = (scale_slots, points, span, steps, m0, n0, m, n)
         run_loop(sums, part, scale_registers, x, w, stage_terms, m0, n0, m, n, k, pitch_x, pitch_w)
         store(sums, y, m0, n0, m, n)

@@ -119,12 +119,12 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     ) -> None:  # fmt: skip
         part_of_k = uint32(cuda.blockIdx.y)
         first = uint32(part_of_k * span)
-        begin = uint32(first * uint32(step))
-        k = min(uint32(k - begin), uint32(span * uint32(step)))
-        x, w = x + uint64(begin), w + uint64(begin)
+        begin = uint32(first * step)
+        k = min(uint32(k - begin), uint32(span * step))
+        x, w = x + begin, w + begin
         x_scales = x_scales + uint64(first // steps_x) * column_x
         w_scales = w_scales + uint64(first // steps_w) * column_w
-        y = y + uint64(part_of_k) * uint64(m) * uint64(n) * uint64(4)
+        y = y + uint64(part_of_k) * m * n * 4
         m0, n0 = locate(tiles_down, tiles_across, raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
         scale_registers, scale_slots = (

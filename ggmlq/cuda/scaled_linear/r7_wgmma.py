@@ -76,38 +76,34 @@ def kernel(variant: Variant) -> Kernel:
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        warp = first_lane(uint32(thread >> uint32(5)))
+        warp = first_lane(uint32(thread >> 5))
         ring, full = place_ring()
-        if thread == uint32(0):
+        if thread == 0:
             start(full)
         cuda.syncthreads()
         take_turn()
-        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
-        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        down = uint32(uint32(m + (rows - 1)) // rows)
+        across = uint32(uint32(n + (columns - 1)) // columns)
         row, column = locate(uint32(cuda.blockIdx.x), down, across)
         lane, inner, buffer, at, a, b = place_thread(ring, warp)
-        row_scales_at = uint32(
-            ring + uint32(scales_offset) + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2))
-        )
-        columns_at = uint32(
-            ring + uint32(scales_offset + 4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3))
-        )
-        w_scales = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
+        row_scales_at = uint32(ring + scales_offset + uint32(uint32(inner + uint32(lane >> 2)) << 2))
+        columns_at = uint32(ring + (scales_offset + 4 * rows) + uint32(uint32(lane & 3) << 3))
+        w_scales = table + uint64(uint32(column // columns_per_scale)) * 4
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
-            if thread == uint32(0):
+            if thread == 0:
                 fetch_w(ring, full, uint32(0), w, column_scales_map, column, column, step, step)
                 fetch_x(ring, full, uint32(0), x, x_scales, row, row, step, uint32(step // span))
-            wait(full, uint32(step & uint32(1)))
+            wait(full, uint32(step & 1))
             sums = begin(sums, row_scales_at)
             factors_now = thread_factors(sums, scales_of_w(w_scales))
             sums = first(sums, a, b)
             totals = promoted(totals, sums, factors_now, columns_at)
             w_scales += uint64(pitch)
-            step = uint32(step + uint32(1))
+            step = uint32(step + 1)
             cuda.syncthreads()  # nobody reads the stage any more
         write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
-        if boxed and lane == uint32(0):
+        if boxed and lane == 0:
             wait_until_written()
 
     return Kernel(

@@ -69,43 +69,41 @@ def kernel(variant: Variant) -> Kernel:
     ) -> None:  # fmt: skip
         ring, full, _ = open_block(x, m)
         thread, number = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        warp = first_lane(uint32(thread >> uint32(5)))
-        down = uint32(uint32(m + uint32(rows - 1)) // uint32(rows))
-        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        if uint32(warp) >= uint32(fetching):
+        warp = first_lane(uint32(thread >> 5))
+        down = uint32(uint32(m + (rows - 1)) // rows)
+        across = uint32(uint32(n + (columns - 1)) // columns)
+        if warp >= fetching:
             stride = uint32(down * across)  # each block has one tile
             work = number, stride, (down, across), uint32(0), steps
-            if thread == uint32(32 * fetching):
+            if thread == 32 * fetching:
                 produce_w(ring, full, w, column_scales_map, work, span)
-            if thread == uint32(32 * fetching + 32):
+            if thread == 32 * fetching + 32:
                 produce_x(ring, full, x, x_scales, work, span)
         else:
             row, column = locate(number, down, across)
             lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
-            scales_at = uint32(ring + uint32(scales_offset))
-            row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> uint32(2))) << uint32(2)))
-            columns_at = uint32(scales_at + uint32(4 * rows) + uint32(uint32(lane & uint32(3)) << uint32(3)))
-            w_scales = table + uint64(uint32(column // uint32(columns_per_scale))) * uint64(4)
+            scales_at = uint32(ring + scales_offset)
+            row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> 2)) << 2))
+            columns_at = uint32(scales_at + 4 * rows + uint32(uint32(lane & 3) << 3))
+            w_scales = table + uint64(uint32(column // columns_per_scale)) * 4
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
                 barrier, scales_offset_now = (
-                    uint32(full + stage * uint32(8)),
-                    uint32(stage * uint32(scale_bytes)),
+                    uint32(full + stage * 8),
+                    uint32(stage * scale_bytes),
                 )
                 wait(barrier, phase)
                 sums = begin(sums, uint32(row_scales_at + scales_offset_now))
                 factors_now = thread_factors(sums, scales_of_w(w_scales))
-                sums = first(
-                    sums, uint32(first_a + stage * uint32(length)), uint32(first_b + stage * uint32(length))
-                )
+                sums = first(sums, uint32(first_a + stage * length), uint32(first_b + stage * length))
                 totals = promoted(totals, sums, factors_now, uint32(columns_at + scales_offset_now))
-                if lane == uint32(0):
-                    arrive(uint32(barrier + uint32(8 * stages)))
+                if lane == 0:
+                    arrive(uint32(barrier + 8 * stages))
                 stage, phase = after(stage, phase)
                 w_scales += uint64(pitch)
-                step = uint32(step + uint32(1))
+                step = uint32(step + 1)
             write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
-            if boxed and lane == uint32(0):
+            if boxed and lane == 0:
                 wait_until_written()
 
     return Kernel(

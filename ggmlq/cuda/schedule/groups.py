@@ -58,8 +58,8 @@ def expert_of(uncached: bool = False) -> Any:
 
     @inlined
     def expert(ids: Any, use: Any, experts: Any) -> Any:
-        words = load8(ids + uint64(use) * uint64(8))
-        return words[0] if words[1] == uint32(0) and words[0] < experts else uint32(NO_EXPERT)
+        words = load8(ids + uint64(use) * 8)
+        return words[0] if words[1] == 0 and words[0] < experts else NO_EXPERT
 
     return expert
 
@@ -79,20 +79,20 @@ def finder(columns: int, ids_per_lane: int) -> Any:
             others[i] = uint32(NO_USE)
             if lane + uint32(32 * i) < uses:
                 others[i] = expert_of_use(ids, lane + uint32(32 * i), experts)
-        until = uint32(uint32(uint32(1) << (use & uint32(31))) - uint32(1))
-        below = uint32(uint32(uint32(1) << lane) - uint32(1))
+        until = uint32(uint32(1 << (use & 31)) - 1)
+        below = uint32(uint32(1 << lane) - 1)
         count = before = uint32(0)
         for i in range(ids_per_lane):
             here = equal(others[i], expert)
-            if use >> uint32(5) == uint32(i):
+            if use >> 5 == uint32(i):
                 before = uint32(count + ones(here & until))
             place = uint32(uint32(count + ones(here & below)) - before)  # enormous for uses before this one
-            if use >> uint32(5) <= uint32(i) and others[i] == expert and place < uint32(columns):
-                put(at + place * uint32(4), lane + uint32(32 * i))
+            if use >> 5 <= uint32(i) and others[i] == expert and place < columns:
+                put(at + place * 4, lane + uint32(32 * i))
             count = uint32(count + ones(here))
         cuda.syncwarp()
         served = min(uint32(count - before), uint32(columns))
-        return (served if before % uint32(columns) == uint32(0) else uint32(0)), expert
+        return (served if before % columns == 0 else 0), expert
 
     return find
 
@@ -160,18 +160,18 @@ def slot_counter() -> Any:
         while first < experts:
             expert, count = uint32(first + lane), uint32(0)
             if expert < experts:
-                count = uint32(take4(counts + expert * uint32(4)))
-            expert_slots = uint32((count + columns - uint32(1)) // columns)
+                count = take4(counts + expert * 4)
+            expert_slots = uint32((count + columns - 1) // columns)
             up_to, uses_to = sum_up_to(expert_slots, lane), sum_up_to(count, lane)
             if expert < experts:
-                put(firsts + expert * uint32(4), uint32(uint32(total + up_to) - expert_slots))
-                put(begins + expert * uint32(4), uint32(uint32(uses + uses_to) - count))
+                put(firsts + expert * 4, uint32(uint32(total + up_to) - expert_slots))
+                put(begins + expert * 4, uint32(uint32(uses + uses_to) - count))
             total, uses = (
                 uint32(total + from_lane(up_to, uint32(31))), uint32(uses + from_lane(uses_to, uint32(31))),
             )  # fmt: skip
-            first = uint32(first + uint32(32))
-        if lane == uint32(0):
-            put(firsts + experts * uint32(4), total)
+            first = uint32(first + 32)
+        if lane == 0:
+            put(firsts + experts * 4, total)
         return total
 
     return count_slots
@@ -186,19 +186,19 @@ def table_writer() -> Any:
 
     @inlined
     def write_table(counts: Any, firsts: Any, experts: Any, table: Any, thread: Any, blocks: Any) -> None:
-        slots = take4(firsts + experts * uint32(4))
-        for number in range(thread, slots, uint32(blocks * uint32(THREADS))):
+        slots = take4(firsts + experts * 4)
+        for number in range(thread, slots, uint32(blocks * THREADS)):
             slot, low, high = uint32(number), uint32(0), experts
-            while high - low > uint32(1):
-                middle = uint32(uint32(low + high) >> uint32(1))
-                if take4(firsts + middle * uint32(4)) <= slot:
+            while high - low > 1:
+                middle = uint32(uint32(low + high) >> 1)
+                if take4(firsts + middle * 4) <= slot:
                     low = middle
                 else:
                     high = middle
-            at = firsts + low * uint32(4)
-            first, end = take4(at), take4(at + uint32(4))
-            to = table + uint64(slot) * uint64(16)
-            store16(to, low, first, uint32(end - first), take4(counts + low * uint32(4)))
+            at = firsts + low * 4
+            first, end = take4(at), take4(at + 4)
+            to = table + uint64(slot) * 16
+            store16(to, low, first, uint32(end - first), take4(counts + low * 4))
 
     return write_table
 
@@ -215,18 +215,18 @@ def count_exchanger() -> Any:
     @inlined
     def exchange(counts: Any, befores: Any, block_counts: Any, entries: Any, rank: Any, blocks: Any) -> None:
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
-            at = block_counts + uint64(uint32(rank * entries) + uint32(entry)) * uint64(4)
-            store4(at, take4(counts + uint32(entry) * uint32(4)))
+            at = block_counts + uint64(uint32(rank * entries) + uint32(entry)) * 4
+            store4(at, take4(counts + uint32(entry) * 4))
         sync_cluster()
         for entry in range(uint32(cuda.threadIdx.x), entries, uint32(THREADS)):
             before, total = uint32(0), uint32(0)
             for block in range(uint32(0), blocks):
                 if uint32(block) == rank:
-                    before = uint32(total)
-                at = block_counts + uint64(uint32(uint32(block) * entries) + uint32(entry)) * uint64(4)
+                    before = total
+                at = block_counts + uint64(uint32(uint32(block) * entries) + uint32(entry)) * 4
                 total = uint32(total + load4(at))
-            put(counts + uint32(entry) * uint32(4), total)
-            put(befores + uint32(entry) * uint32(4), before)
+            put(counts + uint32(entry) * 4, total)
+            put(befores + uint32(entry) * 4, before)
         cuda.syncthreads()
 
     return exchange
@@ -252,19 +252,19 @@ def use_counter() -> Any:
         for first in range(begin, end, uint32(THREADS * THREAD_IDS)):
             for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
-                use_experts[i] = expert_of_use(ids, use, experts) if use < end else uint32(NO_EXPERT)
+                use_experts[i] = expert_of_use(ids, use, experts) if use < end else NO_EXPERT
                 # until it is counted, a rank is the next use's expert, which may not be smaller
-                ranks[i], use = uint32(NO_EXPERT), uint32(use + uint32(1))
+                ranks[i], use = uint32(NO_EXPERT), uint32(use + 1)
                 if use <= end and use < uses:
                     ranks[i] = expert_of_use(ids, use, experts)
             for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
-                if use < end and (use_experts[i] > ranks[i] or use_experts[i] == uint32(NO_EXPERT)):
+                if use < end and (use_experts[i] > ranks[i] or use_experts[i] == NO_EXPERT):
                     put(disorder, uint32(1))
-                if use_experts[i] != uint32(NO_EXPERT):
-                    ranks[i] = add(counts + use_experts[i] * uint32(4), uint32(1))
+                if use_experts[i] != NO_EXPERT:
+                    ranks[i] = add(counts + use_experts[i] * 4, uint32(1))
                 if reads_again and use < end:
-                    store4(places + uint64(use) * uint64(4), ranks[i])
+                    store4(places + use * uint64(4), ranks[i])
 
     return count
 
@@ -289,21 +289,21 @@ def column_assigner() -> Any:
             for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
                 if reads_again:
-                    use_experts[i] = expert_of_use(ids, use, experts) if use < end else uint32(NO_EXPERT)
-                    if use_experts[i] != uint32(NO_EXPERT):
-                        ranks[i] = load4(places + uint64(use) * uint64(4))
+                    use_experts[i] = expert_of_use(ids, use, experts) if use < end else NO_EXPERT
+                    if use_experts[i] != NO_EXPERT:
+                        ranks[i] = load4(places + use * uint64(4))
             for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
-                at = places + uint64(use) * uint64(4)
-                if use_experts[i] != uint32(NO_EXPERT):
-                    expert = use_experts[i] * uint32(4)
+                at = places + use * uint64(4)
+                if use_experts[i] != NO_EXPERT:
+                    expert = use_experts[i] * 4
                     to = uint32(take4(firsts + expert) * columns)
                     if in_order:
                         to = uint32(to + uint32(use - take4(begins + expert)))
                     else:
                         to = uint32(uint32(to + take4(befores + expert)) + ranks[i])
                     store4(at, to)
-                    store4(uses_of_columns + uint64(to) * uint64(4), use)
+                    store4(uses_of_columns + uint64(to) * 4, use)
                 elif use < end:
                     store4(at, uint32(NOWHERE))
 
@@ -329,31 +329,31 @@ def grouper() -> Kernel:
         let_successor_start()  # not before: it reads rows of x as soon as it starts
         (warp, lane), thread = warp_and_lane(), uint32(cuda.threadIdx.x)
         rank, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        entries, table = uint32(experts + uint32(1)), plan + uint64(4 * HEAD)
-        counts, uses_of_columns = base(), table + uint64(slots) * uint64(16)
-        disorder, befores = counts + experts * uint32(4), counts + entries * uint32(4)
-        firsts, begins = befores + entries * uint32(4), befores + entries * uint32(8)
-        block_uses = uint32(uint32(uses + uint32(blocks - uint32(1))) // blocks)
+        entries, table = uint32(experts + 1), plan + 4 * HEAD
+        counts, uses_of_columns = base(), table + uint64(slots) * 16
+        disorder, befores = counts + experts * 4, counts + entries * 4
+        firsts, begins = befores + entries * 4, befores + entries * 8
+        block_uses = uint32(uint32(uses + uint32(blocks - 1)) // blocks)
         begin = min(uint32(rank * block_uses), uses)
         end = min(uint32(begin + block_uses), uses)
         for entry in range(thread, entries, uint32(THREADS)):
-            put(counts + uint32(entry) * uint32(4), uint32(0))
-            put(befores + uint32(entry) * uint32(4), uint32(0))
+            put(counts + uint32(entry) * 4, uint32(0))
+            put(befores + uint32(entry) * 4, uint32(0))
         cuda.syncthreads()
         use_experts, ranks = cuda.local.array(THREAD_IDS, uint32), cuda.local.array(THREAD_IDS, uint32)
-        reads_again = block_uses > uint32(THREADS * THREAD_IDS)  # threads hold their last uses alone
+        reads_again = block_uses > THREADS * THREAD_IDS  # threads hold their last uses alone
         count(ids, counts, disorder, places, use_experts, ranks, begin, end, uses, experts, reads_again)
         cuda.syncthreads()
-        if blocks > uint32(1):
+        if blocks > 1:
             exchange_counts(counts, befores, block_counts, entries, rank, blocks)
-        in_order = take4(disorder) == uint32(0)
-        if warp == uint32(0):
+        in_order = take4(disorder) == 0
+        if warp == 0:
             total = count_slots(counts, firsts, begins, experts, columns, lane)
-            if lane == uint32(0):
+            if lane == 0:
                 store4(plan, total)
-                store4(plan + uint64(4), uint32(1) if in_order else uint32(0))
+                store4(plan + 4, uint32(1) if in_order else uint32(0))
         cuda.syncthreads()
-        write_table(counts, firsts, experts, table, uint32(rank * uint32(THREADS)) + thread, blocks)
+        write_table(counts, firsts, experts, table, uint32(rank * THREADS) + thread, blocks)
         assign(
             ids, firsts, befores, begins, uses_of_columns, places, use_experts, ranks, begin, end, experts,
             columns, reads_again, in_order,
@@ -400,27 +400,27 @@ def planner(threads: int, stores_experts: bool) -> Any:
     @inlined
     def plan(entries: Any, experts_at: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
-        entry, first = uint32(thread), uint32(thread)
+        entry, first = thread, thread
         while entry <= experts:
-            put(uint32(entries + entry * uint32(4)), uint32(0))
-            entry = uint32(entry + uint32(threads))
+            put(uint32(entries + entry * 4), uint32(0))
+            entry = uint32(entry + threads)
         cuda.syncthreads()
         use_experts = cuda.local.array(AT_ONCE, uint32)
         while first < uses:
             for i in range(AT_ONCE):
                 use = uint32(first + uint32(i * threads))
-                use_experts[i] = expert_of_use(ids, use, experts) if use < uses else uint32(NO_EXPERT)
+                use_experts[i] = expert_of_use(ids, use, experts) if use < uses else NO_EXPERT
             for i in range(AT_ONCE):
                 use = uint32(first + uint32(i * threads))
-                if use_experts[i] != uint32(NO_EXPERT):
-                    add(uint32(entries + use_experts[i] * uint32(4)), uint32(1))
+                if use_experts[i] != NO_EXPERT:
+                    add(uint32(entries + use_experts[i] * 4), uint32(1))
                 if stores_experts and use < uses:
-                    put(uint32(experts_at + use * uint32(4)), use_experts[i])
-            first = uint32(first + uint32(threads * AT_ONCE))
+                    put(uint32(experts_at + use * 4), use_experts[i])
+            first = uint32(first + threads * AT_ONCE)
         cuda.syncthreads()
         count_slots(entries, experts, columns)
         cuda.syncthreads()
-        return uint32(take4(uint32(entries + experts * uint32(4))) >> uint32(16))
+        return uint32(take4(uint32(entries + experts * 4)) >> 16)
 
     return plan
 
@@ -433,21 +433,21 @@ def block_slot_counter() -> Any:
     @inlined
     def count_slots(entries: Any, experts: Any, columns: Any) -> None:
         warp, lane = warp_and_lane()
-        if warp == uint32(0):
+        if warp == 0:
             total, first = uint32(0), uint32(0)
             while first < experts:
                 expert, count = uint32(first + lane), uint32(0)
-                at = uint32(entries + expert * uint32(4))
+                at = uint32(entries + expert * 4)
                 if expert < experts:
-                    count = uint32(take4(at))
-                slots_of_expert = uint32(uint32(count + uint32(columns - uint32(1))) // columns)
+                    count = take4(at)
+                slots_of_expert = uint32(uint32(count + uint32(columns - 1)) // columns)
                 up_to = sum_up_to(slots_of_expert, lane)
                 if expert < experts:
                     first_slot = uint32(total + uint32(up_to - slots_of_expert))
-                    put(at, uint32(uint32(first_slot << uint32(16)) | count))
-                total, first = uint32(total + from_lane(up_to, uint32(31))), uint32(first + uint32(32))
-            if lane == uint32(0):
-                put(uint32(entries + experts * uint32(4)), uint32(total << uint32(16)))
+                    put(at, uint32(uint32(first_slot << 16) | count))
+                total, first = uint32(total + from_lane(up_to, uint32(31))), uint32(first + 32)
+            if lane == 0:
+                put(uint32(entries + experts * 4), uint32(total << 16))
 
     return count_slots
 
@@ -460,16 +460,16 @@ def entry_finder() -> Any:
     @inlined
     def find(entries: Any, slot: Any, experts: Any) -> Any:
         low, high = uint32(0), experts
-        while uint32(high - low) > uint32(1):
-            middle = uint32(uint32(low + high) >> uint32(1))
-            if uint32(take4(uint32(entries + middle * uint32(4))) >> uint32(16)) <= slot:
+        while uint32(high - low) > 1:
+            middle = uint32(uint32(low + high) >> 1)
+            if uint32(take4(uint32(entries + middle * 4)) >> 16) <= slot:
                 low = middle
             else:
                 high = middle
-        at = uint32(entries + low * uint32(4))
-        entry, after = uint32(take4(at)), uint32(take4(uint32(at + uint32(4))))
-        first = uint32(entry >> uint32(16))
-        return low, first, uint32(uint32(after >> uint32(16)) - first), uint32(entry & uint32(0xFFFF))
+        at = uint32(entries + low * 4)
+        entry, after = take4(at), take4(uint32(at + 4))
+        first = uint32(entry >> 16)
+        return low, first, uint32(uint32(after >> 16) - first), uint32(entry & 0xFFFF)
 
     return find
 
@@ -488,10 +488,10 @@ def column_ranker() -> Any:
         while first < use:
             other, there = uint32(NO_EXPERT), uint32(first + lane)
             if there < use:
-                other = uint32(take4(uint32(experts_at + there * uint32(4))))
+                other = take4(uint32(experts_at + there * 4))
             earlier = uint32(earlier + ones(equal(other, expert)))
-            first = uint32(first + uint32(32))
-        slot = uint32(take4(uint32(entries + expert * uint32(4))) >> uint32(16))
+            first = uint32(first + 32)
+        slot = uint32(take4(uint32(entries + expert * 4)) >> 16)
         return uint32(uint32(slot * columns) + earlier)
 
     return rank

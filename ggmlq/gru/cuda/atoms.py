@@ -36,7 +36,7 @@ def count_clamped(counts: Any, which: Any, before: Any, after: Any) -> None:
 
 @inlined
 def look_up_shared(table: Any, index: Any) -> Any:
-    return int32(take4(uint32(table + uint32(uint32(index) << uint32(2)))))
+    return int32(take4(uint32(table + uint32(uint32(index) << 2))))
 
 
 def number_type(narrow: bool) -> Any:
@@ -149,17 +149,17 @@ def store_state(
     state: Any, z: Any, r: Any, g: Any, a: Any, k: Any,
 ) -> None:  # fmt: skip
     """Store a state to y, and to codes and intermediates where these are not 0. ``at``: element of y."""
-    ptx.store_float(y + at * uint64(4), ptx.mul(float32(state), ptx.float_of(scale)))
-    if codes != uint64(0):
+    ptx.store_float(y + at * 4, ptx.mul(float32(state), ptx.float_of(scale)))
+    if codes != 0:
         code = uint32(state + k[ZERO])
-        if size == uint32(1):
+        if size == 1:
             ptx.store1(codes + at, code)
         else:
-            ptx.store2(codes + at * uint64(2), code)
-    if v != uint64(0):
-        to = v + (row * uint64(units) * uint64(4) + uint64(unit)) * uint64(4)
-        row_bytes = uint64(units) * uint64(4)
+            ptx.store2(codes + at * 2, code)
+    if v != 0:
+        to = v + (row * units * 4 + unit) * 4
+        row_bytes = uint64(units) * 4
         ptx.store4(to, uint32(z + k[ZEROS]))
         ptx.store4(to + row_bytes, uint32(r + k[ZEROS + 1]))
-        ptx.store4(to + row_bytes * uint64(2), uint32(g + k[ZEROS + 2]))
-        ptx.store4(to + row_bytes * uint64(3), uint32(a + k[ZEROS + 3]))
+        ptx.store4(to + row_bytes * 2, uint32(g + k[ZEROS + 2]))
+        ptx.store4(to + row_bytes * 3, uint32(a + k[ZEROS + 3]))

@@ -81,8 +81,8 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
     @inlined
     def encode(at: Any, between: Any, columns: Any, to: Any, pitch: Any, numbers: Any, counts: Any) -> None:
         scale, zero, shift, low, high, far_low, far_high = numbers
-        column = uint64(cuda.threadIdx.x) & uint64(31)
-        at, to = at + column * between, to + column * uint64(size)
+        column = uint64(cuda.threadIdx.x) & 31
+        at, to = at + column * between, to + column * size
         while column < pitch:
             stored = int32(0)
             if column < columns:
@@ -96,7 +96,7 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
                 counts[1] = int32(counts[1] + int32(code < far_low or code > far_high))
                 stored = int32(inside + shift)
             store(to, uint32(stored))
-            column, at, to = column + uint64(32), at + uint64(32) * between, to + uint64(32 * size)
+            column, at, to = column + 32, at + 32 * between, to + 32 * size
 
     return encode
 
@@ -110,12 +110,12 @@ def state_encoder(narrow: bool, even: bool) -> Any:
     def encode(at: Any, between: Any, wide: Any, units: Any, to: Any, padded: Any, numbers: Any,
                counts: Any) -> None:  # fmt: skip
         first, scale, zero, shift, low, high, seen_low, seen_high = numbers
-        unit = uint64(cuda.threadIdx.x) & uint64(31)
+        unit = uint64(cuda.threadIdx.x) & 31
         while unit < padded:
             stored = first
-            if at != uint64(0) and unit < units:
+            if at != 0 and unit < units:
                 place = at + unit * between
-                value = float64(load_float(place)) if wide == uint32(0) else _load_double(place)
+                value = float64(load_float(place)) if wide == 0 else _load_double(place)
                 if value - value != none:
                     counts[4] = int32(counts[4] + int32(1))
                     value = none
@@ -124,8 +124,8 @@ def state_encoder(narrow: bool, even: bool) -> Any:
                 beyond = value < _double_of(seen_low) or value > _double_of(seen_high)
                 counts[3] = int32(counts[3] + int32(code != inside and beyond))
                 stored = int32(inside + shift)
-            store(to + unit * uint64(size), uint32(stored))
-            unit = unit + uint64(32)
+            store(to + unit * size, uint32(stored))
+            unit = unit + 32
 
     return encode
 
@@ -148,28 +148,26 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
             counts[i] = int32(0)
         numbers = scale, zero, shift, low, high, far_low, far_high
         h_numbers = first, h_scale, h_zero, h_shift, h_low, h_high, seen_low, seen_high
-        thread = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        stride = uint64(cuda.gridDim.x) * uint64(THREADS // 32)
-        row = thread >> uint64(5)
+        thread = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)
+        stride = uint64(cuda.gridDim.x) * (THREADS // 32)
+        row = thread >> 5
         if row < rows:
             t, i = row // n, row % n
             more_t, more_i = stride // n, stride % n
             while row < rows:
                 at = x + t * step + i * across
-                encode_x(at, between, columns, codes + row * pitch * uint64(size), pitch, numbers, counts)
+                encode_x(at, between, columns, codes + row * pitch * size, pitch, numbers, counts)
                 row, t, i = row + stride, t + more_t, i + more_i
                 if i >= n:
-                    t, i = t + uint64(1), i - n
-        row = thread >> uint64(5)
+                    t, i = t + 1, i - n
+        row = thread >> 5
         while row < n:
-            at = h + (row * h_across if h != uint64(0) else uint64(0))
-            encode_h(
-                at, h_between, wide, units, states + row * padded * uint64(size), padded, h_numbers, counts
-            )
+            at = h + (row * h_across if h != 0 else uint64(0))
+            encode_h(at, h_between, wide, units, states + row * padded * size, padded, h_numbers, counts)
             row = row + stride
         while thread < count:
-            store4(counters + thread * uint64(4), uint32(0))
-            thread = thread + stride * uint64(32)
+            store4(counters + thread * 4, uint32(0))
+            thread = thread + stride * 32
         if counts[0] != int32(0):
             cuda.atomic.add(total, AT, int64(counts[0]))
         if counts[1] != int32(0):
@@ -193,16 +191,16 @@ def last_states_copier() -> Kernel:
     load4, load1, store4, store1 = codes8.load4, integers.load1, ptx.store4, ptx.store1
 
     def end(source: Any, to: Any, size: Any, host_counts: Any, total: Any) -> None:
-        i = uint64(cuda.blockIdx.x) * uint64(THREADS) + uint64(cuda.threadIdx.x)
-        stride = uint64(cuda.gridDim.x) * uint64(THREADS)
-        if host_counts != uint64(0) and i < uint64(COUNTED):
+        i = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)
+        stride = uint64(cuda.gridDim.x) * THREADS
+        if host_counts != 0 and i < COUNTED:
             count = uint64(total[i])
             total[i] = int64(0)
-            store4(host_counts + i * uint64(8), uint32(count))
-            store4(host_counts + i * uint64(8) + uint64(4), uint32(count >> uint64(32)))
-        if ((source | to | size) & uint64(3)) == uint64(0):
-            while uint64(4) * i < size:
-                store4(to + uint64(4) * i, uint32(load4(source + uint64(4) * i)))
+            store4(host_counts + i * 8, uint32(count))
+            store4(host_counts + i * 8 + 4, uint32(count >> 32))
+        if ((source | to | size) & 3) == 0:
+            while 4 * i < size:
+                store4(to + 4 * i, uint32(load4(source + 4 * i)))
                 i = i + stride
         else:
             while i < size:

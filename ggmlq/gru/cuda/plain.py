@@ -54,10 +54,10 @@ def grid(rows: int, padded: int) -> tuple[int]:
 @inlined
 def place_thread(padded: Any) -> Any:
     """The row and the unit of a thread."""
-    block, across = uint32(cuda.blockIdx.x), uint32(padded // uint32(UNITS))
+    block, across = uint32(cuda.blockIdx.x), uint32(padded // UNITS)
     thread = uint32(cuda.threadIdx.x)
-    row = uint32(uint32(uint32(block // across) * uint32(BESIDE)) + uint32(thread // uint32(UNITS)))
-    return row, uint32(uint32(uint32(block % across) * uint32(UNITS)) + uint32(thread % uint32(UNITS)))
+    row = uint32(uint32(uint32(block // across) * BESIDE) + uint32(thread // UNITS))
+    return row, uint32(uint32(uint32(block % across) * UNITS) + uint32(thread % UNITS))
 
 
 @cache
@@ -167,7 +167,7 @@ def gates(narrow: bool) -> Kernel:
         if row < deviations.shape[0] and unit < units:
             counts[VALID] = number(1)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            x_row = first + uint64(row)
+            x_row = first + row
             z, r, g, a = all_gates(
                 deviations[row, unit], deviations[row, at_r], deviations[row, at_g],
                 p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
@@ -196,13 +196,13 @@ def state_epilogue(narrow: bool) -> Any:
         before = number(number(h[row, unit]) - k[STORED])
         s = next_state(z, g, before, k, counts)
         after[row, unit] = number(s + k[STORED])
-        x_row = first + uint64(row)
+        x_row = first + row
         store_state(
             y,
             codes,
             v,
             size,
-            x_row * uint64(units) + uint64(unit),
+            x_row * units + unit,
             x_row,
             unit,
             units,
@@ -276,7 +276,7 @@ def one(narrow: bool) -> Kernel:
                     s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
                 )
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            x_row = first_p_row + uint64(row)
+            x_row = first_p_row + row
             z, r, g, a = all_gates(
                 d[0], d[1], d[2], p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
                 tables[0], tables[1], tables[2], k, counts,

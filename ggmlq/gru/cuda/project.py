@@ -50,23 +50,23 @@ def kernel() -> Kernel:
         k, counts = cuda.local.array(CONSTANT_COUNT, int32), cuda.local.array(COUNTER_LENGTH, int32)
         copy_constants(constants_k, k)
         clear_counts(counts)
-        lane = uint32(cuda.threadIdx.x) & uint32(31)
-        warp = first_lane(uint32(cuda.threadIdx.x) >> uint32(5))
-        g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
-        groups = uint32(padded // uint32(UNITS))
-        unit = uint32(uint32(uint32(uint32(cuda.blockIdx.x) % groups) * uint32(UNITS)) + g)
-        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // groups) * uint32(AT_ONCE))
-        row0 = uint32(row0 + uint32(warp * uint32(ROWS * TILES)))
+        lane = uint32(cuda.threadIdx.x) & 31
+        warp = first_lane(uint32(cuda.threadIdx.x) >> 5)
+        g, t = uint32(lane >> 2), uint32(lane & 3)
+        groups = uint32(padded // UNITS)
+        unit = uint32(uint32(uint32(uint32(cuda.blockIdx.x) % groups) * UNITS) + g)
+        row0 = uint32(uint32(uint32(cuda.blockIdx.x) // groups) * AT_ONCE)
+        row0 = uint32(row0 + uint32(warp * (ROWS * TILES)))
         d = cuda.local.array(SUMS, int32)
         for i in range(SUMS):
             d[i] = int32(0)
         length = uint64(columns)
-        across = uint64(uint32(t << uint32(4)))
+        across = uint64(uint32(t << 4))
         multiply(
-            d, W + uint64(unit) * length + across, x + across, length * uint64(8), uint64(padded) * length,
-            uint32(rows - uint32(1)), uint32(row0 + g), length,
+            d, W + unit * length + across, x + across, length * 8, padded * length,
+            uint32(rows - 1), uint32(row0 + g), length,
         )  # fmt: skip
-        first_row = uint32(row0 + uint32(t << uint32(1)))
+        first_row = uint32(row0 + uint32(t << 1))
         for half in range(2):
             at = uint32(unit + uint32(8 * half))
             finish(d, 0, half, z_shift, rows_at, biases, p, at, first_row, rows, units, padded, k, counts)
@@ -95,8 +95,8 @@ def multiplier() -> Any:
         while at < columns:
             a, e = load16(w + at), load16(w + below + at)
             b, f = load16(w + gate_bytes + at), load16(w + gate_bytes + below + at)
-            c = load16(w + gate_bytes * uint64(2) + at)
-            g = load16(w + gate_bytes * uint64(2) + below + at)
+            c = load16(w + gate_bytes * 2 + at)
+            g = load16(w + gate_bytes * 2 + below + at)
             for tile in range(TILES):
                 x_row = uint64(min(uint32(row + uint32(ROWS * tile)), last_row))
                 v = load16(x + x_row * columns + at)
@@ -107,7 +107,7 @@ def multiplier() -> Any:
                 into(d, j, a[2], e[2], a[3], e[3], v[2], v[3])
                 into(d, j + 4, b[2], f[2], b[3], f[3], v[2], v[3])
                 into(d, j + 8, c[2], g[2], c[3], g[3], v[2], v[3])
-            at = at + uint64(BYTES)
+            at = at + BYTES
 
     return multiply
 
@@ -121,11 +121,11 @@ def term_epilogue() -> Any:
         d: Any, gate: Any, half: Any, shift: Any, rows_at: Any, biases: Any, p: Any, unit: Any, row0: Any,
         rows: Any, units: Any, padded: Any, k: Any, counts: Any,
     ) -> None:  # fmt: skip
-        row_bytes, unit_offset = uint64(padded) * uint64(4), uint64(unit) * uint64(4)
-        at = rows_at + unit_offset + row_bytes * uint64(gate)
-        c0, c1, c2 = load4(at), load4(at + row_bytes * uint64(3)), load4(at + row_bytes * uint64(6))
-        c3, c4 = load4(at + row_bytes * uint64(9)), load4(at + row_bytes * uint64(12))
-        bias = load4(biases + unit_offset + row_bytes * uint64(gate))
+        row_bytes, unit_offset = uint64(padded) * 4, uint64(unit) * 4
+        at = rows_at + unit_offset + row_bytes * gate
+        c0, c1, c2 = load4(at), load4(at + row_bytes * 3), load4(at + row_bytes * 6)
+        c3, c4 = load4(at + row_bytes * 9), load4(at + row_bytes * 12)
+        bias = load4(biases + unit_offset + row_bytes * gate)
         for tile in range(TILES):
             for column in range(2):
                 row = uint32(row0 + uint32(ROWS * tile + column))
@@ -135,7 +135,7 @@ def term_epilogue() -> Any:
                         d[12 * tile + 4 * gate + 2 * half + column], c0, c1, c2, c3, c4, bias, k, shift,
                         counts,
                     )  # fmt: skip
-                    to = uint64(row) * row_bytes * uint64(3) + row_bytes * uint64(gate) + unit_offset
+                    to = row * row_bytes * 3 + row_bytes * gate + unit_offset
                     store4(p + to, uint32(value))
 
     return finish

@@ -71,21 +71,21 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
         before, inputs = cuda.local.array(lane_pairs, int32), cuda.local.array(own_3, int32)
         copy_constants(constants_k, k)
         clear_counts(counts)
-        position = place_lane(first_lane(uint32(cuda.threadIdx.x) >> uint32(5)), row_from)
+        position = place_lane(first_lane(uint32(cuda.threadIdx.x) >> 5), row_from)
         memory = base()
-        r_table = uint32(memory + uint32(entries << uint32(2)))
-        table_addresses = memory, r_table, uint32(r_table + uint32(entries << uint32(2)))
-        now = uint32(first & uint32(1))
+        r_table = uint32(memory + uint32(entries << 2))
+        table_addresses = memory, r_table, uint32(r_table + uint32(entries << 2))
+        now = uint32(first & 1)
         fetch(inputs, p, position, n)
         begin(
             a, constants, before, R, rows, biases, tables, entries, memory, h, buffer_bytes, now, position, n,
             k,
         )  # fmt: skip
-        counter = counter + uint64(uint32(uint32(cuda.blockIdx.x) // uint32(blocks))) * uint64(128)
-        step, step_elements = uint32(0), uint64(n) * uint64(units)
-        y, codes_step = y + first_row * uint64(units) * uint64(4), uint64(size) * step_elements
-        codes = codes + (first_row * uint64(units) * uint64(size) if codes != uint64(0) else uint64(0))
-        v = v + (first_row * uint64(units) * uint64(16) if v != uint64(0) else uint64(0))
+        counter = counter + uint64(uint32(uint32(cuda.blockIdx.x) // blocks)) * 128
+        step, step_elements = uint32(0), uint64(n) * units
+        y, codes_step = y + first_row * units * 4, size * step_elements
+        codes = codes + (first_row * units * size if codes != 0 else uint64(0))
+        v = v + (first_row * units * 16 if v != 0 else uint64(0))
         while step < steps:
             make_step(
                 a, constants, before, inputs, table_addresses, memory, h, buffer_bytes, now, v, position,
@@ -96,16 +96,16 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
             publish(memory, h, buffer_bytes, now, position)
             notify(counter)
             give(before, y, codes, scale, position, n, units, k)
-            step, now = uint32(step + uint32(1)), uint32(uint32(1) - now)
-            y = y + step_elements * uint64(4)
-            codes = codes + (codes_step if codes != uint64(0) else uint64(0))
-            v = v + (step_elements * uint64(16) if v != uint64(0) else uint64(0))
-            p = p + (uint64(n) * uint64(12 * columns) if step < steps else uint64(0))
+            step, now = uint32(step + 1), uint32(1 - now)
+            y = y + step_elements * 4
+            codes = codes + (codes_step if codes != 0 else uint64(0))
+            v = v + (step_elements * 16 if v != 0 else uint64(0))
+            p = p + (uint64(n) * (12 * columns) if step < steps else uint64(0))
             fetch(inputs, p, position, n)
             meet(counter, step)
         if cluster:
             leave(
-                before, h + uint64(uint32(uint32(first + steps) & uint32(1))) * buffer_bytes, position, n,
+                before, h + uint32(uint32(first + steps) & 1) * buffer_bytes, position, n,
                 units, k,
             )  # fmt: skip
         add_counts(counts, total)
@@ -133,12 +133,12 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
     def fill(to: Any, h: Any, row0: Any, n: Any) -> None:
         """Copy the states of the block's rows into shared memory."""
         i = uint32(cuda.threadIdx.x)
-        while i < uint32(rows_ * line):
-            r, c = uint32(i // uint32(line)), uint32(uint32(i % uint32(line)) << uint32(4))
-            row = min(uint32(row0 + r), uint32(n - uint32(1)))
-            w = load16(h + uint64(row) * uint64(columns) + uint64(c))
-            put16(uint32(uint32(to + uint32(r * uint32(pitch))) + c), w[0], w[1], w[2], w[3])
-            i = uint32(i + uint32(threads))
+        while i < rows_ * line:
+            r, c = uint32(i // line), uint32(uint32(i % line) << 4)
+            row = min(uint32(row0 + r), uint32(n - 1))
+            w = load16(h + uint64(row) * columns + c)
+            put16(uint32(uint32(to + uint32(r * pitch)) + c), w[0], w[1], w[2], w[3])
+            i = uint32(i + threads)
 
     @inlined
     def begin(
@@ -146,20 +146,20 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
         memory: Any, h: Any, buffer_bytes: Any, now: Any, position: Any, n: Any, k: Any,
     ) -> None:  # fmt: skip
         lane, _, _, group, row0, unit0 = position
-        unit = uint32(uint32(unit0 + uint32(group << uint32(4))) + uint32(lane >> uint32(2)))
+        unit = uint32(uint32(unit0 + uint32(group << 4)) + uint32(lane >> 2))
         across = first_column(position)
-        load(a, R + uint64(unit) * uint64(columns) + uint64(across), uint32(columns), uint32(columns))
+        load(a, R + uint64(unit) * columns + across, uint32(columns), uint32(columns))
         i = uint32(cuda.threadIdx.x)
-        while i < uint32(uint32(3) * entries):
-            put(uint32(memory + uint32(i << uint32(2))), load4(tables + uint64(i) * uint64(4)))
-            i = uint32(i + uint32(threads))
+        while i < uint32(3 * entries):
+            put(uint32(memory + uint32(i << 2)), load4(tables + uint64(i) * 4))
+            i = uint32(i + threads)
         _, pair_unit = pair(0, position)
         read(constants, rows, biases, uint32(unit0 + pair_unit), uint32(columns))
-        start = h + uint64(now) * buffer_bytes
+        start = h + now * buffer_bytes
         states_of_start(before, start, position, n, k)
         if cluster:
-            to = uint32(memory + uint32(states_offset))
-            fill(uint32(to + uint32(now * uint32(rows_ * pitch))), start, row0, n)
+            to = uint32(memory + states_offset)
+            fill(uint32(to + uint32(now * (rows_ * pitch))), start, row0, n)
             sync_cluster()  # no block writes to one that has not started
         cuda.syncthreads()
 
@@ -188,16 +188,16 @@ def step_maker(shape: StepTile, cluster: bool) -> Any:
         for j in range(size):
             d[j] = int32(0)
         across = first_column(position)
-        row = uint32(uint32(row_warp * uint32(8 * tiles)) + uint32(lane >> uint32(2)))
+        row = uint32(uint32(row_warp * (8 * tiles)) + uint32(lane >> 2))
         if cluster:
-            at = uint32(uint32(memory + uint32(states_offset)) + uint32(now * uint32(rows_ * pitch)))
-            multiply(d, a, uint32(uint32(at + uint32(row * uint32(pitch))) + across), uint32(pitch))
+            at = uint32(uint32(memory + states_offset) + uint32(now * (rows_ * pitch)))
+            multiply(d, a, uint32(uint32(at + uint32(row * pitch)) + across), uint32(pitch))
         else:
-            source = h + uint64(now) * buffer_bytes + uint64(across)
-            multiply(d, a, source + uint64(uint32(row0 + row)) * uint64(columns), uint64(columns))
-        warps = uint32(uint32(uint32(group * uint32(row_warps)) + row_warp) * uint32(warp_bytes))
-        gather(d, whole, uint32(uint32(memory + uint32(sums_offset)) + warps), split, lane)
-        stage = uint32(memory + uint32(stage_offset))
+            source = h + now * buffer_bytes + across
+            multiply(d, a, source + uint64(uint32(row0 + row)) * columns, uint64(columns))
+        warps = uint32(uint32(uint32(group * row_warps) + row_warp) * warp_bytes)
+        gather(d, whole, uint32(uint32(memory + sums_offset) + warps), split, lane)
+        stage = uint32(memory + stage_offset)
         advance(before, inputs, whole, constants, tables, stage, v, position, n, units, k, counts)
 
     return make_step
@@ -214,7 +214,7 @@ def arrival_notifier(cluster: bool) -> Any:
             arrive_at_cluster()
         else:
             cuda.syncthreads()
-            if uint32(cuda.threadIdx.x) == uint32(0):
+            if uint32(cuda.threadIdx.x) == 0:
                 notify(counter, uint32(1))
 
     return say
@@ -231,8 +231,8 @@ def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
             sync_warp()
             wait_for_cluster()
         else:
-            if uint32(cuda.threadIdx.x) == uint32(0):
-                wait_for_sum(counter, uint32(step * uint32(blocks)))
+            if uint32(cuda.threadIdx.x) == 0:
+                wait_for_sum(counter, uint32(step * blocks))
             cuda.syncthreads()
 
     return meet
@@ -249,21 +249,21 @@ def state_publisher(shape: StepTile, cluster: bool) -> Any:
     @inlined
     def publish(memory: Any, h: Any, buffer_bytes: Any, now: Any, position: Any) -> None:
         _, _, _, _, row0, unit0 = position
-        i, other = uint32(cuda.threadIdx.x), uint32(uint32(1) - now)
-        stage = uint32(memory + uint32(stage_offset))
-        while i < uint32(count):
-            chunk, rank = uint32(i % uint32(chunks)), uint32(i // uint32(chunks))
-            v = take16(uint32(stage + uint32(chunk << uint32(4))))
-            group, row = uint32(chunk // uint32(rows)), uint32(chunk % uint32(rows))
-            column = uint32(unit0 + uint32(group << uint32(4)))
+        i, other = uint32(cuda.threadIdx.x), uint32(1 - now)
+        stage = uint32(memory + stage_offset)
+        while i < count:
+            chunk, rank = uint32(i % chunks), uint32(i // chunks)
+            v = take16(uint32(stage + uint32(chunk << 4)))
+            group, row = uint32(chunk // rows), uint32(chunk % rows)
+            column = uint32(unit0 + uint32(group << 4))
             if cluster:
-                to = uint32(uint32(memory + uint32(states_offset)) + uint32(other * uint32(rows * pitch)))
-                to = uint32(uint32(to + uint32(row * uint32(pitch))) + column)
+                to = uint32(uint32(memory + states_offset) + uint32(other * (rows * pitch)))
+                to = uint32(uint32(to + uint32(row * pitch)) + column)
                 put16_in_block(to, rank, v[0], v[1], v[2], v[3])
             else:
-                at = h + uint64(other) * buffer_bytes + uint64(uint32(row0 + row)) * uint64(columns)
-                store16(at + uint64(column), uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3]))
-            i = uint32(i + uint32(threads))
+                at = h + other * buffer_bytes + uint64(uint32(row0 + row)) * columns
+                store16(at + column, uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3]))
+            i = uint32(i + threads)
 
     return publish
 
@@ -285,12 +285,12 @@ def lane_placer(shape: StepTile) -> Any:
 
     @inlined
     def place_lane(warp: Any, row_from: Any) -> Any:
-        lane, block = uint32(cuda.threadIdx.x) & uint32(31), uint32(cuda.blockIdx.x)
-        row_warp = uint32(uint32(warp // uint32(splits)) % uint32(row_warps))
-        row0 = uint32(row_from + uint32(uint32(block // uint32(blocks)) * uint32(rows)))
-        unit0 = uint32(uint32(block % uint32(blocks)) * uint32(units))
+        lane, block = uint32(cuda.threadIdx.x) & 31, uint32(cuda.blockIdx.x)
+        row_warp = uint32(uint32(warp // splits) % row_warps)
+        row0 = uint32(row_from + uint32(uint32(block // blocks) * rows))
+        unit0 = uint32(uint32(block % blocks) * units)
         return (
-            lane, uint32(warp % uint32(splits)), row_warp, uint32(warp // uint32(splits * row_warps)),
+            lane, uint32(warp % splits), row_warp, uint32(warp // (splits * row_warps)),
             row0, unit0,
         )  # fmt: skip
 
@@ -304,11 +304,11 @@ def pair_locator(shape: StepTile) -> Any:
     @inlined
     def pair(i: Any, position: Any) -> Any:
         lane, split, row_warp, group, _, _ = position
-        e = uint32(uint32(split * uint32(lane_pairs)) + uint32(i))
-        row = uint32(uint32(row_warp * uint32(rows)) + uint32(uint32(e >> uint32(2)) * uint32(ROWS)))
-        row = uint32(uint32(row + uint32(uint32(lane & uint32(3)) << uint32(1))) + uint32(e & uint32(1)))
-        half = uint32(uint32(uint32(e >> uint32(1)) & uint32(1)) << uint32(3))
-        return row, uint32(uint32(uint32(group * uint32(UNITS)) + half) + uint32(lane >> uint32(2)))
+        e = uint32(uint32(split * lane_pairs) + uint32(i))
+        row = uint32(uint32(row_warp * rows) + uint32(uint32(e >> 2) * ROWS))
+        row = uint32(uint32(row + uint32(uint32(lane & 3) << 1)) + uint32(e & 1))
+        half = uint32(uint32(uint32(e >> 1) & 1) << 3)
+        return row, uint32(uint32(uint32(group * UNITS) + half) + uint32(lane >> 2))
 
     return pair
 
@@ -320,7 +320,7 @@ def column_locator(shape: StepTile) -> Any:
     @inlined
     def across(position: Any) -> Any:
         lane, split, _, _, _, _ = position
-        return uint32(uint32(split * uint32(split_bytes)) + uint32(uint32(lane & uint32(3)) << uint32(4)))
+        return uint32(uint32(split * split_bytes) + uint32(uint32(lane & 3) << 4))
 
     return across
 
@@ -334,8 +334,8 @@ def input_loader(shape: StepTile) -> Any:
         _, _, _, _, row0, unit0 = position
         for j in range(lane_pairs):
             row, unit = pair(j, position)
-            row, unit = min(uint32(row0 + row), uint32(n - uint32(1))), uint32(unit0 + unit)
-            at = p + (uint64(row) * uint64(3 * columns) + uint64(unit)) * uint64(4)
+            row, unit = min(uint32(row0 + row), uint32(n - 1)), uint32(unit0 + unit)
+            at = p + (uint64(row) * (3 * columns) + unit) * 4
             for gate in range(3):
                 inputs[gate * lane_pairs + j] = load4(at + uint64(4 * columns * gate))
 
@@ -351,8 +351,8 @@ def first_states(shape: StepTile) -> Any:
         _, _, _, _, row0, unit0 = position
         for j in range(lane_pairs):
             row, unit = pair(j, position)
-            row, unit = min(uint32(row0 + row), uint32(n - uint32(1))), uint32(unit0 + unit)
-            before[j] = int32(load1(h + uint64(row) * uint64(columns) + uint64(unit)) - k[STORED])
+            row, unit = min(uint32(row0 + row), uint32(n - 1)), uint32(unit0 + unit)
+            before[j] = int32(load1(h + uint64(row) * columns + unit) - k[STORED])
 
     return load
 
@@ -368,7 +368,7 @@ def last_states(shape: StepTile) -> Any:
             row, unit = pair(j, position)
             row, unit = uint32(row0 + row), uint32(unit0 + unit)
             if row < n and unit < units:
-                store1(h + (uint64(row) * uint64(columns) + uint64(unit)), uint32(before[j] + k[STORED]))
+                store1(h + (uint64(row) * columns + unit), uint32(before[j] + k[STORED]))
 
     return store
 
@@ -422,10 +422,10 @@ def state_maker(shape: StepTile) -> Any:
             ) = z, r, g, a
         for j in range(lane_pairs):
             row, unit = pair(j, position)
-            slot = uint32(uint32(uint32(unit >> uint32(4)) * uint32(rows)) + row)
-            at = uint32(uint32(stage + uint32(slot << uint32(4))) + uint32(unit & uint32(15)))
+            slot = uint32(uint32(uint32(unit >> 4) * rows) + row)
+            at = uint32(uint32(stage + uint32(slot << 4)) + uint32(unit & 15))
             put1(at, int32(before[j] + k[STORED]))
-        if v != uint64(0):
+        if v != 0:
             for j in range(lane_pairs):
                 row, unit = pair(j, position)
                 row, unit = uint32(row0 + row), uint32(unit0 + unit)
@@ -442,12 +442,12 @@ def _intermediate_writer() -> Any:
     def store_intermediates(
         v: Any, row: Any, unit: Any, units: Any, intermediates: Any, o: Any, k: Any
     ) -> None:
-        row_bytes = uint64(units) * uint64(4)
-        at = v + (uint64(row) * row_bytes + uint64(unit)) * uint64(4)
+        row_bytes = uint64(units) * 4
+        at = v + (row * row_bytes + unit) * 4
         store4(at, uint32(intermediates[o] + k[ZEROS]))
         store4(at + row_bytes, uint32(intermediates[o + 1] + k[ZEROS + 1]))
-        store4(at + row_bytes * uint64(2), uint32(intermediates[o + 2] + k[ZEROS + 2]))
-        store4(at + row_bytes * uint64(3), uint32(intermediates[o + 3] + k[ZEROS + 3]))
+        store4(at + row_bytes * 2, uint32(intermediates[o + 2] + k[ZEROS + 2]))
+        store4(at + row_bytes * 3, uint32(intermediates[o + 3] + k[ZEROS + 3]))
 
     return store_intermediates
 
@@ -464,9 +464,9 @@ def state_writer(shape: StepTile) -> Any:
             row, unit = pair(j, position)
             row, unit = uint32(row0 + row), uint32(unit0 + unit)
             if row < n and unit < units:
-                at = uint64(row) * uint64(units) + uint64(unit)
-                store_float(y + at * uint64(4), mul(float32(before[j]), float_of(scale)))
-                if codes != uint64(0):
+                at = uint64(row) * units + unit
+                store_float(y + at * 4, mul(float32(before[j]), float_of(scale)))
+                if codes != 0:
                     store1(codes + at, uint32(before[j] + k[ZERO]))
 
     return give

@@ -107,9 +107,9 @@ def weights_loader(shape: StepTile) -> Any:
 
     @inlined
     def load(a: Any, at: Any, columns: Any, units: Any) -> None:
-        below = uint64(columns) * uint64(8)
+        below = uint64(columns) * 8
         for gate in range(3):
-            row = at + uint64(gate) * uint64(units) * uint64(columns)
+            row = at + uint64(gate) * units * columns
             for q in range(pairs):
                 o = (gate * pairs + q) * 8
                 v = load16(row + uint64(q * BYTES))
@@ -161,11 +161,11 @@ def sum_gatherer(shape: StepTile) -> Any:
             for i in range(3 * gate_sums):
                 whole[i] = d[i]
         else:
-            to = uint32(at + uint32(split * uint32(3 * gate_sums * 128)) + uint32(lane << uint32(2)))
+            to = uint32(at + uint32(split * (3 * gate_sums * 128)) + uint32(lane << 2))
             for i in range(3 * gate_sums):
                 put(uint32(to + uint32(128 * i)), d[i])
             cuda.syncthreads()
-            source = uint32(at + uint32(split * uint32(lane_pairs * 128)) + uint32(lane << uint32(2)))
+            source = uint32(at + uint32(split * (lane_pairs * 128)) + uint32(lane << 2))
             for gate in range(3):
                 for i in range(lane_pairs):
                     total = int32(0)
@@ -183,13 +183,13 @@ def constants_loader(shape: StepTile) -> Any:
 
     @inlined
     def read(constants: Any, rows: Any, biases: Any, unit: Any, padded: Any) -> None:
-        row_bytes = uint64(padded) * uint64(4)
+        row_bytes = uint64(padded) * 4
         for half in range(halves):
-            at = uint64(uint32(unit + uint32(8 * half))) * uint64(4)
+            at = uint64(uint32(unit + uint32(8 * half))) * 4
             for gate in range(3):
                 for i in range(5):
                     constants[16 * half + 5 * gate + i] = load4(rows + at + row_bytes * uint64(3 * i + gate))
-            constants[16 * half + 15] = load4(biases + at + row_bytes * uint64(3))
+            constants[16 * half + 15] = load4(biases + at + row_bytes * 3)
 
     return read
 

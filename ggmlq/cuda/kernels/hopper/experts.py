@@ -84,13 +84,13 @@ def tile_finder() -> Any:
     @inlined
     def find(order: Any, number: Any) -> Any:
         down, width, any_slot = order.down, order.width, uint32(number // order.down)
-        if order.plan != uint64(0):
-            v = load_words(order.plan + uint64(4 * HEAD) + uint64(any_slot) * uint64(16))
+        if order.plan != 0:
+            v = load_words(order.plan + 4 * HEAD + uint64(any_slot) * 16)
             expert, first, slots, uses = uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3])
         else:
             expert, first, slots, uses = find_entry(order.entries, any_slot, order.experts)
-        sweeps = max(uint32(uint32(slots + uint32(width >> uint32(1))) // width), uint32(1))
-        sweep_width = uint32(uint32(uint32(slots + sweeps) - uint32(1)) // sweeps)  # about equal for all
+        sweeps = max(uint32(uint32(slots + uint32(width >> 1)) // width), uint32(1))
+        sweep_width = uint32(uint32(uint32(slots + sweeps) - 1) // sweeps)  # about equal for all
         within, per_sweep = uint32(number - uint32(first * down)), uint32(sweep_width * down)
         sweep = uint32(within // per_sweep)
         within, before = uint32(within - uint32(sweep * per_sweep)), uint32(sweep * sweep_width)
@@ -110,7 +110,7 @@ def producer_locator() -> Any:
     @inlined
     def locate(order: Any, number: Any) -> Any:
         tile = find(order, number)
-        row = uint32(uint32(uint32(tile.expert * order.down) + tile.row) * uint32(FRAGMENT_ROWS))
+        row = uint32(uint32(uint32(tile.expert * order.down) + tile.row) * FRAGMENT_ROWS)
         return ProducerPlace(row, tile.slot, uint32(0))
 
     return locate
@@ -124,9 +124,9 @@ def consumer_locator(columns: int) -> Any:
     def locate(order: Any, number: Any, thread_at: Any) -> Any:
         below, column = thread_at
         tile = find(order, number)
-        row = uint32(tile.row * uint32(TILE_ROWS) + below)
-        there = uint32(tile.uses - tile.slot_of_expert * uint32(columns))
-        rows_of_columns = order.uses_of_columns + uint64(uint32(tile.slot * uint32(columns))) * uint64(4)
+        row = uint32(tile.row * TILE_ROWS + below)
+        there = uint32(tile.uses - tile.slot_of_expert * columns)
+        rows_of_columns = order.uses_of_columns + uint64(uint32(tile.slot * columns)) * 4
         return ConsumerPlace(row, column, there, rows_of_columns)
 
     return locate
@@ -154,15 +154,15 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             uses, count, gain = counts
             block = start_block()
             full = block.full
-            entries = uint32(full + uint32(plan_at))
-            if plan != uint64(0):
-                slots = uint32(load_relaxed(plan))  # written before the predecessor let this kernel start
+            entries = uint32(full + plan_at)
+            if plan != 0:
+                slots = load_relaxed(plan)  # written before the predecessor let this kernel start
                 cuda.syncthreads()
             else:
                 slots = make_plan(entries, entries, ids, uses, count, uint32(columns))
-            tiles, stages, blocks = uint32(slots * down), uint32(steps >> uint32(1)), uint32(cuda.gridDim.x)
+            tiles, stages, blocks = uint32(slots * down), uint32(steps >> 1), uint32(cuda.gridDim.x)
             # The last block of the grid is the first in the order of work units: tiles.py.
-            rank = uint32(uint32(blocks - uint32(1)) - uint32(cuda.blockIdx.x))
+            rank = uint32(uint32(blocks - 1) - uint32(cuda.blockIdx.x))
             split = split_last_wave(tiles, stages, blocks, gain)
             begin, end = shared_stages(rank, stages, split)
             stages_left = uint32(end - begin)
@@ -171,8 +171,8 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
                 whole_tiles=uint32(tiles - split.split_tiles),
             )  # fmt: skip
             work = Work(rank, end, stages_left, wave.whole_tiles)
-            if uint32(cuda.threadIdx.x) == uint32(0):
-                store_split(wave, uint32(full + uint32(scratch)))
+            if uint32(cuda.threadIdx.x) == 0:
+                store_split(wave, uint32(full + scratch))
             cuda.syncthreads()  # all consumers read the split from there
             tile_order = ExpertOrder(plan, entries, count, down, width, uses_of_columns)
             zero, nobody = uint32(0), uint64(0)
@@ -215,7 +215,7 @@ def expert_producer(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
-        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+        if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
             produce_x_tiles(ring, full, given)
 
     return produce

@@ -100,7 +100,7 @@ def roles(consumers: Any, schedule: Schedule, epilogue: Any) -> Any:
         # setmaxnreg comes first in both branches, and whole warpgroups execute it. All threads are launched
         # with equal shares of the registers; a consumer's sums do not fit into its share, and `take` waits
         # until producers have given up theirs. Without `give` it would wait for ever.
-        if uint32(warp) >= uint32(consumer_warps):
+        if warp >= consumer_warps:
             give()
             produce(ring, full, warp, sources)
         else:
@@ -135,7 +135,7 @@ def stage_advancer(stages: int) -> Any:
 
     @inlined
     def after(stage: Any, phase: Any) -> Any:
-        stage = uint32(stage + uint32(1))
-        return (uint32(0), uint32(phase ^ uint32(1))) if stage == uint32(stages) else (stage, phase)
+        stage = uint32(stage + 1)
+        return (uint32(0), uint32(phase ^ 1)) if stage == stages else (stage, phase)
 
     return after

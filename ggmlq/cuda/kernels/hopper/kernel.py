@@ -247,11 +247,11 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
             size, (x, kind, k), order = Sizes(*sizes), rows, Raster(*order)
             tile_order = TileOrder(order, size.m)
             # The last block of the grid is the first in the order of work units: tiles.py.
-            last = uint32(uint32(cuda.gridDim.x) - uint32(1))
+            last = uint32(uint32(cuda.gridDim.x) - 1)
             rank = uint32(last - uint32(cuda.blockIdx.x))
             whole_tiles = uint32(order.tiles - TileSplit(*split).split_tiles)
             wave = LastWave(*split, whole_tiles)  # type: ignore[call-arg]  # mypy: any number of words
-            begin, end = shared_stages(rank, uint32(size.steps >> uint32(1)), wave)
+            begin, end = shared_stages(rank, uint32(size.steps >> 1), wave)
             work = Work(rank, end, uint32(end - begin), whole_tiles)
             sources = ForProducers(
                 lane=block.lane,
@@ -269,8 +269,8 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
                 steps=size.steps,
                 work=work,
                 wave=wave,
-                natural=size.height == uint32(0),
-                halves=kind == uint32(HALVES),
+                natural=size.height == 0,
+                halves=kind == HALVES,
                 addend=addend,
             )
             run(block.ring, block.full, block.warp, sources, needs)
@@ -311,11 +311,11 @@ def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bo
         warp, lane = place_warp()
         warp, lane = first_lane(warp), pinned(lane)
         # The swizzle takes a row's number from the address, so stages begin at multiples of 1024.
-        ring = first_lane(uint32(uint32(base() + uint32(1023)) & uint32(0xFFFFFC00)))
-        full = uint32(ring + uint32(barriers_at))
-        if uint32(cuda.threadIdx.x) == uint32(0):
+        ring = first_lane(uint32(uint32(base() + 1023) & 0xFFFFFC00))
+        full = uint32(ring + barriers_at)
+        if uint32(cuda.threadIdx.x) == 0:
             if has_inbox:
-                init(uint32(full + uint32(scratch + INBOX_BARRIER)), uint32(1))
+                init(uint32(full + (scratch + INBOX_BARRIER)), uint32(1))
             start(full)
             for i in range(2):
                 put(uint32(full + uint32(scratch + 4 * i)), int32(0))
@@ -345,49 +345,47 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
         operands, late, work = given.operands, given.late, given.work
         stages_left, next_whole = work.stages_left, work.rank
         stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late.ready
-        stages_of_tile, blocks = uint32(operands.steps >> uint32(1)), uint32(cuda.gridDim.x)
-        apart = uint64(operands.height) * uint64(X_ROW_BYTES)  # bytes from an x_tile to that of the next step
+        stages_of_tile, blocks = uint32(operands.steps >> 1), uint32(cuda.gridDim.x)
+        apart = uint64(operands.height) * X_ROW_BYTES  # bytes from an x_tile to that of the next step
         prefetch(operands.weights)
-        while stages_left > uint32(0) or next_whole < work.whole_tiles:
+        while stages_left > 0 or next_whole < work.whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
             place = locate(given.tile_order, unit.tile)
-            i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
+            i, last = uint32(i * stages_per_unit), uint32(last * stages_per_unit)
             if unit.tile >= work.whole_tiles:
                 ready = late.ready  # the unit may begin within K: its earlier sections were not waited for
             x_tile = (
-                operands.x_tiles
-                + uint64(uint32(i * uint32(fragments_each))) * apart
-                + uint64(place.column) * uint64(x_tile_bytes)
+                operands.x_tiles + uint32(i * fragments_each) * apart + uint64(place.column) * x_tile_bytes
             )
-            if begun == uint32(0):
+            if begun == 0:
                 # The first round: all stages are empty. Weights do not depend on the kernel before, so they
                 # are requested while it still runs; x may be its result. Fetched before the wait, x could
                 # be what was there before.
                 begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
                 while at < ahead:
                     request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
-                    at = uint32(at + uint32(1))
+                    at = uint32(at + 1)
                 wait_for_predecessor()
                 at = uint32(0)
                 while at < ahead:
-                    step = uint32(uint32(i + at) * uint32(fragments_each))
+                    step = uint32(uint32(i + at) * fragments_each)
                     ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
                     request_x_tiles(ring, full, at, x_tile, apart)
-                    x_tile, at = x_tile + uint64(fragments_each) * apart, uint32(at + uint32(1))
+                    x_tile, at = x_tile + fragments_each * apart, uint32(at + 1)
                 i, stage = uint32(i + ahead), ahead
-                if ahead == uint32(stages):
+                if ahead == stages:
                     stage, phase = uint32(0), uint32(1)
             while i < last:
                 # Consumers may still read the stage: copies would overwrite it under their products.
-                wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
+                wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
                 request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
-                step = uint32(i * uint32(fragments_each))
+                step = uint32(i * fragments_each)
                 ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
                 request_x_tiles(ring, full, stage, x_tile, apart)
-                x_tile, i = x_tile + uint64(fragments_each) * apart, uint32(i + uint32(1))
+                x_tile, i = x_tile + fragments_each * apart, uint32(i + 1)
                 stage, phase = after(stage, phase)
-        if begun == uint32(0):
+        if begun == 0:
             # A block without work waits, too: whoever waits for the end of this kernel relies on the end of
             # the one before.
             wait_for_predecessor()
@@ -417,35 +415,35 @@ def x_row_producer(
         operands, work = given.operands, given.work
         stages_left, next_whole = work.stages_left, work.rank
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
-        stages_of_tile, blocks = uint32(operands.steps >> uint32(1)), uint32(cuda.gridDim.x)
+        stages_of_tile, blocks = uint32(operands.steps >> 1), uint32(cuda.gridDim.x)
         prefetch(operands.weights)
         prefetch(x_map)
-        while stages_left > uint32(0) or next_whole < work.whole_tiles:
+        while stages_left > 0 or next_whole < work.whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
             place = locate(given.tile_order, unit.tile)
-            x_row = uint32(place.column * uint32(columns))
-            i, last = uint32(i * uint32(stages_per_unit)), uint32(last * uint32(stages_per_unit))
-            if begun == uint32(0):
+            x_row = uint32(place.column * columns)
+            i, last = uint32(i * stages_per_unit), uint32(last * stages_per_unit)
+            if begun == 0:
                 begun, ahead, at = uint32(1), min(uint32(last - i), uint32(stages)), uint32(0)
                 while at < ahead:
                     request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
-                    at = uint32(at + uint32(1))
+                    at = uint32(at + 1)
                 wait_for_predecessor()  # it may have made x
                 at = uint32(0)
                 while at < ahead:
                     request_x_rows(ring, full, at, x_map, uint32(i + at), x_row)
-                    at = uint32(at + uint32(1))
+                    at = uint32(at + 1)
                 i, stage = uint32(i + ahead), ahead
-                if ahead == uint32(stages):
+                if ahead == stages:
                     stage, phase = uint32(0), uint32(1)
             while i < last:
-                wait(uint32(full + uint32(8 * stages) + stage * uint32(8)), uint32(phase ^ uint32(1)))
+                wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
                 request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
                 request_x_rows(ring, full, stage, x_map, i, x_row)
                 stage, phase = after(stage, phase)
-                i = uint32(i + uint32(1))
-        if begun == uint32(0):
+                i = uint32(i + 1)
+        if begun == 0:
             wait_for_predecessor()
 
     return produce
@@ -462,13 +460,13 @@ def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transpose
 
     @inlined
     def request_weights(ring: Any, full: Any, stage: Any, weights: Any, i: Any, row: Any) -> None:
-        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         # The one arrival that `full` waits for: its phase ends when these bytes, of weights and x, are there.
         expect(done, uint32(size))
         if transposed:
-            i, row = uint32(row // uint32(FRAGMENT_ROWS)), uint32(i * uint32(FRAGMENT_ROWS))
+            i, row = uint32(row // FRAGMENT_ROWS), uint32(i * FRAGMENT_ROWS)
         for box in range(count):
-            column = uint32(uint32(uint32(i * uint32(count)) + uint32(box)) * uint32(wide))
+            column = uint32(uint32(uint32(i * count) + uint32(box)) * wide)
             fetch(uint32(to + uint32(weights_at + box * FRAGMENT_ROWS * box_row)), weights, column, row, done)
 
     return request_weights
@@ -481,7 +479,7 @@ def x_tile_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
     @inlined
     def request_x_tiles(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
-        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         for fragment in range(fragments_each):
             at, x_tile = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
             fetch_line(at, x_tile, uint32(x_tile_bytes), done)
@@ -496,10 +494,10 @@ def x_row_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
     @inlined
     def request_x_rows(ring: Any, full: Any, stage: Any, x_map: Any, i: Any, row: Any) -> None:
-        done, to = uint32(full + stage * uint32(8)), uint32(ring + stage * uint32(length))
+        done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         for fragment in range(fragments_each):
-            step = uint32(uint32(i * uint32(fragments_each)) + uint32(fragment))
-            fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * uint32(STEP)), row, done)
+            step = uint32(uint32(i * fragments_each) + uint32(fragment))
+            fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * STEP), row, done)
 
     return request_x_rows
 
@@ -514,8 +512,8 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     @inlined
     def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
         x_map = map_of_x()
-        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
-            if given.operands.height != uint32(0):
+        if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
+            if given.operands.height != 0:
                 produce_x_tiles(ring, full, given)
             else:
                 produce_rows(ring, full, given, x_map)
@@ -530,7 +528,7 @@ def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
-        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+        if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
             produce_rows(ring, full, given, map_of_x())
 
     return produce
@@ -550,12 +548,12 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     @inlined
     def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
         late = given.late
-        if uint32(cuda.threadIdx.x) == uint32(CONSUMER_THREADS):
+        if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
             produce_x_tiles(ring, full, given)
-        elif warp > uint32(CONSUMER_WARPS) and late.tickets > uint32(0):
+        elif warp > CONSUMER_WARPS and late.tickets > 0:
             wait_for_predecessor()  # it may have made x
             x_tiles, flags = given.operands.x_tiles, given.operands.flags
-            rows_per_sweep = uint32(given.tile_order.raster.width * uint32(columns))
+            rows_per_sweep = uint32(given.tile_order.raster.width * columns)
             reorder_rows(
                 given.rows, x_tiles, flags, late, given.operands.steps, given.operands.height,
                 rows_per_sweep, given.lane,
@@ -595,16 +593,16 @@ def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileRe
     def consume(ring: Any, full: Any, warp: Any, given: Any) -> None:
         begin_walk()
         lane, outputs, n, work = given.lane, given.outputs, given.n, given.work
-        next_whole, stages_left, scratch = work.rank, work.stages_left, uint32(full + uint32(behind))
+        next_whole, stages_left, scratch = work.rank, work.stages_left, uint32(full + behind)
         stage, phase, opaque = uint32(0), uint32(0), opaque_zero(given.steps)
-        stages, blocks = uint32(given.steps >> uint32(1)), uint32(cuda.gridDim.x)
-        g, t = uint32(lane >> uint32(2)), uint32(lane & uint32(3))
-        thread_at = uint32(warp * uint32(ROWS) + g), uint32(t << uint32(1))
+        stages, blocks = uint32(given.steps >> 1), uint32(cuda.gridDim.x)
+        g, t = uint32(lane >> 2), uint32(lane & 3)
+        thread_at = uint32(warp * ROWS + g), uint32(t << 1)
         wave = read_split(given.wave, scratch)
         order = make_order(lane, warp, given.natural)
         announce(outputs.flags, work.rank, wave)
         whole_tiles = wave.whole_tiles
-        while stages_left > uint32(0) or next_whole < whole_tiles:
+        while stages_left > 0 or next_whole < whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages, blocks, whole_tiles)
             first, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
             place = locate(given.tile_order, unit.tile, thread_at)
@@ -617,7 +615,7 @@ def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileRe
             wave_anew = read_split(given.wave, scratch)
             whole_tiles = wave_anew.whole_tiles
             total, low, high = add(total, outputs.y, place, n, first, last, stages, given.addend)
-            if first > uint32(0) or last < stages:
+            if first > 0 or last < stages:
                 number = uint32(unit.tile - whole_tiles)
                 store_partial(total, outputs, number, first, work.rank, wave_anew, scratch)
             else:
@@ -684,42 +682,42 @@ def accumulator(products: Products, halves: bool) -> Any:
         )  # fmt: skip
         warp_at = place(warp)
         total, before, i = zeros(), uint32(0), first
-        at = uint32(ring + stage * uint32(length))
-        wait(uint32(full + stage * uint32(8)), phase)
+        at = uint32(ring + stage * length)
+        wait(uint32(full + stage * 8), phase)
         load(uint32(at + warp_at), lane, order, words)
         unpack(words, order, even, opaque)
         while i < last:
-            here, empty = at, uint32(full + uint32(8 * stages) + stage * uint32(8))
+            here, empty = at, uint32(full + 8 * stages + stage * 8)
             # The words of `odd` are being loaded while the products of `even` are started.
             if single:
                 stage, phase = after(stage, phase)
-                at = uint32(ring + stage * uint32(length))
-                wait(uint32(full + stage * uint32(8)), phase)
+                at = uint32(ring + stage * length)
+                wait(uint32(full + stage * 8), phase)
                 load(uint32(at + warp_at), lane, order, words)
             else:
-                load(uint32(at + warp_at + uint32(second)), lane, order, words)
+                load(uint32(at + warp_at + second), lane, order, words)
             total = multiply(total, even, here)
             # `multiply` starts products and waits for those before. Only now the products of the stage
             # before are complete, which read its x from shared memory: released earlier, the copy engine
             # would overwrite x under them.
-            if before != uint32(0) and lane == uint32(0):
+            if before != 0 and lane == 0:
                 arrive(before)
             unpack(words, order, odd, opaque)  # while the tensor cores multiply `even`
-            here, before = at if single else uint32(at + uint32(x_tile_bytes)), empty
+            here, before = at if single else uint32(at + x_tile_bytes), empty
             if single:
-                empty = uint32(full + uint32(8 * stages) + stage * uint32(8))
+                empty = uint32(full + 8 * stages + stage * 8)
             stage, phase = after(stage, phase)
-            i, at = uint32(i + uint32(1)), uint32(ring + stage * uint32(length))
+            i, at = uint32(i + 1), uint32(ring + stage * length)
             if i < last:
-                wait(uint32(full + stage * uint32(8)), phase)
+                wait(uint32(full + stage * 8), phase)
             load(uint32(at + warp_at), lane, order, words)  # after the last stage: any words
             total = multiply(total, odd, here)
-            if single and lane == uint32(0):
+            if single and lane == 0:
                 arrive(before)
             before = empty
             unpack(words, order, even, opaque)
         wait_for_products()
-        if lane == uint32(0):
+        if lane == 0:
             arrive(before)
         if scales:
             total = times(total, factor)
@@ -738,7 +736,7 @@ def multiplier(columns: int, floats: str = "bf16") -> Any:
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
         )  # fmt: skip
-        return advance(total, rows, uint32(at))
+        return advance(total, rows, at)
 
     return multiply
 
@@ -766,7 +764,7 @@ def lane_weights(products: Products, halves: bool) -> LaneWeights:
         order, load = of_columns.order, of_columns.load
         return LaneWeights(
             of_columns.words,
-            inlined(lambda warp: uint32(uint32(weights_at) + uint32(warp >> uint32(2)) * uint32(after))),
+            inlined(lambda warp: uint32(weights_at + uint32(warp >> 2) * after)),
             BELOW * pitch, inlined(lambda lane, warp, natural: order(lane, warp)),
             inlined(lambda at, lane, order, words: load(at, order, words)), of_columns.unpack,
             of_columns.factor, untwister(tile.columns),
@@ -782,7 +780,7 @@ def lane_weights(products: Products, halves: bool) -> LaneWeights:
         order = inlined(lambda lane, natural: lane)
         load = inlined(lambda at, lane, order, words: load_as_packed(at, lane, words))
     return LaneWeights(
-        of_fragment.words, inlined(lambda warp: uint32(uint32(weights_at) + warp * uint32(pitch))), after,
+        of_fragment.words, inlined(lambda warp: uint32(weights_at + warp * pitch)), after,
         inlined(lambda lane, warp, natural: order(lane, natural)), load,
         inlined(lambda words, order, a, opaque: unpack(words, a, opaque)), factor,
         inlined(lambda total: total),
@@ -817,13 +815,13 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
     ) -> Any:  # fmt: skip
         (at, kind), row, column = addend, place.row, place.column
         low, high = nothing, nothing
-        if first == uint32(0) and last == stages:
-            low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
+        if first == 0 and last == stages:
+            low, high = load_bias(y, row, n), load_bias(y, uint32(row + 8), n)
         # Consumers have not waited for the kernel before: the producer has, on behalf of x alone.
-        if gates and at != uint64(0) and kind >= uint32(FIRST_GATE):
+        if gates and at != 0 and kind >= FIRST_GATE:
             wait_for_predecessor()  # it may have made the gate
             total = multiply(total, at, kind, column, row, place.limit, n)
-        elif at != uint64(0) and first == uint32(0):
+        elif at != 0 and first == 0:
             wait_for_predecessor()  # it may have made the residual
             total = add_residual(total, at, kind, column, row, place.limit, n, low, high)
             low, high = nothing, nothing
@@ -832,9 +830,9 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
     @inlined
     def write(total: Any, biases: Any, y: Any, place: Any, n: Any, rows_of_y: Any) -> None:
         row, column, (low, high) = place.row, place.column, biases
-        if y.kind == uint32(0):
+        if y.kind == 0:
             write_floats(total, y.at, column, row, place.limit, n, low, high)
         else:
-            write16(total, y.at, column, row, place.limit, n, low, high, uint32(y.kind - uint32(1)))
+            write16(total, y.at, column, row, place.limit, n, low, high, uint32(y.kind - 1))
 
     return TileResults(inlined(lambda rows_of_columns, lane, limit: uint32(0)), add, write)

@@ -124,17 +124,17 @@ def section_waiter(reorders: bool) -> Any:
 
     @inlined
     def wait_for_section(flags: Any, late: Any, sweep: Any, step: Any, ready_sections: Any) -> Any:
-        if ready_sections != uint32(ALL_READY):
-            section = uint32(uint32(sweep * late.sections) + uint32(step // uint32(SECTION_STEPS)))
+        if ready_sections != ALL_READY:
+            section = uint32(uint32(sweep * late.sections) + uint32(step // SECTION_STEPS))
             if section >= ready_sections:
                 # Only running warps hold tickets, and they wait for nothing between taking one and counting
                 # it, so this wait ends even where some blocks of the grid were not started.
-                place = uint32(uint32(late.counters + uint32(1)) + section)
-                wait_for_sum(flags + uint64(place) * uint64(4), late.section_tickets)
+                place = uint32(uint32(late.counters + 1) + section)
+                wait_for_sum(flags + uint64(place) * 4, late.section_tickets)
                 # Threads wrote the x_tiles, the copy engine reads them through another proxy: without a
                 # fence on both sides it may read what was there before.
                 see()
-                ready_sections = uint32(section + uint32(1))
+                ready_sections = uint32(section + 1)
         return ready_sections
 
     return wait_for_section
@@ -156,31 +156,31 @@ def reorderer() -> Any:
     ) -> None:  # fmt: skip
         ticket = uint32(0)
         while ticket < late.tickets:
-            if lane == uint32(0):
-                ticket = take(flags + uint64(late.counters) * uint64(4))
+            if lane == 0:
+                ticket = take(flags + uint64(late.counters) * 4)
             ticket = first_lane(ticket)
             if ticket < late.tickets:
                 which = uint32(ticket // late.section_tickets)
                 section = uint32(late.ready + which)
                 sweep = uint32(section // late.sections)
                 along = uint32(section - uint32(sweep * late.sections))
-                row = uint32(uint32(ticket - uint32(which * late.section_tickets)) * uint32(TICKET_ROWS))
+                row = uint32(uint32(ticket - uint32(which * late.section_tickets)) * TICKET_ROWS)
                 row = uint32(row + uint32(sweep * rows_per_sweep))
-                sixteen = uint32(uint32(along * uint32(LANES)) + lane)
-                end = rows.m if sixteen < uint32(steps * uint32(4)) else uint32(0)
+                sixteen = uint32(uint32(along * LANES) + lane)
+                end = rows.m if sixteen < uint32(steps * 4) else 0
                 for i in range(0, TICKET_ROWS, 2):
                     at = uint32(row + uint32(i))
-                    if rows.kind == uint32(0):
+                    if rows.kind == 0:
                         order_floats(rows, x_tiles, sixteen, height, at, end)
-                    elif rows.kind == uint32(1):
+                    elif rows.kind == 1:
                         order_halves(rows, x_tiles, sixteen, height, at, end)
                     else:
                         order_bfloats(rows, x_tiles, sixteen, height, at, end)
                 show()  # each lane's writes, before the first lane counts the ticket for all of them
                 meet()
-                if lane == uint32(0):
-                    counter = uint32(uint32(late.counters + uint32(1)) + section)
-                    add_release(flags + uint64(counter) * uint64(4), uint32(1))
+                if lane == 0:
+                    counter = uint32(uint32(late.counters + 1) + section)
+                    add_release(flags + uint64(counter) * 4, uint32(1))
 
     return reorder_rows
 
@@ -197,8 +197,8 @@ def row_pair_reorderer(kind: str) -> Any:
     def reorder_pair(rows: Any, x_tiles: Any, sixteen: Any, height: Any, row: Any, end: Any) -> None:
         a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         c, d = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        column, last = uint32(sixteen * uint32(THREAD_COLUMNS)), uint32(rows.m - uint32(1))
-        there, after = min(column, uint32(rows.k - uint32(THREAD_COLUMNS))), uint32(row + uint32(1))
+        column, last = uint32(sixteen * THREAD_COLUMNS), uint32(rows.m - 1)
+        there, after = min(column, uint32(rows.k - THREAD_COLUMNS)), uint32(row + 1)
         load(address(rows.x, min(row, last), rows.k, there, size), a, b)
         load(address(rows.x, min(after, last), rows.k, there, size), c, d)
         if column >= rows.k:

@@ -95,22 +95,20 @@ def store_split(wave: Any, scratch: Any) -> None:
     """Leave the split of the last tiles, each cut into equal parts, for all threads of a block; one thread
     calls it.
     """
-    put(uint32(scratch + uint32(SPLIT)), int32(wave.split_tiles))
-    put(uint32(scratch + uint32(SPLIT + 4)), int32(wave.split_blocks))
-    put(uint32(scratch + uint32(SPLIT + 8)), int32(wave.splits))
-    put(uint32(scratch + uint32(WHOLE_TILES)), int32(wave.whole_tiles))
+    put(uint32(scratch + SPLIT), int32(wave.split_tiles))
+    put(uint32(scratch + (SPLIT + 4)), int32(wave.split_blocks))
+    put(uint32(scratch + (SPLIT + 8)), int32(wave.splits))
+    put(uint32(scratch + WHOLE_TILES), int32(wave.whole_tiles))
 
 
 @inlined
 def stored_split(wave: Any, scratch: Any) -> Any:
     """The split of the last tiles, as ``store_split`` left it."""
-    split_tiles = take4(uint32(scratch + uint32(SPLIT)))
-    split_blocks = take4(uint32(scratch + uint32(SPLIT + 4)))
-    splits = take4(uint32(scratch + uint32(SPLIT + 8)))
-    whole_tiles = take4(uint32(scratch + uint32(WHOLE_TILES)))
-    return LastWave(
-        uint32(split_tiles), uint32(split_blocks), uint32(splits), uint32(0), uint32(0), uint32(whole_tiles)
-    )
+    split_tiles = take4(uint32(scratch + SPLIT))
+    split_blocks = take4(uint32(scratch + (SPLIT + 4)))
+    splits = take4(uint32(scratch + (SPLIT + 8)))
+    whole_tiles = take4(uint32(scratch + WHOLE_TILES))
+    return LastWave(split_tiles, split_blocks, splits, uint32(0), uint32(0), whole_tiles)
 
 
 # --- through global memory ----------------------------------------------------------------------
@@ -123,10 +121,10 @@ def announcer() -> Any:
 
     @inlined
     def announce(flags: Any, rank: Any, wave: Any) -> None:
-        if uint32(cuda.threadIdx.x) == uint32(0) and rank < wave.split_blocks:
+        if uint32(cuda.threadIdx.x) == 0 and rank < wave.split_blocks:
             wait_for_predecessor()  # it clears the flags: what is counted before is lost
             running = uint32(wave.split_blocks + wave.split_tiles)
-            add_release(flags + uint64(running) * uint64(4), uint32(1))
+            add_release(flags + uint64(running) * 4, uint32(1))
 
     return announce
 
@@ -146,22 +144,22 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
     ) -> None:
         thread, flags = uint32(cuda.threadIdx.x), outputs.flags
         # A block may end one tile and begin the next: so what begins a tile has a slot of the tile.
-        slot = rank if first > uint32(0) else uint32(wave.split_blocks + number)
-        to = outputs.partials + uint64(slot) * uint64(slot_bytes) + uint64(thread) * uint64(16)
+        slot = rank if first > 0 else uint32(wave.split_blocks + number)
+        to = outputs.partials + uint64(slot) * slot_bytes + uint64(thread) * 16
         # The count only grows: read this early it may be too small, and then the block leaves a slice that it
         # could have finished.
-        running = load_relaxed(flags + uint64(uint32(wave.split_blocks + wave.split_tiles)) * uint64(4))
+        running = load_relaxed(flags + uint64(uint32(wave.split_blocks + wave.split_tiles)) * 4)
         store_sums(sums, to, uint32(16 * CONSUMER_THREADS))
         # One thread raises the flag for all: it must not before the last of them has stored. The release
         # makes what the barrier has ordered before it visible to blocks that see the flag.
         meet()
-        if thread == uint32(0):
+        if thread == 0:
             # Only blocks that do not begin the tile may leave their slices; they do if some block that they
             # would wait for may not have been started.
-            leaves = uint32(1) if running < wave.split_blocks and first > uint32(0) else uint32(0)
-            add_release(flags + uint64(slot) * uint64(4), uint32(SLICE_LEFT) if leaves else uint32(STORED))
+            leaves = uint32(1) if running < wave.split_blocks and first > 0 else uint32(0)
+            add_release(flags + uint64(slot) * 4, SLICE_LEFT if leaves else STORED)
             if leaves:
-                put(uint32(scratch + uint32(LEAVES_SLICE)), int32(1))
+                put(uint32(scratch + LEAVES_SLICE), int32(1))
 
     return store_partial
 
@@ -184,11 +182,11 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     ) -> None:  # fmt: skip
         row, column = place.row, place.column
         if not listed:
-            low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
+            low, high = load_bias(y, row, n), load_bias(y, uint32(row + 8), n)
         total, v = cuda.local.array(total_sums, float32), cuda.local.array(loaded_sums, float32)
-        thread_sums_at = partials + uint64(uint32(cuda.threadIdx.x)) * uint64(16)
-        q = uint32(uint32(which * uint32(fours)) // count)
-        end = uint32(uint32(uint32(which + uint32(1)) * uint32(fours)) // count)
+        thread_sums_at = partials + uint64(uint32(cuda.threadIdx.x)) * 16
+        q = uint32(uint32(which * fours) // count)
+        end = uint32(uint32(uint32(which + 1) * fours) // count)
         while q < end:
             for i in range(total_sums):
                 total[i] = float32(0)
@@ -197,8 +195,8 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                 # Loads go past the first cache, which may hold what was there before: other blocks wrote it.
                 for part in range(at_once):
                     there = uint32(k + uint32(part))
-                    slot_there = slot if there == uint32(0) else uint32(first + there)
-                    at = thread_sums_at + uint64(slot_there) * uint64(slot_bytes) + uint64(q) * uint64(apart)
+                    slot_there = slot if there == 0 else uint32(first + there)
+                    at = thread_sums_at + uint64(slot_there) * slot_bytes + uint64(q) * apart
                     for i in range(fours_each):
                         needed = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
                         four, o = load_if(at + uint64(i * apart), needed), 4 * (fours_each * part + i)
@@ -206,19 +204,19 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                 for part in range(at_once):
                     for i in range(total_sums):
                         total[i] += v[total_sums * part + i]
-                k = uint32(k + uint32(at_once))
+                k = uint32(k + at_once)
             for i in range(fours_each):
                 if uint32(q + uint32(i)) < end:
                     for e in range(4):
-                        c = uint32(column + uint32(uint32(q + uint32(i)) << uint32(3)) + uint32(e & 1))
+                        c = uint32(column + uint32(uint32(q + uint32(i)) << 3) + uint32(e & 1))
                         r = uint32(row + uint32(8 * (e >> 1)))
                         if c < place.limit and r < n:
                             if listed:
-                                to = uint32(load4(place.rows_of_columns + uint64(c) * uint64(4)))
+                                to = load4(place.rows_of_columns + uint64(c) * 4)
                                 store_float(address(y, to, n, r, 4), total[4 * i + e])
                             else:
                                 store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
-            q = uint32(q + uint32(fours_each))
+            q = uint32(q + fours_each)
 
     return finish_slice
 
@@ -241,21 +239,21 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
         meet()  # the scratch words are written
         # Nobody waits in a circle: a block that left its slice waits for none; the first block of a tile
         # waits for blocks that were started before it; any other waits only if it saw all of them running.
-        if which == uint32(0) or take4(uint32(scratch + uint32(LEAVES_SLICE))) == uint32(0):
+        if which == 0 or take4(uint32(scratch + LEAVES_SLICE)) == 0:
             i = uint32(cuda.threadIdx.x)
             while i < count:
-                other = slot if i == uint32(0) else uint32(first + i)
-                if wait_for_any(flags + uint64(other) * uint64(4)) == uint32(SLICE_LEFT):
-                    put(uint32(scratch + uint32(HAS_SLICES)), int32(1))
-                i = uint32(i + uint32(CONSUMER_THREADS))
+                other = slot if i == 0 else uint32(first + i)
+                if wait_for_any(flags + uint64(other) * 4) == SLICE_LEFT:
+                    put(uint32(scratch + HAS_SLICES), int32(1))
+                i = uint32(i + CONSUMER_THREADS)
             meet()  # each thread waited for some flags alone: now all are raised for all threads
             finish_slice(partials, slot, first, count, which, y, place, n)
-            if which == uint32(0) and take4(uint32(scratch + uint32(HAS_SLICES))) != uint32(0):
+            if which == 0 and take4(uint32(scratch + HAS_SLICES)) != 0:
                 i = uint32(1)
                 while i < count:
-                    if load_relaxed(flags + uint64(uint32(first + i)) * uint64(4)) == uint32(SLICE_LEFT):
+                    if load_relaxed(flags + uint64(uint32(first + i)) * 4) == SLICE_LEFT:
                         finish_slice(partials, slot, first, count, i, y, place, n)
-                    i = uint32(i + uint32(1))
+                    i = uint32(i + 1)
 
     return finish_tile
 
@@ -313,7 +311,7 @@ def cluster_announcer() -> Any:
 
     @inlined
     def announce(flags: Any, rank: Any, wave: Any) -> None:
-        if cluster_size() == uint32(1):
+        if cluster_size() == 1:
             announce_alone(flags, rank, wave)
 
     return announce
@@ -344,18 +342,18 @@ def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> A
         sums: Any, outputs: Any, number: Any, first: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
         count = cluster_size()
-        if count == uint32(1):
+        if count == 1:
             store_alone(sums, outputs, number, first, rank, wave, scratch)
         else:
             # A relaxed arrival: this thread has read its stages and written nothing that others read.
             arrive()
-            which, last = uint32(rank % count), uint32(uint32(fours - 1) + count)
-            thread, inbox = uint32(cuda.threadIdx.x), uint32(scratch + uint32(INBOX_BARRIER))
-            if counts and thread == uint32(0):
+            which, last = uint32(rank % count), uint32(fours - 1 + count)
+            thread, inbox = uint32(cuda.threadIdx.x), uint32(scratch + INBOX_BARRIER)
+            if counts and thread == 0:
                 fours_here = uint32(uint32(last - which) // count)
-                expect(inbox, uint32(uint32(fours_here * count) * uint32(FOUR_BYTES)))
-            place = uint32(which * uint32(last // count) * uint32(FOUR_BYTES))
-            at = uint32(uint32(scratch - uint32(back)) + place + uint32(thread << uint32(4)))
+                expect(inbox, uint32(uint32(fours_here * count) * FOUR_BYTES))
+            place = uint32(which * uint32(last // count) * FOUR_BYTES)
+            at = uint32(uint32(scratch - back) + place + uint32(thread << 4))
             # Inboxes lie where stages were: before all blocks are here, one may still multiply from them.
             wait_for_cluster()
             send(sums, at, uint32(FOUR_BYTES), count, inbox)
@@ -380,22 +378,22 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
         outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
         count = cluster_size()
-        if count == uint32(1):
+        if count == 1:
             finish_alone(outputs, tile_order, thread_at, n, stages, rank, wave, scratch)
         elif rank < wave.split_blocks:
             number, y, total = uint32(rank // count), outputs.y, cuda.local.array(total_sums, float32)
             place = locate(tile_order, uint32(wave.whole_tiles + number), thread_at)
             row, column = place.row, place.column
-            low, high = load_bias(y, row, n), load_bias(y, uint32(row + uint32(8)), n)
-            partial_bytes = uint32(uint32(uint32(uint32(fours - 1) + count) // count) * uint32(FOUR_BYTES))
-            at = uint32(uint32(scratch - uint32(back)) + uint32(uint32(cuda.threadIdx.x) << uint32(4)))
+            low, high = load_bias(y, row, n), load_bias(y, uint32(row + 8), n)
+            partial_bytes = uint32(uint32(uint32(fours - 1 + count) // count) * FOUR_BYTES)
+            at = uint32(uint32(scratch - back) + uint32(uint32(cuda.threadIdx.x) << 4))
             four = uint32(rank - uint32(number * count))
             # All that the cluster sends to this inbox has arrived: by its bytes, or because all have sent.
             if counts:
-                wait(uint32(scratch + uint32(INBOX_BARRIER)), uint32(0))
+                wait(uint32(scratch + INBOX_BARRIER), uint32(0))
             else:
                 meet()
-            while four < uint32(fours):
+            while four < fours:
                 part, there = uint32(0), at
                 for i in range(total_sums):
                     total[i] = float32(0)
@@ -404,15 +402,15 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
                         v = take_floats(uint32(there + uint32(i * FOUR_BYTES)))
                         for e in range(4):
                             total[4 * i + e] += v[e]
-                    there, part = uint32(there + partial_bytes), uint32(part + uint32(1))
+                    there, part = uint32(there + partial_bytes), uint32(part + 1)
                 for i in range(FOURS_AT_ONCE):
-                    if four < uint32(fours):
+                    if four < fours:
                         for e in range(4):
-                            c = uint32(column + uint32(four << uint32(3)) + uint32(e & 1))
+                            c = uint32(column + uint32(four << 3) + uint32(e & 1))
                             r = uint32(row + uint32(8 * (e >> 1)))
                             if c < place.limit and r < n:
                                 store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
                     four = uint32(four + count)
-                at = uint32(at + uint32(FOURS_AT_ONCE * FOUR_BYTES))
+                at = uint32(at + FOURS_AT_ONCE * FOUR_BYTES)
 
     return finish

@@ -194,7 +194,7 @@ def tile_place(number: Any, raster: Any) -> Any:
 def locate_for_producer(tile_order: Any, number: Any) -> Any:
     """The ProducerPlace of a tile; ``tile_order``: a TileOrder."""
     down, column = tile_place(number, tile_order.raster)
-    fragment_row = uint32(down * uint32(FRAGMENT_ROWS))
+    fragment_row = uint32(down * FRAGMENT_ROWS)
     return ProducerPlace(fragment_row, column, uint32(column // tile_order.raster.width))
 
 
@@ -208,7 +208,7 @@ def consumer_locator(columns: int) -> Any:
     def locate(tile_order: Any, number: Any, thread_at: Any) -> Any:
         below, beside = thread_at
         down, right = tile_place(number, tile_order.raster)
-        row, column = uint32(down * uint32(TILE_ROWS) + below), uint32(right * uint32(columns) + beside)
+        row, column = uint32(down * TILE_ROWS + below), uint32(right * columns + beside)
         return ConsumerPlace(row, column, tile_order.m, uint64(0))
 
     return locate
@@ -283,8 +283,8 @@ def split_last_wave(tiles: Any, stages: Any, blocks: Any, least_saved: Any) -> A
     """
     rest = uint32(tiles % blocks)
     splits = min(uint32(blocks // max(rest, uint32(1))), stages)
-    longest = uint32(uint32(uint32(stages + splits) - uint32(1)) // splits)
-    if rest == uint32(0) or uint32(longest + least_saved) > stages:
+    longest = uint32(uint32(uint32(stages + splits) - 1) // splits)
+    if rest == 0 or uint32(longest + least_saved) > stages:
         rest, splits = uint32(0), uint32(0)
     return TileSplit(rest, uint32(rest * splits), splits, uint32(0), uint32(0))
 
@@ -296,10 +296,10 @@ def shared_stages(rank: Any, stages: Any, split: Any) -> Any:
     """
     if rank >= split.split_blocks:
         return uint32(0), uint32(0)
-    if split.splits > uint32(0):
+    if split.splits > 0:
         tile = uint32(rank // split.splits)
         at, begin = uint32(rank - uint32(tile * split.splits)), uint32(tile * stages)
-        end = uint32(uint32(uint32(at + uint32(1)) * stages) // split.splits)
+        end = uint32(uint32(uint32(at + 1) * stages) // split.splits)
         return uint32(begin + uint32(uint32(at * stages) // split.splits)), uint32(begin + end)
     begin = uint32(uint32(rank * split.block_stages) + min(rank, split.longer_blocks))
     return begin, uint32(
@@ -310,7 +310,7 @@ def shared_stages(rank: Any, stages: Any, split: Any) -> Any:
 @inlined
 def block_of_stage(stage: Any, block_stages: Any, longer_blocks: Any) -> Any:
     """The block that computes a stage, where the steps of a block cross the borders of tiles."""
-    longer = uint32(block_stages + uint32(1))
+    longer = uint32(block_stages + 1)
     border = uint32(longer_blocks * longer)
     if stage < border:
         return uint32(stage // longer)
@@ -320,13 +320,13 @@ def block_of_stage(stage: Any, block_stages: Any, longer_blocks: Any) -> Any:
 @inlined
 def blocks_of_tile(tile: Any, stages: Any, split: Any) -> Any:
     """The first block of a tile that is split, and the number of its blocks."""
-    if split.splits > uint32(0):
+    if split.splits > 0:
         return uint32(tile * split.splits), split.splits
     begin = uint32(tile * stages)
     first = block_of_stage(begin, split.block_stages, split.longer_blocks)
-    end = uint32(begin + uint32(stages - uint32(1)))
+    end = uint32(begin + uint32(stages - 1))
     last = block_of_stage(end, split.block_stages, split.longer_blocks)
-    return first, uint32(uint32(last - first) + uint32(1))
+    return first, uint32(uint32(last - first) + 1)
 
 
 @inlined
