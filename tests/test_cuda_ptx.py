@@ -17,7 +17,7 @@ from ggmlq.codes import CODES
 from ggmlq.cuda.intrinsics import codes8, ptx
 from ggmlq.cuda.intrinsics.language import cuda, float32, int32, types, uint32, uint64
 from ggmlq.cuda.machine import device, dialect
-from ggmlq.cuda.machine.dialect import CORE, quick_inlining, result
+from ggmlq.cuda.machine.dialect import CORE, plain_result, quick_inlining, word_beside
 from ggmlq.cuda.machine.launch import Kernel, array
 
 TWO = 2
@@ -181,20 +181,16 @@ def test_plain_integers_are_words_beside_words():
     assert texts[0] == texts[1]
 
 
-def test_arithmetic_of_words_and_plain_integers():
-    """The rule: unsigned beside unsigned words, a plain one of plain ones, else Numba's own."""
-    of, add, neg = types.literal, operator.add, types.literal(-1)
-    assert result(add, uint32, of(8)) == result(operator.isub, of(8), uint64) == uint64
-    assert result(operator.mul, of(8), of(3)) == of(24)
-    for left, right in (
-        (uint32, neg),
-        (uint32, of(1 << 32)),
-        (int32, of(8)),
-        (uint32, uint32),
-        (float32, of(1)),
-    ):
-        assert result(add, left, right) is None
-    assert result(operator.floordiv, of(8), of(0)) is None
+def test_words_beside_plain_integers():
+    of, add = types.literal, operator.add
+    assert word_beside(uint32, of(8)) == uint32
+    assert word_beside(of(0), uint64) == uint64
+    for right in (of(-1), of(1 << 32), uint32, int32, float32):
+        assert word_beside(uint32, right) is None
+    assert word_beside(int32, of(8)) is None
+    assert plain_result(operator.mul, of(8), of(3)) == of(24)
+    assert plain_result(operator.isub, of(3), of(8)) == of(-5)
+    assert plain_result(operator.floordiv, of(8), of(0)) is plain_result(operator.lt, of(8), of(9)) is None
     context = cuda_target.typing_context  # of others, who read plain integers as Numba does
     outside = context.resolve_function_type(context.resolve_value_type(add), (uint32, of(8)), {})
     assert outside.return_type == types.int64

@@ -37,6 +37,7 @@ ARITHMETIC: dict[Any, Callable[[int, int], int]] = {
     for name in _NAMES
     for operation in (getattr(operator, name), getattr(operator, "i" + name.rstrip("_")))
 }
+COMPARISONS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
 WORD_BITS = 32
 WORDS = (uint32, uint64)
 
@@ -46,27 +47,22 @@ def is_plain(kind: Any) -> bool:
     return isinstance(kind, types.IntegerLiteral)
 
 
-def result(operation: Any, left: Any, right: Any) -> Any:
-    """The type of arithmetic on unsigned words and plain integers; None for Numba's own.
-
-    Plain integers give a plain one, so that ``at + 8 * stages`` is a sum of words, too.
-    """
-    if is_plain(left) and is_plain(right):
-        try:
-            return types.literal(ARITHMETIC[operation](left.literal_value, right.literal_value))
-        except (ArithmeticError, ValueError):  # a division by zero, say, which Numba refuses
-            return None
+def word_beside(left: Any, right: Any) -> Any:
+    """The type of an unsigned word beside a plain integer that fits into it; None for other pairs."""
     plain, word = (left, right) if is_plain(left) else (right, left)
-    is_unsigned = word in WORDS and is_plain(plain) and 0 <= plain.literal_value < 1 << WORD_BITS
-    return uint64 if is_unsigned else None
+    fits = word in WORDS and is_plain(plain) and 0 <= plain.literal_value < 1 << WORD_BITS
+    return word if fits else None
 
 
-def one_type(first: Any, second: Any) -> Any:
-    """The type of a variable that is a plain integer here and an unsigned word there; None for others."""
-    for plain, word in ((first, second), (second, first)):
-        if word in WORDS and is_plain(plain) and plain.literal_value >= 0:
-            return word
-    return None
+def plain_result(operation: Any, left: Any, right: Any) -> Any:
+    """The type of arithmetic on two plain integers, a plain one, too; None where there is none.
+
+    So ``at + 8 * stages`` is a sum of a word and a plain integer.
+    """
+    try:
+        return types.literal(ARITHMETIC[operation](left.literal_value, right.literal_value))
+    except (KeyError, ArithmeticError, ValueError):  # a division by zero, say, which Numba refuses
+        return None
 
 
 @contextmanager
@@ -79,15 +75,16 @@ def unsigned_integers() -> Iterator[None]:
 
     def type_of(self: Any, context: Any, arguments: Any, options: Any) -> Any:
         operation = self.typing_key
-        kind = result(operation, *arguments) if _is_arithmetic(operation) and len(arguments) == 2 else None
-        if kind is None:
-            return type_of_call(self, context, arguments, options)
-        operands = arguments if is_plain(kind) else (kind, kind)
-        self._impl_keys[tuple(operands)] = operation
-        return signature(kind, *operands)
+        if len(arguments) == 2 and _is_of_integers(operation):
+            if word := word_beside(*arguments):
+                return type_of_call(self, context, (word, word), options)
+            if all(map(is_plain, arguments)) and (kind := plain_result(operation, *arguments)):
+                self._impl_keys[tuple(arguments)] = operation
+                return signature(kind, *arguments)
+        return type_of_call(self, context, arguments, options)
 
     function.get_call_type = type_of
-    context.unify_pairs = lambda first, second: one_type(first, second) or unify(first, second)
+    context.unify_pairs = lambda first, second: word_beside(first, second) or unify(first, second)
     try:
         yield
     finally:
@@ -95,8 +92,9 @@ def unsigned_integers() -> Iterator[None]:
         del context.unify_pairs
 
 
-def _is_arithmetic(operation: Any) -> bool:
-    return type(operation) is type(operator.add) and operation in ARITHMETIC
+def _is_of_integers(operation: Any) -> bool:
+    """Whether a function's key is an operator that integers have; keys of others may not be hashable."""
+    return type(operation) is type(operator.add) and (operation in ARITHMETIC or operation in COMPARISONS)
 
 
 # Quick inlining: Numba inlines the device functions of a kernel in a fraction of the time.
