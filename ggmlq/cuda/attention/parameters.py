@@ -121,7 +121,7 @@ def seen_range(start: Any, last: Any, queries: Any, causal: Any, window: Any, le
     first_query = uint32(start) % queries
     last_query = first_query + (last - start)
     if last_query >= queries:  # rows of two heads: any query may be among them
-        first_query, last_query = uint32(0), queries - 1
+        first_query, last_query = uint32(0), queries - uint32(1)
     behind = length - int32(queries)
     begin, common_begin, common_end, end = int32(0), int32(0), length, length
     if causal != 0:
