@@ -214,9 +214,9 @@ def expert_producer(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     produce_x_tiles = x_tile_producer(layout, tile, producer_locator(), reorders=False)
 
     @inlined
-    def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
+    def produce(ring: Any, full: Any, warp: Any, job: Any) -> None:
         if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
-            produce_x_tiles(ring, full, given)
+            produce_x_tiles(ring, full, job)
 
     return produce
 

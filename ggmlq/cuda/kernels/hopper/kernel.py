@@ -176,7 +176,7 @@ class Operands(NamedTuple):
 
 
 class ForProducers(NamedTuple):
-    """The facts that the producers of a block are given."""
+    """The facts that the producers of a block are job."""
 
     lane: Any
     operands: Any  # Operands
@@ -187,7 +187,7 @@ class ForProducers(NamedTuple):
 
 
 class ForConsumers(NamedTuple):
-    """The facts that the consumers of a block are given."""
+    """The facts that the consumers of a block are job."""
 
     lane: Any
     outputs: Any  # Outputs
@@ -341,8 +341,8 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
-    def produce(ring: Any, full: Any, given: Any) -> None:
-        operands, late, work = given.operands, given.late, given.work
+    def produce(ring: Any, full: Any, job: Any) -> None:
+        operands, late, work = job.operands, job.late, job.work
         stages_left, next_whole = work.stages_left, work.rank
         stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late.ready
         stages_of_tile, blocks = uint32(operands.steps >> 1), uint32(cuda.gridDim.x)
@@ -351,7 +351,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
         while stages_left > 0 or next_whole < work.whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
-            place = locate(given.tile_order, unit.tile)
+            place = locate(job.tile_order, unit.tile)
             i, last = uint32(i * stages_per_unit), uint32(last * stages_per_unit)
             if unit.tile >= work.whole_tiles:
                 ready = late.ready  # the unit may begin within K: its earlier sections were not waited for
@@ -411,8 +411,8 @@ def x_row_producer(
     wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
-    def produce(ring: Any, full: Any, given: Any, x_map: Any) -> None:
-        operands, work = given.operands, given.work
+    def produce(ring: Any, full: Any, job: Any, x_map: Any) -> None:
+        operands, work = job.operands, job.work
         stages_left, next_whole = work.stages_left, work.rank
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
         stages_of_tile, blocks = uint32(operands.steps >> 1), uint32(cuda.gridDim.x)
@@ -421,7 +421,7 @@ def x_row_producer(
         while stages_left > 0 or next_whole < work.whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
-            place = locate(given.tile_order, unit.tile)
+            place = locate(job.tile_order, unit.tile)
             x_row = uint32(place.column * columns)
             i, last = uint32(i * stages_per_unit), uint32(last * stages_per_unit)
             if begun == 0:
@@ -510,13 +510,13 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     map_of_x = boxes.parameter_map(X_MAP)
 
     @inlined
-    def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
+    def produce(ring: Any, full: Any, warp: Any, job: Any) -> None:
         x_map = map_of_x()
         if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
-            if given.operands.height != 0:
-                produce_x_tiles(ring, full, given)
+            if job.operands.height != 0:
+                produce_x_tiles(ring, full, job)
             else:
-                produce_rows(ring, full, given, x_map)
+                produce_rows(ring, full, job, x_map)
 
     return produce
 
@@ -527,9 +527,9 @@ def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     map_of_x = boxes.parameter_map(X_MAP)
 
     @inlined
-    def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
+    def produce(ring: Any, full: Any, warp: Any, job: Any) -> None:
         if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
-            produce_rows(ring, full, given, map_of_x())
+            produce_rows(ring, full, job, map_of_x())
 
     return produce
 
@@ -546,17 +546,17 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     )  # fmt: skip
 
     @inlined
-    def produce(ring: Any, full: Any, warp: Any, given: Any) -> None:
-        late = given.late
+    def produce(ring: Any, full: Any, warp: Any, job: Any) -> None:
+        late = job.late
         if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
-            produce_x_tiles(ring, full, given)
+            produce_x_tiles(ring, full, job)
         elif warp > CONSUMER_WARPS and late.tickets > 0:
             wait_for_predecessor()  # it may have made x
-            x_tiles, flags = given.operands.x_tiles, given.operands.flags
-            rows_per_sweep = uint32(given.tile_order.raster.width * columns)
+            x_tiles, flags = job.operands.x_tiles, job.operands.flags
+            rows_per_sweep = uint32(job.tile_order.raster.width * columns)
             reorder_rows(
-                given.rows, x_tiles, flags, late, given.operands.steps, given.operands.height,
-                rows_per_sweep, given.lane,
+                job.rows, x_tiles, flags, late, job.operands.steps, job.operands.height,
+                rows_per_sweep, job.lane,
             )  # fmt: skip
 
     return produce
@@ -590,38 +590,38 @@ def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileRe
     (begin_walk, locate, read_split), behind = schedule.walk, products.tile.stages(products.layout) * 16
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, given: Any) -> None:
+    def consume(ring: Any, full: Any, warp: Any, job: Any) -> None:
         begin_walk()
-        lane, outputs, n, work = given.lane, given.outputs, given.n, given.work
+        lane, outputs, n, work = job.lane, job.outputs, job.n, job.work
         next_whole, stages_left, scratch = work.rank, work.stages_left, uint32(full + behind)
-        stage, phase, opaque = uint32(0), uint32(0), opaque_zero(given.steps)
-        stages, blocks = uint32(given.steps >> 1), uint32(cuda.gridDim.x)
+        stage, phase, opaque = uint32(0), uint32(0), opaque_zero(job.steps)
+        stages, blocks = uint32(job.steps >> 1), uint32(cuda.gridDim.x)
         g, t = uint32(lane >> 2), uint32(lane & 3)
         thread_at = uint32(warp * ROWS + g), uint32(t << 1)
-        wave = read_split(given.wave, scratch)
-        order = make_order(lane, warp, given.natural)
+        wave = read_split(job.wave, scratch)
+        order = make_order(lane, warp, job.natural)
         announce(outputs.flags, work.rank, wave)
         whole_tiles = wave.whole_tiles
         while stages_left > 0 or next_whole < whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages, blocks, whole_tiles)
             first, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
-            place = locate(given.tile_order, unit.tile, thread_at)
+            place = locate(job.tile_order, unit.tile, thread_at)
             # Before the products: the list of a tile's rows has arrived when they are done.
             rows_of_y = begin(place.rows_of_columns, lane, place.limit)
             total, stage, phase = accumulate(
-                given.halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
+                job.halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
             )
             # Read anew, so that no register holds it over the products: the sums leave none.
-            wave_anew = read_split(given.wave, scratch)
+            wave_anew = read_split(job.wave, scratch)
             whole_tiles = wave_anew.whole_tiles
-            total, low, high = add(total, outputs.y, place, n, first, last, stages, given.addend)
+            total, low, high = add(total, outputs.y, place, n, first, last, stages, job.addend)
             if first > 0 or last < stages:
                 number = uint32(unit.tile - whole_tiles)
                 store_partial(total, outputs, number, first, work.rank, wave_anew, scratch)
             else:
                 write(total, (low, high), outputs.y, place, n, rows_of_y)
-        wave = read_split(given.wave, scratch)
-        finish(outputs, given.tile_order, thread_at, n, stages, work.rank, wave, scratch)
+        wave = read_split(job.wave, scratch)
+        finish(outputs, job.tile_order, thread_at, n, stages, work.rank, wave, scratch)
 
     return consume
 
