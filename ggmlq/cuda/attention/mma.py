@@ -113,7 +113,7 @@ def query_loader(plan: Plan) -> Any:
 
 @cache
 def tile_finder(plan: Plan, values: bool) -> Any:
-    """The device function for the offset of a step's tile of keys, or values: its stage, or decoded."""
+    """The device function that finds a step's tile of keys, or values, and decodes it if need be."""
     name, width = (plan.v, plan.width_v) if values else (plan.k, plan.width)
     decodes = plan.decodes(name)
     stages_at, tile_at = (

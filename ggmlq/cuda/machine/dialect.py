@@ -79,7 +79,7 @@ def unsigned_integers() -> Iterator[None]:
             if word := word_beside(*arguments):
                 return type_of_call(self, context, (word, word), options)
             if all(map(is_plain, arguments)) and (kind := plain_result(operation, *arguments)):
-                self._impl_keys[tuple(arguments)] = operation
+                self._impl_keys[tuple(arguments)] = operation  # by which Numba finds the operator's code
                 return signature(kind, *arguments)
         return type_of_call(self, context, arguments, options)
 

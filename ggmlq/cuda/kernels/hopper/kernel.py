@@ -1,5 +1,5 @@
-"""The warp-specialised kernel for packed weights: parameters, shared memory, producer loop, consumer loop,
-epilogue, stores, in this order.
+"""The warp-specialised kernel for packed weights: maps of the operands, parameters, shared memory, producer
+loop, consumer loop, epilogue, stores, in this order.
 
 A block has eight consumer warps and, behind them, one producer warp, or four with wide tiles. It stays on the
 card and computes tile after tile (tiles.py):
@@ -151,8 +151,8 @@ BEFORE_MAP = (
     X,
     FOUR_WORDS,
     FOUR_WORDS,
-)  # 112 bytes, so that the map is aligned
-X_MAP, MAP_WORDS = 19, tensor_maps.SIZE // 8  # words before the map, and its own
+)  # 112 bytes: with boxes.PARAMETERS a multiple of 64, where maps must begin
+X_MAP, MAP_WORDS = 19, tensor_maps.SIZE // 8  # the map's number among the flat parameters; its words
 DENSE = *BEFORE_MAP, types.UniTuple(uint64, MAP_WORDS), ADDEND, FIVE_WORDS, FIVE_WORDS
 
 
@@ -176,7 +176,7 @@ class Operands(NamedTuple):
 
 
 class ForProducers(NamedTuple):
-    """The facts that the producers of a block are job."""
+    """What a schedule tells the producers of a block."""
 
     lane: Any
     operands: Any  # Operands
@@ -187,7 +187,7 @@ class ForProducers(NamedTuple):
 
 
 class ForConsumers(NamedTuple):
-    """The facts that the consumers of a block are job."""
+    """What a schedule tells the consumers of a block."""
 
     lane: Any
     outputs: Any  # Outputs
@@ -726,7 +726,7 @@ def accumulator(products: Products, halves: bool) -> Any:
     return accumulate
 
 
-def multiplier(columns: int, floats: str = "bf16") -> Any:
+def multiplier(columns: int, floats: str) -> Any:
     """The device function that starts a step's products, and waits for those of the step before."""
     advance = wgmma.sums(columns, floats).advance
 
