@@ -29,7 +29,7 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 
 ROTATED = 300 << 20  # bytes of caches
 MOST, LEAST = 1 << 27, 5  # scores that the oracle computes; replays

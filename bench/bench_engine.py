@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ggmlq as gq
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 from ggmlq.dispatch.ladder import Rung, choose, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.roofs.timing import Time, called, read_rate, replayed

@@ -37,15 +37,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.on_card import Replays, bandwidth, in_turns
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.activations import code_tiles, x_tiles
-from ggmlq.cuda.codes8 import small_m
-from ggmlq.cuda.codes8.small_m import SPLITS
-from ggmlq.cuda.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
-from ggmlq.cuda.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.cuda.schedule import groups
-from ggmlq.cuda.schedule.groups import MOST_LISTED
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.codes8 import small_m
+from ggmlq.cuda.kernels.codes8.small_m import SPLITS
+from ggmlq.cuda.kernels.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
+from ggmlq.cuda.kernels.experts import groups
+from ggmlq.cuda.kernels.experts.groups import MOST_LISTED
+from ggmlq.cuda.ladder.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
+from ggmlq.cuda.layouts import code_tiles, x_tiles
+from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ExpertLinear
 from ggmlq.formats import BLOCK_FORMATS, BlockFormat

@@ -49,7 +49,7 @@ def main() -> None:
         on_cpu(args, fmt)
         return
 
-    from ggmlq.cuda.machine.device import cupy
+    from ggmlq.cuda.driver.device import cupy
 
     cp = cupy()
     raw = random_blocks(fmt, SIZE, SIZE // fmt.block_size)
@@ -121,8 +121,8 @@ def small_products(q: gq.QuantArray, m: int, kernel: str) -> dict[str, Work]:
 
 def single(cp: Any) -> dict[str, Work]:
     """Calls that launch one kernel, by ggmlq and by CuPy."""
-    from ggmlq.cuda.machine.device import current, driver
-    from ggmlq.cuda.packed.unpacked import INT8_THREADS, activation_kernel
+    from ggmlq.cuda.driver.device import current, driver
+    from ggmlq.cuda.layouts.unpacked import INT8_THREADS, activation_kernel
 
     kernel, grid, block = activation_kernel(32, False), (1, 1), (INT8_THREADS,)
     x, codes = cp.ones((1, 1024), np.float32), cp.empty((1, 1024), np.int8)

@@ -26,8 +26,8 @@ import numpy as np
 import ggmlq as gq
 from ggmlq.base.threads import available
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.machine.upload import Link
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.driver.upload import Link
 from ggmlq.gguf import load
 from ggmlq.gguf.source import Files
 from ggmlq.testing.machine import commit, machine

@@ -75,14 +75,14 @@ class Bench:
         x = self.rng.standard_normal((m, k), np.float32)
         if not self.gpu:
             return x
-        from ggmlq.cuda.machine import device
+        from ggmlq.cuda.driver import device
 
         with device.named(self.devices[0]):
             return device.cupy().asarray(x)
 
     def sync(self) -> None:
         if self.gpu:
-            from ggmlq.cuda.machine import device
+            from ggmlq.cuda.driver import device
 
             for name in self.devices:
                 with device.named(name):
@@ -212,8 +212,8 @@ class Bench:
         """Measure the all-reduce of [M, narrow] beside NCCL's bare call."""
         if not self.gpu or len(set(self.devices)) < 2:
             return
-        from ggmlq.cuda.machine import device
-        from ggmlq.cuda.machine.parallel import nccl
+        from ggmlq.cuda.driver import device
+        from ggmlq.cuda.driver.parallel import nccl
         from ggmlq.parallel.team import team_of
 
         cp, works = device.cupy(), {}

@@ -66,7 +66,7 @@ def main() -> None:
 
 def _try(turns: int | None, pieces: int | None) -> None:
     """Set numbers that choose other kernels than the library does, to see which is faster."""
-    from ggmlq.cuda.quantize_scaled import _groups
+    from ggmlq.cuda.kernels.quantize_scaled import _groups
 
     if turns:
         _groups.TURNS |= {"float16": turns, "bfloat16": turns}
@@ -94,7 +94,7 @@ def cases(everything: bool) -> Any:
 
 def measured(cupy: Any, shape: tuple[int, int], tile: Tile, dtype: str, rule: Rule, rounds: int) -> Any:
     """GB/s and microseconds of a call, from a graph of calls on different memory."""
-    from ggmlq.cuda import quantize_scaled
+    from ggmlq.cuda.kernels import quantize_scaled
 
     over = tiling(tile, *shape)
     results = [quantize_scaled.room_for(over, rule)]
@@ -164,7 +164,7 @@ def _say(figure: dict[str, Any]) -> None:
 def _cupy() -> Any:
     import ml_dtypes  # noqa: F401  # so that NumPy knows bfloat16 by its name
 
-    from ggmlq.cuda.machine import device
+    from ggmlq.cuda.driver import device
 
     return device.cupy()
 

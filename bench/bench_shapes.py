@@ -34,9 +34,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench.bench_engine import FORMATS, Bench, Cell, facts
 from bench.on_card import bandwidth
-from ggmlq.cuda.linear import _gemv, r13_gemv, r17_gemv_int16
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.ladder.linear import r13_gemv, r17_gemv_int16
+from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import BlockFormat
 from ggmlq.testing import engine
@@ -109,8 +110,8 @@ def summary(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def compiled(names: set[str], formats: set[str]) -> None:
     """Compile the kernels whose code does not come with the package."""
-    from ggmlq.cuda.machine import served
-    from ggmlq.cuda.machine.launch import FAMILIES
+    from ggmlq.cuda.driver import served
+    from ggmlq.cuda.driver.launch import FAMILIES
     from ggmlq.testing import engine
 
     modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}

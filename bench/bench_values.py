@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggmlq as gq
 from ggmlq.base.writing import write_whole
+from ggmlq.cuda.driver import device
 from ggmlq.cuda.intrinsics.floats import DTYPES, KINDS
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.quantize import decode as dequantize
+from ggmlq.cuda.kernels.quantize import decode as dequantize
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.roofs.timing import GpuClock
 from ggmlq.testing.blocks import random_blocks

@@ -32,14 +32,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.codes8 import small_m
-from ggmlq.cuda.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ggmlq.cuda.cost import gemv, warp_specialized
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.codes8 import small_m
+from ggmlq.cuda.kernels.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS
-from ggmlq.cuda.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
-from ggmlq.cuda.scaled_linear import r9_persistent, r10_small_m, r11_split_k
+from ggmlq.cuda.ladder.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
+from ggmlq.cuda.ladder.scaled_linear import r9_persistent, r10_small_m, r11_split_k
+from ggmlq.cuda.layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.testing.machine import commit, machine
 
 KERNELS = "warp_specialized", "gemv", "codes8"
@@ -172,8 +172,8 @@ def code_product(rung: Any, x: Any, y: Any, w: Any, **way: Any) -> None:
 
 def compiled(names: list[str]) -> None:
     """Compile tiles of cuda:warp_specialized whose code does not come with the package, on all cores."""
-    from ggmlq.cuda.machine import served
-    from ggmlq.cuda.machine.launch import FAMILIES
+    from ggmlq.cuda.driver import served
+    from ggmlq.cuda.driver.launch import FAMILIES
     from ggmlq.testing import engine
 
     module, layouts = r16_warp_specialized.__name__, {layout_of(gq.formats[name]) for name in names}

@@ -36,10 +36,10 @@ os.environ.setdefault("GGMLQ_COMPILE_HERE", "1")  # before kernels are imported:
 import ggmlq as gq
 from bench.on_card import Replays, in_processes
 from ggmlq.base.writing import write_whole
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.cuda.intrinsics import barrier
 from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch import ladder
 from ggmlq.gru.cuda import call as around
 from ggmlq.gru.cuda import encode, plain, project, r1_step, r3_grid, r4_cluster

@@ -35,10 +35,12 @@ import ggmlq as gq
 from bench.on_card import Replays, in_processes
 from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
-from ggmlq.cuda.codes8.boxed import BoxTile
-from ggmlq.cuda.codes8.operands import scale_gatherer
-from ggmlq.cuda.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
-from ggmlq.cuda.codes8.variant import (
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.intrinsics import barrier
+from ggmlq.cuda.kernels.codes8.boxed import BoxTile
+from ggmlq.cuda.kernels.codes8.operands import scale_gatherer
+from ggmlq.cuda.kernels.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
+from ggmlq.cuda.kernels.codes8.variant import (
     COLUMN_SCALE_TILES,
     FLOAT32_OUTPUT,
     FLOAT_TILES,
@@ -48,9 +50,14 @@ from ggmlq.cuda.codes8.variant import (
     OutputKind,
     Variant,
 )
-from ggmlq.cuda.intrinsics import barrier
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.scaled_linear import r0_naive, r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
+from ggmlq.cuda.ladder.scaled_linear import (
+    r0_naive,
+    r7_wgmma,
+    r8_tma_ring,
+    r9_persistent,
+    r10_small_m,
+    r11_split_k,
+)
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.checks import float_dtype
 from ggmlq.dispatch.problems import ScaledLinear

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 from ggmlq.dispatch.card import UNKNOWN
 
 

@@ -30,7 +30,7 @@ import ggmlq as gq
 from bench.hopper import FEW, INTEGERS, OUTSIDE, Replays, empty, floats_of, operands
 from bench.on_card import in_turns
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 from ggmlq.dispatch import checks
 from ggmlq.testing.machine import commit, machine
 

@@ -38,7 +38,7 @@ from bench import hopper, parts
 from bench.hopper import OUTSIDE, Replays, empty, operands, wrong
 from bench.on_card import in_turns
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 from ggmlq.testing.machine import commit, machine
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {

@@ -132,11 +132,11 @@ _TABLES = {"codes": "CODES", "formats": "FORMATS"}  # folders whose name here me
 
 # What lower rooms ask of upper ones, and the room that does it: it is imported when it is first asked.
 hooks.served_by({
-    "devices and memory of CuPy": "cuda.machine.device",
+    "devices and memory of CuPy": "cuda.driver.device",
     "models at addresses": "remote.opening:opened",
     "digests of an array's bytes": "cpu.machine.digest:digest",
-    "packed weights that stand for their bytes": "cuda.packed.to_blocks:packed_memory",
-    "bytes restored from packed weights": "cuda.packed.to_blocks:restored",
+    "packed weights that stand for their bytes": "cuda.layouts.to_blocks:packed_memory",
+    "bytes restored from packed weights": "cuda.layouts.to_blocks:restored",
     "operations on arrays": "ops",
     "names of a tensor in other files": "checkpoint.families:equivalent_names",
     "tensors in parts on several devices": "parallel.sharded:to_several",

@@ -133,7 +133,7 @@ def _cpu() -> dict[str, Any]:
 
 def _gpu() -> dict[str, Any]:
     try:
-        devices = importlib.import_module("ggmlq.cuda.machine.device").describe()
+        devices = importlib.import_module("ggmlq.cuda.driver.device").describe()
     except Exception as error:  # as in _cpu
         return {"error": str(error)}
     kernels = _kernels(devices[0]["compute_capability"])
@@ -143,7 +143,7 @@ def _gpu() -> dict[str, Any]:
 def _kernels(capability: str) -> dict[str, Any]:
     """Kernels that come with the package for a GPU, and how many there are."""
     try:
-        coverage = importlib.import_module("ggmlq.cuda.machine.coverage").coverage
+        coverage = importlib.import_module("ggmlq.cuda.driver.coverage").coverage
         facts: dict[str, Any] = coverage(tuple(map(int, capability.split("."))))
     except (GGMLQError, ImportError, AttributeError) as error:  # numba-cuda may not fit its neighbours
         return {"error": str(error)}
@@ -151,7 +151,7 @@ def _kernels(capability: str) -> dict[str, Any]:
 
 
 def _gpu_packs() -> list[dict[str, Any]]:
-    served = importlib.import_module("ggmlq.cuda.machine.served")
+    served = importlib.import_module("ggmlq.cuda.driver.served")
     packs = importlib.import_module("ggmlq.store.store")
     machines = sorted(path.name for path in served.STORE.prebuilt.iterdir() if path.is_dir())
     return [packs.examine(served.STORE.prebuilt, machine) for machine in machines]
@@ -189,7 +189,7 @@ def _pack_lines(facts: dict[str, Any] | None) -> list[str]:
 def _nccl() -> str | None:
     """The version of NCCL; None if it does not load."""
     try:
-        version: str | None = importlib.import_module("ggmlq.cuda.machine.parallel.nccl").version()
+        version: str | None = importlib.import_module("ggmlq.cuda.driver.parallel.nccl").version()
     except (GGMLQError, RuntimeError):
         return None
     return version
@@ -198,7 +198,7 @@ def _nccl() -> str | None:
 def _cublas(gpu: dict[str, Any]) -> bool:
     """True where cuBLAS loads; False without a GPU."""
     try:
-        return "error" in gpu or bool(importlib.import_module("ggmlq.cuda.machine.device").cublas())
+        return "error" in gpu or bool(importlib.import_module("ggmlq.cuda.driver.device").cublas())
     except GGMLQError:
         return False
 

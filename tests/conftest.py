@@ -197,7 +197,7 @@ def libggml() -> Library:
 @pytest.fixture(scope="session")
 def cupy():
     """CuPy with a GPU; tests that ask for it are skipped where there is none."""
-    from ggmlq.cuda.machine import device
+    from ggmlq.cuda.driver import device
 
     try:
         return device.cupy()

@@ -11,8 +11,8 @@ import numpy as np
 from emulated_ptx import Machine, Memory, with_tables
 from fake_cupy import DeviceArray, on_device, put_gpu
 
-from ggmlq.cuda.machine import device, served, tensor_maps
-from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.driver import device, served, tensor_maps
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.ops.gated_linear import ACTIVATIONS

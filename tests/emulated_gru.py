@@ -13,8 +13,8 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 
 from ggmlq.base import devices
 from ggmlq.base.slots import Slot
-from ggmlq.cuda.machine import device, recorded
-from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.driver import device, recorded
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.dispatch.card import Card
 
 

@@ -12,7 +12,7 @@ from emulated_wgmma import products16
 from emulated_words import OPS, TYPES, bytes_at, listed, op, place, read, write
 from fake_cupy import decoded
 
-from ggmlq.cuda.machine.tensor_maps import KINDS
+from ggmlq.cuda.driver.tensor_maps import KINDS
 
 MOST_BYTES = 1 << 20  # fewer can be announced at a barrier
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmlq.cuda.packed.layout import STEP, half_addresses, layout_of, stored_codes
-from ggmlq.cuda.packed.pack import place_fp4
+from ggmlq.cuda.layouts.layout import STEP, half_addresses, layout_of, stored_codes
+from ggmlq.cuda.layouts.pack import place_fp4
 
 
 def pack_q4_0(q):
-    """Fragments and layout of an array of q4_0, as the head of ggmlq/cuda/packed/pack.py draws them."""
+    """Fragments and layout of an array of q4_0, as the head of ggmlq/cuda/layouts/pack.py draws them."""
     n, k = q.shape
     layout, fmt = layout_of(q.format), q.format
     count, steps = 8 * -(-n // 128), 2 * -(-k // 128)
@@ -27,7 +27,7 @@ def pack_q4_0(q):
 
 
 def pack_blocks(q):
-    """Fragments and layout of an array of blocks, as the head of ggmlq/cuda/packed/pack.py draws them."""
+    """Fragments and layout of an array of blocks, as the head of ggmlq/cuda/layouts/pack.py draws them."""
     (n, k), fmt, layout = q.shape, q.format, layout_of(q.format)
     count, steps = 8 * -(-n // 128), 2 * -(-k // 128)
     codes = np.zeros((count * 16, steps * STEP), np.uint32)

@@ -18,7 +18,7 @@ import emulated_votes  # noqa: F401
 import numpy as np
 from emulated_words import EVERY, LOCAL, OPS, START, Locked, Trap, read
 
-from ggmlq.cuda.machine import tensor_maps
+from ggmlq.cuda.driver import tensor_maps
 
 TABLE = re.compile(r"\.(?:visible )?\.?global \.align \d+ \.b8 (\w+)\[(\d+)\] = \{([^}]*)\};")
 

@@ -166,7 +166,7 @@ class Card(np.ndarray):
 
 def put_card(monkeypatch):
     """A CuPy whose arrays are NumPy's."""
-    from ggmlq.cuda.machine import device
+    from ggmlq.cuda.driver import device
 
     def on_card(function):
         return lambda *given, **named: function(*given, **named).view(Card)

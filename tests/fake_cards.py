@@ -210,9 +210,9 @@ def made(world, values, *sources):
 
 def put_cards(monkeypatch, count=2, linked=False):
     """GPUs 0 and 1 are there: the World that they are of, with ``cupy``."""
-    from ggmlq.cuda.machine import device
-    from ggmlq.cuda.machine.parallel import nccl
-    from ggmlq.cuda.machine.parallel import team as streams
+    from ggmlq.cuda.driver import device
+    from ggmlq.cuda.driver.parallel import nccl
+    from ggmlq.cuda.driver.parallel import team as streams
     from ggmlq.parallel import team
 
     world = World(count)

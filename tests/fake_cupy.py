@@ -57,7 +57,7 @@ def encoded(box):
 
 def decoded(words):
     """The box of such a map."""
-    from ggmlq.cuda.machine.tensor_maps import Box
+    from ggmlq.cuda.driver.tensor_maps import Box
 
     facts = [*words[:8]]
     facts[4] = tensor_map_kinds()[facts[4]]
@@ -65,14 +65,14 @@ def decoded(words):
 
 
 def tensor_map_kinds():
-    from ggmlq.cuda.machine.tensor_maps import KINDS
+    from ggmlq.cuda.driver.tensor_maps import KINDS
 
     return list(KINDS)
 
 
 def put_gpu(monkeypatch, capability=(9, 0)):
     """GPU 0 is there: ``waits`` counts, ``capturing`` says whether its stream records a graph."""
-    from ggmlq.cuda.machine import device, tensor_maps
+    from ggmlq.cuda.driver import device, tensor_maps
 
     state = SimpleNamespace(capturing=False, waits=0, device_waits=0, allocator=len)
 

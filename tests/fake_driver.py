@@ -301,7 +301,7 @@ class Function:
     def cuLaunchKernelEx(self, shape_at, function, pointers_at, extra):
         from emulated_ptx import Machine, program
 
-        from ggmlq.cuda.machine import submit
+        from ggmlq.cuda.driver import submit
 
         ptx = self.driver.functions[function - 1]
         *sizes, shared, stream, attributes, count = submit.SHAPE.unpack(
@@ -326,7 +326,8 @@ def put_all(capability):
     """Torch with a GPU of a capability, a driver, and no CuPy and no Numba; the torch and the driver."""
     sys.meta_path.insert(0, Refuse())
     driver = globals()["DRIVER"] = Driver(capability)
-    from ggmlq.cuda.machine import driver_calls, submit, tensor_maps
+    from ggmlq.cuda.driver import calls as driver_calls
+    from ggmlq.cuda.driver import submit, tensor_maps
 
     for module in (driver_calls, submit, tensor_maps):
         module.library = lambda: driver

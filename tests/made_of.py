@@ -6,7 +6,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import ggmlq as gq
-from ggmlq.cuda.machine import served
+from ggmlq.cuda.driver import served
 from ggmlq.store import store
 
 PACKAGE = Path(gq.__file__).parent

@@ -160,12 +160,12 @@ def copy(array):
 
 
 def put_gpu(capability):
-    from ggmlq.cuda import quantize_scaled
-    from ggmlq.cuda.activations import floats
+    from ggmlq.cuda.driver import device, launch
     from ggmlq.cuda.intrinsics import codes, lane, ptx
     from ggmlq.cuda.intrinsics import floats as storing_floats
-    from ggmlq.cuda.machine import device, launch
-    from ggmlq.cuda.quantize_scaled import decode
+    from ggmlq.cuda.kernels import quantize_scaled
+    from ggmlq.cuda.kernels.quantize_scaled import decode
+    from ggmlq.cuda.layouts import floats
 
     simulator.FakeCUDAKernel.__call__ = lambda self, *operands: self.fn(*operands)
     fake = Fake()
@@ -193,7 +193,7 @@ def put_gpu(capability):
 
 def check_values(rng, found, over, rule, told):
     """Decode codes and scales of any strides, and compare."""
-    from ggmlq.cuda.quantize_scaled.decode import dequantize
+    from ggmlq.cuda.kernels.quantize_scaled.decode import dequantize
 
     codes, tile = np.array(found.codes), (over.r, over.c)
     if rng.integers(2):

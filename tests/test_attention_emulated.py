@@ -13,9 +13,9 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.attention import operands
-from ggmlq.cuda.attention.plan import DECODED_TYPES, MMA_ROWS, plan_of
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.attention import operands
+from ggmlq.cuda.kernels.attention.plan import DECODED_TYPES, MMA_ROWS, plan_of
 
 HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
 WIDTH = 64

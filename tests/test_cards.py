@@ -20,8 +20,8 @@ from stale import demand, is_stale, skip_if_stale
 
 import ggmlq as gq
 from ggmlq.cuda.cost import choice, roof
-from ggmlq.cuda.machine import coverage, served
-from ggmlq.cuda.scaled_linear import r2_dequant
+from ggmlq.cuda.driver import coverage, served
+from ggmlq.cuda.ladder.scaled_linear import r2_dequant
 from ggmlq.dispatch import ladder, listing
 from ggmlq.dispatch.card import CARDS, Card, card_named, target
 from ggmlq.dispatch.ladder import explain
@@ -139,7 +139,7 @@ def test_modules_that_a_dry_run_imports_are_whole():
     skip_if_stale(served.STORE)
     code = (
         "import ggmlq as gq; assert 'yes' in repr(gq.kernels(format='q4_0', card='sm_89'))\n"
-        "from ggmlq.cuda.linear import r6_dequant; from ggmlq.cuda.machine import device\n"
+        "from ggmlq.cuda.ladder.linear import r6_dequant; from ggmlq.cuda.driver import device\n"
         "assert r6_dequant.cupy is device.cupy and device._usable == [None]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,9 +16,9 @@ from stale import skip_if_stale
 import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.cuda.cost import choice
-from ggmlq.cuda.linear import _gemv
-from ggmlq.cuda.machine import coverage, device, served
-from ggmlq.cuda.packed.layout import layout_of
+from ggmlq.cuda.driver import coverage, device, served
+from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.card import Card, card_named
 from ggmlq.dispatch.ladder import choose, explain, register, rungs
@@ -207,7 +207,7 @@ def test_another_card_is_another_choice(table, monkeypatch):
     assert choose(problem(card=A100)).name == "cuda:vectorized"
     monkeypatch.setattr(ladder, "_RUNGS", dict(ladder._RUNGS))
     facts = {"arithmetic": "q8", "accumulate": "int32"}
-    fresh = register("ggmlq.cuda.linear.r3_vectorized", "Another.", **facts)(lambda x, q, out: None)
+    fresh = register("ggmlq.cuda.ladder.linear.r3_vectorized", "Another.", **facts)(lambda x, q, out: None)
     assert choose(problem(card=A100)) is fresh
 
 

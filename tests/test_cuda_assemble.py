@@ -24,16 +24,16 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-
 from llvmlite import ir
 from scripts import load
 
-from ggmlq.cuda.epilogue import gates
+from ggmlq.cuda.driver import launch
+from ggmlq.cuda.driver.coverage import families
+from ggmlq.cuda.driver.launch import Kernel, array
 from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, wgmma
 from ggmlq.cuda.intrinsics.assembly import KINDS
 from ggmlq.cuda.intrinsics.language import cuda, float32
-from ggmlq.cuda.linear import r8_mma, r9_mma_magic, r10_streamk, r14_mma_bf16
-from ggmlq.cuda.machine import launch
-from ggmlq.cuda.machine.coverage import families
-from ggmlq.cuda.machine.launch import Kernel, array
-from ggmlq.cuda.packed.layout import PackedLayout, layout_of
-from ggmlq.cuda.rings.mma_copies import TILES
+from ggmlq.cuda.kernels.epilogue import gates
+from ggmlq.cuda.kernels.mma.copies import TILES
+from ggmlq.cuda.ladder.linear import r8_mma, r9_mma_magic, r10_streamk, r14_mma_bf16
+from ggmlq.cuda.layouts.layout import PackedLayout, layout_of
 from ggmlq.formats import FORMATS, BlockFormat
 
 CAPABILITIES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]

@@ -262,7 +262,7 @@ def test_rows_of_bfloat16_that_fill_no_word(m, k, cupy):
 
 def test_an_upload_is_there_for_every_stream(cupy):
     """The first product on another stream packs weights, which stay: none of bytes on their way."""
-    from ggmlq.cuda.packed.pack import pack_weights
+    from ggmlq.cuda.layouts.pack import pack_weights
 
     q = gq.quantize(rows("normal", 4096, 4096), "q4_0")
     want = q.dequantize()

@@ -18,7 +18,8 @@ from fake_cupy import on_device
 from scripts import ROOT
 
 from ggmlq.codes import CODES
-from ggmlq.cuda.ladder import (
+from ggmlq.cuda.driver.coverage import families
+from ggmlq.cuda.ladder.chapters import (
     c1_swizzle,
     c2_boxes,
     c3_warp_specialized,
@@ -28,10 +29,9 @@ from ggmlq.cuda.ladder import (
     c7_split_softmax,
     c8_scaled_codes,
 )
-from ggmlq.cuda.machine.coverage import families
 from ggmlq.errors import ShapeError
 
-FOLDER = ROOT / "ggmlq" / "cuda" / "ladder"
+FOLDER = ROOT / "ggmlq" / "cuda" / "ladder" / "chapters"
 WHOLE = {  # chapter: its product, and a shape
     "c1_swizzle, plain": (partial(c1_swizzle.product, layout="plain"), 64, 64, 256),
     "c1_swizzle, padded": (partial(c1_swizzle.product, layout="padded"), 128, 32, 128),
@@ -185,7 +185,7 @@ SIMULATION = """
 import sys
 import numpy as np
 from numba import cuda
-from ggmlq.cuda.ladder import c7_split_softmax as chapter
+from ggmlq.cuda.ladder.chapters import c7_split_softmax as chapter
 
 case = np.load(sys.argv[1])
 q, k, v = (case[name] for name in "qkv")
@@ -239,7 +239,7 @@ def test_nothing_of_the_package_imports_a_chapter():
 def test_a_chapter_becomes_machine_code(name):
     """Without a register in memory, and without what the assembler would ignore or put in a row."""
     for family_name, family in families().items():
-        if family_name.startswith(f"ggmlq.cuda.ladder.{name}."):
+        if family_name.startswith(f"ggmlq.cuda.ladder.chapters.{name}."):
             for case in family.cases:
                 kernel = family.make(*case)
                 _, said = kernel.linked(max(kernel.least, (8, 0))) if kernel.lto else (b"", "")

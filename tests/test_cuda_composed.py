@@ -18,7 +18,7 @@ from ggmlq import errors
 from ggmlq.arrays.protocols import OPERATIONS
 from ggmlq.base import devices
 from ggmlq.base.devices import place_of
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.epilogue import PLAIN
 from ggmlq.formats import FORMATS

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import ggmlq as gq
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 
 
 class Driver:

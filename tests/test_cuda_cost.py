@@ -13,8 +13,8 @@ from test_choice import H200, ROOM, problem
 from ggmlq.cuda.cost import choice, mma, warp_specialized
 from ggmlq.cuda.cost.stage import KINDS, PLACE, constants, stage_us
 from ggmlq.cuda.cost.warp_specialized import TILES
-from ggmlq.cuda.linear.transposed import TRANSPOSED_TILES
-from ggmlq.cuda.packed.layout import layout_of, layouts
+from ggmlq.cuda.kernels.mma.transposed import TRANSPOSED_TILES
+from ggmlq.cuda.layouts.layout import layout_of, layouts
 from ggmlq.dispatch.card import CARDS, Card
 from ggmlq.dispatch.ladder import choose, explain
 from ggmlq.formats import BLOCK_FORMATS, FORMATS

@@ -17,15 +17,16 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.expert_linear import _gemv, gated, r5_grouped, r9_grouped_mma
+from ggmlq.cuda.driver import device, tensor_maps
+from ggmlq.cuda.driver.launch import Kernel
+from ggmlq.cuda.kernels.experts import gated, groups
+from ggmlq.cuda.kernels.experts import gemv as _gemv
 from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
 from ggmlq.cuda.kernels.hopper.tiles import WarpSpecializedTile, split_last_wave
-from ggmlq.cuda.machine import device, tensor_maps
-from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.rings.mma_copies import TILES
-from ggmlq.cuda.schedule import groups
+from ggmlq.cuda.kernels.mma.copies import TILES
+from ggmlq.cuda.ladder.expert_linear import r5_grouped, r9_grouped_mma
+from ggmlq.cuda.layouts.layout import layout_of
+from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear

@@ -39,7 +39,7 @@ def test_decode(name, dtype, cupy):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ENCODED)
 def test_encode(name, kind, cupy, monkeypatch):
-    from ggmlq.cuda import quantize
+    from ggmlq.cuda.kernels import quantize
 
     x = rows(kind, 33, 512, SEED)
     with warnings.catch_warnings():
@@ -56,7 +56,7 @@ def test_encode(name, kind, cupy, monkeypatch):
 @pytest.mark.parametrize("name", ENCODED)
 def test_encode_any_magnitude(name, cupy):
     """Blocks of all magnitudes, and values beside the middle between two codes."""
-    from ggmlq.cuda import quantize
+    from ggmlq.cuda.kernels import quantize
 
     rng = np.random.default_rng(SEED)
     power = np.exp2(rng.integers(-149, 15, (64, 16, 1)))
@@ -72,7 +72,7 @@ def test_encode_any_magnitude(name, cupy):
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_a_value_that_is_not_finite(name, cupy):
-    from ggmlq.cuda import quantize
+    from ggmlq.cuda.kernels import quantize
 
     x = rows("normal", 3, 96, SEED)
     for value in (np.nan, -np.nan, np.inf, -np.inf):
@@ -97,7 +97,7 @@ def test_encode_other_floats_and_odd_addresses(dtype, cupy):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tiny"])
 def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
-    from ggmlq.cuda.quantize import encoders, launch
+    from ggmlq.cuda.kernels.quantize import encoders, launch
 
     x = rows(kind, 9, 512, SEED)
     raw = cupy.empty((9, 16, 36), np.uint8)
@@ -113,7 +113,7 @@ def test_q8_1_as_llama_cpp_on_cuda(kind, cupy):
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations_with_exact_sums(kind, cupy):
     """The planes that int8 kernels multiply are the operands of the arithmetic q8."""
-    from ggmlq.cuda.packed.unpacked import activations
+    from ggmlq.cuda.layouts.unpacked import activations
 
     x = rows(kind, 5, 192, SEED)
     want = reference.operands.activations(x, "q8_0", "q8")
@@ -129,7 +129,7 @@ def test_activations_with_exact_sums(kind, cupy):
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_K", "q6_K", "iq1_s"])
 def test_planes_of_weights(name, cupy):
-    from ggmlq.cuda.packed.unpacked import unpack_weights
+    from ggmlq.cuda.layouts.unpacked import unpack_weights
 
     fmt = FORMATS[name]
     q = gq.QuantArray.from_bytes(random_blocks(fmt, 5, 3, SEED), fmt, (5, 3 * fmt.block_size))

@@ -14,11 +14,20 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
-from ggmlq.cuda.gemv.stages import ALONE, FOUR, ROOMY, TWO, GemvStage, SplitBlocks, columns_of, kinds_of
-from ggmlq.cuda.linear import _gemv
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.kernels.gemv.stages import (
+    ALONE,
+    FOUR,
+    ROOMY,
+    TWO,
+    GemvStage,
+    SplitBlocks,
+    columns_of,
+    kinds_of,
+)
+from ggmlq.cuda.layouts.layout import layout_of
+from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.testing.cases import weights

@@ -16,9 +16,9 @@ from fake_cupy import put_gpu
 
 import ggmlq as gq
 from ggmlq.base.slots import Slot
+from ggmlq.cuda.driver import submit
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.cuda.intrinsics.language import types
-from ggmlq.cuda.machine import submit
-from ggmlq.cuda.machine.launch import Kernel
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Gru
 from ggmlq.errors import DeviceError, NonFiniteError, ShapeError

@@ -15,7 +15,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gru import put_emulated
 
 import ggmlq as gq
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 from ggmlq.errors import DeviceError, NonFiniteError, UnsupportedError
 from ggmlq.gru.cuda import r3_grid, r4_cluster
 from ggmlq.gru.cuda.tile import StepTile

@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
-from ggmlq.cuda.activations import floats
+from ggmlq.cuda.driver.coverage import families
+from ggmlq.cuda.driver.launch import Kernel, array
 from ggmlq.cuda.intrinsics.language import cuda, float32
-from ggmlq.cuda.machine.coverage import families
-from ggmlq.cuda.machine.launch import Kernel, array
+from ggmlq.cuda.layouts import floats
 from ggmlq.store.store import key_of
 
 

@@ -14,9 +14,9 @@ from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq.base import devices
+from ggmlq.cuda.driver import device, submit
+from ggmlq.cuda.driver.launch import Kernel, array
 from ggmlq.cuda.intrinsics.language import Blank, cuda, elements_of, float32, types, uint8, uint32, uint64
-from ggmlq.cuda.machine import device, submit
-from ggmlq.cuda.machine.launch import Kernel, array
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.activations import layers, router
-from ggmlq.cuda.epilogue import gates
-from ggmlq.cuda.quantize import heads
+from ggmlq.cuda.kernels import layers
+from ggmlq.cuda.kernels.epilogue import gates
+from ggmlq.cuda.kernels.experts import router
+from ggmlq.cuda.kernels.quantize import heads
 from ggmlq.errors import ShapeError
 from ggmlq.model.arithmetic import Exact
 from ggmlq.model.arithmetic.kernels import turned, turns

@@ -11,7 +11,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.cuda.linear import _cublas, r7_dequant_cublas
+from ggmlq.cuda.driver import cublas as _cublas
+from ggmlq.cuda.ladder.linear import r7_dequant_cublas
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
@@ -192,7 +193,7 @@ def test_out_of_memory_is_told(cupy):
 
 def test_rungs_say_what_they_need(monkeypatch):
     """An older GPU than those of today is told what is missing."""
-    from ggmlq.cuda.machine import device
+    from ggmlq.cuda.driver import device
 
     monkeypatch.setattr(device, "_cublas_problem", lambda: None)
     old = Card("Tesla T4", (7, 5), 40, 64 << 10)

@@ -15,11 +15,11 @@ import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
-from ggmlq.cuda.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
-from ggmlq.cuda.packed.codes import MOST_EXACT, can_fold
-from ggmlq.cuda.packed.layout import layout_of, layouts
-from ggmlq.cuda.packed.pack import PackedWeights
-from ggmlq.cuda.rings.mma_copies import RESERVED, SHARED
+from ggmlq.cuda.kernels.mma.copies import RESERVED, SHARED
+from ggmlq.cuda.ladder.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
+from ggmlq.cuda.layouts.codes import MOST_EXACT, can_fold
+from ggmlq.cuda.layouts.layout import layout_of, layouts
+from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.dispatch.card import card_named
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.formats.packing import halves

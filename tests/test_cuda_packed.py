@@ -21,11 +21,11 @@ import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.cuda.intrinsics.mma_runs import MAGIC
-from ggmlq.cuda.packed import pack, to_blocks
-from ggmlq.cuda.packed.layout import STEP, layout_of, stored_codes
-from ggmlq.cuda.packed.pack import packed_weights
-from ggmlq.cuda.packed.to_bf16 import decode_packed
-from ggmlq.cuda.quantize.decode import decoded
+from ggmlq.cuda.kernels.quantize.decode import decoded
+from ggmlq.cuda.layouts import pack, to_blocks
+from ggmlq.cuda.layouts.layout import STEP, layout_of, stored_codes
+from ggmlq.cuda.layouts.pack import packed_weights
+from ggmlq.cuda.layouts.to_bf16 import decode_packed
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 from ggmlq.testing.blocks import random_blocks
@@ -45,8 +45,8 @@ SEED = int(np.random.default_rng().integers(1 << 31))
 PROGRAM = """
 import sys
 import numpy as np
-from ggmlq.cuda.packed import codes as coded, pack, scales
-from ggmlq.cuda.packed.layout import layout_of, stored_codes
+from ggmlq.cuda.layouts import codes as coded, pack, scales
+from ggmlq.cuda.layouts.layout import layout_of, stored_codes
 from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4

@@ -9,7 +9,7 @@ import pytest
 from engines import two_processes
 
 import ggmlq as gq
-from ggmlq.cuda.machine.parallel import nccl
+from ggmlq.cuda.driver.parallel import nccl
 
 SHAPES = [(96, 512, 1), (1024, 2048, 7), (4096, 4096, 513)]
 

@@ -14,11 +14,11 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from numba.cuda.descriptor import cuda_target
 
 from ggmlq.codes import CODES
+from ggmlq.cuda.driver import device, dialect
+from ggmlq.cuda.driver.dialect import CORE, plain_result, quick_inlining, word_beside
+from ggmlq.cuda.driver.launch import Kernel, array
 from ggmlq.cuda.intrinsics import codes8, ptx
 from ggmlq.cuda.intrinsics.language import cuda, float32, int32, types, uint32, uint64
-from ggmlq.cuda.machine import device, dialect
-from ggmlq.cuda.machine.dialect import CORE, plain_result, quick_inlining, word_beside
-from ggmlq.cuda.machine.launch import Kernel, array
 
 TWO = 2
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]

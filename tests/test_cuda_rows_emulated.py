@@ -13,7 +13,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.quantize import rows
+from ggmlq.cuda.kernels.quantize import rows
 
 N, K = 9, 64
 FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

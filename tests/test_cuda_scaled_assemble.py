@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
 
-from ggmlq.cuda.codes8.mma_tiles import best_parts, fitting, span_of, with_every_step
-from ggmlq.cuda.codes8.rows import CodeRows, ColumnGroups, OperandPair, ScaleView
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.scaled_linear import r4_mma_int8, r5_widen, r6_mma_e4m3
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.codes8.mma_tiles import best_parts, fitting, span_of, with_every_step
+from ggmlq.cuda.kernels.codes8.rows import CodeRows, ColumnGroups, OperandPair, ScaleView
+from ggmlq.cuda.ladder.scaled_linear import r4_mma_int8, r5_widen, r6_mma_e4m3
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import ggmlq as gq
 from ggmlq.codes import CODES, MiniFloat
 from ggmlq.codes.tiling import Tiling
 from ggmlq.cuda.intrinsics import codes as words
-from ggmlq.cuda.quantize_scaled import _codes as division
-from ggmlq.cuda.quantize_scaled import rows_of
-from ggmlq.cuda.quantize_scaled._codes import NATIVE, Conversion
+from ggmlq.cuda.kernels.quantize_scaled import _codes as division
+from ggmlq.cuda.kernels.quantize_scaled import rows_of
+from ggmlq.cuda.kernels.quantize_scaled._codes import NATIVE, Conversion
 
 F32, U32 = np.float32, np.uint32
 SAFE = [(name, zeros) for name in ("e4m3", "e5m2", "int8", "int8_full", "uint8") for zeros in (False, True)]

@@ -12,8 +12,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 import ggmlq as gq
 from ggmlq.codes import CODES
 from ggmlq.codes.tiling import tiling
-from ggmlq.cuda.codes8.rows import ColumnGroups, column_groups
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.codes8.rows import ColumnGroups, column_groups
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Operand, ScaledLinear
 

@@ -31,7 +31,7 @@ def quantized(x, over, rule):
 
 @pytest.fixture
 def quantizer(cupy):
-    from ggmlq.cuda import quantize_scaled
+    from ggmlq.cuda.kernels import quantize_scaled
 
     return quantize_scaled
 

@@ -17,9 +17,12 @@ from test_cuda_assemble import BY_LTO, FAMILIES
 from test_cuda_scaled_linear import SPREAD, card, error, problem_of, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.codes8.boxed import BoxTile, SharedLayout
-from ggmlq.cuda.codes8.small_m import TILES
-from ggmlq.cuda.codes8.variant import (
+from ggmlq.cuda.driver import device, launch, submit, tensor_maps
+from ggmlq.cuda.driver.launch import Kernel
+from ggmlq.cuda.driver.tensor_maps import Box
+from ggmlq.cuda.kernels.codes8.boxed import BoxTile, SharedLayout
+from ggmlq.cuda.kernels.codes8.small_m import TILES
+from ggmlq.cuda.kernels.codes8.variant import (
     COLUMN_SCALE_TILES,
     CONSUMER_REGISTERS,
     FLOAT_TILES,
@@ -31,10 +34,7 @@ from ggmlq.cuda.codes8.variant import (
     integer_variants,
     split_variants,
 )
-from ggmlq.cuda.machine import device, launch, submit, tensor_maps
-from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.machine.tensor_maps import Box
-from ggmlq.cuda.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
+from ggmlq.cuda.ladder.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.checks import float_dtype
 from ggmlq.dispatch.problems import Operand, ScaledLinear

@@ -10,11 +10,11 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
-from ggmlq.cuda.activations import floats, x_tiles
-from ggmlq.cuda.epilogue import results
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.cuda.intrinsics.floats import DTYPES
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.kernels.epilogue import results
+from ggmlq.cuda.layouts import floats, x_tiles
 
 BITS = np.array([0, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x8000, 0x8001, 0xFC00, 0x0080, 0x7F80, 0xFF80])
 

@@ -12,14 +12,14 @@ from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.gemv.stages import RESERVED, ROOMY
+from ggmlq.cuda.driver import device, tensor_maps
+from ggmlq.cuda.kernels.gemv.stages import RESERVED, ROOMY
 from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
-from ggmlq.cuda.linear import transposed
-from ggmlq.cuda.linear.transposed import TRANSPOSED_COLUMNS, TransposedStage
-from ggmlq.cuda.machine import device, tensor_maps
-from ggmlq.cuda.packed import to_bf16
-from ggmlq.cuda.packed.layout import layouts
-from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.cuda.kernels.mma import transposed
+from ggmlq.cuda.kernels.mma.transposed import TRANSPOSED_COLUMNS, TransposedStage
+from ggmlq.cuda.layouts import to_bf16
+from ggmlq.cuda.layouts.layout import layouts
+from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.testing.cases import weights
 
 CASES = [  # type, M, N, K, blocks of a cluster, kind of y

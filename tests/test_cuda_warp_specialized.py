@@ -26,9 +26,11 @@ from ggmlq.cuda.cost.warp_specialized import (
     best_tile,
     most_partials,
 )
-from ggmlq.cuda.epilogue.results import MAX_GATED_COLUMNS
+from ggmlq.cuda.driver import device, tensor_maps
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.cuda.intrinsics import boxes
 from ggmlq.cuda.intrinsics.language import elements_of
+from ggmlq.cuda.kernels.epilogue.results import MAX_GATED_COLUMNS
 from ggmlq.cuda.kernels.hopper import kernel, late_x_tiles, tiles
 from ggmlq.cuda.kernels.hopper.tiles import (
     Raster,
@@ -38,11 +40,9 @@ from ggmlq.cuda.kernels.hopper.tiles import (
     shared_stages,
     split_last_wave,
 )
-from ggmlq.cuda.linear import r16_warp_specialized
-from ggmlq.cuda.machine import device, tensor_maps
-from ggmlq.cuda.machine.launch import Kernel
-from ggmlq.cuda.packed.layout import layout_of
-from ggmlq.cuda.packed.pack import PackedWeights
+from ggmlq.cuda.ladder.linear import r16_warp_specialized
+from ggmlq.cuda.layouts.layout import layout_of
+from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.dispatch.card import UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights

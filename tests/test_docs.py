@@ -10,7 +10,7 @@ from scripts import ROOT, load
 from stale import skip_if_stale
 
 from ggmlq.cpu.amx import permission
-from ggmlq.cuda.machine import served
+from ggmlq.cuda.driver import served
 
 PACKED = ("cards.md",)  # pages that say which kernels come with the package
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without

@@ -15,10 +15,10 @@ from fake_cupy import Device, DeviceArray, on_device
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.arrays.array import QuantArray
-from ggmlq.cuda.activations import layers
-from ggmlq.cuda.attention import call
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.driver.launch import Kernel
+from ggmlq.cuda.kernels import layers
+from ggmlq.cuda.kernels.attention import call
 from ggmlq.ops.cache import Rotation, hadamard
 
 REFUSE = device.refuse_capture

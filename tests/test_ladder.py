@@ -29,7 +29,7 @@ def fake(monkeypatch):
 
     def make(stem, device="cpu", **facts):
         facts = {"arithmetic": "f32", "accumulate": "f32", **facts}
-        module = f"ggmlq.{device}.linear.{stem}"
+        module = f"{ladder.package_of('linear', device)}.{stem}"
         return register(module, f"Teach {stem}.\n\nMore.", **facts)(lambda x, q, out: out.fill(1))
 
     yield {
@@ -58,7 +58,7 @@ ALONE = {"linear": 12, "scaled_linear": 3, "expert_linear": 3}  # the last rung 
 def test_a_rung_that_teaches_stands_alone(op):
     """A learner reads one file: nothing of another rung is in it by import."""
     imported = re.compile(r"^from [\w.]* import .*\br\d+_|^from [\w.]*\.r\d+_", re.MULTILINE)
-    for path in (ladder.PACKAGE / "cuda" / op).glob("r[0-9]*.py"):
+    for path in (ladder.PACKAGE / "cuda" / "ladder" / op).glob("r[0-9]*.py"):
         if int(path.stem[1:].partition("_")[0]) <= ALONE[op]:
             assert not imported.search(path.read_text("utf-8")), path
 

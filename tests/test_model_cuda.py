@@ -14,7 +14,7 @@ from fake_cupy import Device, DeviceArray, on_device, put_gpu
 import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.commands import _talk
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
 from ggmlq.model import caches, replay
 from ggmlq.model.arithmetic import Exact, cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, turned

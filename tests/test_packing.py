@@ -11,7 +11,7 @@ from made_up import FORMATS as MADE_UP
 import ggmlq as gq
 from ggmlq.cpu.atoms import atoms
 from ggmlq.cpu.panels.layout import RUN, layout_of
-from ggmlq.cuda.packed.layout import layout_of as packed_layout
+from ggmlq.cuda.layouts.layout import layout_of as packed_layout
 from ggmlq.dispatch.ladder import rungs
 from ggmlq.formats.packing import halves, over, packing, sub_scales
 from ggmlq.testing.blocks import random_blocks
@@ -92,7 +92,8 @@ def test_every_rung_of_the_cpu_takes_a_new_type(fmt, m, fresh):
 @pytest.mark.drawn(1)
 @made_up
 def test_wgmma_and_gemv_assemble_for_a_new_type(fmt, fresh):
-    gemv, wgmma = (importlib.import_module(f"ggmlq.cuda.linear.{name}") for name in ("r13_gemv", "r15_wgmma"))
+    names = "r13_gemv", "r15_wgmma"
+    gemv, wgmma = (importlib.import_module(f"ggmlq.cuda.ladder.linear.{name}") for name in names)
     several = gemv.kernel(
         packed_layout(fmt), *((1, 2) if fresh.integers(2) else (16, 1)), bool(fresh.integers(2)), 2
     )

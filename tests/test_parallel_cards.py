@@ -12,8 +12,8 @@ from fake_link import FakeLink
 
 import ggmlq as gq
 from ggmlq.arrays.protocols import OPERATIONS
-from ggmlq.cuda.machine import device
-from ggmlq.cuda.machine.parallel.team import Streams
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.driver.parallel.team import Streams
 from ggmlq.errors import DeviceError, GGMLQError, MissingDependencyError
 from ggmlq.parallel import heads, team
 from ggmlq.parallel import sharded as loading

@@ -8,7 +8,7 @@ import sys
 import pytest
 from stale import skip_if_stale
 
-from ggmlq.cuda.machine import served
+from ggmlq.cuda.driver import served
 
 # numba-cuda puts itself in the place of numba.cuda by a finder; without that finder it is not there.
 PLAIN = """
@@ -93,14 +93,14 @@ def test_beside_cupy_kernels_of_the_package_are_served():
     skip_if_stale(served.STORE)
     code = """
 from ggmlq import doctor
-from ggmlq.cuda.machine.launch import FAMILIES
+from ggmlq.cuda.driver.launch import FAMILIES
 facts = doctor._kernels("9.0")
 print(facts["served"], facts["all"], *facts["lacking"])
 print(*doctor._kernel_lines(facts, {"numba-cuda": None}), sep=" ")
 print(len(gq.kernels(device="cuda")), gq.kernels(device="cuda").notes)
-from ggmlq.cuda.machine import served
+from ggmlq.cuda.driver import served
 def first(name):
-    family = FAMILIES[f"ggmlq.cuda.linear.{name}.kernel"]
+    family = FAMILIES[f"ggmlq.cuda.ladder.linear.{name}.kernel"]
     return family.make(*family.cases[0])
 kernel = first("r16_warp_specialized")
 code = served.code_of(kernel.origin, (9, 0), True)
@@ -120,7 +120,7 @@ except gq.GGMLQError as error:
     assert "others cannot run, for numba-cuda is not installed; none come with it in ggmlq/cuda of: " in words
     assert listed == "20 []"
     assert taken == "True False"
-    assert refused.startswith("MissingDependencyError ggmlq.cuda.linear.r3_vectorized.kernel(")
+    assert refused.startswith("MissingDependencyError ggmlq.cuda.ladder.linear.r3_vectorized.kernel(")
     assert "does not come with the package for compute capability 9.0" in refused
     assert 'pip install "cuda-bindings' in refused
     assert "numba-cuda>=0.30" in refused
@@ -133,7 +133,7 @@ def test_a_card_that_is_not_here_needs_no_package_for_gpus():
     skip_if_stale(served.STORE)
     code = """
 from ggmlq.cli import main
-from ggmlq.cuda.machine import served
+from ggmlq.cuda.driver import served
 card = "NVIDIA GeForce RTX 4090"
 records = gq.kernels("linear", format="q4_K", card=card)
 print([(r.name, r.taken, r.packed, 0 < r.floor <= r.estimate) for r in records if r.taken])
@@ -159,8 +159,8 @@ print(main(["cache", "fill", "q4_K", "--card", card]))
     assert (filled, status) == ("NVIDIA GeForce RTX 4090: 20 kernels of the package, 0 on this disk now", "0")
     assert lacking.endswith(": 14 kernels of the package, 0 on this disk now")
     assert names.pop(0) == f"  {len(names)} that would have to be compiled:"
-    assert {name.split("(")[0] for name in names} == {"  ggmlq.cuda.linear.r13_gemv.kernel"}
-    assert "6 kernels not compiled: ggmlq.cuda.linear.r13_gemv.kernel(" in error
+    assert {name.split("(")[0] for name in names} == {"  ggmlq.cuda.ladder.linear.r13_gemv.kernel"}
+    assert "6 kernels not compiled: ggmlq.cuda.ladder.linear.r13_gemv.kernel(" in error
     assert 'pip install "cuda-bindings' in error
     assert failed == "2"
 
@@ -169,8 +169,8 @@ print(main(["cache", "fill", "q4_K", "--card", card]))
 def test_the_process_that_compiles_says_what_it_lacks():
     """It is asked before it imports what needs numba-cuda."""
     code = """
-from ggmlq.cuda.machine import compile_worker as compiler
-print(compiler.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (9, 0)))
+from ggmlq.cuda.driver import compile_worker as compiler
+print(compiler.compiled("ggmlq.cuda.layouts.floats.kernel", (True,), (9, 0)))
 """
     kind, _, words = said(code, BESIDE_CUPY.replace(ELSEWHERE, "")).partition(",")
     assert kind == "('missing'"

@@ -21,8 +21,8 @@ from scripts import ROOT, load
 from stale import demand, skip_if_stale
 
 import ggmlq as gq
-from ggmlq.cuda.machine import compile_process, compile_worker, served
-from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.driver import compile_process, compile_worker, served
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.store import reach, store
 from ggmlq.store.origin import Origin
 
@@ -126,8 +126,8 @@ def loader(monkeypatch):
 
     state.cupy.cuda.function = SimpleNamespace(Module=Module)
     state.cupy.cuda.driver = SimpleNamespace(CUDADriverError=Refused)
-    monkeypatch.setattr("ggmlq.cuda.machine.device.driver_version", lambda: 13000)
-    monkeypatch.setattr("ggmlq.cuda.machine.device.most_shared", lambda: 1 << 10)
+    monkeypatch.setattr("ggmlq.cuda.driver.device.driver_version", lambda: 13000)
+    monkeypatch.setattr("ggmlq.cuda.driver.device.most_shared", lambda: 1 << 10)
     monkeypatch.setattr(Kernel, "cubin", lambda kernel, capability: b"compiled")
     return found
 
@@ -173,7 +173,7 @@ def test_what_is_not_prebuilt_is_compiled_by_another_process(tmp_path):
 
 
 def test_what_goes_wrong_there_is_said_here():
-    kind, said = compile_worker.compiled("ggmlq.cuda.activations.floats.kernel", (True,), (1, 0))
+    kind, said = compile_worker.compiled("ggmlq.cuda.layouts.floats.kernel", (True,), (1, 0))
     assert kind == "error"
     assert said
     with pytest.raises(gq.GGMLQError, match="GGMLQ_COMPILE_HERE=1"):

@@ -16,7 +16,7 @@ from scripts import ROOT, load
 
 from ggmlq.cpu.machine import loading, served
 from ggmlq.cpu.machine.levels import LEVELS
-from ggmlq.cuda.machine import served as cuda
+from ggmlq.cuda.driver import served as cuda
 from ggmlq.store import store as packs
 
 _objects, _verify = load("tools", "_objects"), load("tools", "_verify")

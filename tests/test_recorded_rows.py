@@ -17,16 +17,18 @@ from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.base.slots import Rows, Slot, all_following, following, labelled, rows_of
-from ggmlq.cuda.activations import x_tiles
 from ggmlq.cuda.cost.gemv import GemvSplit
 from ggmlq.cuda.cost.mma import MmaSplit
 from ggmlq.cuda.cost.warp_specialized import TILES
-from ggmlq.cuda.gemv.stages import TWO, SplitBlocks
-from ggmlq.cuda.linear import _gemv, _mma_frame, r15_wgmma, r16_warp_specialized
-from ggmlq.cuda.machine import recorded, submit, tensor_maps
-from ggmlq.cuda.machine.launch import RECORDING, Kernel
-from ggmlq.cuda.packed.pack import fragments_of
-from ggmlq.cuda.rings import mma_copies
+from ggmlq.cuda.driver import recorded, submit, tensor_maps
+from ggmlq.cuda.driver.launch import RECORDING, Kernel
+from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.kernels.gemv.stages import TWO, SplitBlocks
+from ggmlq.cuda.kernels.mma import copies as mma_copies
+from ggmlq.cuda.kernels.mma import frame as _mma_frame
+from ggmlq.cuda.ladder.linear import r15_wgmma, r16_warp_specialized
+from ggmlq.cuda.layouts import x_tiles
+from ggmlq.cuda.layouts.pack import fragments_of
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.epilogue import PLAIN

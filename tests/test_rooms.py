@@ -66,7 +66,7 @@ def test_every_hook_is_served_and_every_place_serves_one():
 
 
 @pytest.mark.parametrize(
-    "first", ["ggmlq.gguf", "ggmlq.arrays.prepared", "ggmlq.cuda.machine.coverage", "ggmlq.llama"]
+    "first", ["ggmlq.gguf", "ggmlq.arrays.prepared", "ggmlq.cuda.driver.coverage", "ggmlq.llama"]
 )
 def test_hooks_are_served_whatever_is_imported_first(first):
     code = (
@@ -76,7 +76,7 @@ def test_hooks_are_served_whatever_is_imported_first(first):
         "print('cupy' in sys.modules, cuda_device().__name__, *_equivalent_names('model.norm.weight'))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert answer == "False ggmlq.cuda.machine.device output_norm.weight\n"
+    assert answer == "False ggmlq.cuda.driver.device output_norm.weight\n"
 
 
 def test_no_files_import_each_other_in_a_circle():

@@ -306,7 +306,7 @@ class TestOnAGpu:
     @pytest.mark.parametrize("m", [1, 20, 64, 300])
     def test_a_graph_of_bfloat16(self, m, torch, place, q, monkeypatch):
         """One call before it is enough, whatever other calls have loaded."""
-        from ggmlq.cuda.machine.launch import Kernel
+        from ggmlq.cuda.driver.launch import Kernel
 
         for kernel in gc.get_objects():
             if type(kernel) is Kernel:  # isinstance would ask objects of torch for their class, which warn

@@ -108,7 +108,7 @@ def test_plain_calls():
 
 def test_reading():
     """Whole steps of all threads are counted, not what is left."""
-    from ggmlq.cuda.machine import device
+    from ggmlq.cuda.driver import device
     from ggmlq.roofs import probes
 
     step = 16 * probes.THREADS * probes.LOADS * probes.BLOCKS * 10

@@ -17,7 +17,8 @@ from stale import skip_if_stale
 
 from ggmlq.base import devices
 from ggmlq.base.slots import Slot, labelled, slot_of
-from ggmlq.cuda.machine import driver_calls, served
+from ggmlq.cuda.driver import calls as driver_calls
+from ggmlq.cuda.driver import served
 from ggmlq.errors import DeviceError
 
 SCRIPT = Path(__file__).with_name("torch_alone.py")
@@ -87,7 +88,7 @@ def test_an_error_of_the_driver_in_words(monkeypatch):
 def pair(fresh):
     """Two arrays with one memory: torch's and NumPy's."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from ggmlq.cuda.machine.torch_library import TorchArray
+    from ggmlq.cuda.driver.torch_library import TorchArray
 
     values = fresh.standard_normal((4, 6, 8)).astype(np.float32)
     return TorchArray.over(torch.from_numpy(values)), values

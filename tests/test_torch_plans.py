@@ -16,8 +16,8 @@ from fake_torch import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Other, Tensor, align
 from told_driver import K, N, ends, multiply, of_bits, put_driver, said, weights
 
 import ggmlq as gq
-from ggmlq.cuda.activations import floats
-from ggmlq.cuda.machine import device
+from ggmlq.cuda.driver import device
+from ggmlq.cuda.layouts import floats
 from ggmlq.ops import plan
 
 KINDS = {"f": FLOAT32, "e": FLOAT16, "H": BFLOAT16}

@@ -186,7 +186,7 @@ def test_the_choice_is_forgotten_when_a_kernel_is_registered(monkeypatch):
             ladder.explain(first)
         ladder.explain(second)
         assert len(asked) == 2
-        ladder.register("ggmlq.cuda.linear.r0_mine", "Mine.", arithmetic="q8", accumulate="f32")(
+        ladder.register("ggmlq.cuda.ladder.linear.r0_mine", "Mine.", arithmetic="q8", accumulate="f32")(
             lambda *_: None
         )
         ladder.explain(first)

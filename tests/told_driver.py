@@ -12,8 +12,8 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 
 import ggmlq as gq
 from ggmlq.base import devices
-from ggmlq.cuda.machine import device, launch, submit, tensor_maps
-from ggmlq.cuda.machine.launch import Kernel
+from ggmlq.cuda.driver import device, launch, submit, tensor_maps
+from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import Card
 from ggmlq.formats import FORMATS

@@ -14,8 +14,8 @@ if __name__ == "__main__":  # pytest imports it, too, to look for examples
 
 import ggmlq as gq
 from ggmlq.base.devices import cuda_device, cuda_module
-from ggmlq.cuda.machine import serving
-from ggmlq.cuda.packed import to_blocks
+from ggmlq.cuda.driver import serving
+from ggmlq.cuda.layouts import to_blocks
 from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.ops.door import as_torch_works
 from ggmlq.ops.plan import of_tensors
@@ -108,7 +108,7 @@ def values(fresh):
         right = [
             np.array_equal(gq.dequantize(there, kind).get(), q.dequantize(kind)) for kind in ("f4", "f2")
         ]
-        bits = cuda_module("quantize.decode").decoded(there, "bfloat16").get()
+        bits = cuda_module("kernels.quantize.decode").decoded(there, "bfloat16").get()
     return [*right, np.array_equal(bits, fake_driver.narrowed(q.dequantize()))]
 
 
@@ -126,8 +126,8 @@ def strips(fresh):
             raw = raw.view(np.uint8).reshape(*lead, n, -1)
             there, w = on_gpu(gq.QuantArray(fmt, shape, raw))
             with as_torch_works(torch, w.device, there.memory):
-                fragments = cuda_module("packed.pack").packed_weights(there).fragments
-                back = cuda_module("packed.to_blocks").restored(there).get()
+                fragments = cuda_module("layouts.pack").packed_weights(there).fragments
+                back = cuda_module("layouts.to_blocks").restored(there).get()
             count += 1
             on_cpu = to_blocks.restored_on_host(fmt, shape, fragments.get())
             if not (np.array_equal(on_cpu, raw) and np.array_equal(back, raw) and fragments.shape == size):
@@ -140,7 +140,7 @@ def memory(fresh):
     there, w = on_gpu(gq.quantize(fresh.standard_normal((N, K), np.float32), "q5_0"))
     driver.threads.clear()
     with as_torch_works(torch, w.device, there.memory):
-        cuda_module("packed.pack").packed_weights(there)
+        cuda_module("layouts.pack").packed_weights(there)
         lasting = [each == threading.get_ident() for each in driver.threads]
         driver.threads.clear()
         cuda_device().cupy().empty(3)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from _packs import Wanted
 
-from ggmlq.cuda.machine.coverage import families
-from ggmlq.cuda.machine.served import PTX
+from ggmlq.cuda.driver.coverage import families
+from ggmlq.cuda.driver.served import PTX
 from ggmlq.store.origin import Origin
 
 CAPABILITY = (9, 0)

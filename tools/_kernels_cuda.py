@@ -19,10 +19,10 @@ import _dry_runs
 import numpy as np
 from _packs import Wanted
 
-from ggmlq.cuda.attention.plan import LISTED_TYPES, MLA_WIDTH, WIDTHS
 from ggmlq.cuda.cost.choice import HALF_TYPES
-from ggmlq.cuda.machine.coverage import families
-from ggmlq.cuda.machine.served import PTX, machine_of
+from ggmlq.cuda.driver.coverage import families
+from ggmlq.cuda.driver.served import PTX, machine_of
+from ggmlq.cuda.kernels.attention.plan import LISTED_TYPES, MLA_WIDTH, WIDTHS
 from ggmlq.formats import BLOCK_FORMATS, Format
 from ggmlq.ops import dry_run
 from ggmlq.store.origin import Origin
@@ -32,23 +32,23 @@ FEW = 8  # cases of a family that come together
 # Families for activations that do not lie as kernels read them, for repeated products with a bias, for
 # torch's own products, and for the small parts of a layer.
 BESIDE = (
-    "ggmlq.cuda.activations.floats.kernel", "ggmlq.cuda.epilogue.results.bias_adder",
-    "ggmlq.cuda.activations.layers.normer", "ggmlq.cuda.activations.layers.turner",
-    "ggmlq.cuda.epilogue.gates.gater",
-    "ggmlq.cuda.activations.layers.spreader",
-    "ggmlq.cuda.activations.layers.sum_normer", "ggmlq.cuda.activations.layers.pair_gater",
-    "ggmlq.cuda.activations.router.scorer", "ggmlq.cuda.activations.router.router",
-    "ggmlq.cuda.activations.router.mixer", "ggmlq.cuda.quantize.heads.heads_placer",
-    "ggmlq.cuda.quantize.heads.heads_spreader",
-    "ggmlq.cuda.packed.to_bf16.decoder",
+    "ggmlq.cuda.layouts.floats.kernel", "ggmlq.cuda.kernels.epilogue.results.bias_adder",
+    "ggmlq.cuda.kernels.layers.normer", "ggmlq.cuda.kernels.layers.turner",
+    "ggmlq.cuda.kernels.epilogue.gates.gater",
+    "ggmlq.cuda.kernels.layers.spreader",
+    "ggmlq.cuda.kernels.layers.sum_normer", "ggmlq.cuda.kernels.layers.pair_gater",
+    "ggmlq.cuda.kernels.experts.router.scorer", "ggmlq.cuda.kernels.experts.router.router",
+    "ggmlq.cuda.kernels.experts.router.mixer", "ggmlq.cuda.kernels.quantize.heads.heads_placer",
+    "ggmlq.cuda.kernels.quantize.heads.heads_spreader",
+    "ggmlq.cuda.layouts.to_bf16.decoder",
 )  # fmt: skip
 # Families of which products of some shape take any case, on Hopper.
 WHOLE = (
-    "ggmlq.cuda.linear.r16_warp_specialized.kernel", "ggmlq.cuda.expert_linear.r4_gemv.kernel",
-    "ggmlq.cuda.expert_linear.r8_gemv_int16.kernel",
-    "ggmlq.cuda.expert_linear.gated.kernel", "ggmlq.cuda.linear.gated.kernel",
-    "ggmlq.cuda.linear.transposed.kernel", "ggmlq.cuda.linear.transposed.tile_kernel",
-    "ggmlq.cuda.packed.to_bf16.half_decoder",
+    "ggmlq.cuda.ladder.linear.r16_warp_specialized.kernel", "ggmlq.cuda.ladder.expert_linear.r4_gemv.kernel",
+    "ggmlq.cuda.ladder.expert_linear.r8_gemv_int16.kernel",
+    "ggmlq.cuda.kernels.experts.gated.kernel", "ggmlq.cuda.kernels.gated.kernel",
+    "ggmlq.cuda.kernels.mma.transposed.kernel", "ggmlq.cuda.kernels.mma.transposed.tile_kernel",
+    "ggmlq.cuda.layouts.to_bf16.half_decoder",
 )  # fmt: skip
 ACTIVATIONS = ("q8_1", "q8_K")  # types that no model stores weights in
 OTHERS = dry_run.SHAPES[2:8:2]  # shapes for cards whose tiles do not depend on shapes

@@ -7,7 +7,7 @@ B, in functions and under ``TYPE_CHECKING`` too. A **circle** is a set of files 
 loop. An arrow runs **up** where it has to go for the rooms to have no loop. **Floors** are the longest
 chain of rooms.
 
-An import **by name** is a call, ``import_module("ggmlq.trace")`` or ``cuda_module("quantize")``, or a place
+An import **by name** is a call, ``import_module("ggmlq.trace")`` or ``cuda_module("driver")``, or a place
 in the front's table of hooks, ``served_by({"traces": "trace.runs:trace"})``. It is no arrow, for nothing is
 imported before it is needed. It runs up where the rooms with it and the arrows have a loop.
 """

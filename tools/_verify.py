@@ -16,8 +16,8 @@ from _packs import Held, Wanted, fresh_code, held
 from ggmlq.base.progress import Progress
 from ggmlq.cpu.machine.levels import LEVELS
 from ggmlq.cpu.machine.loading import SEAL
-from ggmlq.cuda.machine.coverage import families
-from ggmlq.cuda.machine.served import PTX
+from ggmlq.cuda.driver.coverage import families
+from ggmlq.cuda.driver.served import PTX
 from ggmlq.store.origin import Origin
 from ggmlq.store.store import Store
 

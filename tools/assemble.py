@@ -3,7 +3,7 @@
 
     python tools/assemble.py [--capabilities 7.5,8.6,12.0] [--only TEXT]
 
-Drivers of GPUs other than Hopper get this PTX (ggmlq/cuda/machine/served.py). nvJitLink assembles it here; no
+Drivers of GPUs other than Hopper get this PTX (ggmlq/cuda/driver/served.py). nvJitLink assembles it here; no
 GPU is needed. All of it takes some four minutes on one core; the tests draw a few. Kernels that want more
 shared memory than such a GPU gives to a block are never launched there, and left out.
 
@@ -34,7 +34,7 @@ os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are import
 from _kernels_cuda import families, wanted  # noqa: E402
 from _packs import fresh_code  # noqa: E402
 
-from ggmlq.cuda.machine.served import PTX, STORE, for_driver  # noqa: E402
+from ggmlq.cuda.driver.served import PTX, STORE, for_driver  # noqa: E402
 from ggmlq.store.origin import Origin  # noqa: E402
 
 REGISTERS = 1 << 16  # of a multiprocessor

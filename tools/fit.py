@@ -31,13 +31,13 @@ import ggmlq as gq
 from ggmlq.base.progress import Progress
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.codes8.boxed import BoxTile
-from ggmlq.cuda.codes8.small_m import TILES
 from ggmlq.cuda.cost import codes8, gemv, stage, warp_specialized
 from ggmlq.cuda.cost.stage import KINDS, PLACE, constants
-from ggmlq.cuda.gemv.stages import SplitBlocks
+from ggmlq.cuda.kernels.codes8.boxed import BoxTile
+from ggmlq.cuda.kernels.codes8.small_m import TILES
+from ggmlq.cuda.kernels.gemv.stages import SplitBlocks
 from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS, WarpSpecializedTile
-from ggmlq.cuda.packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
+from ggmlq.cuda.layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.dispatch.card import card_named
 
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"

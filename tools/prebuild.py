@@ -42,7 +42,7 @@ from _packs import Wanted, fresh_code, held, write, write_digests  # noqa: E402
 
 from ggmlq.base.progress import Progress  # noqa: E402
 from ggmlq.cpu.machine import served as cpu  # noqa: E402
-from ggmlq.cuda.machine import served as cuda  # noqa: E402
+from ggmlq.cuda.driver import served as cuda  # noqa: E402
 from ggmlq.store.disk import Disk  # noqa: E402
 from ggmlq.store.store import Store, key_of  # noqa: E402
 

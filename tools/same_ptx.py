@@ -33,7 +33,7 @@ import _kernels_cuda
 from _compile_cuda import CAPABILITY, portable
 
 from ggmlq.base.progress import Progress
-from ggmlq.cuda.machine.coverage import families
+from ggmlq.cuda.driver.coverage import families
 from ggmlq.store.origin import Origin
 
 SYMBOL = re.compile(r"[$\w]*(?:_Z|cudapy|ggmlq|numba_)[$\w]*")  # names that follow from those of functions

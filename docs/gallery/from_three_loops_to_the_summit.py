@@ -130,5 +130,5 @@ p = np.exp(logits - logits.max())
 print("softmax in eight parts is the whole one:", np.allclose(whole, p @ v / p.sum()))
 
 # %% [markdown]
-# What comes next: `ggmlq/cuda/ladder` has each of these as a kernel, and `ggmlq ladder --device
+# What comes next: `ggmlq/cuda/ladder/chapters` has each of these as a kernel, and `ggmlq ladder --device
 # cuda` climbs a GPU's ladder. `gq.kernels()` lists all rungs; `ggmlq ladder exercise` has holes to fill.

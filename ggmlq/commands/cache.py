@@ -90,7 +90,7 @@ def _fill(args: argparse.Namespace) -> int:
             f"cache {' '.join(args.fill)}: the words are fill FORMAT …, such as cache fill q4_K"
         )
     formats = [FORMATS[name] for name in names]
-    served: Any = importlib.import_module("ggmlq.cuda.machine.served")
+    served: Any = importlib.import_module("ggmlq.cuda.driver.served")
     dry_run: Any = importlib.import_module("ggmlq.ops.dry_run")
     card = _card(args.card)
     kernels: dict[Any, None] = {}
@@ -132,7 +132,7 @@ def _uncompiled(kernels: list[Any], capability: tuple[int, int]) -> dict[Any, Mi
 def _card(name: str | None) -> Any:
     """The card of a name or a capability; without a name, the one of this machine."""
     if name is None:
-        card = importlib.import_module("ggmlq.cuda.machine.device").card()
+        card = importlib.import_module("ggmlq.cuda.driver.device").card()
         if card is None:
             raise DeviceError("cache fill: this machine has no GPU; name a card, such as --card sm_89")
         return card

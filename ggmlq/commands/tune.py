@@ -125,7 +125,7 @@ def _processor(kind: str, device: str) -> Any:
     from ..formats import FORMATS
 
     if kind == "cuda":
-        importlib.import_module("ggmlq.cuda.machine.device").named(device)
+        importlib.import_module("ggmlq.cuda.driver.device").named(device)
     ladder: Any = importlib.import_module("ggmlq.dispatch.ladder")
     problems: Any = importlib.import_module("ggmlq.dispatch.problems")
     problem = problems.Linear.here(FORMATS["q4_0"], 1, 32, 32, device=kind)

@@ -65,7 +65,7 @@ def page(rung: Rung, measured: Figures | None = None) -> str:
 
 def chapters() -> dict[str, Path]:
     """The files of the chapters, each a technique of the summit alone, by name."""
-    return {path.stem: path for path in sorted((PACKAGE / "cuda/ladder").glob("c[0-9]*.py"))}
+    return {path.stem: path for path in sorted((PACKAGE / "cuda/ladder/chapters").glob("c[0-9]*.py"))}
 
 
 def chapter_titles() -> dict[str, str]:

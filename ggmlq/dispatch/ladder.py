@@ -192,7 +192,7 @@ def _rung(
     launch: Callable[..., Any], **flags: Any,
 ) -> Rung:  # fmt: skip
     """The rung of a module, ``ggmlq.<device>.<op>.r<level>_<name>``."""
-    *_, device, op, stem = module.split(".")
+    *_, device, op, stem = module.replace(".ladder.", ".").split(".")
     if op in DEVICES:
         device, op = op, device
     level, _, name = stem.partition("_")
@@ -218,7 +218,8 @@ def _ordered(steps: Iterable[Rung]) -> tuple[Rung, ...]:
 
 def package_of(op: str, device: str) -> str:
     """The package with an operation's rungs on a device; rungs of the GRU lie in ``ggmlq.gru.<device>``."""
-    return f"ggmlq.gru.{device}" if op == "gru" else f"ggmlq.{device}.{op}"
+    room = "ggmlq.cuda.ladder" if device == "cuda" else f"ggmlq.{device}"
+    return f"ggmlq.gru.{device}" if op == "gru" else f"{room}.{op}"
 
 
 def absent(op: str, device: str, card: Card | None = None) -> str | None:

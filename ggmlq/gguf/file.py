@@ -343,7 +343,7 @@ class GGUFFile(Opened[QuantArray]):
         if isinstance(device, list | tuple):
             return self._to_several(chosen, device, axis, progress)
         if device != "cpu":
-            chosen = load.load(request, chosen, cuda_module("machine.upload").Link(device), progress)
+            chosen = load.load(request, chosen, cuda_module("driver.upload").Link(device), progress)
         return MappingProxyType(chosen)
 
     def _opened(self) -> State:

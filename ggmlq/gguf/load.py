@@ -5,7 +5,7 @@
 A portion is what fits one buffer. A thread takes a portion and a buffer, fills it, asks the
 GPU to fetch it and puts the buffer back; the next thread with this buffer waits until the GPU has fetched it.
 So file, memory and link are busy at the same time, and no thread waits for the others. The GPU's half is
-ggmlq/cuda/machine/upload.py.
+ggmlq/cuda/driver/upload.py.
 """
 
 from __future__ import annotations

@@ -74,11 +74,13 @@ class Memory:
         cache = self.layers[layer]
         if self._joins:
             rows = cache.k, cache.v
-            q = cuda_module("quantize.heads").placed(heads, turns.neox, turns[1:], places, rows, batch)
+            q = cuda_module("kernels.quantize.heads").placed(
+                heads, turns.neox, turns[1:], places, rows, batch
+            )
             for one in rows:
                 one.written()
         elif self._spreads:
-            q, k, v = cuda_module("quantize.heads").spread(heads, turns.neox, turns[1:], batch)
+            q, k, v = cuda_module("kernels.quantize.heads").spread(heads, turns.neox, turns[1:], batch)
             cache.put(places, k, v)
         else:
             q = None
@@ -271,4 +273,4 @@ def _turn(x: Array, columns: int) -> Array:
     rows = x.reshape(-1, columns)
     if is_host(x):
         return hadamard(rows).reshape(x.shape)
-    return cuda_module("activations.layers").spread(rows).reshape(x.shape)
+    return cuda_module("kernels.layers").spread(rows).reshape(x.shape)

@@ -323,6 +323,6 @@ def on_this_cpu() -> str:
 def _on_gpu(request: str, a: Attention, kind: np.dtype[Any], invariant: bool) -> Any:
     """The result in a kind that the kernel writes: float32 for float64."""
     with on_device_of(request, a.q, a.k if isinstance(a.k, QuantArray) else None):
-        return cuda_module("attention.call").attend(
+        return cuda_module("kernels.attention.call").attend(
             request, a, invariant, np.float32 if kind == np.float64 else kind
         )

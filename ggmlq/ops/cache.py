@@ -64,7 +64,7 @@ class Rotation:
 
     def _spread(self, x: Any, back: bool) -> Any:
         signs = self.signs_on(device_of(x))
-        return cuda_module("activations.layers").spread(x, self.block, signs, back) if x.size else x
+        return cuda_module("kernels.layers").spread(x, self.block, signs, back) if x.size else x
 
     def _transformed(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         return hadamard(x.reshape(-1, self.block)).reshape(x.shape)
@@ -183,7 +183,7 @@ class DeviceLengths(Lengths):
             same, numbers = (int(more[0]), lengths) if (more == more[0]).all() else (-1, self._copied(more))
         self._changes()
         self._late = self.known is not None
-        module = cuda_module("attention.operands")
+        module = cuda_module("kernels.attention.operands")
         return module.cache_rows(lengths, numbers, same, heads, queries, positions)
 
     def grow(self, more: Any) -> None:

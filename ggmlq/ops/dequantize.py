@@ -188,7 +188,7 @@ def _decoded(q: QuantArray, kind: np.dtype[Any], out: Any = None) -> Any:
     if q.scale is not None:
         return _scaled(q, kind, out)
     if not is_host(q.memory):
-        return cuda_module("quantize.decode").dequantize(q, kind)
+        return cuda_module("kernels.quantize.decode").dequantize(q, kind)
     if out is not None and np.may_share_memory(out, q.raw):
         out = None
     values = np.empty(q.shape, kind) if out is None else out

@@ -290,7 +290,7 @@ def as_torch_works(torch: Any, device: Any, memory: Any = None) -> Iterator[None
         yield
         return
     if is_over_torch(type(memory)):
-        with torch.cuda.device(device), cuda_module("machine.serving").served_by() as library:
+        with torch.cuda.device(device), cuda_module("driver.serving").served_by() as library:
             library.enter(device.index)
             yield
         return

@@ -68,7 +68,7 @@ def paper(shape: tuple[int, ...], kind: Any) -> Any:
 @contextmanager
 def on_paper(card: Card) -> Iterator[list[Any]]:
     """The kernels that are launched in a ``with`` block, on a card that need not be there."""
-    machine = "ggmlq.cuda.machine"
+    machine = "ggmlq.cuda.driver"
     device, maps, launch = (
         import_module(f"{machine}.{name}") for name in ("device", "tensor_maps", "launch")
     )
@@ -204,7 +204,7 @@ def block_kernels(fmt: Format, card: Card) -> list[Any]:
     """The kernels that encode, decode and restore blocks of a type, where the card does so."""
     n, k = 256, 4096
     with on_paper(card) as launched:
-        encodes = import_module("ggmlq.cuda.quantize").encoder(fmt) is not None
+        encodes = import_module("ggmlq.cuda.kernels.quantize").encoder(fmt) is not None
         works: list[Callable[[], Any]] = [
             *([partial(quantize, paper((n, k), np.float32), fmt)] if encodes else []),
             *(partial(weights(fmt, n, k).dequantize, dtype) for dtype in RESULTS),

@@ -293,7 +293,7 @@ def _of_experts(
         return None
     empty = namespace(gate.memory).empty
     outs = empty(operands.shape, np.float32) if place is None else place, empty(operands.shape, np.float32)
-    cuda_module("expert_linear.r5_grouped").multiply(operands.x, both, operands.ids, outs)
+    cuda_module("ladder.expert_linear.r5_grouped").multiply(operands.x, both, operands.ids, outs)
     return outs
 
 
@@ -320,7 +320,7 @@ def _at_once(
         return None
     if any((device_of(bias), bias.shape) != (gate.device, gate.shape[:1]) for bias in there):
         return None
-    if cuda_module("linear.gated").refuses(end.place.card, gate, up) is not None:
+    if cuda_module("kernels.gated").refuses(end.place.card, gate, up) is not None:
         return None
     # What was timed on this machine holds for the product.
     taken = explain(problem_of(x.reshape(1, -1), gate, end.place))
@@ -329,7 +329,7 @@ def _at_once(
 
 def _in_one_launch(activation: str, x: Any, matrices: Any, biases: Any, end: Result) -> Any:
     """The product of one row, which a kernel rounds and writes, with the gate, in one launch."""
-    kernels, xp, share = cuda_module("linear.gated"), end.place.xp, end.place.share
+    kernels, xp, share = cuda_module("kernels.gated"), end.place.xp, end.place.share
     biases = tuple(None if bias is None else xp.ascontiguousarray(bias) for bias in biases)
     direct = takes_sums(share, end.out, x, *biases, *(q.memory for q in matrices), dtype=end.dtype)
     y = end.out if direct else xp.empty(end.shape, end.dtype)
@@ -344,7 +344,7 @@ def _gated_on_device(activation: str, products: Any, end: Result, operands: Any)
     kind = end.dtype if end.dtype.char in "fe" else np.dtype(np.float32)
     direct = end.out is sums or (kind == end.dtype and takes_sums(share, end.out, *operands, dtype=kind))
     y = end.out if direct else sums if kind == np.float32 else xp.empty(end.shape, kind)
-    cuda_module("epilogue.gates").gated(activation, sums, others, y)
+    cuda_module("kernels.epilogue.gates").gated(activation, sums, others, y)
     return end.out if direct else ended(y.reshape(end.shape).astype(end.dtype, copy=False), end)
 
 

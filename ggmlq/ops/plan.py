@@ -345,7 +345,7 @@ class Cupy:
         if y.size % 8:
             return y.astype(np.float16)
         rounded = self.empty(y.shape, letter, y)
-        key, make = ("halves", y.size), cuda_module("activations.floats").halving
+        key, make = ("halves", y.size), cuda_module("layouts.floats").halving
         _prepared_once(q, key, lambda: make(y.size))(y.data.ptr, rounded.data.ptr, stream)
         return rounded
 
@@ -592,7 +592,7 @@ def _shared_key(q: Any, m: int, kernel: Any, arithmetic: Any, kinds: str) -> tup
 
 def adder(q: Any, m: int, kind: str) -> Any:
     """The launch that adds a bias to m rows of results, bit for bit as CuPy's addition does."""
-    serving, make = cuda_module("machine.serving"), cuda_module("epilogue.results").plan
+    serving, make = cuda_module("driver.serving"), cuda_module("kernels.epilogue.results").plan
 
     def plan() -> Any:
         with serving.served_by(is_over_torch(type(q.memory))):
@@ -637,7 +637,7 @@ def launched(
     if (launches := q.recording(place)) is not None:  # something else of the call is not ordinary
         launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr, 0, *addresses)
         return True
-    template = cuda_module("machine.recorded").record(rung.launch, x, q, y, end)
+    template = cuda_module("driver.recorded").record(rung.launch, x, q, y, end)
     if template is not None and (launches := template.launches(q, m)) is not None:
         q.keep_recording(place, launches)
         ends = {template.rows[0], template.rows[-1]}

@@ -205,7 +205,7 @@ def _finished(result: Result, y: Any, steps: Steps, direct: bool, weights: Any) 
     out, coding, memory = result.out, result.coding, weights.memory
     if steps.bias is not None or steps.residual is not None:
         if result.gate is not None:
-            cuda_module("epilogue.gates").gated(result.gate, steps.residual, y, y)
+            cuda_module("kernels.epilogue.gates").gated(result.gate, steps.residual, y, y)
         elif coding is None:
             return delivered(result, y, steps.bias, steps.residual)
         else:

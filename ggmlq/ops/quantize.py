@@ -174,7 +174,7 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     if floats.device == "cpu":
         return _encoded(request, fmt, floats.array, imatrix)
     with on_device_of(request, floats.array):
-        encoded = None if imatrix is not None else cuda_module("quantize").quantize(floats.array, fmt)
+        encoded = None if imatrix is not None else cuda_module("kernels.quantize").quantize(floats.array, fmt)
         return encoded or _encoded(request, fmt, floats.array.get(), imatrix).to(floats.device)
 
 

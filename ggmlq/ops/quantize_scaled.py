@@ -126,7 +126,7 @@ def _quantized(
     """Codes, scales and zero points by the quickest way for such an array."""
     rows, static = x.reshape(over.rows, over.columns), scales is not None
     if not on_host:
-        quantizer: Any = cuda_module("quantize_scaled")
+        quantizer: Any = cuda_module("kernels.quantize_scaled")
     else:
         quantizer = importlib.import_module("ggmlq.cpu.quantize_scaled")
         if rows.size < PATIENCE and not quantizer.at_hand(rows, over, rule, static):
@@ -241,7 +241,7 @@ def dequantize_scaled(s: ScaledArray, dtype: DTypeLike | None = np.float32, out:
     request: Any = Request("dequantize of", s)
     result = result_of(request, Wishes(out, dtype=dtype), s.shape, s.device)
     with on_device_of(request, s.codes, s), np.errstate(over="ignore", invalid="ignore"):
-        decode = _values if is_host(s.codes) else cuda_module("quantize_scaled.decode").dequantize
+        decode = _values if is_host(s.codes) else cuda_module("kernels.quantize_scaled.decode").dequantize
         return ended(decode(s, result.dtype), result)
 
 

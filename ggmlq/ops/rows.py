@@ -163,7 +163,7 @@ def put_rows(
     with on_device_of(request, q.memory, q):
         _look(request, q, ids, check)
         if x.size:
-            cuda_module("quantize.rows").put(request, q, ids, x, bool(check), unique)
+            cuda_module("kernels.quantize.rows").put(request, q, ids, x, bool(check), unique)
             q.written()
 
 
@@ -219,7 +219,7 @@ def _decoded(q: QuantArray, rows: Any, kind: np.dtype[Any], out: Any = None) -> 
     if q.scale is not None:
         return _scaled(q, rows, kind)
     if not is_host(q.memory):
-        return cuda_module("quantize.decode").take(q, rows, kind)
+        return cuda_module("kernels.quantize.decode").take(q, rows, kind)
     apart = out is not None and not any(np.may_share_memory(out, one) for one in (q.raw, rows))
     direct = apart and out.flags.c_contiguous and out.flags.aligned
     values = out if direct else np.empty((*rows.shape, *q.shape[1:]), kind)

@@ -1,7 +1,7 @@
 """Products with weights as they lie: ``y @ q``, which is ``gq.linear(y, q.T)``, sums over rows of q.
 
 On the CPU a kernel decodes a tile at a time into the cache. On a Hopper card kernels multiply blocks in 16
-bits, and write results of 16 bits with their bias (cuda/linear/transposed.py). Elsewhere, and by name,
+bits, and write results of 16 bits with their bias (cuda/kernels/mma/transposed.py). Elsewhere, and by name,
 some rows are decoded, at most ``MOST_DECODED`` bytes, and CuPy multiplies with them, in float32.
 """
 
@@ -112,7 +112,7 @@ def _refusal(q: Any, invariant: bool) -> str | None:
         return "does not keep the bits of a row whatever rows are beside it"
     if isinstance(q, ScaledArray):
         return "is written for blocks"
-    reason: str | None = cuda_module("linear.transposed").refuses(q, place_at(q.device).card)
+    reason: str | None = cuda_module("kernels.mma.transposed").refuses(q, place_at(q.device).card)
     return reason
 
 
@@ -130,7 +130,7 @@ def _by_packed(y: Any, q: QuantArray, result: Result) -> Any:
     sums = result.out if direct else xp.empty(result.shape, kind if whole else np.float32)
     flat = sums.reshape(len(rows), k)
     by_library = not does_without_cublas(q.memory)
-    cuda_module("linear.transposed").multiply(rows, q, flat, bias if whole else None, by_library)
+    cuda_module("kernels.mma.transposed").multiply(rows, q, flat, bias if whole else None, by_library)
     return ended(sums, result) if whole else delivered(result, sums, bias, result.residual)
 
 

@@ -8,7 +8,7 @@
 >>> gq.parallel.linear(np.ones(64, np.float32), s)  # left where it is
 <Parts (128,) in 64 + 64, float32, cpu, cpu>
 
-team.py      devices as callers name them, that work together; cuda/machine/parallel has those on GPUs
+team.py      devices as callers name them, that work together; cuda/driver/parallel has those on GPUs
 parts.py     where arrays are cut; Parts: floats on several devices, and their way back to one
 sharded.py   Sharded: weights on several devices; shard; a model straight to its devices
 product.py   products with them, their arguments checked

@@ -336,7 +336,7 @@ def _on_device(
             others.append(name)
     tensors: dict[str, Any] = {}
     if straight:
-        tensors |= load.load(request, straight, cuda_module("machine.upload").Link(device), progress)
+        tensors |= load.load(request, straight, cuda_module("driver.upload").Link(device), progress)
     with Progress(
         sum(plans[name].part(position).nbytes for name in others), f"to {device}", show=progress
     ) as bar:

@@ -103,7 +103,7 @@ def team_of(devices: tuple[str, ...], sums: str | None) -> Team:
     """The team of some devices; it is made once, since it keeps its streams and connections."""
     if devices[0] == "cpu":
         return HostTeam(devices)
-    team: Team = cuda_module("machine.parallel.team").CudaTeam(devices, sums)
+    team: Team = cuda_module("driver.parallel.team").CudaTeam(devices, sums)
     return team
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cuda.driver import device
+from ..cuda.driver.launch import Kernel, family
 from ..cuda.intrinsics import ptx
 from ..cuda.intrinsics.assembly import instruction, only_on_a_gpu, u64
 from ..cuda.intrinsics.language import cuda, int32, uint32, uint64
-from ..cuda.machine import device
-from ..cuda.machine.launch import Kernel, family
 
 THREADS, BLOCKS, LOADS = 256, 4, 8  # of a block; blocks of a multiprocessor; loads in flight a thread
 NEVER = 0x5EED  # a total that the bytes do not have: so the store below never happens

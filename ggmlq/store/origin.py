@@ -43,7 +43,7 @@ class Origin(NamedTuple):
         """The name of its pack: its rung, or the room of its family."""
         room, _, file = self.family.rpartition(".")[0].removeprefix("ggmlq.").partition(".")
         rooms = [room, *file.split(".")]
-        names = [name for name in rooms if name not in ("cpu", "cuda")]
+        names = [name for name in rooms if name not in ("cpu", "cuda", "kernels", "ladder")]
         rung = names[-1].startswith("r") and names[-1][1:2].isdigit()
         return ".".join(names) if rung else names[0]
 

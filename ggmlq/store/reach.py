@@ -47,13 +47,13 @@ SIDES = {
     "cuda": Side(
         ("cuda/", "formats/", "codes/", "fixed/", "gru/", "dispatch/epilogue.py"),
         (
-            "cuda/machine/",
+            "cuda/driver/",
             "cuda/prebuilt/",
             "cuda/cost/",
             *(f"cuda/intrinsics/{name}.py" for name in ("language", "numba_cuda")),
             TABLE,
         ),
-        ("cuda/machine/compiling.py", "cuda/machine/dialect.py"),
+        ("cuda/driver/compiling.py", "cuda/driver/dialect.py"),
     ),
     "cpu": Side(
         ("cpu/", "formats/", "codes/", "fixed/", "gru/"),

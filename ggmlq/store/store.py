@@ -26,7 +26,7 @@ from .origin import Origin
 # line of JSON, then the code, then a digest of all before:
 #
 #     {"pack": "sm_90/linear.r13_gemv", "compilers": "numba 0.68.1, …", "chunks": [[0, 90112], …],
-#      "kernels": {"ggmlq.cuda.linear.r13_gemv.kernel(…)": ["<key>", 0, 24480, 20864], …}}
+#      "kernels": {"ggmlq.cuda.ladder.linear.r13_gemv.kernel(…)": ["<key>", 0, 24480, 20864], …}}
 #
 # Kernels that are alike lie side by side and are compressed together, in chunks of about two megabytes:
 # one is unpacked in 6 to 13 ms. A number of a kernel's entry is its chunk, the next two are its place and

@@ -169,11 +169,12 @@ def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> No
 
 def kernels_of(modules: set[str], formats: set[str]) -> Iterator[tuple[str, int]]:
     """The kernels that these modules of rungs may use for formats: family, and number of the case."""
-    from ..cuda.machine.launch import FAMILIES
+    from ..cuda.driver.launch import FAMILIES
 
     for name, family in FAMILIES.items():
         place = name.rpartition(".")[0]
-        if place.startswith("ggmlq.cuda.quantize") or (".cuda.linear." in place and place not in modules):
+        other = ".cuda.ladder.linear." in place and place not in modules
+        if other or place.startswith("ggmlq.cuda.kernels.quantize"):
             continue
         for i, case in enumerate(family.cases):
             if all(part.name in formats for part in case if isinstance(part, Format)):
@@ -181,7 +182,7 @@ def kernels_of(modules: set[str], formats: set[str]) -> Iterator[tuple[str, int]
 
 
 def _compile(task: tuple[str, int, tuple[int, int]]) -> str | None:
-    from ..cuda.machine.launch import FAMILIES
+    from ..cuda.driver.launch import FAMILIES
 
     rungs("linear", "cuda")
     name, i, capability = task

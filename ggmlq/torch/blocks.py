@@ -108,12 +108,12 @@ def forget(w: torch.Tensor) -> None:
 
 def _of_strips(w: torch.Tensor, fmt: gq.Format, shape: tuple[int, ...]) -> gq.QuantArray:
     """The array of what ``prepare`` made: over its memory on a GPU; on the host of the bytes, restored."""
-    on_host = cuda_module("packed.to_blocks")
+    on_host = cuda_module("layouts.to_blocks")
     if w.device.type == "cpu":
         return gq.QuantArray(fmt, shape, on_host.restored_on_host(fmt, shape, _bytes(w))).lasting()
     # A parameter that was flattened with others may lie anywhere: it is copied, and the copy stays.
     packed = library().from_dlpack(w.detach().clone()) if w.data_ptr() % ALIGNED else _bytes(w)
-    pack = cuda_module("packed.pack")
+    pack = cuda_module("layouts.pack")
     weights = pack.PackedWeights(packed.reshape(on_host.packed_shape(fmt, shape)), pack.layout_of(fmt))
     array = gq.QuantArray(fmt, shape, packed)
     return array.packed_alone(weights.fragments, pack.pack_weights, weights).lasting()
@@ -127,13 +127,13 @@ def file_bytes(w: torch.Tensor, type: int, shape: tuple[int, ...]) -> torch.Tens
     if w.device.type == "cpu":
         return torch.from_numpy(np.array(q.raw))
     with as_torch_works(torch, w.device, q.memory):
-        raw: torch.Tensor = cuda_module("packed.to_blocks").restored(q).tensor
+        raw: torch.Tensor = cuda_module("layouts.to_blocks").restored(q).tensor
     return raw
 
 
 def library() -> Any:
     """The library of arrays over torch's memory on a GPU."""
-    return cuda_module("machine.serving").torch_library()
+    return cuda_module("driver.serving").torch_library()
 
 
 def _bytes(w: torch.Tensor) -> Any:

@@ -100,7 +100,7 @@ def check_shape(request: str, w: torch.Tensor, type: int, shape: tuple[Any, ...]
 
 def strips_size(fmt: gq.Format, shape: Any) -> int | None:
     """Bytes of what ``prepare`` makes of an array on a GPU; None where it keeps the file's order."""
-    lengths = cuda_module("packed.to_blocks").packed_shape(fmt, [int(length) for length in shape])
+    lengths = cuda_module("layouts.to_blocks").packed_shape(fmt, [int(length) for length in shape])
     return None if lengths is None else math.prod(lengths)
 
 

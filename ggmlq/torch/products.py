@@ -125,14 +125,14 @@ def _has_decoder(name: str, index: int) -> bool:
     """True where a kernel decodes packed weights of a type to bfloat16 on a GPU."""
     if torch.cuda.get_device_capability(index) < (8, 0):
         return False
-    with torch.cuda.device(index), cuda_module("machine.serving").served_by():
-        return bool(cuda_module("packed.to_bf16").is_to_be_had(gq.formats[name]))
+    with torch.cuda.device(index), cuda_module("driver.serving").served_by():
+        return bool(cuda_module("layouts.to_bf16").is_to_be_had(gq.formats[name]))
 
 
 def _decoded_rows(q: gq.QuantArray, first: int, last: int) -> torch.Tensor:
     """Rows of packed weights as bfloat16; ``first`` is a multiple of 16."""
     with as_torch_works(torch, q.memory.tensor.device, q.memory):
-        bits: torch.Tensor = cuda_module("packed.to_bf16").decoded_rows(q, first, last).tensor
+        bits: torch.Tensor = cuda_module("layouts.to_bf16").decoded_rows(q, first, last).tensor
     return bits.view(torch.bfloat16)
 
 
@@ -141,7 +141,7 @@ def with_bytes(q: gq.QuantArray) -> gq.QuantArray:
     if q.has_bytes:
         return q
     with as_torch_works(torch, q.memory.tensor.device, q.memory):
-        return gq.QuantArray(q.format, q.shape, cuda_module("packed.to_blocks").restored(q))
+        return gq.QuantArray(q.format, q.shape, cuda_module("layouts.to_blocks").restored(q))
 
 
 def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -154,7 +154,7 @@ def decoded(q: gq.QuantArray, dtype: torch.dtype, device: torch.device) -> torch
             if q.format.name in PLAIN_FLOATS:
                 return plain(q).to(dtype, copy=True)
             if dtype == torch.bfloat16 and q.format.block_size > 1 and not cuda_device().older_than((8, 0)):
-                bits = cuda_module("quantize.decode").decoded(q, "bfloat16")
+                bits = cuda_module("kernels.quantize.decode").decoded(q, "bfloat16")
                 return bits.tensor.view(dtype)
     return tensor_of(lambda kind: gq.dequantize(q, kind), dtype, device, q)
 
@@ -389,5 +389,5 @@ def prepare(blocks: torch.Tensor, type: int) -> torch.Tensor:
         return blocks.clone(memory_format=torch.contiguous_format)
     q = gq.QuantArray(fmt, shape, library().from_dlpack(blocks.detach().contiguous()))
     with as_torch_works(torch, blocks.device, q.memory):
-        strips: torch.Tensor = cuda_module("packed.pack").pack_weights(q).fragments.tensor
+        strips: torch.Tensor = cuda_module("layouts.pack").pack_weights(q).fragments.tensor
     return strips.reshape(-1)

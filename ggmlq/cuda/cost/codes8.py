@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...dispatch.card import UNKNOWN, Card, clusters
-from ..codes8.boxed import BoxTile, best_tile
-from ..codes8.small_m import SPLITS, SmallMTile
-from ..codes8.small_m import TILES as FEW
-from ..codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ..intrinsics.wgmma import STEP
+from ..kernels.codes8.boxed import BoxTile, best_tile
+from ..kernels.codes8.small_m import SPLITS, SmallMTile
+from ..kernels.codes8.small_m import TILES as FEW
+from ..kernels.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from .stage import at_one_time, constants
 
 UNIT = 128 * 128  # outputs of a tile that constants are for
@@ -112,6 +112,6 @@ def split_k(
 
 
 def persistent(shape: CodesShape) -> TileSplit:
-    """The estimate for cuda:persistent, with the tile that codes8/boxed.py finds best for floats."""
+    """The estimate for cuda:persistent, with the tile that kernels/codes8/boxed.py finds best for floats."""
     tile = best_tile(FLOAT_TILES, shape.m, shape.n, shape.multiprocessors)
     return TileSplit(tile, 1, shape.time(tile, tile.tiles(shape.m, shape.n), 1, late=True))

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import UNKNOWN
-from ..gemv.stages import (
+from ..kernels.gemv.stages import (
     ALONE,
     FLOATS,
     FOUR,
@@ -25,7 +25,7 @@ from ..gemv.stages import (
     columns_of,
     kinds_of,
 )
-from ..packed.layout import ROWS, STEP, PackedLayout
+from ..layouts.layout import ROWS, STEP, PackedLayout
 from .stage import SHARE, at_one_time, constants, extra_instructions
 
 # Usable share of resident blocks when launched as clusters: some multiprocessors are in incomplete groups.

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...dispatch.card import Card
-from ..packed.codes import can_fold
-from ..packed.layout import ROWS, STEP, TILE_ROWS, PackedLayout
-from ..rings.mma_copies import CODE_TILES, EIGHT, TILES, WIDE, MmaTile
+from ..kernels.mma.copies import CODE_TILES, EIGHT, TILES, WIDE, MmaTile
+from ..layouts.codes import can_fold
+from ..layouts.layout import ROWS, STEP, TILE_ROWS, PackedLayout
 from . import roof
 from .stage import SHARE, at_one_time
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ..gemv.stages import COLUMNS
+from ..kernels.gemv.stages import COLUMNS
 from ..kernels.hopper.tiles import UNIT_FRAGMENTS
-from ..packed import codes
-from ..packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
+from ..layouts import codes
+from ..layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from .gemv import GemvShape, best_split
 from .warp_specialized import WarpSpecializedShape, best_tile
 

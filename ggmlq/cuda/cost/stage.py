@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..packed.layout import PackedLayout
+from ..layouts.layout import PackedLayout
 
 # The fitted constants of estimates, from ../costs.json, which ``tools/fit.py --write`` makes anew.
 #

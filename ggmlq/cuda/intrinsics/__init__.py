@@ -34,6 +34,6 @@ Hopper's:
                          in registers
 
 Sizes are 32 bits wide, addresses 64. A plain integer beside an unsigned word is one, too
-(machine/dialect.py); arithmetic of words is 64 bits wide, as Numba has it, so kernels make 32 bits of
+(driver/dialect.py); arithmetic of words is 64 bits wide, as Numba has it, so kernels make 32 bits of
 results by name: ``uint32(row * 4)``.
 """

@@ -1,6 +1,6 @@
 """Hopper's copy engine: boxes of matrices, fetched and stored by one thread.
 
-A map, 128 bytes of memory that machine/tensor_maps.py makes, describes a matrix and its boxes. The part of
+A map, 128 bytes of memory that driver/tensor_maps.py makes, describes a matrix and its boxes. The part of
 a box that reaches over an edge comes as zeros, and is not written. The barrier counts the bytes of the
 whole box in every case.
 

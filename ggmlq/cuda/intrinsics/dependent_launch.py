@@ -1,11 +1,11 @@
 """Dependent launches: a kernel that starts while its predecessor on the stream still runs.
 
-A kernel that is ``early`` (machine/launch.py) starts as soon as all blocks of its predecessor run and have
+A kernel that is ``early`` (driver/launch.py) starts as soon as all blocks of its predecessor run and have
 allowed it. It can fetch weights, which nothing changes, while the last of those blocks work. Memory that
 the predecessor may read or write it touches only after it has waited. Between products of a few
 microseconds this saves a third of the time.
 
-From capability 9.0 on. For other GPUs machine/launch.py removes these instructions, and each kernel waits.
+From capability 9.0 on. For other GPUs driver/launch.py removes these instructions, and each kernel waits.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Numba's annotations do not know.
 
 Where code of kernels came with the package (``cuda/prebuilt``) most processes compile nothing. Then the words
 are blanks (language.py), Numba is not imported, and a kernel that must be compiled after all is compiled by
-another process (machine/compile_process.py). Numba's own words are taken where they cost nothing, because
+another process (driver/compile_process.py). Numba's own words are taken where they cost nothing, because
 ``numba.cuda`` is imported already, where there is neither CuPy nor torch and so no GPU, and with
 GGMLQ_COMPILE_HERE=1. Where numba-cuda is missing, too, blanks tell what a card of another machine would take.
 """

@@ -307,8 +307,8 @@ def _eight_halves(builder: Any, form: RunForm, a: list[Any], b: list[list[Any]])
 # Products of a warp by ``mma`` on bytes, where each integer sum of a run is scaled twice and added.
 #
 # As mma_runs.py does with 16 bits. A warp multiplies fragments of 16 rows of weights, bytes in registers, by
-# 8 · ``eights`` rows of activations in shared memory (activations/code_tiles.py). Integer sums begin at the
-# bits of a large float (linear/r9_mma_magic.py), so a sum is a float at once. Two multiply-adds scale it: by
+# 8 · ``eights`` rows of activations in shared memory (layouts/code_tiles.py). Integer sums begin at the
+# bits of a large float (r9_mma_magic.py), so a sum is a float at once. Two multiply-adds scale it: by
 # the weights' scale, which takes the large float off, and by that of the activations. A third takes off an
 # offset times a sum of activations.
 MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.slots import Slot
-from ...cuda.machine import device
-from ...cuda.machine.launch import Kernel
+from ...cuda.driver import device
+from ...cuda.driver.launch import Kernel
 from ..diagnostics import TALLIED
 from ..run import REQUEST, Call
 from ..weights import refuse_not_finite

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ...cuda.driver.launch import Kernel, array, family
 from ...cuda.intrinsics import codes8, integers, ptx
 from ...cuda.intrinsics.assembly import f64, instruction, u64
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, float32, float64, int32, int64, uint32, uint64
-from ...cuda.machine.launch import Kernel, array, family
 from ...fixed.qformat import QFormat
 from ..cell import Cell
 from ..diagnostics import FAR, TALLIED, far_ends

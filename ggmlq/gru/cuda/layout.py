@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cuda.machine import device
+from ...cuda.driver import device
 from ..cell import Cell
 from ..plan import Plan, Rows
 from ..run import INTERMEDIATE, Call

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
+from ...cuda.driver.launch import Kernel, array, family
 from ...cuda.intrinsics import codes8
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, int8, int16, int32, int64, uint32, uint64
-from ...cuda.machine.launch import Kernel, array, family
 from .. import step
 from .atoms import (
     CONSTANT_COUNT,

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.slots import Slot
-from ...cuda.machine import device
-from ...cuda.machine.launch import Kernel
-from ...cuda.machine.recorded import RecordedLaunches, fork
+from ...cuda.driver import device
+from ...cuda.driver.launch import Kernel
+from ...cuda.driver.recorded import RecordedLaunches, fork
 from ..run import Call
 from . import encode
 from .call import (

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...cuda.driver import device
+from ...cuda.driver.launch import Kernel, family
 from ...cuda.intrinsics import codes8, ptx
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.barrier import from_first_lane
 from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint64
-from ...cuda.machine import device
-from ...cuda.machine.launch import Kernel, family
 from .. import step
 from .atoms import (
     CONSTANT_COUNT,

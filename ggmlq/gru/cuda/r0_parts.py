@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...cuda.machine import device
+from ...cuda.driver import device
 from ...dispatch.ladder import register
 from ..run import Call
 from . import plain

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...cuda.machine import device
+from ...cuda.driver import device
 from ...dispatch.ladder import register
 from ..run import Call
 from . import plain, r1_step

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...cuda.machine import device
-from ...cuda.machine.launch import Kernel, family
+from ...cuda.driver import device
+from ...cuda.driver.launch import Kernel, family
 from ...dispatch.card import older_than
 from ...dispatch.ladder import register
 from ...dispatch.problems import Gru

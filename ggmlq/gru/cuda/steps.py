@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...cuda.driver.launch import Kernel
 from ...cuda.intrinsics import barrier, codes8, integers, ptx
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, float32, int32, int64, types, uint32, uint64
-from ...cuda.machine.launch import Kernel
 from .atoms import (
     CONSTANT_COUNT,
     COUNTER_LENGTH,

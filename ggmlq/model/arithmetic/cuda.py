@@ -105,16 +105,16 @@ class Cuda(Kernels):
 
     def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
         """The sum of rows, and its norm times the weights, in one launch."""
-        total, y = cuda_module("activations.layers").normed_sum(y, x, weights, epsilon)
+        total, y = cuda_module("kernels.layers").normed_sum(y, x, weights, epsilon)
         return total, y
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up, in one launch."""
-        return cuda_module("epilogue.gates").gate_product(activation, gate, up)
+        return cuda_module("kernels.epilogue.gates").gate_product(activation, gate, up)
 
     def gated_product(self, activation: str, x: Array, q: QuantArray, bias: Array | None) -> Array:
         """act(gate) · up of rows times two matrices over each other; of one row in one launch."""
-        y = cuda_module("linear.gated").of_stack(activation, x, q, bias, place_of(q.memory).card)
+        y = cuda_module("kernels.gated").of_stack(activation, x, q, bias, place_of(q.memory).card)
         return super().gated_product(activation, x, q, bias) if y is None else y
 
     def gated_experts(
@@ -122,27 +122,27 @@ class Cuda(Kernels):
     ) -> Array:
         """act(gate) · up of the experts of tokens; of one token, without a bias, in one launch."""
         if bias is None:
-            kernels, card = cuda_module("expert_linear.gated"), place_of(q.memory).card
+            kernels, card = cuda_module("kernels.experts.gated"), place_of(q.memory).card
             if (y := kernels.of_stack(activation, x, q, ids, card)) is not None:
                 return y
         return super().gated_experts(activation, x, q, bias, ids)
 
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, in one launch."""
-        return cuda_module("activations.layers").gated_pair(activation, both)
+        return cuda_module("kernels.layers").gated_pair(activation, both)
 
     def routed(
         self, scores: Array, used: int, after: bool, of_one: bool, scale: float
     ) -> tuple[Array, Array] | None:
         """The experts [T, U] of the largest scores and their weights, in one launch."""
-        router = cuda_module("activations.router")
+        router = cuda_module("kernels.experts.router")
         return (
             router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
         )
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
         """Results of experts added up by their weights, in one launch."""
-        return cuda_module("activations.router").mixed(y, weights)
+        return cuda_module("kernels.experts.router").mixed(y, weights)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""
@@ -179,7 +179,7 @@ class Cuda(Kernels):
 
 
 def _layers() -> Any:
-    return cuda_module("activations.layers")
+    return cuda_module("kernels.layers")
 
 
 def composed(q: Array, cache: Keys, seen: Seen) -> Array:

@@ -170,7 +170,7 @@ def peaks_of(device: str) -> dict[str, float]:
     """The roofs that tables of a GPU name; none of a CPU."""
     if device == "cpu":
         return {}
-    from ...cuda.machine.device import cupy as cupy_here
+    from ...cuda.driver.device import cupy as cupy_here
 
     return roofs(cupy_here(), 4096, 4096, 14336)
 
@@ -178,7 +178,7 @@ def peaks_of(device: str) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def cupy() -> Any:
     """CuPy, where a GPU is."""
-    from ...cuda.machine import device
+    from ...cuda.driver import device
 
     if device.capability() is None:
         pytest.skip("CuPy finds no GPU")
@@ -188,7 +188,7 @@ def cupy() -> Any:
 @pytest.fixture(scope="module")
 def compiled(cupy: Any, request: pytest.FixtureRequest) -> None:
     """Compile the kernels of all selected cases before the first is timed."""
-    from ...cuda.machine import device
+    from ...cuda.driver import device
     from ..engine import compile_ahead
 
     chosen = [item.callspec.params["case"] for item in request.session.items if hasattr(item, "callspec")]

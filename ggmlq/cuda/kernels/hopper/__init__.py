@@ -12,6 +12,6 @@
     late_x_tiles.py      activations that idle warps bring into order while others multiply
     experts.py           the same kernel for the tiles of all experts
 
-linear/r16_warp_specialized.py, linear/transposed.py and expert_linear/r5_grouped.py launch it;
+r16_warp_specialized.py, mma/transposed.py and r5_grouped.py launch it;
 cost/warp_specialized.py finds the tile and the split. To read it, begin with kernel.py.
 """

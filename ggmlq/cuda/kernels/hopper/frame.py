@@ -27,10 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ...driver.launch import Kernel
 from ...intrinsics import barrier as barriers
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import uint32
-from ...machine.launch import Kernel
 
 MAX_SHARED_BYTES = 227 << 10  # that a block may have on Hopper
 
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     shared: int  # bytes
     blocks: int = 1  # on a multiprocessor
     registers: tuple[int, int] | None = None  # of a producer's and of a consumer's thread, where they move
-    lto: bool = True  # the assembler gets the whole kernel: machine/launch.py
+    lto: bool = True  # the assembler gets the whole kernel: driver/launch.py
 
 
 class Consumers(NamedTuple):

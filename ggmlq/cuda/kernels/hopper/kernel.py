@@ -41,8 +41,18 @@ import numpy as np
 
 from ....arrays.array import QuantArray
 from ....base.slots import all_following, rows_of
-from ...epilogue import results
-from ...epilogue.results import (
+from ...driver import tensor_maps
+from ...intrinsics import barrier as barriers
+from ...intrinsics import boxes, dependent_launch, ptx, wgmma
+from ...intrinsics.atoms import inlined
+from ...intrinsics.lane import opaque_zero, warp_and_lane
+from ...intrinsics.language import cuda, int32, types, uint32, uint64
+from ...layouts.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout
+from ...layouts.operand import lane_order, natural_loader
+from ...layouts.pack import packed_weights
+from ...layouts.weights import BELOW, column_weights, fragment_weights, half_weights, serves_halves, untwister
+from ..epilogue import results
+from ..epilogue.results import (
     FIRST_GATE,
     MAX_GATED_COLUMNS,
     Result,
@@ -50,16 +60,6 @@ from ...epilogue.results import (
     residual_adder,
     thread_sums,
 )
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, dependent_launch, ptx, wgmma
-from ...intrinsics.atoms import inlined
-from ...intrinsics.lane import opaque_zero, warp_and_lane
-from ...intrinsics.language import cuda, int32, types, uint32, uint64
-from ...machine import tensor_maps
-from ...packed.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout
-from ...packed.operand import lane_order, natural_loader
-from ...packed.pack import packed_weights
-from ...packed.weights import BELOW, column_weights, fragment_weights, half_weights, serves_halves, untwister
 from . import tiles
 from .frame import Consumers, Frame, Schedule, barrier_initializer, stage_advancer
 from .late_x_tiles import LateXTiles, XRows, reorderer, section_waiter
@@ -108,7 +108,7 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
 
 @cache
 def map_finder(box_row: int) -> Callable[[QuantArray], Any]:
-    """The function that finds that map, for ``part`` of machine/recorded.py."""
+    """The function that finds that map, for ``part`` of driver/recorded.py."""
     make = weights_map(box_row)
     return lambda q: q.prepared(make)[0]
 
@@ -231,13 +231,13 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
     def enclose(run: Any) -> Any:
         def product(
             operands: Any,  # tensor map of the packed weights; x_tiles, 16 bits [steps, height, 64]
-            results: Any,  # y [m, n] and a bias, with their kinds: epilogue/results.py
+            results: Any,  # y [m, n] and a bias, with their kinds: kernels/epilogue/results.py
             exchange: Any,  # partial sums, float32 [slots, a tile], and flags, uint32: stream_k.py
             rows: Any,  # x [m, k], the kind of its floats or HALVES, k
             sizes: Any,  # m, n, steps of K, height of x_tiles; 0 where x is read as it lies
             order: Any,  # Raster
             matrix: Any,  # the map of x, or zeros; producers take its address by X_MAP
-            addend: Any,  # a residual or a gate of y's shape, and its kind; or 0: epilogue/results.py
+            addend: Any,  # a residual or a gate of y's shape, and its kind; or 0: kernels/epilogue/results.py
             late: Any,  # LateXTiles
             split: Any,  # TileSplit, by cost/warp_specialized.py
         ) -> None:

@@ -21,14 +21,14 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
-from ...activations.floats import sixteen_loader
-from ...activations.x_tiles import THREAD_COLUMNS, chunk_placer, chunk_swapper
 from ...intrinsics import barrier as barriers
 from ...intrinsics import boxes
 from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import KINDS
 from ...intrinsics.lane import address
 from ...intrinsics.language import cuda, uint32, uint64
+from ...layouts.floats import sixteen_loader
+from ...layouts.x_tiles import THREAD_COLUMNS, chunk_placer, chunk_swapper
 from .tiles import Raster
 
 LANES, TICKET_ROWS = 32, 8  # lanes of a warp, rows of a ticket

@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...epilogue import results
-from ...epilogue.results import counts_bytes, thread_sums
 from ...intrinsics import barrier as barriers
 from ...intrinsics import bf16x2, codes, dependent_launch, integers, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
-from ...packed.layout import TILE_ROWS, PackedLayout
+from ...layouts.layout import TILE_ROWS, PackedLayout
+from ..epilogue import results
+from ..epilogue.results import counts_bytes, thread_sums
 from .tiles import CONSUMER_THREADS, MAX_CLUSTER, LastWave, WarpSpecializedTile, blocks_of_tile, shared_stages
 
 # A flag says that sums are stored, and whether the block's slice is left to the first block.
@@ -48,7 +48,7 @@ put, take4 = ptx.put, bf16x2.take4
 class Outputs(NamedTuple):
     """The memory that consumers write."""
 
-    y: Any  # a Result of epilogue/results.py, or the address of float32 rows
+    y: Any  # a Result of kernels/epilogue/results.py, or the address of float32 rows
     partials: Any  # float32 [slots, a tile]: a slot for each block, then one for the first block of each tile
     flags: Any  # uint32: one for each slot, then the count of running blocks
 

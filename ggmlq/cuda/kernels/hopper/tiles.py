@@ -4,8 +4,8 @@ A tile is computed with swapped operands (swap_ab): weights are the operand A of
 warpgroup, and come from registers, for they have to be unpacked anyway. Activations are B and stay in shared
 memory, so a tile has as many columns as rows of activations, which may be few.
 
-    stage    x_tiles [fragments][columns, 64]   swizzled, as activations/x_tiles.py made them
-             weights [8][fragments]             as packed/pack.py made them; large ones [fragments][8]
+    stage    x_tiles [fragments][columns, 64]   swizzled, as layouts/x_tiles.py made them
+             weights [8][fragments]             as layouts/pack.py made them; large ones [fragments][8]
     barriers full [stages] · empty [stages]
     scratch  words that the threads of a block leave for each other: stream_k.py
 
@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from ....dispatch.card import older_than
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
+from ...driver import tensor_maps
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import uint32, uint64
-from ...machine import tensor_maps
-from ...packed import operand
-from ...packed.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
-from ...packed.pack import LONGEST
+from ...layouts import operand
+from ...layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
+from ...layouts.pack import LONGEST
 from .frame import MAX_SHARED_BYTES
 
 CONSUMER_WARPS = FRAGMENT_ROWS  # one for each fragment row of a tile

@@ -1,0 +1,802 @@
+"""Attention of many rows on Hopper: wgmma, warp-specialised, two steps overlap.
+
+A block has one or two warpgroups that multiply, the consumers, with 64 query rows each, and one that copies
+and decodes, the producer. They wait for each other at barriers in shared memory: a stage is full, or free.
+
+Blocks are persistent: each takes a tile of rows after the other, longest first. While its results are
+written, and the queries of the next one are read, the keys of the next one are on their way.
+
+On an H200 ping-pong gains 1 to 2 %. What did not help: two consumers behind one producer that decodes blocks
+(118 µs for 512 queries of 4096, 71 with blocks decoded before).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple
+
+from ...driver.launch import Kernel, family
+from ...intrinsics import barrier as barriers
+from ...intrinsics import bf16x2, dependent_launch, halves, integers, ptx
+from ...intrinsics.atoms import inlined
+from ...intrinsics.lane import g_and_t, warp_and_lane
+from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from ...intrinsics.wgmma import publish, pv_starter, qk_starter, settler
+from .kv_tiles import CHUNK, KINDS, UNIT_COLUMNS, copier, pair_loader, tile_decoder, unit_columns
+from .parameters import (
+    ADDRESSES,
+    SIZES,
+    STRIDES,
+    Addresses,
+    RowRanges,
+    Sizes,
+    Strides,
+    find_row_ranges,
+    kv_addresses,
+    kv_range_finder,
+    length_of,
+    queries_of,
+)
+from .plan import (
+    FLOAT16_TYPES,
+    LANES,
+    MAX_SHARED_HOPPER,
+    MMA_ROWS,
+    REGISTER_TYPES,
+    USUAL_TYPES,
+    WIDTHS,
+    row_bytes,
+)
+from .softmax import (
+    LOG2_E,
+    clearer,
+    masked_softmax,
+    o_rescaler,
+    softmax_state,
+    start_rows,
+    unrolled,
+)
+from .split_kv import rows_writer
+
+HOPPER = (9, 0)
+
+#     warps     0 … 3                4 … 7 (two groups)    the last four
+#             ┌────────────────────┬─────────────────────┬────────────────────────────────────────┐
+#             │ consumer, rows     │ consumer, rows      │ producer                               │
+#             │ 0 … 63: Q in smem  │ 64 … 127            │ memory ─► stages (blocks: decoded)     │
+#             └─────────▲──────────┴──────────▲──────────┴─────────────────┬──────────────────────┘
+#                       └─────────────────────┴──── K: stage 0, 1 ◄────────┤   full: the producer's threads
+#                                                   V: stage 0, 1 ◄────────┘   free: a lane of each warp
+#
+# Tiles come in the order in which they are needed, K0 K1 V0 K2 V1 …, as a consumer's steps overlap: it takes
+# the exponentials of a step while values of the step before are still being multiplied.
+#
+#     tensor cores   QK0 │ QK1   PV0 │ QK2   PV1 │ QK3   PV2 │ …
+#     exponentials       └── 0 ──┐   └── 1 ──┐   └── 2 ──┐
+#                          it waits for QK1, not for PV0
+#
+# Two consumers ping-pong: each starts its products when the other has started its own, so one takes
+# exponentials while the other multiplies.
+#
+#     consumer 0   [QK PV] softmax     [QK PV] softmax
+#     consumer 1           [QK PV] softmax     [QK PV] softmax
+
+# --- plan and shared memory -------------------------------------------------------------------
+#
+#     0                keys_at                values_at              copies_at               barriers_at
+#     │ queries        │ K stage 0 │ stage 1  │ V stage 0 │ stage 1  │ tiles as stored × 3   │ barriers │
+#
+# All tiles begin at a multiple of 1024 bytes, where the swizzle of 128-byte rows begins anew.
+
+GROUP_WARPS, PRODUCER_WARPS = 4, 4  # of a consumer warpgroup; of the producer
+GROUP_ROWS = GROUP_WARPS * MMA_ROWS
+STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
+COPIED_TILES = 3  # tiles of blocks that are copied ahead
+# Offsets of the barriers of both stages of keys, and of values: it is full, or free.
+KEYS_FULL, KEYS_FREE, VALUES_FULL, VALUES_FREE, BARRIERS = 0, 16, 32, 48, 64
+# Named barriers of the block; 0 is that of ``syncthreads``. The first consumer waits at PING_PONG for the
+# second, which waits at the next one.
+CONSUMERS_MEET, PRODUCERS_MEET, PING_PONG = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class HopperPlan:
+    """The block of 64 rows for each warpgroup that multiplies, and of one that copies and decodes."""
+
+    k: str
+    v: str
+    width: int  # columns of a key, a multiple of 64
+    width_v: int
+    groups: int = 2
+    by_rows, v_in_k = True, False
+    swap_ab, score_stride = False, 1
+
+    def __str__(self) -> str:
+        return f"{self.k}, {self.v}, {self.width}/{self.width_v}, {self.groups} warpgroups by wgmma"
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block that multiply."""
+        return GROUP_WARPS * self.groups
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, the producer's last."""
+        return LANES * (self.warps + PRODUCER_WARPS)
+
+    @property
+    def rows(self) -> int:
+        """Rows of queries of a block."""
+        return MMA_ROWS * self.warps
+
+    @property
+    def positions(self) -> int:
+        """Positions of a step."""
+        return 128 if self.groups > 1 and self.width <= 192 and self.width_v <= 128 else 64
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that share a multiprocessor."""
+        return 2 if self.groups == 1 and self.width <= 128 and self.width_v <= 128 else 1
+
+    resident = blocks
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread that multiplies, and of one that copies; (0, 0): as many as at the start."""
+        # of 65,536 on a multiprocessor: 256 · 224 + 128 · 56 = 64,512; 2 · (128 · 200 + 128 · 56) = 65,536
+        return (224, 56) if self.groups > 1 else (200, 56) if self.blocks > 1 else (0, 0)
+
+    @property
+    def team_threads(self) -> int:
+        """Threads that copy and decode together."""
+        return LANES * PRODUCER_WARPS
+
+    @property
+    def team_positions(self) -> int:
+        """Positions of a step that a team copies, and that each consumer warp scores: all."""
+        return self.positions
+
+    @property
+    def score_quads(self) -> int:
+        """Scores of a lane, four at a time."""
+        return self.positions // 8
+
+    @property
+    def o_count(self) -> int:
+        """Sums of p times values of a lane."""
+        return self.width_v // 2
+
+    def kind(self, name: str) -> str:
+        """The floats of a type's tiles."""
+        return name if name in FLOAT16_TYPES else "f16"
+
+    def tile(self, width: int) -> int:
+        """Bytes of a tile of keys or values."""
+        return 2 * self.positions * width
+
+    @property
+    def keys_at(self) -> int:
+        """Offset of the stages of keys, behind the queries."""
+        return 2 * self.rows * self.width
+
+    @property
+    def values_at(self) -> int:
+        """Offset of the stages of values."""
+        return self.keys_at + STAGES * self.tile(self.width)
+
+    @property
+    def copies_at(self) -> int:
+        """Offset of tiles of blocks, as they are stored."""
+        return self.values_at + STAGES * self.tile(self.width_v)
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of a tile of blocks, of keys or values."""
+        rows = ((self.k, self.width), (self.v, self.width_v))
+        sizes = [
+            self.positions * row_bytes(name, width) + 16 for name, width in rows if name not in FLOAT16_TYPES
+        ]
+        return -(-max(sizes, default=0) // 128) * 128
+
+    @property
+    def barriers_at(self) -> int:
+        """Offset of the barriers."""
+        return self.copies_at + COPIED_TILES * self.copy_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory; tiles begin at a multiple of 1024."""
+        return 1024 + self.barriers_at + BARRIERS
+
+
+def hopper_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> HopperPlan:
+    """The plan for so many rows of a KV head; two warpgroups would wait for one that decodes blocks."""
+    return HopperPlan(k, v, width, width_v, 2 if k in FLOAT16_TYPES and rows > GROUP_ROWS else 1)
+
+
+def fits_hopper(k: str, v: str, width: int, width_v: int) -> bool:
+    """True if there is a plan for keys and values of these types and widths.
+
+    Both are floats, or blocks of one type: decoders of two take more registers than a warp that copies has.
+    """
+    types_fit = v in FLOAT16_TYPES if k in FLOAT16_TYPES else k == v in REGISTER_TYPES
+    fits = width in WIDTHS and width_v in WIDTHS and types_fit
+    return fits and hopper_plan_of(k, v, width, width_v, GROUP_ROWS + 1).shared_bytes <= MAX_SHARED_HOPPER
+
+
+def hopper_plans() -> Iterator[tuple[HopperPlan]]:
+    """Plans of the usual widths and types, of one warpgroup and of two."""
+    for (k, v), width in product(USUAL_TYPES, WIDTHS):
+        if fits_hopper(k, v, width, width):
+            plans = (hopper_plan_of(k, v, width, width, rows) for rows in (GROUP_ROWS, GROUP_ROWS + 1))
+            yield from ((plan,) for plan in dict.fromkeys(plans))
+
+
+@inlined
+def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
+    """The offset of 16 bytes of a tile: parts of 64 columns, chunks of a row exchanged."""
+    part, within = chunk >> 3, chunk & 7
+    # chunk c of row r lies at c ^ (r % 8), as the descriptors of wgmma say
+    return (part * rows + row) * LINE + ((within ^ (row & 7)) << 4)
+
+
+@cache
+def barrier_maker(plan: HopperPlan) -> Any:
+    """The device function by which one thread makes the barriers of stages."""
+    init, publish_barriers, at = barriers.init, barriers.publish_barriers, plan.barriers_at
+    # Arrivals of a phase: every thread of the producer, for its own copies; a lane of each consumer warp.
+    full, free = plan.team_threads, plan.warps
+
+    @inlined
+    def make(base: Any) -> None:
+        if cuda.threadIdx.x == 0:
+            for stage in range(STAGES):
+                place = base + at + uint32(8 * stage)
+                init(place + KEYS_FULL, uint32(full))
+                init(place + KEYS_FREE, uint32(free))
+                init(place + VALUES_FULL, uint32(full))
+                init(place + VALUES_FREE, uint32(free))
+            publish_barriers()
+
+    return make
+
+
+# --- tile scheduler ---------------------------------------------------------------------------
+
+
+class WorkTile(NamedTuple):
+    """A tile of rows that a block takes, and the steps of it."""
+
+    unit: Any
+    first_row: Any
+    length: Any
+    kv: Any
+
+
+@cache
+def tile_placer(rows: int) -> Any:
+    """The device function for the unit and the first row of a work tile, those with most positions first.
+
+    Where no tile has rows of two heads, the last queries of all heads come first.
+    """
+
+    @inlined
+    def place(number: Any, units: Any, sizes: Any) -> Any:
+        per_head = sizes.queries // rows
+        if per_head * rows == sizes.queries:
+            heads = units * sizes.group
+            from_last = number // heads
+            head = number - from_last * heads
+            unit = head // sizes.group
+            tile = (head - unit * sizes.group) * per_head + per_head - 1 - from_last
+        else:
+            from_last = number // units
+            unit = number - from_last * units
+            tiles = (sizes.queries * sizes.group + (rows - 1)) // rows
+            tile = tiles - 1 - from_last
+        return unit, tile * rows
+
+    return place
+
+
+@cache
+def tile_taker(plan: HopperPlan) -> Any:
+    """The device function for a work tile by its number; producer and consumers ask for the same ones."""
+    place, find_kv_range = tile_placer(plan.rows), kv_range_finder(plan.rows, plan.positions)
+
+    @inlined
+    def take(number: Any, addresses: Any, sizes: Any, units: Any) -> Any:
+        unit, start = place(number, units, sizes)
+        length = length_of(addresses, sizes, unit)
+        return WorkTile(unit, start, length, find_kv_range(sizes, length, start))
+
+    return take
+
+
+@inlined
+def next_tile(number: Any) -> Any:
+    """The work tile that a block takes next: one of each round of all blocks, which goes there and back.
+
+    So the block with the longest tile of a round gets the shortest one of the next.
+    """
+    blocks = uint32(cuda.gridDim.y)
+    round_number = number // blocks
+    return (round_number + 2) * blocks - 1 - (number - round_number * blocks)
+
+
+# --- producer ---------------------------------------------------------------------------------
+#
+# Floats are copied to where they are multiplied. Blocks are copied as they are stored, some tiles ahead, and
+# decoded into their stage by the same threads.
+#
+# Steps are numbered from work tile to work tile, n = 0, 1, 2 …: step n has stage n & 1, and n >> 1 & 1 is the
+# parity of the phase of its barriers. Who fills a stage waits for the phase of the other parity: at the first
+# time that one counts as ended.
+
+
+def producer(plan: HopperPlan) -> Any:
+    """The device function ``produce(at, kv_at, strides, kv, number)`` of a work tile.
+
+    ``number``: of its first step.
+    """
+    return float_producer(plan) if plan.k in FLOAT16_TYPES else block_producer(plan)
+
+
+@cache
+def stage_waiter(plan: HopperPlan, values: bool) -> Any:
+    """The device function that waits until a step's stage is free: the stage, and the address of its tile."""
+    at, tile = (plan.values_at, plan.tile(plan.width_v)) if values else (plan.keys_at, plan.tile(plan.width))
+    free, wait = plan.barriers_at + (VALUES_FREE if values else KEYS_FREE), barriers.wait
+
+    @inlined
+    def wait_for(base: Any, number: Any) -> Any:
+        stage, parity = number & 1, number >> 1 & 1
+        # Consumers have read the step two before, which this one overwrites.
+        wait(base + free + stage * 8, parity ^ 1)
+        return stage, base + at + stage * tile
+
+    return wait_for
+
+
+@cache
+def tile_copier(plan: HopperPlan, width: int) -> Any:
+    """The device function ``copy(to, rows, stride, first, end)``: positions ``first`` … as a swizzled tile.
+
+    A warp copies a part of them, some rows at once, eight in a few steps. Rows of its own copies are j more
+    than its first: their chunk is exchanged by an exclusive or with a constant.
+    """
+    positions, each, per_row = plan.positions, plan.positions // PRODUCER_WARPS, 2 * width // CHUNK
+    together = LANES // per_row  # rows that the warp copies at once
+    steps, copy16, copy16_or_zeros, consumers = 8 // together, ptx.copy16, bf16x2.copy16_or_zeros, plan.warps
+
+    @inlined
+    def copy(to: Any, rows: Any, stride: Any, first: Any, end: Any) -> None:
+        warp, lane = warp_and_lane()
+        row, chunk = lane // uint32(per_row), lane % uint32(per_row)
+        part, within = chunk >> uint32(3), (chunk & uint32(7)) ^ row
+        row += (warp - uint32(consumers)) * uint32(each)
+        to += (part * uint32(positions) + row) * uint32(LINE)
+        position, source = first + row, rows + uint64(first + row) * stride + uint64(chunk * uint32(CHUNK))
+        step = uint64(together) * stride
+        if first + uint32(positions) <= end:  # all positions exist: nothing to compare for each 16 bytes
+            for _ in range(each // 8):
+                for j in range(steps):
+                    place = (within ^ uint32(j * together)) << uint32(4)
+                    copy16(to + place + uint32(j * together * LINE), source)
+                    source += step
+                to += uint32(8 * LINE)
+            return
+        for _ in range(each // 8):
+            for j in range(steps):
+                place = to + ((within ^ uint32(j * together)) << uint32(4)) + uint32(j * together * LINE)
+                inside = position < end
+                copy16_or_zeros(place, source if inside else rows, uint32(CHUNK) if inside else uint32(0))
+                source, position = source + step, position + uint32(together)
+            to += uint32(8 * LINE)
+
+    return copy
+
+
+@cache
+def tile_fetcher(plan: HopperPlan, values: bool) -> Any:
+    """The device function that starts to fill a stage with a step's keys, or values: its full barrier."""
+    copy = tile_copier(plan, plan.width_v if values else plan.width)
+    positions, commit, wait_for = plan.positions, ptx.commit, stage_waiter(plan, values)
+    full = plan.barriers_at + (VALUES_FULL if values else KEYS_FULL)
+
+    @inlined
+    def fetch(base: Any, rows: Any, stride: Any, step: Any, number: Any, end: Any) -> Any:
+        stage, to = wait_for(base, number)
+        copy(to, rows, stride, uint32(step * int32(positions)), uint32(end))
+        commit()
+        return base + uint32(full) + stage * uint32(8)
+
+    return fetch
+
+
+@cache
+def float_producer(plan: HopperPlan) -> Any:
+    """The producer of floats of 16 bits: a stage is full when copies of the next one have been started."""
+    fetch_keys, fetch_values = tile_fetcher(plan, False), tile_fetcher(plan, True)
+    wait_for_last, wait_for_all, arrive = ptx.wait_for_all_but(1), ptx.wait_for_all_but(0), barriers.arrive
+
+    @inlined
+    def fill(full: Any) -> None:
+        wait_for_last()  # all copies of this thread but the newest group, which is the next tile
+        # wgmma reads shared memory by the async proxy: without this fence it may read what was there before.
+        publish()
+        arrive(full)
+
+    @inlined
+    def produce(at: Any, kv_at: Any, strides: Any, kv: Any, number: Any) -> None:
+        first, last, end = kv.first_step, kv.end_step, kv.end
+        if first < last:
+            full = fetch_keys(at, kv_at.keys, strides.k_position, first, number, end)
+            for step in range(first, last):
+                # K of the next step before V of this one: consumers ask for them in that order
+                if step + int32(1) < last:
+                    next_full = fetch_keys(
+                        at, kv_at.keys, strides.k_position, step + int32(1), number + uint32(1), end
+                    )
+                    fill(full)
+                    full = next_full
+                next_full = fetch_values(at, kv_at.values, strides.v_position, step, number, end)
+                fill(full)
+                full, number = next_full, number + uint32(1)
+            wait_for_all()  # nothing is copied behind the last tile
+            publish()
+            arrive(full)
+
+    return produce
+
+
+@cache
+def swizzled_putter(name: str, positions: int) -> Any:
+    """The device function that puts a decoded unit into a swizzled tile."""
+    put16, two = integers.put16, unit_columns(name) == 2 * UNIT_COLUMNS
+
+    @inlined
+    def put(to: Any, row: Any, unit: Any, out: Any) -> None:
+        if two:
+            chunk = (unit >> 1) * 4 + (unit & 1)
+            put16(to + swizzled(row, chunk, positions), out[0], out[1], out[2], out[3])
+            put16(to + swizzled(row, chunk + 2, positions), out[4], out[5], out[6], out[7])
+        else:
+            put16(to + swizzled(row, unit, positions), out[0], out[1], out[2], out[3])
+
+    return put
+
+
+@cache
+def stage_decoder(plan: HopperPlan, values: bool) -> Any:
+    """The device function that decodes a copied tile into the stage of its step."""
+    name, width = (plan.v, plan.width_v) if values else (plan.k, plan.width)
+    put = swizzled_putter(name, plan.positions)
+    decode = tile_decoder(plan.team_threads, plan.positions, name, width, put)
+    wait_for, arrive = stage_waiter(plan, values), barriers.arrive
+    full = plan.barriers_at + (VALUES_FULL if values else KEYS_FULL)
+
+    @inlined
+    def fill(base: Any, copied: Any, number: Any, rank: Any) -> None:
+        stage, to = wait_for(base, number)
+        decode(copied, to, rank)
+        publish()  # as above: decoded halves become visible to wgmma
+        arrive(base + full + stage * 8)
+
+    return fill
+
+
+@cache
+def block_copier(plan: HopperPlan) -> Any:
+    """The device function that starts to copy tile ``number`` of K0, K1, V0, K2 …; of no step: nothing."""
+    copy_keys, copy_values = copier(plan, plan.k, plan.width), copier(plan, plan.v, plan.width_v)
+    positions, size, at, commit = plan.positions, plan.copy_bytes, plan.copies_at, ptx.commit
+
+    @inlined
+    def copy(
+        base: Any, kv_at: Any, strides: Any, kv: Any, number: Any, place: Any, rank: Any
+    ) -> None:  # fmt: skip
+        to, half = base + at + place * size, int32(number >> 1)
+        if number == 0 or number & 1 != 0:
+            step = kv.first_step + half + int32(number & 1)
+            if step < kv.end_step:
+                first = uint32(step * int32(positions))
+                copy_keys(to, kv_at.keys, strides.k_position, first, uint32(kv.end), rank)
+        elif kv.first_step + half - int32(1) < kv.end_step:
+            step = kv.first_step + half - int32(1)
+            first = uint32(step * int32(positions))
+            copy_values(to, kv_at.values, strides.v_position, first, uint32(kv.end), rank)
+        commit()  # also where nothing was copied: each thread counts groups
+
+    return copy
+
+
+@cache
+def block_producer(plan: HopperPlan) -> Any:
+    """The producer of blocks: tiles as they are stored come some ahead, in a ring; then they are decoded."""
+    copy, fill_keys, fill_values = block_copier(plan), stage_decoder(plan, False), stage_decoder(plan, True)
+    wait, meet = (
+        ptx.wait_for_all_but(COPIED_TILES - 2),
+        barriers.named_barrier(PRODUCERS_MEET, plan.team_threads),
+    )
+    size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
+
+    @inlined
+    def produce(at: Any, kv_at: Any, strides: Any, kv: Any, before: Any) -> None:
+        rank, place, free = uint32(cuda.threadIdx.x) - consumers, uint32(0), uint32(COPIED_TILES - 1)
+        # tiles of a work tile: 0 is K0, 2 n - 1 is K of step n, 2 n is V of step n - 1
+        steps = uint32(max(int32(0), kv.end_step - kv.first_step))
+        meet()  # nobody decodes tiles of the work tile before, over which the first copies go
+        for i in range(COPIED_TILES - 1):
+            copy(at, kv_at, strides, kv, uint32(i), uint32(i), rank)
+        number = uint32(0)
+        while number <= 2 * steps and steps > 0:
+            wait()  # this thread's copies of the tile have arrived
+            meet()  # … and those of the others; and all have decoded the tile whose place is filled next
+            copy(at, kv_at, strides, kv, number + (COPIED_TILES - 1), free, rank)
+            copied = at + copies_at + place * size
+            half, odd = number >> 1, number & 1
+            if number == 0 or odd != 0:
+                if half + odd < steps:
+                    fill_keys(at, copied, before + half + odd, rank)
+            else:
+                fill_values(at, copied, before + half - 1, rank)
+            free = place
+            place = place + 1 if place + 1 < COPIED_TILES else 0
+            number += 1
+
+    return produce
+
+
+# --- consumer ---------------------------------------------------------------------------------
+
+
+@cache
+def query_loader(plan: HopperPlan) -> Any:
+    """The device function ``load(to, rows, kind, count)``: queries as a swizzled tile of 16-bit floats.
+
+    Those of the tile's floats are copied, all at the same time; others are converted, pair after pair.
+    """
+    threads, rows_count, pairs, chunks = LANES * plan.warps, plan.rows, plan.width // 2, plan.width // 8
+    load_pair, put4, copy, commit, wait = (
+        pair_loader(), halves.put4, bf16x2.copy16_or_zeros, ptx.commit, ptx.wait_for_all_but(0)
+    )  # fmt: skip
+    narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
+    same = KINDS["bfloat16" if plan.k == "bf16" else "float16"]
+
+    @inlined
+    def load(to: Any, rows: Any, kind: Any, count: Any) -> None:
+        if kind == same:
+            for i in range(rows_count * chunks // threads):
+                number = uint32(cuda.threadIdx.x) + uint32(i * threads)
+                row, chunk = number // chunks, number % chunks
+                inside = row < count
+                source = rows + number * uint64(CHUNK) if inside else rows
+                copy(to + swizzled(row, chunk, rows_count), source, CHUNK if inside else 0)
+            commit()
+            wait()
+            return
+        for i in range(rows_count * pairs // threads):
+            number = uint32(cuda.threadIdx.x) + uint32(i * threads)
+            row, pair = number // pairs, number % pairs
+            word = uint32(0)
+            if row < count:
+                low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
+                word = narrowed(low, high)
+            put4(to + swizzled(row, pair >> 2, rows_count) + (pair & 3) * 4, word)
+
+    return load
+
+
+def p_packer(plan: HopperPlan) -> Any:
+    """The device function that rounds p to pairs of 16 bits: A of the second product, in registers."""
+    narrowed = bf16x2.narrowed if plan.v == "bf16" else halves.narrowed
+
+    def quad(j: Any, s: Any, p: Any) -> None:
+        for i in range(4):
+            p[4 * j + i] = narrowed(s[8 * j + 2 * i], s[8 * j + 2 * i + 1])
+
+    return unrolled(plan.team_positions // 16, quad)
+
+
+class Gemms(NamedTuple):
+    """Device functions that start the products of a step, once its stage is full, and wait for them.
+
+    Sums that were waited for leave their stage free.
+    """
+
+    start_qk: Any  # (s, base, warp, number): scores of a step
+    start_pv: Any  # (o, p, base, number): p of a step times its values
+    wait_qk: Any  # (s, base, number), while values are still being multiplied
+    wait_qk_alone: Any
+    wait_pv: Any  # (o, base, number)
+
+
+@cache
+def gemms(plan: HopperPlan) -> Gemms:
+    """The products of a plan."""
+    positions, width, width_v = plan.positions, plan.width, plan.width_v
+    qk_gemm, pv_gemm = (
+        qk_starter(positions, width, plan.kind(plan.k)), pv_starter(positions, width_v, plan.kind(plan.v))
+    )  # fmt: skip
+    keys_at, values_at, tile_k, tile_v = plan.keys_at, plan.values_at, plan.tile(width), plan.tile(width_v)
+    group_rows, part_rows = 64 * LINE, plan.rows * LINE  # bytes in a part: of a warpgroup, of all
+    wait, arrive, barriers_at = barriers.wait, barriers.arrive, plan.barriers_at
+
+    @inlined
+    def until_full(base: Any, full: Any, number: Any) -> Any:
+        stage = number & 1
+        wait(base + barriers_at + full + stage * 8, number >> 1 & 1)
+        return stage
+
+    @inlined
+    def leave(base: Any, free: Any, number: Any) -> None:
+        # One lane for its warp: the wait before was of all lanes together (``.sync.aligned``).
+        if warp_and_lane()[1] == 0:
+            arrive(base + barriers_at + free + (number & 1) * 8)
+
+    @inlined
+    def start_qk(s: Any, base: Any, warp: Any, number: Any) -> None:
+        keys = base + keys_at + until_full(base, KEYS_FULL, number) * tile_k
+        qk_gemm(s, base + (warp >> 2) * group_rows, keys, uint32(part_rows))
+
+    @inlined
+    def start_pv(o: Any, p: Any, base: Any, number: Any) -> None:
+        pv_gemm(o, p, base + values_at + until_full(base, VALUES_FULL, number) * tile_v)
+
+    def wait_and_leave(wait_for_sums: Any, free: int) -> Any:
+        @inlined
+        def waited(sums: Any, base: Any, number: Any) -> None:
+            wait_for_sums(sums)
+            leave(base, free, number)
+
+        return waited
+
+    scores = positions // 2
+    return Gemms(
+        start_qk=start_qk,
+        start_pv=start_pv,
+        wait_qk=wait_and_leave(settler(scores, 1), KEYS_FREE),  # but one group: p · v of the step before
+        wait_qk_alone=wait_and_leave(settler(scores, 0), KEYS_FREE),
+        wait_pv=wait_and_leave(settler(width_v // 2, 0), VALUES_FREE),
+    )
+
+
+@cache
+def make_mainloop(plan: HopperPlan) -> Any:
+    """The device function that goes over the steps of a work tile; there is at least one.
+
+    ``number``: of the first step. The scores of a step and the sums of the one before are made together.
+    Exponentials of the former are taken while the latter are still being made.
+    """
+    gemm, softmax, rescale_o, pack_p = gemms(plan), masked_softmax(plan), o_rescaler(plan), p_packer(plan)
+    start_qk, start_pv, wait_qk, wait_qk_alone, wait_pv = (
+        gemm.start_qk, gemm.start_pv, gemm.wait_qk, gemm.wait_qk_alone, gemm.wait_pv
+    )  # fmt: skip
+    positions, ping_pong = plan.positions, plan.groups > 1
+    s_count, p_count = plan.team_positions // 2, plan.team_positions // 4
+    wait_for_other, let_other_start = barriers.ping_pong(LANES * plan.warps)
+
+    @inlined
+    def mainloop(
+        o: Any, state: Any, at: Any, warp: Any, kv: Any, column: Any, seen: Any, factor: Any, number: Any
+    ) -> None:  # fmt: skip
+        s, p = cuda.local.array(s_count, float32), cuda.local.array(p_count, uint32)
+        # the first scores: no values to overlap with
+        start_qk(s, at, warp, number)
+        wait_qk_alone(s, at, number)
+        softmax(s, kv.first_step * int32(positions), column, kv, seen, factor, state)
+        pack_p(0, s, p)
+        own = PING_PONG + (warp >> 2)
+        others = 2 * PING_PONG + 1 - own
+        for step in range(kv.first_step + int32(1), kv.end_step):
+            if ping_pong:
+                wait_for_other(own)  # until the other consumer has started its products
+            start_qk(s, at, warp, number + 1)
+            start_pv(o, p, at, number)
+            if ping_pong:
+                let_other_start(others)
+            wait_qk(s, at, number + 1)  # p · v goes on
+            # Exponentials beside p · v. o is not touched here, though its scale is known now.
+            grown = softmax(s, step * int32(positions), column, kv, seen, factor, state)
+            # Never true; but it keeps the assembler from moving the wait for o in front of the exponentials,
+            # where it would end the overlap.
+            if ptx.add(state.row_sum[0], state.row_sum[1]) < float32(0):
+                publish()
+            wait_pv(o, at, number)
+            if grown:  # only now: o was being added to
+                rescale_o(0, o, state)
+            pack_p(0, s, p)  # likewise p was being read
+            number += 1
+        # the last values: no scores to overlap with
+        start_pv(o, p, at, number)
+        wait_pv(o, at, number)
+
+    return mainloop
+
+
+@cache
+def consumer(plan: HopperPlan) -> Any:
+    """The device function of a warpgroup that multiplies: all work tiles of its block."""
+    width, o_count, ping_pong = plan.width, plan.width_v // 2, plan.groups > 1
+    meet = barriers.named_barrier(CONSUMERS_MEET, LANES * plan.warps)
+    let_other_start = barriers.ping_pong(LANES * plan.warps)[1]
+    take, load_queries, mainloop, write, clear = (
+        tile_taker(plan), query_loader(plan), make_mainloop(plan), rows_writer(plan),
+        clearer(o_count // 8),
+    )  # fmt: skip
+
+    @inlined
+    def consume(at: Any, addresses: Any, sizes: Any, factor: Any, units: Any, tiles: Any) -> None:
+        (warp, lane), number, tile = warp_and_lane(), uint32(0), uint32(cuda.blockIdx.y)
+        g, t = g_and_t(lane)
+        seen = RowRanges(cuda.local.array(2, int32), cuda.local.array(2, int32))
+        state = softmax_state()
+        o, column = cuda.local.array(o_count, float32), int32(t) * int32(2)
+        if ping_pong and warp >= uint32(GROUP_WARPS):
+            let_other_start(uint32(PING_PONG))  # the first warpgroup is the first to start
+        while tile < tiles:
+            work = take(tile, addresses, sizes, units)
+            kv = work.kv
+            meet()  # nobody multiplies with the queries of the work tile before
+            queries = queries_of(addresses, sizes, work.first_row, width, work.unit)
+            load_queries(at, queries, sizes.q_kind, kv.rows)
+            find_row_ranges(seen, work.first_row + warp * MMA_ROWS + g, 8, sizes, work.length)
+            clear(0, o)
+            start_rows(state)
+            publish()  # queries become visible to wgmma: each thread for what it has written
+            meet()  # … and those of all are there
+            if kv.first_step < kv.end_step:
+                mainloop(o, state, at, warp, kv, column, seen, factor, number)
+                number += uint32(kv.end_step - kv.first_step)
+            write(o, state, work.first_row, kv.rows, addresses, sizes, work.unit, units)
+            tile = next_tile(tile)
+
+    return consume
+
+
+# --- kernel -----------------------------------------------------------------------------------
+
+
+@family(hopper_plans)
+def kernel(plan: HopperPlan) -> Kernel:
+    """The kernel: block (split of the positions, number), which takes work tiles beside the other blocks."""
+    produce, consume, take, make_barriers, rows = (
+        producer(plan), consumer(plan), tile_taker(plan), barrier_maker(plan), plan.rows
+    )  # fmt: skip
+    base, float_of, start_dependent = ptx.shared_base, ptx.float_of, dependent_launch.take_turn
+    (most, least), consumers = plan.registers, plan.warps
+    give_registers, take_registers = barriers.registers("dec", least), barriers.registers("inc", most)
+
+    def attend(address_words: Any, stride_words: Any, size_words: Any, scale: Any, units: Any) -> None:
+        at = (base() + 1023) & 0xFFFFFC00  # the swizzle needs tiles at multiples of 1024
+        make_barriers(at)
+        start_dependent()  # barriers are made while the kernel before still runs
+        addresses, strides, sizes = Addresses(*address_words), Strides(*stride_words), Sizes(*size_words)
+        tiles = (sizes.queries * sizes.group + (rows - 1)) // rows * units
+        cuda.syncthreads()  # barriers are there: nobody waits at one, or arrives, before it is made
+        if warp_and_lane()[0] >= consumers:
+            if least:
+                give_registers()  # the consumers' sums take them
+            tile, number = uint32(cuda.blockIdx.y), uint32(0)
+            while tile < tiles:
+                work = take(tile, addresses, sizes, units)
+                kv = work.kv
+                kv_at = kv_addresses(addresses, strides, sizes, work.unit)
+                # Both sides count steps alike, and so agree on stages and phases without a word.
+                produce(at, kv_at, strides, kv, number)
+                number += uint32(max(int32(0), kv.end_step - kv.first_step))
+                tile = next_tile(tile)
+            return
+        if most:
+            take_registers()
+        consume(at, addresses, sizes, ptx.mul(float_of(scale), LOG2_E), units, tiles)
+
+    return Kernel(
+        f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
+        blocks=plan.blocks, shared=plan.shared_bytes, least=HOPPER, exact=True, early=True, lto=True,
+    )  # fmt: skip

@@ -1,0 +1,387 @@
+"""The fragments of a warp's scores and the online softmax over them: options, mask, row maxima and sums.
+
+Everything is in powers of two, because ex2 is the GPU's instruction. A position that a row does not see has
+minus infinity as its score; a row that has seen nothing has minus infinity as its maximum.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...intrinsics import bf16x2, codes8, lane, ptx
+from ...intrinsics.assembly import f32, instruction
+from ...intrinsics.atoms import inlined
+from ...intrinsics.lane import ALL_LANES
+from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+
+LOG2_E, TWICE_LOG2_E = float32(1 / math.log(2)), float32(2 / math.log(2))
+MINUS_INFINITY, LOWEST_FINITE = float32(float("-inf")), float32(-3e38)
+
+# --- loops over fragments ---------------------------------------------------------------------
+
+
+def unrolled(count: int, body: Callable[..., None], step: int = 1) -> Any:
+    """The device function that calls ``body(i, …)`` ``count`` times, i growing by ``step``.
+
+    The calls are written out: arrays of a thread stay in registers only where every index is a constant.
+    """
+    join = JOINED[len(inspect.signature(body).parameters) - 1]
+    return _repeated(count, inlined(body), step, join)
+
+
+def _repeated(count: int, body: Any, step: int, join: Any) -> Any:
+    if count == 1:
+        return body
+    half = count // 2
+    return inlined(
+        join(_repeated(half, body, step, join), _repeated(count - half, body, step, join), half * step)
+    )
+
+
+def _of_one(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any) -> None:
+        first(i, a)
+        second(i + ahead, a)
+
+    return both
+
+
+def _of_two(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any) -> None:
+        first(i, a, b)
+        second(i + ahead, a, b)
+
+    return both
+
+
+def _of_three(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any) -> None:
+        first(i, a, b, c)
+        second(i + ahead, a, b, c)
+
+    return both
+
+
+def _of_four(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+        first(i, a, b, c, d)
+        second(i + ahead, a, b, c, d)
+
+    return both
+
+
+def _of_five(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> None:
+        first(i, a, b, c, d, e)
+        second(i + ahead, a, b, c, d, e)
+
+    return both
+
+
+def _of_six(first: Any, second: Any, ahead: int) -> Any:
+    def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
+        first(i, a, b, c, d, e, f)
+        second(i + ahead, a, b, c, d, e, f)
+
+    return both
+
+
+# By the number of arguments beside i.
+JOINED = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 5: _of_five, 6: _of_six}
+
+
+def mma_of(name: str) -> Any:
+    """The ``mma`` m16n8k16 for tiles of a type: bf16, or halves for all others."""
+    return bf16x2.mma if name == "bf16" else codes8.mma_f16
+
+
+@cache
+def clearer(eights: int) -> Any:
+    """The device function that sets so many times eight numbers to zero."""
+
+    def clear(j: Any, s: Any) -> None:
+        for i in range(8):
+            s[8 * j + i] = float32(0)
+
+    return unrolled(eights, clear)
+
+
+@inlined
+def rows_first_place(lane: Any, pitch: Any) -> Any:
+    """The offset that a lane names for ``ldmatrix`` of 16 × 16: A of rows, or B of values (transposed).
+
+    Lanes 0 … 15 name rows, 16 … 31 the same rows 16 bytes on.
+    """
+    row = (lane & 7) + (lane & 8)
+    return row * pitch + (lane >> 4) * 16
+
+
+@inlined
+def columns_first_place(lane: Any, pitch: Any) -> Any:
+    """The offset that a lane names for ``ldmatrix`` of 16 × 16: B of keys, or A of values (transposed).
+
+    Lanes 0 … 7 name rows 0 … 7, 8 … 15 the same 16 bytes on, 16 … 31 rows 8 … 15 alike.
+    """
+    row = (lane & 7) + (lane >> 4) * 8
+    return row * pitch + (lane >> 3 & 1) * 16
+
+
+# Which scores a lane 4 g + t has of its warp (the accumulator of ``mma``), and whose numbers make up a row:
+#
+#     queries are A (mma.py, hopper.py)                    K/V are A (swap_ab.py)
+#     s[4 j + 2 r + i]: row g + 8 r,                       s[2 r + i]: row 2 t + r,
+#                       position 8 j + 2 t + i                         position g + score_stride · i
+#     row of a warp:  lanes 4 g … 4 g + 3                  row of a warp:  lanes t, t + 4, … t + 28
+#                     (two exchanges, xor 1 and 2)                         (three exchanges, xor 4, 8 and 16)
+#
+# So every lane has scores of two rows, and the state of its rows stands in arrays of two:
+#
+#     row_max   largest score of the row so far, × log2 e     p       = 2 ** (score · factor - row_max)
+#     row_sum   sum of p of this lane so far                  o_scale = 2 ** (row_max before - row_max)
+#
+# ``row_max`` is the same in all lanes of a row; ``row_sum`` is added over them once, in the epilogue.
+
+# --- exponentials -----------------------------------------------------------------------------
+
+
+@instruction("ex2.approx.ftz.f32 $0, $1;", f32, f32)
+def power_of_two(a: Any) -> Any:
+    """Two to the power of a, off by two units in the last place at most; 0 below the normal numbers."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp2(np.float32(a))
+
+
+@instruction("rcp.approx.f32 $0, $1;", f32, f32)
+def reciprocal(a: Any) -> Any:
+    """1 / a, off by a unit in the last place at most; a division by rounding once is a call."""
+    return np.float32(1) / np.float32(a)
+
+
+@inlined
+def hyperbolic_tangent(x: Any) -> Any:
+    """Tanh x, by a power of two."""
+    power = power_of_two(ptx.mul(x, TWICE_LOG2_E))
+    return ptx.fma(float32(-2), reciprocal(ptx.add(float32(1), power)), float32(1))
+
+
+# --- score options: soft cap, ALiBi, mask -----------------------------------------------------
+
+
+class ScoreOptions(NamedTuple):
+    """Numbers that change the scores of a lane's two rows."""
+
+    mask: Any  # address of the first row's mask, or 0
+    numbers: Any  # scale, cap, slopes of both rows
+    places: Any  # positions of both rows, of which the last query has the last one; the number of all
+    strides: Any  # bytes between positions of the mask, and between both rows
+
+
+@inlined
+def read_score_options(
+    scale: Any, cap: Any, row: Any, step: Any, addresses: Any, strides: Any, sizes: Any, length: Any,
+) -> Any:  # fmt: skip
+    """Read what changes the scores of the rows ``row``, ``row`` + ``step``."""
+    numbers, places = cuda.local.array(4, float32), cuda.local.array(3, int32)
+    mask_strides = cuda.local.array(2, uint64)
+    numbers[0], numbers[1] = ptx.float_of(scale), ptx.float_of(cap)
+    load_float, mask = ptx.load_float, uint64(0)
+    unit = uint32(cuda.blockIdx.z)
+    sequence = unit // sizes.kv_heads
+    for r in range(2):
+        # row = head in the group · queries + query; rows past the end are clamped to the last
+        this = uint32(min(row + uint32(r) * step, sizes.queries * sizes.group - 1))
+        query = this % sizes.queries
+        head = (unit - sequence * sizes.kv_heads) * sizes.group + this // sizes.queries
+        places[r] = length - int32(sizes.queries) + int32(query)
+        # A mask without slopes counts once; with neither there is nothing to add.
+        numbers[2 + r] = float32(0) if addresses.mask == 0 else float32(1)
+        if addresses.slopes != 0:
+            numbers[2 + r] = load_float(addresses.slopes + head * uint64(4))
+        at = (
+            addresses.mask
+            + sequence * strides.mask_sequence
+            + head * strides.mask_head
+            + query * strides.mask_query
+        )
+        if r == 0:
+            mask = at
+        mask_strides[1] = at - mask
+    places[2], mask_strides[0] = int32(sizes.positions), strides.mask_position
+    return ScoreOptions(mask if addresses.mask != 0 else uint64(0), numbers, places, mask_strides)
+
+
+@cache
+def score_modifier(plan: Any) -> Any:
+    """The device function ``score_mod(0, s, at, options)``: scaled scores, capped, with slope · mask added.
+
+    ``at``: the position of a lane's first score. Scores become natural ones: the factor of the softmax is
+    then log2 e alone. Without a mask the slope is multiplied with the distance to the row's own position.
+    """
+    mul, fma, div, load_float, tanh, score_stride = (
+        ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent, plan.score_stride,
+    )  # fmt: skip
+
+    def quad(j: Any, s: Any, at: Any, options: Any) -> None:
+        numbers, places = options.numbers, options.places
+        scale, cap = numbers[0], numbers[1]
+        for r in range(2):
+            for i in range(2):
+                position = at + int32(8 * j + score_stride * i)
+                value = mul(s[4 * j + 2 * r + i], scale)
+                if cap > float32(0):  # 0: no cap
+                    value = mul(cap, tanh(div(value, cap)))
+                if options.mask == 0:
+                    value = fma(numbers[2 + r], float32(position - places[r]), value)
+                elif position < places[2]:  # the last step may go beyond the mask's end
+                    row = options.mask + uint64(r) * options.strides[1]
+                    place = row + uint64(position) * options.strides[0]
+                    value = fma(numbers[2 + r], load_float(place), value)
+                s[4 * j + 2 * r + i] = value
+
+    return unrolled(plan.score_quads, quad)
+
+
+# --- mask and online softmax ------------------------------------------------------------------
+
+
+class SoftmaxState(NamedTuple):
+    """The running state of a lane's two rows: arrays of two numbers."""
+
+    row_max: Any
+    row_sum: Any  # of this lane's scores
+    o_scale: Any  # of the last step: what sums before it are to be multiplied by
+
+
+@inlined
+def softmax_state() -> Any:
+    """The arrays of a state; :func:`start_rows` sets them."""
+    row_max, row_sum = cuda.local.array(2, float32), cuda.local.array(2, float32)
+    return SoftmaxState(row_max, row_sum, cuda.local.array(2, float32))
+
+
+@inlined
+def start_rows(state: Any) -> None:
+    """Set the state of rows that have seen nothing."""
+    for r in range(2):
+        state.row_max[r], state.row_sum[r] = MINUS_INFINITY, float32(0)
+
+
+@cache
+def masker(plan: Any) -> Any:
+    """The device function ``mask(0, s, at, seen)``: scores outside each row's range become -inf."""
+    score_stride = plan.score_stride
+
+    def quad(j: Any, s: Any, at: Any, seen: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                position = at + int32(8 * j + score_stride * i)
+                if position < seen.begins[r] or position >= seen.ends[r]:
+                    s[4 * j + 2 * r + i] = MINUS_INFINITY
+
+    return unrolled(plan.score_quads, quad)
+
+
+@cache
+def row_reducer(plan: Any, combine: Any) -> Any:
+    """The device function that combines a number of each lane that has scores of the same row."""
+    swap_ab = plan.swap_ab
+
+    @inlined
+    def reduced(value: Any) -> Any:
+        if swap_ab:  # lanes of the same t
+            value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 4))
+            value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 8))
+            return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 16))
+        # lanes of the same g
+        value = combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 1))
+        return combine(value, cuda.shfl_xor_sync(ALL_LANES, value, 2))
+
+    return reduced
+
+
+@cache
+def exponentials_maker(plan: Any) -> Any:
+    """The device function ``online_softmax(s, factor, state)``: scores become p, the state goes on.
+
+    ``factor`` makes scores powers of two. It returns True where a maximum of the warp grows: sums of p times
+    values so far are then to be rescaled by ``state.o_scale``. The warp agrees on that, and branches as one.
+    """
+    quads, max_of_row = plan.score_quads, row_reducer(plan, ptx.larger)
+    larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
+    lanes_where_equal = lane.lanes_where_equal
+
+    def largest(j: Any, s: Any, most: Any) -> None:
+        for r in range(2):
+            most[r] = larger(most[r], larger(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]))
+
+    def power(j: Any, s: Any, factor: Any, bases: Any, sums: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                p = exp2(fma(s[4 * j + 2 * r + i], factor, -bases[r]))
+                s[4 * j + 2 * r + i] = p
+                sums[r] = add(sums[r], p)
+
+    find_largest, take_powers = unrolled(quads, largest), unrolled(quads, power)
+
+    @inlined
+    def online_softmax(s: Any, factor: Any, state: Any) -> Any:
+        most, bases = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        sums = cuda.local.array(2, float32)
+        for r in range(2):
+            most[r], sums[r] = MINUS_INFINITY, float32(0)
+        # the maximum of the lane's scores, then of the row's, then of all steps so far
+        find_largest(0, s, most)
+        grown = uint32(0)
+        for r in range(2):
+            most[r] = max_of_row(most[r])
+            most[r] = larger(state.row_max[r], mul(most[r], factor))
+            # Finite: a row that has seen nothing would else have -inf - -inf, a NaN that stays in its sums.
+            bases[r] = larger(most[r], LOWEST_FINITE)
+            # 2 ** (before - now): 1 if nothing grew, 0 at the first step, where there is nothing to rescale
+            state.o_scale[r] = exp2(sub(state.row_max[r], bases[r]))
+            grown |= uint32(most[r] > state.row_max[r])
+            state.row_max[r] = most[r]
+        # One fma makes each exponent: score · factor - maximum, rounded once.
+        take_powers(0, s, factor, bases, sums)
+        for r in range(2):
+            state.row_sum[r] = fma(state.row_sum[r], state.o_scale[r], sums[r])
+        return lanes_where_equal(grown, uint32(0)) != ALL_LANES
+
+    return online_softmax
+
+
+@cache
+def masked_softmax(plan: Any) -> Any:
+    """The device function that masks a step's scores where need be and goes on with the online softmax.
+
+    ``origin``: the step's first position, ``column``: that of the lane's first score in it. A step that all
+    rows of the block see in full needs no mask. It returns what ``online_softmax`` does.
+    """
+    step, mask, online_softmax = plan.positions, masker(plan), exponentials_maker(plan)
+
+    @inlined
+    def softmax(s: Any, origin: Any, column: Any, kv: Any, seen: Any, factor: Any, state: Any) -> Any:
+        if origin < kv.common_begin or origin + int32(step) > kv.common_end:
+            mask(0, s, origin + column, seen)
+        return online_softmax(s, factor, state)
+
+    return softmax
+
+
+@cache
+def o_rescaler(plan: Any) -> Any:
+    """The device function ``rescale_o(0, o, state)``: sums of both rows times their ``o_scale``."""
+    mul = ptx.mul
+
+    def quad(j: Any, o: Any, state: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], state.o_scale[r])
+
+    return unrolled(plan.o_count // 4, quad)

@@ -1,0 +1,319 @@
+"""Tiles of kernels that multiply 8-bit codes by ``mma.sync``: the choice of one, and the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....arrays.scaled import ScaledArray
+from ....dispatch.card import older_than
+from ....dispatch.problems import ScaledLinear
+from ...driver import device
+from ...driver.recorded import between
+from ...intrinsics import bf16x2, ptx
+from ...intrinsics.atoms import inlined
+from ...intrinsics.lane import four_into, warp_and_lane, warp_origin
+from ...intrinsics.language import cuda, int32, uint32, uint64
+from ..epilogue.results import FOUR, add_partials, result_of
+from ..hopper.frame import MAX_SHARED_BYTES
+from ..mma.copies import offset_advancer
+from ..mma.shape import MOST_STAGES, ByteTile
+from .rows import STEPS, OperandPair, operand_pair, too_short
+
+# The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
+#
+#     stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
+#
+# A row of a stage is 2, 4 or 8 chunks of 16 bytes. Chunk c of row r lies at c ^ swizzle(r), where rows that
+# share the 128 bytes of all banks have the same swizzle. So neither the copies, which go along rows, nor
+# ldmatrix, which goes down columns, have bank conflicts. Rows and columns beyond the ends are zeros.
+
+
+def swizzler(step: int) -> Any:
+    """The device function for the number that a row's chunks are swizzled by."""
+    chunks = step // 16
+    together, mask = 8 // chunks, chunks - 1
+
+    @inlined
+    def swizzle(row: Any) -> Any:
+        return row // together & mask
+
+    return swizzle
+
+
+@cache
+def stage_fetcher(tile: ByteTile) -> Any:
+    """The device function that starts the copies of one stage's codes.
+
+    ``x_at``, ``w_at``: the address of this thread's chunk in the first step; ``left_x``, ``left_w``: the
+    rows that remain from the thread's first row on.
+    """
+    threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
+    chunks, w_offset = step // 16, rows * step
+    rows_apart = threads // chunks  # rows between two copies of one thread
+    swizzle, copy16_or_zeros = swizzler(step), bf16x2.copy16_or_zeros
+
+    @inlined
+    def start_copies(to: Any, source: Any, count: Any, left: Any, pitch: Any, inside: Any) -> None:
+        for p in range(0, count, rows_apart):
+            if count % rows_apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
+                size = uint32(16) if inside and int32(p) < left else uint32(0)
+                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
+
+    @inlined
+    def fetch(
+        at: Any, x_at: Any, w_at: Any, left_x: Any, left_w: Any, now: Any, k: Any, pitch_x: Any, pitch_w: Any
+    ) -> None:
+        row, chunk = uint32(cuda.threadIdx.x) // chunks, uint32(cuda.threadIdx.x) % chunks
+        to = at + row * step + ((chunk ^ swizzle(row)) << 4)
+        column = now * step
+        inside = column + chunk * 16 < k
+        start_copies(to, x_at + column, rows, left_x, pitch_x, inside)
+        start_copies(to + w_offset, w_at + column, columns, left_w, pitch_w, inside)
+
+    return fetch
+
+
+@cache
+def fragment_loader(tile: ByteTile) -> Any:
+    """The device function that loads 32 columns of a stage into registers, as fragments of ``mma``."""
+    (down, across), step, w_offset = tile.grid, tile.step, tile.rows * tile.step
+    swizzle, load_matrices = swizzler(step), ptx.load_matrices
+
+    @inlined
+    def load(at: Any, wm: Any, wn: Any, part: Any, a: Any, b: Any) -> None:
+        _, lane = warp_and_lane()
+        chunk = uint32(2 * part)
+        row = lane & 15
+        chunk_at = (((lane >> 4) + chunk) ^ swizzle(row)) << 4
+        a_at = at + (wm + row) * step + chunk_at
+        for i in range(down):
+            four_into(a, 4 * i, load_matrices(a_at + uint32(16 * step * i)))
+        row = (lane >> 4 << 3) + (lane & 7)
+        chunk_at = (((lane >> 3 & 1) + chunk) ^ swizzle(row)) << 4
+        b_at = at + w_offset + (wn + row) * step + chunk_at
+        for j in range(across // 2):
+            four_into(b, 4 * j, load_matrices(b_at + uint32(16 * step * j)))
+
+    return load
+
+
+class LoopSteps(NamedTuple):
+    """Device functions that a kernel adds to the main loop."""
+
+    fetch: Any  # (at, source, step): start the copies of a stage's scales
+    multiply: Any  # (sums, part, a, b): multiply 32 columns that are in registers
+    hold: Any  # (at, wm, wn, held): load a stage's scales into registers
+    finish: Any  # (sums, part, held, step, source): called after a stage was multiplied
+
+
+@inlined
+def fetch_no_scales(at: Any, scale_source: Any, step: Any) -> None:
+    """A kernel that reads its scales after the loop fetches none with the stages."""
+
+
+@inlined
+def load_no_scales(at: Any, wm: Any, wn: Any, held: Any) -> None:
+    """A kernel that reads its scales after the loop loads none from the stages."""
+
+
+@inlined
+def finish_nothing(sums: Any, part: Any, held: Any, step: Any, scale_source: Any) -> None:
+    """A kernel that adds up all of K at once does nothing when a stage ends."""
+
+
+@cache
+def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
+    """The device function of the main loop along K: a stage is multiplied while later ones are copied.
+
+    Operands are loaded into registers 32 columns ahead, across the end of a stage too: the barrier comes
+    before the last products of a stage, whose operands are in registers by then.
+    """
+    count, length, step = tile.stages, tile.stage, tile.step
+    after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
+    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
+    first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
+    warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns
+    chunks, parts, (count_a, count_b) = step // 16, step // 32, tile.fragments
+    fetch_scales, multiply, hold, finish = work
+
+    @inlined
+    def run_loop(
+        sums: Any, part: Any, held: Any, x: Any, w: Any, scale_source: Any, m0: Any, n0: Any, m: Any, n: Any,
+        k: Any, pitch_x: Any, pitch_w: Any,
+    ) -> None:  # fmt: skip
+        row, chunk = uint32(cuda.threadIdx.x) // chunks, uint32(cuda.threadIdx.x) % chunks
+        x_at = x + uint64(m0 + row) * pitch_x + uint64(chunk * 16)
+        w_at = w + uint64(n0 + row) * pitch_w + uint64(chunk * 16)
+        left_x, left_w = int32(m) - int32(m0 + row), int32(n) - int32(n0 + row)
+        wm, wn = warp_origin(warp_rows, warp_columns, across)
+        steps = (k + (step - 1)) // step
+        for i in range(count):
+            if uint32(i) < steps:
+                at = base() + uint32(i * length)
+                fetch(at, x_at, w_at, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
+                fetch_scales(at, scale_source, uint32(i))
+            commit()
+        a, b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
+        next_a, next_b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
+        here = uint32(0)
+        first_there()
+        cuda.syncthreads()
+        load(base(), wm, wn, 0, next_a, next_b)
+        for now in range(steps):
+            for p in range(parts - 1):
+                for i in range(count_a):
+                    a[i] = next_a[i]
+                for i in range(count_b):
+                    b[i] = next_b[i]
+                load(base() + here, wm, wn, p + 1, next_a, next_b)
+                multiply(sums, part, a, b)
+            for i in range(count_a):
+                a[i] = next_a[i]
+            for i in range(count_b):
+                b[i] = next_b[i]
+            at = base() + here
+            hold(at, wm, wn, held)
+            wait()
+            cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
+            later = uint32(now) + count
+            if later < steps:
+                fetch(at, x_at, w_at, left_x, left_w, later, k, pitch_x, pitch_w)
+                fetch_scales(at, scale_source, later)
+            commit()
+            here = after(here)
+            load(base() + here, wm, wn, 0, next_a, next_b)  # after the last stage: a load that nobody uses
+            multiply(sums, part, a, b)
+            finish(sums, part, held, uint32(now), scale_source)
+        all_there()  # no copy may be in flight when a block ends
+
+    return run_loop
+
+
+# What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
+# scales: addresses, bytes from row to row and column to column · rows and steps that share one
+PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
+FILL, SHORTEST, MOST_PARTS = 2, 4, 8  # blocks a multiprocessor; steps of a part; parts of K
+RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
+
+
+class RatedTile(NamedTuple):
+    """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
+
+    tile: ByteTile
+    efficiency: float
+
+
+def refuses(problem: ScaledLinear, least: tuple[int, int]) -> str | None:
+    """The reason why tiles of 8-bit codes do not serve a problem, or None."""
+    if max(problem.m, problem.n, problem.k) >= 1 << 31:
+        return "takes up to 2**31 - 1 rows and columns"
+    return too_short(problem) or older_than(problem.card, least)
+
+
+def fitting(tile: ByteTile, step: int, shared: int) -> ByteTile | None:
+    """The tile with another step and as many stages as ``shared`` bytes hold; None if fewer than two."""
+    with_step = replace(tile, step=step)
+    stages = min(tile.stages * tile.step // step, MOST_STAGES, shared // tile.blocks // with_step.stage)
+    return replace(with_step, stages=stages) if stages >= 2 else None
+
+
+def with_every_step(rated_tiles: Sequence[RatedTile]) -> list[ByteTile]:
+    """The tiles with every step, and as many stages as fit on Hopper, for the lists of kernels."""
+    tiles = [fitting(rated.tile, step, MAX_SHARED_BYTES) for rated in rated_tiles for step in STEPS]
+    return [tile for tile in tiles if tile is not None]
+
+
+def too_large(problem: ScaledLinear, rated_tiles: Sequence[RatedTile]) -> str | None:
+    """The reason why none of these tiles fits into the shared memory of a problem's card, or None."""
+    card = problem.card
+    if card is None or any(fitting(rated.tile, rated.tile.step, card.shared) for rated in rated_tiles):
+        return None
+    return f"needs {2 * rated_tiles[-1].tile.stage >> 10} KB of shared memory for a block"
+
+
+def best_tile(rated_tiles: Sequence[RatedTile], step: int, m: int, n: int) -> ByteTile:
+    """The tile with which the multiprocessors finish first, by an estimate from its size and efficiency."""
+    shared, count = device.most_shared(), device.multiprocessors()
+
+    def time(rated: RatedTile) -> float:
+        down, across = rated.tile.tiles(m, n)
+        return -(-down * across // count) * rated.tile.rows * rated.tile.columns / rated.efficiency
+
+    tiles = [fitting(rated.tile, step, shared) for rated in sorted(rated_tiles, key=time)]
+    return next(tile for tile in tiles if tile is not None)
+
+
+def is_wide(tile: Any) -> bool:
+    """True where a warp is wide enough to gain from one scale for all its columns."""
+    return bool(tile.warp_columns >= 32)
+
+
+def is_uniform(pair: OperandPair, tile: ByteTile) -> bool:
+    """True where all columns of a warp share a scale."""
+    rows = pair.w.scales.rows
+    return is_wide(tile) and (rows % tile.warp_columns == 0 or rows >= len(pair.w.codes))
+
+
+def launch(
+    kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, *more: Any, raster_height: int = RASTER_HEIGHT,
+    parts: int = 1,
+) -> None:  # fmt: skip
+    """Launch a kernel with the arguments that all such kernels take; ``more`` follows them.
+
+    ``parts``: of K, for kernels that take some; then ``out`` is [parts, m, n].
+    """
+    (m, n), x, w = out.shape[-2:], pair.x.scales, pair.w.scales
+    down, across = tile.tiles(m, n)
+    k = min(pair.x.columns, pair.w.columns)
+    kernel(
+        (down * across, parts)[: 1 + (parts > 1)], (tile.threads,), pair.x.codes, pair.w.codes, out,
+        m, n, k, pair.x.pitch, pair.w.pitch, down, across, raster_height,
+        x.at, w.at, x.row, w.row, x.column, w.column, x.rows, w.rows, x.steps, w.steps, *more,
+    )  # fmt: skip
+
+
+def launch_split(kernel: Any, tile: ByteTile, pair: OperandPair, out: Any, splits: int = 0) -> None:
+    """Launch a kernel whose blocks may share K, then the one that adds their sums.
+
+    ``splits``: parts of K, which are whole groups; 0 for the best number.
+    """
+    (m, n), steps = out.shape, -(-min(pair.x.columns, pair.w.columns) // tile.step)
+    splits = splits or best_parts(tile, m, n, steps)
+    span, parts = span_of(pair, steps, splits)
+    if parts == 1 or n % FOUR:
+        launch(kernel, tile, pair, out, steps)
+        return
+    partials = between((parts, m, n), np.float32)
+    launch(kernel, tile, pair, partials, span, parts=parts)
+    add_partials(partials, result_of(out, None), m, n)
+
+
+def launch_floats(
+    make: Callable[[ByteTile, OperandPair], Any], rated_tiles: Sequence[RatedTile], x: ScaledArray,
+    w: ScaledArray, out: Any, splits: int,
+) -> None:  # fmt: skip
+    """Launch the kernel that ``make`` gives for a tile and operands; ``splits``: of :func:`launch_split`."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
+    operands = operand_pair(x, w)
+    tile = best_tile(rated_tiles, operands.groups.step, *out.shape)
+    launch_split(make(tile, operands), tile, operands, out, splits)
+
+
+def span_of(pair: OperandPair, steps: int, splits: int) -> tuple[int, int]:
+    """The steps of a part of K, whole groups that share scales, and the number of parts."""
+    group = max((each for each in (pair.x.scales.steps, pair.w.scales.steps) if each < steps), default=1)
+    span = -(-steps // (splits * group)) * group
+    return span, -(-steps // span)
+
+
+def best_parts(tile: ByteTile, m: int, n: int, steps: int) -> int:
+    """The parts of K that fill the multiprocessors, where there are few tiles, and none is short."""
+    down, across = tile.tiles(m, n)
+    return max(1, min(device.multiprocessors() * FILL // (down * across), steps // SHORTEST, MOST_PARTS))

@@ -1,0 +1,379 @@
+"""Small parts of a layer, each in one launch: norms of rows, heads turned by positions; and gating functions.
+
+CuPy takes a launch for each sum, root and product. In float32 throughout; exponentials are the GPU's own, off
+by two units in the last place, and a little more where their argument is large.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..driver.device import cupy
+from ..driver.launch import Kernel, array, family
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.assembly import f32, instruction, only_on_a_gpu, u64
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import ALL_LANES, warp_and_lane
+from ..intrinsics.language import cuda, float32, uint32, uint64
+from ..layouts.floats import aligned_floats
+
+THREADS = 256
+LINE = 32  # floats of a line of memory
+LONG = 512  # columns from which on a row's block has the most threads
+ROWS, VECTOR = array(float32, 2), array(float32, 1)
+GATES = ("silu", "gelu", "swiglu_oai")
+LOG2_E = 1 / math.log(2)
+
+
+@instruction("sqrt.rn.f32 $0, $1;", f32, f32)
+def root(a: Any) -> Any:
+    """The square root, rounded once."""
+    return np.sqrt(np.float32(a))
+
+
+@instruction("ex2.approx.f32 $0, $1;", f32, f32)
+def power_of_two(a: Any) -> Any:
+    """Two to the power of a, off by two units in the last place at most."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp2(np.float32(a))
+
+
+# --- norms ------------------------------------------------------------------------------------
+
+
+@instruction("prefetch.global.L2 [$0];", None, u64, effect=True)
+def prefetch_line(address: Any) -> Any:
+    """Prefetch the line of memory at an address into the L2 cache."""
+    only_on_a_gpu()
+
+
+@inlined
+def norm_turn(weights: Any, columns: Any) -> None:
+    """The start of a norm: its weights, which nothing changes, are prefetched meanwhile."""
+    dependent_launch.let_successor_start()
+    at = uint32(cuda.threadIdx.x) * LINE
+    if at < columns:
+        prefetch_line(weights + at * uint64(4))
+    dependent_launch.wait_for_predecessor()
+
+
+@cache
+def norm_factor(threads: int) -> Any:
+    """The device function (sum of squares of a thread, columns, bits of epsilon) for 1 / root of the mean."""
+    warps, add, div, float_of, square_root = threads // 32, ptx.add, ptx.div, ptx.float_of, root
+
+    @inlined
+    def factor_of(total: Any, columns: Any, epsilon: Any) -> Any:
+        for step in (16, 8, 4, 2, 1):
+            total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
+        squares = cuda.shared.array(warps, float32)
+        warp, lane = warp_and_lane()
+        if lane == 0:
+            squares[warp] = total
+        cuda.syncthreads()
+        total = float32(0)
+        for i in range(warps):
+            total = add(total, squares[i])
+        mean = div(total, float32(columns))
+        return div(float32(1), square_root(add(mean, float_of(epsilon))))
+
+    return factor_of
+
+
+@family([(128,), (1024,)])
+def normer(threads: int) -> Kernel:
+    """The kernel that divides rows by the root of their mean square; a block of threads a row."""
+    fma, mul, load_float, take_turn, factor_of = (
+        ptx.fma,
+        ptx.mul,
+        ptx.load_float,
+        norm_turn,
+        norm_factor(threads),
+    )
+
+    def kernel(
+        x: Any,  # float32 [rows, columns]
+        weights: Any,  # address of float32 [columns]
+        out: Any,  # float32 [rows, columns]
+        columns: Any,
+        epsilon: Any,  # bits of a float
+    ) -> None:
+        take_turn(weights, columns)
+        row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
+        while at < columns:
+            value = x[row, at]
+            total = fma(value, value, total)
+            at = uint32(at + threads)
+        factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
+        while at < columns:
+            out[row, at] = mul(mul(x[row, at], factor), load_float(weights + uint64(at) * 4))
+            at = uint32(at + threads)
+
+    parameters = ROWS, uint64, ROWS, uint32, uint32
+    return Kernel(f"norm by {threads}", kernel, *parameters, threads=threads, early=True)
+
+
+def normed(x: Any, weights: Any, epsilon: float) -> Any:
+    """Rows [..., columns] divided by the root of their mean square, times the weights."""
+    columns = x.shape[-1]
+    rows, threads = cupy().ascontiguousarray(x).reshape(-1, columns), 1024 if columns >= LONG else 128
+    out = cupy().empty(rows.shape, np.float32)
+    bits = int(np.float32(epsilon).view(np.uint32))
+    normer(threads)((len(rows),), (threads,), rows, weights, out, columns, bits)
+    return out.reshape(x.shape)
+
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+@family([(False,), (True,)])
+def turner(halves: bool) -> Kernel:
+    """The kernel that turns pairs of columns; ``halves``: pairs are half of them apart."""
+    mul, fma, take_turn = ptx.mul, ptx.fma, dependent_launch.take_turn
+
+    def kernel(
+        x: Any,  # float32 [T · H, D]
+        cos: Any,  # float32 [T, dims / 2]
+        sin: Any,
+        out: Any,  # float32 [T · H, D]
+        heads: Any,
+        columns: Any,
+        pairs: Any,
+        count: Any,  # T · H · D
+    ) -> None:
+        take_turn()
+        i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        if i < count:
+            row = i // columns
+            column = i - row * columns
+            token = row // heads
+            value = x[row, column]
+            if column < pairs + pairs:
+                if halves:
+                    first = column < pairs
+                    pair = column if first else column - pairs
+                    other = column + pairs if first else column - pairs
+                else:
+                    first = (column & 1) == 0
+                    pair, other = column >> 1, column ^ 1
+                away = mul(x[row, other], sin[token, pair])
+                value = fma(value, cos[token, pair], -away if first else away)
+            out[row, column] = value
+
+    name = f"turn {'halves' if halves else 'neighbours'}"
+    parameters = ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32
+    return Kernel(name, kernel, *parameters, threads=THREADS, early=True)
+
+
+def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
+    """Heads [T, H, D] turned by cosines and sines [T, dims / 2]; columns beyond them stay."""
+    xp, (_, heads, columns) = cupy(), x.shape
+    rows = xp.ascontiguousarray(x).reshape(-1, columns)
+    out, blocks = xp.empty(rows.shape, np.float32), (-(-x.size // THREADS),)
+    cos, sin = xp.ascontiguousarray(cos), xp.ascontiguousarray(sin)
+    turner(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
+    return out.reshape(x.shape)
+
+
+# --- rotations --------------------------------------------------------------------------------
+
+SPREAD = (32, 64, 128, 256, 512, 1024)  # columns that are usually spread over each other
+LEAST_SPREAD = 128  # threads
+NO_SIGNS, BEFORE, BEHIND = 0, 1, 2  # where numbers get their columns' signs
+
+
+@family((columns,) for columns in SPREAD)
+def spreader(columns: int) -> Kernel:
+    """The kernel of the orthogonal Hadamard transform of runs of columns, a power of two of them."""
+    add, sub, mul, take_turn = ptx.add, ptx.sub, ptx.mul, dependent_launch.take_turn
+    steps, threads = columns.bit_length() - 1, max(columns, LEAST_SPREAD)
+    within = min(steps, 5)  # steps within a warp
+    factor, before, behind = float32(1 / math.sqrt(columns)), BEFORE, BEHIND
+
+    def kernel(
+        x: Any,  # float32 [count]
+        signs: Any,  # float32 [width]
+        out: Any,  # float32 [count]
+        count: Any,
+        width: Any,
+        how: Any,
+    ) -> None:
+        take_turn()
+        both = cuda.shared.array(threads, float32)
+        i = uint32(cuda.threadIdx.x)
+        at = uint32(cuda.blockIdx.x) * threads + i
+        value, sign = float32(0), float32(1)
+        if at < count:
+            value = x[at]
+            if how != 0:
+                sign = signs[at % width]
+        if how == before:
+            value = mul(value, sign)
+        for step in range(within):
+            other = cuda.shfl_xor_sync(ALL_LANES, value, 1 << step)
+            value = sub(other, value) if i >> uint32(step) & 1 else add(value, other)
+        for step in range(within, steps):
+            both[i] = value
+            cuda.syncthreads()
+            other = both[i ^ 1 << uint32(step)]
+            cuda.syncthreads()
+            value = sub(other, value) if i >> uint32(step) & 1 else add(value, other)
+        value = mul(value, factor)
+        if how == behind:
+            value = mul(value, sign)
+        if at < count:
+            out[at] = value
+
+    parameters = VECTOR, VECTOR, VECTOR, uint32, uint32, uint32
+    return Kernel(f"spread {columns}", kernel, *parameters, threads=threads, early=True)
+
+
+def spread(x: Any, columns: int = 0, signs: Any = None, back: bool = False) -> Any:
+    """Rows [..., width] times the Hadamard matrix, in the order of ``rotation.hadamard``.
+
+    ``columns``: only so many are spread over each other, a power of two that divides the width; 0 for all.
+    ``signs`` [width or more]: numbers are multiplied with their column's sign before; ``back``: behind.
+    """
+    x = aligned_floats(x)
+    out, width = cupy().empty(x.shape, np.float32), x.shape[-1]
+    columns = columns or width
+    how = NO_SIGNS if signs is None else BEHIND if back else BEFORE
+    flat, threads = x.reshape(-1), max(columns, LEAST_SPREAD)
+    grid = (-(-x.size // threads),)
+    spreader(columns)(
+        grid, (threads,), flat, flat if signs is None else signs, out.reshape(-1), x.size, width, how
+    )
+    return out
+
+
+# --- gates ------------------------------------------------------------------------------------
+
+
+@inlined
+def sigmoid_product(value: Any, exponent: Any) -> Any:
+    """``value / (1 + exp(-exponent))``, 0 where the exponential is infinite."""
+    power = power_of_two(ptx.mul(exponent, float32(-LOG2_E)))
+    return ptx.div(value, ptx.add(float32(1), power))
+
+
+def gating(name: str) -> Any:
+    """The device function ``act(gate) · up`` by the activation's name."""
+    mul, add, fma, larger, smaller, product = (
+        ptx.mul, ptx.add, ptx.fma, ptx.larger, ptx.smaller, sigmoid_product,
+    )  # fmt: skip
+    slope, cube = math.sqrt(8 / math.pi), 0.044715 * math.sqrt(8 / math.pi)
+
+    @inlined
+    def silu(g: Any, u: Any) -> Any:
+        return mul(product(g, g), u)
+
+    @inlined
+    def gelu(g: Any, u: Any) -> Any:
+        return mul(product(g, mul(g, fma(mul(g, g), float32(cube), float32(slope)))), u)
+
+    @inlined
+    def swiglu_oai(g: Any, u: Any) -> Any:
+        g, u = smaller(g, float32(7)), larger(smaller(u, float32(7)), float32(-7))
+        return mul(product(g, mul(g, float32(1.702))), add(u, float32(1)))
+
+    return {"silu": silu, "gelu": gelu, "swiglu_oai": swiglu_oai}[name]
+
+
+# Small parts of a layer that follow each other, in one launch: a sum and its norm; the gate of one product.
+#
+# Between two launches a GPU does nothing for some microseconds, which is what a step of one token consists
+# of.
+
+
+@family([(128,), (1024,)])
+def sum_normer(threads: int) -> Kernel:
+    """The kernel that adds rows and divides the sums by the root of their mean square."""
+    fma, add, mul, load_float = ptx.fma, ptx.add, ptx.mul, ptx.load_float
+    take_turn, factor_of = norm_turn, norm_factor(threads)
+
+    def kernel(
+        x: Any,  # float32 [rows, columns]
+        y: Any,
+        weights: Any,  # address of float32 [columns]
+        sums: Any,  # float32 [rows, columns]
+        out: Any,
+        columns: Any,
+        epsilon: Any,  # bits of a float
+    ) -> None:
+        take_turn(weights, columns)
+        row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
+        while at < columns:
+            value = add(x[row, at], y[row, at])
+            sums[row, at] = value
+            total = fma(value, value, total)
+            at = uint32(at + threads)
+        factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
+        while at < columns:  # a thread reads the sums that it wrote
+            out[row, at] = mul(mul(sums[row, at], factor), load_float(weights + uint64(at) * 4))
+            at = uint32(at + threads)
+
+    parameters = ROWS, ROWS, uint64, ROWS, ROWS, uint32, uint32
+    return Kernel(f"sum and norm by {threads}", kernel, *parameters, threads=threads, early=True)
+
+
+def normed_sum(x: Any, y: Any, weights: Any, epsilon: float) -> tuple[Any, Any]:
+    """Rows x + y, and these divided by the root of their mean square, times the weights."""
+    xp, columns = cupy(), x.shape[-1]
+    x, y = (xp.ascontiguousarray(rows).reshape(-1, columns) for rows in (x, y))
+    sums, out = xp.empty(x.shape, np.float32), xp.empty(x.shape, np.float32)
+    threads, bits = 1024 if columns >= LONG else 128, int(np.float32(epsilon).view(np.uint32))
+    sum_normer(threads)((len(x),), (threads,), x, y, weights, sums, out, columns, bits)
+    return sums, out
+
+
+@cache
+def numbered_gating() -> Any:
+    """The device function ``act(gate) · up`` by the activation's place in GATES."""
+    silu, gelu, swiglu_oai = (gating(name) for name in GATES)
+
+    @inlined
+    def act(which: Any, g: Any, u: Any) -> Any:
+        value = float32(0)
+        if which == 0:
+            value = silu(g, u)
+        elif which == 1:
+            value = gelu(g, u)
+        else:
+            value = swiglu_oai(g, u)
+        return value
+
+    return act
+
+
+@family((name,) for name in GATES)
+def pair_gater(name: str) -> Kernel:
+    """The kernel of a gate and what it lets through, which are the halves of a row."""
+    act, take_turn = gating(name), dependent_launch.take_turn
+
+    def kernel(
+        both: Any,  # float32 [rows, 2 · columns]
+        out: Any,  # float32 [rows, columns]
+        columns: Any,
+        count: Any,  # rows · columns
+    ) -> None:
+        take_turn()
+        i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        if i < count:
+            row = i // columns
+            column = i - row * columns
+            out[row, column] = act(both[row, column], both[row, column + columns])
+
+    return Kernel(f"gate {name} of a pair", kernel, ROWS, ROWS, uint32, uint32, threads=THREADS, early=True)
+
+
+def gated_pair(name: str, both: Any) -> Any:
+    """``act(gate) · up`` by the activation's name, for rows [..., 2 · columns] that have both."""
+    xp, columns = cupy(), both.shape[-1] // 2
+    rows = xp.ascontiguousarray(both).reshape(-1, 2 * columns)
+    out = xp.empty((len(rows), columns), np.float32)
+    pair_gater(name)((-(-out.size // THREADS),), (THREADS,), rows, out, columns, out.size)
+    return out.reshape(*both.shape[:-1], columns)

@@ -1,0 +1,362 @@
+"""Quantizes floats with a scale for each 16 to 512 columns of a row: a few lanes of a warp hold such a group.
+
+    block    8 rows × 512 columns at a time, a warp a row; a group of 128 is 8 lanes
+    lane     16 floats: 2 pieces of 16-bit ones or 4 of float32, the lanes of a group side by side in each, so
+             that what a warp loads and stores in one instruction is whole sectors of memory
+    turns    a warp loads two rows of 16-bit floats at once, so that a lane awaits 64 bytes, as of float32;
+             one where rows are too few for blocks on all multiprocessors
+
+All loads are issued before the first is used. A group never leaves the registers: shuffles among its
+lanes find the largest magnitude, each lane computes scale and inverse itself. The scales of a block's 8
+rows fill a sector where scales run down columns.
+
+Limited by memory: 3.03 bytes an element of 16 bits, and about 10 instructions.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from ....codes import CODES
+from ...driver.launch import Kernel, family
+from ...intrinsics import codes, dependent_launch, ptx
+from ...intrinsics.atoms import inlined
+from ...intrinsics.lane import ALL_LANES, address, warp_and_lane
+from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from ._codes import WORDS, Conversion, divider, keeps_nan_of, scale_storing, scaler, storing, zero_of
+
+# Loads of rows: the floats of 16 bytes at once, or one float where rows are not aligned so.
+
+SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}  # kinds of floats with the bytes of one
+WIDE = 16  # bytes of a wide load
+
+
+def floats_per_load(kind: str, wide: bool) -> int:
+    """Floats of one load."""
+    return WIDE // SIZES[kind] if wide else 1
+
+
+def spreading(kind: str) -> Any:
+    """The device function ``spread(words, w, v, i)``: four words from w on become floats from v[i] on."""
+    if kind == "float32":
+
+        @inlined
+        def floats(words: Any, w: Any, v: Any, i: Any) -> None:
+            for e in range(4):
+                v[i + e] = ptx.float_of(words[w + e])
+
+        return floats
+    if kind == "float16":
+
+        @inlined
+        def halves(words: Any, w: Any, v: Any, i: Any) -> None:
+            for e in range(4):
+                pair = codes.half_values(words[w + e])
+                v[i + 2 * e], v[i + 2 * e + 1] = pair[0], pair[1]
+
+        return halves
+
+    @inlined
+    def bfloats(words: Any, w: Any, v: Any, i: Any) -> None:
+        for e in range(4):
+            v[i + 2 * e] = ptx.float_of(uint32(words[w + e] << uint32(16)))
+            v[i + 2 * e + 1] = ptx.float_of(uint32(words[w + e] & uint32(0xFFFF0000)))
+
+    return bfloats
+
+
+@inlined
+def words_into(words: Any, w: Any, at: Any) -> None:
+    """16 bytes of memory as four words from w on."""
+    four = codes.load_words(at)
+    words[w], words[w + 1], words[w + 2], words[w + 3] = four[0], four[1], four[2], four[3]
+
+
+def loading(kind: str, wide: bool) -> Any:
+    """The device function ``load(at, v, i)``: the floats of one load from v[i] on."""
+    spread = spreading(kind)
+    if wide:
+
+        @inlined
+        def load_wide(at: Any, v: Any, i: Any) -> None:
+            words = cuda.local.array(4, uint32)
+            words_into(words, 0, at)
+            spread(words, 0, v, i)
+
+        return load_wide
+
+    @inlined
+    def load_one(at: Any, v: Any, i: Any) -> None:
+        if kind == "float32":
+            v[i] = ptx.load_float(at)
+        elif kind == "float16":
+            v[i] = ptx.half_value(codes.load2(at))
+        else:
+            v[i] = ptx.float_of(uint32(codes.load2(at) << uint32(16)))
+
+    return load_one
+
+
+@inlined
+def larger_or_nan(a: Any, b: Any) -> Any:
+    """The larger of a, which is never negative, and b; a NaN without a sign is the largest.
+
+    As integers: so bits of such floats are ordered, and those of all with a sign lie below.
+    """
+    return ptx.float_of(uint32(max(int32(ptx.bits_of(a)), int32(ptx.bits_of(b)))))
+
+
+@inlined
+def without_sign(v: Any) -> Any:
+    return ptx.float_of(uint32(ptx.bits_of(v) & 0x7FFFFFFF))
+
+
+@inlined
+def with_other_sign(v: Any) -> Any:
+    return ptx.float_of(uint32(ptx.bits_of(v) ^ 0x80000000))
+
+
+def extremes(count: int, both: bool, keeps_nan: bool) -> Any:
+    """The device function ``widen(v, high, low)`` that extends the extremes so far by ``count`` floats.
+
+    ``both``: of values the largest, and the magnitude of the least; otherwise the largest magnitude.
+    ``keeps_nan``: one of them is NaN where any value is; otherwise NaN is passed over.
+    """
+    if keeps_nan:
+
+        @inlined
+        def widen_or_nan(v: Any, high: Any, low: Any) -> Any:
+            for i in range(count):
+                if both:
+                    high, low = larger_or_nan(high, v[i]), larger_or_nan(low, with_other_sign(v[i]))
+                else:
+                    high = larger_or_nan(high, without_sign(v[i]))
+            return high, low
+
+        return widen_or_nan
+
+    @inlined
+    def widen(v: Any, high: Any, low: Any) -> Any:
+        for i in range(count):
+            if both:
+                high, low = ptx.larger(high, v[i]), ptx.larger(low, -v[i])
+            else:
+                high = ptx.larger(high, abs(v[i]))
+        return high, low
+
+    return widen
+
+
+def agreeing(lanes: int, both: bool, keeps_nan: bool) -> Any:
+    """The device function ``agree(high, low)``: the extremes of ``lanes`` neighbours, a power of two."""
+    steps, larger = lanes.bit_length() - 1, larger_or_nan if keeps_nan else ptx.larger
+
+    @inlined
+    def agree(high: Any, low: Any) -> Any:
+        for i in range(steps):
+            step = lanes >> i + 1
+            high = larger(high, cuda.shfl_xor_sync(ALL_LANES, high, step))
+            if both:
+                low = larger(low, cuda.shfl_xor_sync(ALL_LANES, low, step))
+        return high, low
+
+    return agree
+
+
+EACH, ROWS, COLUMNS = 16, 8, 512  # floats of a lane; rows and columns that a block has at a time
+TURNS = {"float16": 2, "bfloat16": 2, "float32": 1}  # rows that a warp loads at once, if codes are quick
+THREADS = 32 * ROWS
+GROUPS = (128, 16, 32, 64, 256, 512)  # columns of a group
+
+
+def conversions() -> Any:
+    """All conversions from floats to codes."""
+    for code, scale in product(CODES.values(), ("float32", "e8m0")):
+        if code.kind == "scale":
+            continue
+        natives = (False, True) if code.name in WORDS else (False,)
+        shifts = (False, True) if code.kind == "integer" and code.min != -code.max else (False,)
+        for native, rounding, zeros in product(natives, code.roundings, shifts):
+            yield Conversion(code.name, scale, rounding, zeros, native)
+
+
+def turns_of(kind: str, conversion: Conversion) -> int:
+    """Rows that a warp loads before it uses the first: 1 or 2."""
+    quick = conversion.native or (CODES[conversion.code].kind == "integer" and not conversion.zeros)
+    return TURNS[kind] if quick else 1
+
+
+USUAL = Conversion("e4m3", "float32", "half_even", False, True)
+
+
+def tried(shapes: Any) -> Any:
+    """The cases of a family: each kind of floats with each shape, each conversion from float16."""
+    yield from ((kind, USUAL, shape) for kind, shape in product(SIZES, shapes))
+    yield from (("float16", conversion, shapes[0]) for conversion in conversions())
+
+
+@family(tried(GROUPS))
+def kernel(kind: str, conversion: Conversion, columns_of_group: int, few: bool = False) -> Kernel:
+    """The kernel for groups of a length; ``few``: a warp has one row at a time."""
+    size, per = SIZES[kind], floats_per_load(kind, True)
+    loads, lanes, group = EACH // per, columns_of_group // EACH, columns_of_group
+    turns = 1 if few else turns_of(kind, conversion)
+    spread, widen = spreading(kind), extremes(EACH, conversion.zeros, keeps_nan_of(conversion))
+    agree = agreeing(lanes, conversion.zeros, keeps_nan_of(conversion))
+    raw, all_raw = 4 * loads, 4 * loads * turns  # words of a turn, and of all
+    scale_of, zero = scaler(conversion), zero_of(conversion)
+    prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, EACH)
+    store, store_scale, store4 = storing(conversion, per), scale_storing(conversion), ptx.store4
+    code_size, has_zeros, take_turn = conversion.size, conversion.zeros, dependent_launch.take_turn
+
+    def quantize(
+        x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
+        codes: Any, columns: Any,  # [rows, columns]
+        scales: Any, down: Any, along: Any,  # bytes from a scale to the one below, and to the next in a row
+        zeros: Any, zeros_down: Any, zeros_along: Any,  # int32
+        rows: Any, eps: Any, first: Any,
+    ) -> None:  # fmt: skip
+        take_turn()
+        thread = uint32(cuda.threadIdx.x)
+        lane = uint32(thread & 31)
+        level = uint32(uint32(cuda.blockIdx.y) + first)
+        row0 = uint32(level * (ROWS * turns) + uint32(thread >> 5))
+        start = uint32(uint32(cuda.blockIdx.x) * COLUMNS + lane // lanes * group)
+        part = uint32(lane % lanes)
+        column = uint32(start + part * per)
+        words, v = cuda.local.array(all_raw, uint32), cuda.local.array(EACH, float32)
+        for t in range(turns):
+            for w in range(raw):
+                words[t * raw + w] = uint32(0)
+            row = uint32(row0 + uint32(t * ROWS))
+            if row < rows and start < columns:
+                at = address(x, row, pitch, column, size)
+                for p in range(loads):
+                    words_into(words, t * raw + 4 * p, at + uint64(p * lanes * 16))
+        for t in range(turns):
+            row = uint32(row0 + uint32(t * ROWS))
+            for p in range(loads):
+                spread(words, t * raw + 4 * p, v, p * per)
+            high, low = widen(v, float32(0), float32(0))
+            high, low = agree(high, low)
+            s = scale_of(high, low, ptx.float_of(eps))
+            z = zero(low, s)
+            divide(v, s, prepare(s))
+            if row < rows and start < columns:
+                to = address(codes, row, columns, column, code_size)
+                for p in range(loads):
+                    store(to + uint64(p * lanes * per * code_size), v, p * per, z)
+                if part == 0:
+                    i, j = uint64(row), uint64(start // group)
+                    store_scale(scales + i * down + j * along, s)
+                    if has_zeros:
+                        store4(zeros + i * uint64(zeros_down) + j * uint64(zeros_along), uint32(z))
+
+    long, word = uint64, uint32
+    parameters = (long, long, long, word, long, long, long, long, long, long, word, word, word)
+    name = f"groups of {group} {kind} to {conversion}{', few' * few}"
+    return Kernel(name, quantize, *parameters, threads=THREADS, blocks=4, least=conversion.least, early=True)
+
+
+# Quantizes floats with a scale for each tile of up to 16384, a block of threads a tile; reads them once.
+#
+# A thread loads all its pieces before it looks at one of them; the raw words stay, so that floats of 16 bits
+# take half a register each, and are made into floats twice: for the extremes, then for the codes. Warps agree
+# by shuffles, the block through a few words of shared memory.
+#
+#     128 × 128      of DeepSeek's weights: two rows of a tile, 256 bytes each, to a warp's load of 16 bits
+#     1 × columns    whole rows, up to 16384; what a tile has beyond the last column is 0
+#
+# Limited by memory, and by what a multiprocessor holds at a time: three tiles of 16 bits, two of 32.
+
+MOST_LOADS = 8  # of a thread, at most
+TILES = ((128, 128), (64, 64), (1, 1024), (1, 2048), (1, 4096), (1, 8192), (1, 16384))  # powers of two
+
+
+def shape_of(kind: str, tile: tuple[int, int]) -> tuple[int, int]:
+    """Threads of a block, and pieces of a thread."""
+    loads = tile[0] * tile[1] // floats_per_load(kind, True)
+    threads = min(max(loads // MOST_LOADS, 128), 512)
+    return threads, loads // threads
+
+
+def all_agreeing(warps: int, both: bool, keeps_nan: bool) -> Any:
+    """The device function ``agree(high, low)``: the extremes of all threads of a block."""
+    agree_warp, agree_all = agreeing(32, both, keeps_nan), agreeing(warps, both, keeps_nan)
+
+    @inlined
+    def agree(high: Any, low: Any) -> Any:
+        high, low = agree_warp(high, low)
+        highs, lows = cuda.shared.array(warps, float32), cuda.shared.array(warps, float32)
+        warp, lane = warp_and_lane()
+        if lane == 0:
+            highs[warp], lows[warp] = high, low
+        cuda.syncthreads()
+        return agree_all(highs[lane % warps], lows[lane % warps])
+
+    return agree
+
+
+@family(tried(TILES))
+def block_kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Kernel:
+    """The kernel for tiles of a shape."""
+    (tile_rows, tile_columns), size, per = tile, SIZES[kind], floats_per_load(kind, True)
+    threads, loads = shape_of(kind, tile)
+    across, warps = tile_columns // per, threads // 32  # pieces of a row
+    fit = 1024 // threads if threads > 256 else 768 // threads
+    spread, both, length, raw = spreading(kind), conversion.zeros, per, 4 * loads
+    keeps_nan = keeps_nan_of(conversion)
+    widen, agree = extremes(per, both, keeps_nan), all_agreeing(warps, both, keeps_nan)
+    scale_of, zero = scaler(conversion), zero_of(conversion)
+    prepare, divide = divider(CODES[conversion.code], both, conversion.scale, per)
+    store, store_scale, store4 = storing(conversion, per), scale_storing(conversion), ptx.store4
+    code_size, take_turn = conversion.size, dependent_launch.take_turn
+
+    def quantize(
+        x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
+        codes: Any, columns: Any,  # [rows, columns]
+        scales: Any, down: Any, along: Any,  # and the bytes from one to the next
+        zeros: Any, zeros_down: Any, zeros_along: Any,  # int32
+        rows: Any, eps: Any, first: Any,
+    ) -> None:  # fmt: skip
+        take_turn()
+        thread = uint32(cuda.threadIdx.x)
+        tile_row = uint32(uint32(cuda.blockIdx.y) + first)
+        row0 = uint32(tile_row * tile_rows + thread // across)
+        start = uint32(uint32(cuda.blockIdx.x) * tile_columns)
+        column0 = uint32(start + thread % across * length)
+        words, v = cuda.local.array(raw, uint32), cuda.local.array(length, float32)
+        for p in range(loads):
+            row = uint32(row0 + uint32(p * threads // across))
+            column = uint32(column0 + uint32(p * threads % across * length))
+            for e in range(4):
+                words[4 * p + e] = uint32(0)
+            if row < rows and column < columns:
+                words_into(words, 4 * p, address(x, row, pitch, column, size))
+        high, low = float32(0), float32(0)
+        for p in range(loads):
+            spread(words, 4 * p, v, 0)
+            high, low = widen(v, high, low)
+        high, low = agree(high, low)
+        s = scale_of(high, low, ptx.float_of(eps))
+        z, known = zero(low, s), prepare(s)
+        for p in range(loads):
+            row = uint32(row0 + uint32(p * threads // across))
+            column = uint32(column0 + uint32(p * threads % across * length))
+            if row < rows and column < columns:
+                spread(words, 4 * p, v, 0)
+                divide(v, s, known)
+                store(address(codes, row, columns, column, code_size), v, 0, z)
+        if thread == 0:
+            i, j = uint64(tile_row), uint64(cuda.blockIdx.x)
+            store_scale(scales + i * down + j * along, s)
+            if both:
+                store4(zeros + i * uint64(zeros_down) + j * uint64(zeros_along), uint32(z))
+
+    long, word = uint64, uint32
+    parameters = (long, long, long, word, long, long, long, long, long, long, word, word, word)
+    name = f"tiles of {tile_rows}x{tile_columns} {kind} to {conversion}"
+    return Kernel(
+        name, quantize, *parameters, threads=threads, blocks=fit, least=conversion.least, early=True
+    )

@@ -1,0 +1,150 @@
+"""Warp-specialised: one warp fetches, two warpgroups unpack and multiply, and blocks make several tiles.
+
+Changed: no warp waits for all others. In cuda:wgmma eight warps fetch together, meet, multiply together and
+unpack together, step by step. Here a ninth warp, the producer, has the copy engine fetch: it requests whole
+pieces of memory, packed weights and x_tiles (layouts/x_tiles.py), as soon as a stage is free, over the
+ends of tiles, too. The two consumer warpgroups wait for nothing but full stages, so one has the tensor
+cores while the other unpacks.
+
+Tiles are up to 256 rows of activations wide, which halves the cost to unpack weights and to fetch
+activations. Blocks stay on the card and split the last wave of tiles along the columns
+(kernels/hopper/tiles.py), so any shape fills the card, in one kernel: each block of a tile adds up a slice
+of the partial sums (kernels/hopper/stream_k.py).
+
+Tiles are made in a raster (kernels/hopper/tiles.py), so that activations stay in the L2 cache while weights
+go by. With the widest tiles three more warps make x_tiles of later steps meanwhile
+(kernels/hopper/late_x_tiles.py).
+
+Activations of 16 bits are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
+their columns (layouts/operand.py), so no kernel runs before. Activations in float32, and those of wider tiles,
+become x_tiles first. float16 is multiplied as float16 with weights as halves, where scales are halves.
+
+Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
+sums; from some 1000 rows on by the card's power.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....arrays.array import QuantArray
+from ....base.slots import rows_of
+from ....dispatch.card import Card
+from ....dispatch.epilogue import PLAIN, Epilogue
+from ....dispatch.ladder import register
+from ...cost.warp_specialized import TILES, Split, WarpSpecializedShape, best_split, best_tile
+from ...driver import device
+from ...driver.launch import Kernel, family
+from ...driver.recorded import between, decided, part
+from ...kernels.epilogue.results import KIND_NUMBERS, MAX_GATED_COLUMNS, addend_of, result_of
+from ...kernels.hopper import frame
+from ...kernels.hopper.kernel import (
+    HALVES,
+    MAP_WORDS,
+    Products,
+    dense,
+    dense_results,
+    map_finder,
+    map_words,
+    packed_blocks,
+)
+from ...kernels.hopper.late_x_tiles import LateXTiles, plan_late
+from ...kernels.hopper.stream_k import exchange_sizes, within_clusters
+from ...kernels.hopper.tiles import UNIT_FRAGMENTS, Raster, WarpSpecializedTile, raster, reads_plain, refuses
+from ...layouts.floats import narrowed
+from ...layouts.layout import FRAGMENT_ROWS, PackedLayout, layouts
+from ...layouts.pack import packed_weights
+from ...layouts.weights import serves_halves
+from ...layouts.x_tiles import cleared, readable_rows, x_tiles_of
+
+NO_MAP = (0,) * (MAP_WORDS - 1)
+
+
+@family(lambda: ((layout, tile) for layout in layouts() for tile in TILES))
+def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
+    """The kernel of one product."""
+    products, schedule = Products(layout, tile, reads_plain(layout, tile), halves=True), dense(layout, tile)
+    epilogue = dense_results(tile), within_clusters(layout, tile, schedule.walk.locate)
+    name = f"warp_specialized of {layout.name}, {tile}"
+    return frame.kernel(name, packed_blocks(products), schedule, epilogue)
+
+
+class WarpSpecializedPlan(NamedTuple):
+    """A tile, the split of tiles among blocks, their raster, and what waits for it."""
+
+    tile: WarpSpecializedTile
+    split: Split
+    order: Raster
+    late: LateXTiles
+    sums: int  # partial sums in memory
+    flags: int
+    plain: bool  # x is read as it lies
+
+
+def plan_for(
+    m: int, card: Card, layout: PackedLayout, n: int, steps: int, plain: bool, gated: bool,
+    tile: WarpSpecializedTile | None,
+) -> WarpSpecializedPlan:  # fmt: skip
+    """The plan of a product of ``m`` rows; ``tile``: another one than the best by estimate."""
+    shape = WarpSpecializedShape.on(card, m, n, steps // UNIT_FRAGMENTS, layout, plain)
+    tile = tile or best_tile(shape).tile
+    if gated and tile.columns > MAX_GATED_COLUMNS:
+        tile = next(each for each in TILES[::-1] if each.columns <= MAX_GATED_COLUMNS)
+    across = shape.across(tile)
+    wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(layout)))
+    split, _ = best_split(shape.down * across, shape.stages, wave)
+    w_bytes = FRAGMENT_ROWS * layout.fragment_bytes
+    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
+    sums, flags = exchange_sizes(split, tile)
+    wave_us = shape.stages * wave.stage_time(wave.blocks)
+    late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
+    return WarpSpecializedPlan(tile, split, order, late, sums, flags, shape.reads_plain(tile))
+
+
+@register(
+    __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
+    ends=True, adds=True, gates=MAX_GATED_COLUMNS,
+)  # fmt: skip
+def launch(
+    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
+    plain: bool = True,
+) -> None:  # fmt: skip
+    """``tile``: another tile than the best by estimate; with a gate it has at most MAX_GATED_COLUMNS columns.
+    ``plain``: read 16 bits as they lie, where tile and type allow it; else a kernel before makes x_tiles.
+    """
+    if not (x.size and out.size):
+        out.fill(0)
+        return
+    w, m, n = packed_weights(q), rows_of(x), out.shape[1]
+    # Parts of a unit would round small scales to numbers of few bits.
+    halves = x.dtype.char == "e" and serves_halves(w.layout) and w.layout.unit == 1
+    (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
+    if halves:  # moved as they are, like bfloat16; those that do not lie as kernels read them stay halves
+        x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
+    plain = plain and (halves or kind == "bfloat16")
+    gated = end.gate is not None
+    plan = decided(plan_for, m, card, w.layout, n, steps, plain, gated, tile)
+    tile, split, order, late = plan.tile, plan.split, plan.order, plan.late
+    product = kernel(w.layout, tile)
+    flags: Any = between(plan.flags + late.words, np.uint32)
+    partials: Any = between((plan.sums,), np.float32)
+    words = map_words(x, tile) if plan.plain else None
+    if words:
+        x_tiles, height = 0, 0
+        if plan.sums:
+            cleared(flags)
+        else:
+            flags = partials = 0
+    else:
+        first, along = late.before(order.width * tile.columns)
+        x_tiles = x_tiles_of(x, steps, tile.columns, flags, first, along, tile.wide)
+        height = x_tiles.shape[1]
+    product(
+        (split.blocks,), (product.threads,), (part(q, map_finder(tile.box_row(w.layout))), x_tiles),
+        result_of(out, end.bias), (partials, flags),
+        (x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1]), (m, n, steps, height), tuple(order),
+        (x, *(words or NO_MAP)), addend_of(end), tuple(late), split.arguments,
+        cluster=split.cluster, max_blocks=tile.blocks,
+    )  # fmt: skip
