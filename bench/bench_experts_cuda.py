@@ -41,10 +41,9 @@ from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.codes8 import small_m
 from ggmlq.cuda.kernels.codes8.small_m import SPLITS
 from ggmlq.cuda.kernels.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
-from ggmlq.cuda.kernels.experts import groups
-from ggmlq.cuda.kernels.experts.groups import MOST_LISTED
 from ggmlq.cuda.ladder.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
-from ggmlq.cuda.layouts import code_tiles, x_tiles
+from ggmlq.cuda.layouts import code_tiles, groups, x_tiles
+from ggmlq.cuda.layouts.groups import MOST_LISTED
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ExpertLinear

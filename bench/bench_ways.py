@@ -32,10 +32,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.cost import gemv, warp_specialized
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.codes8 import small_m
 from ggmlq.cuda.kernels.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
+from ggmlq.cuda.kernels.cost import gemv, warp_specialized
 from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS
 from ggmlq.cuda.ladder.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
 from ggmlq.cuda.ladder.scaled_linear import r9_persistent, r10_small_m, r11_split_k

@@ -41,8 +41,8 @@ from bench.bench_shapes import compiled
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.ladder.linear import r16_warp_specialized
 from ggmlq.testing.engine import random_bytes
 from ggmlq.testing.machine import commit, machine

@@ -206,7 +206,7 @@ def _cublas(gpu: dict[str, Any]) -> bool:
 def _auto() -> dict[str, Any]:
     """The kernels that ``auto`` takes on CuPy's current device for usual formats."""
     try:
-        choice = importlib.import_module("ggmlq.cuda.cost.choice")
+        choice = importlib.import_module("ggmlq.cuda.kernels.cost.choice")
         card = choice.card()
         if card is None:
             return {"error": "there is no GPU"}

@@ -19,8 +19,8 @@ from scripts import load
 from stale import demand, is_stale, skip_if_stale
 
 import ggmlq as gq
-from ggmlq.cuda.cost import choice, roof
 from ggmlq.cuda.driver import coverage, served
+from ggmlq.cuda.kernels.cost import choice, roof
 from ggmlq.cuda.ladder.scaled_linear import r2_dequant
 from ggmlq.dispatch import ladder, listing
 from ggmlq.dispatch.card import CARDS, Card, card_named, target

@@ -15,8 +15,8 @@ from stale import skip_if_stale
 
 import ggmlq as gq
 from ggmlq import doctor
-from ggmlq.cuda.cost import choice
 from ggmlq.cuda.driver import coverage, device, served
+from ggmlq.cuda.kernels.cost import choice
 from ggmlq.cuda.kernels.gemv import linear as _gemv
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch import ladder, tuned

@@ -10,9 +10,9 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 from test_choice import H200, ROOM, problem
 
-from ggmlq.cuda.cost import choice, mma, warp_specialized
-from ggmlq.cuda.cost.stage import KINDS, PLACE, constants, stage_us
-from ggmlq.cuda.cost.warp_specialized import TILES
+from ggmlq.cuda.kernels.cost import choice, mma, warp_specialized
+from ggmlq.cuda.kernels.cost.stage import KINDS, PLACE, constants, stage_us
+from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.kernels.mma.transposed import TRANSPOSED_TILES
 from ggmlq.cuda.layouts.layout import layout_of, layouts
 from ggmlq.dispatch.card import CARDS, Card

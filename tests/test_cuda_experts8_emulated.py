@@ -21,9 +21,9 @@ from ggmlq.cuda.kernels.codes8.variant import (
     EXPERT_INTEGER_TILES,
     LOW,
 )
-from ggmlq.cuda.kernels.experts import groups
 from ggmlq.cuda.ladder.expert_linear.r6_grouped_codes import tile_for
 from ggmlq.cuda.ladder.expert_linear.r7_small_m_codes import TILES, Cut
+from ggmlq.cuda.layouts import groups
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import ExpertLinear, Operand
 

@@ -12,9 +12,9 @@ from emulated_packed import pack_q4_0
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.cost.gemv import GemvSplit
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels import gated
+from ggmlq.cuda.kernels.cost.gemv import GemvSplit
 from ggmlq.cuda.kernels.gemv.stages import ALONE, FOUR, TWO, SplitBlocks
 from ggmlq.ops.gated_linear import ACTIVATIONS
 from ggmlq.testing.cases import weights

@@ -13,8 +13,8 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.cuda.cost.gemv import GemvShape, GemvSplit, best_split
 from ggmlq.cuda.driver import device
+from ggmlq.cuda.kernels.cost.gemv import GemvShape, GemvSplit, best_split
 from ggmlq.cuda.kernels.gemv import linear as _gemv
 from ggmlq.cuda.kernels.gemv.stages import (
     ALONE,

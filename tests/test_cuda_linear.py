@@ -11,7 +11,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.cuda.driver import cublas as _cublas
+from ggmlq.cuda.kernels import cublas as _cublas
 from ggmlq.cuda.ladder.linear import r7_dequant_cublas
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear

@@ -13,8 +13,8 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.cuda.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.intrinsics.floats import DTYPES
+from ggmlq.cuda.kernels.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
 from ggmlq.cuda.kernels.mma.copies import RESERVED, SHARED
 from ggmlq.cuda.ladder.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
 from ggmlq.cuda.layouts.codes import MOST_EXACT, can_fold

@@ -16,8 +16,8 @@ from told_driver import K, N, aligned, ends, multiply, put_driver, said, weights
 import ggmlq as gq
 from ggmlq.arrays.prepared import MOST_RECORDINGS
 from ggmlq.base.slots import Slot, slot_of
-from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.driver import device, recorded
+from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.ladder.linear import r13_gemv, r16_warp_specialized
 from ggmlq.ops import plan
 

@@ -17,12 +17,12 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import put_gpu
 
 import ggmlq as gq
-from ggmlq.cuda.cost import warp_specialized
 from ggmlq.cuda.driver import calls as driver_calls
 from ggmlq.cuda.driver import device, tensor_maps
 from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.cuda.intrinsics import barrier, dependent_launch
 from ggmlq.cuda.intrinsics.language import uint32, uint64
+from ggmlq.cuda.kernels.cost import warp_specialized
 from ggmlq.cuda.layouts import x_tiles
 from ggmlq.testing.cases import weights
 

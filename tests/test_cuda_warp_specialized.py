@@ -12,8 +12,12 @@ from emulated_packed import pack_blocks, pack_q4_0
 from fake_cupy import decoded, encoded, on_device
 
 import ggmlq as gq
-from ggmlq.cuda.cost.stage import SHARE
-from ggmlq.cuda.cost.warp_specialized import (
+from ggmlq.cuda.driver import device, tensor_maps
+from ggmlq.cuda.driver.launch import Kernel
+from ggmlq.cuda.intrinsics import boxes
+from ggmlq.cuda.intrinsics.language import elements_of
+from ggmlq.cuda.kernels.cost.stage import SHARE
+from ggmlq.cuda.kernels.cost.warp_specialized import (
     CLEAR_US,
     MAX_CLUSTER,
     MAX_EMPTY_ROWS,
@@ -26,10 +30,6 @@ from ggmlq.cuda.cost.warp_specialized import (
     best_tile,
     most_partials,
 )
-from ggmlq.cuda.driver import device, tensor_maps
-from ggmlq.cuda.driver.launch import Kernel
-from ggmlq.cuda.intrinsics import boxes
-from ggmlq.cuda.intrinsics.language import elements_of
 from ggmlq.cuda.kernels.epilogue.results import MAX_GATED_COLUMNS
 from ggmlq.cuda.kernels.hopper import kernel, late_x_tiles, tiles
 from ggmlq.cuda.kernels.hopper.tiles import (

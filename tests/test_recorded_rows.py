@@ -17,11 +17,11 @@ from at_once import at_once
 
 import ggmlq as gq
 from ggmlq.base.slots import Rows, Slot, all_following, following, labelled, rows_of
-from ggmlq.cuda.cost.gemv import GemvSplit
-from ggmlq.cuda.cost.mma import MmaSplit
-from ggmlq.cuda.cost.warp_specialized import TILES
 from ggmlq.cuda.driver import recorded, submit, tensor_maps
 from ggmlq.cuda.driver.launch import RECORDING, Kernel
+from ggmlq.cuda.kernels.cost.gemv import GemvSplit
+from ggmlq.cuda.kernels.cost.mma import MmaSplit
+from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.kernels.gemv import linear as _gemv
 from ggmlq.cuda.kernels.gemv.stages import TWO, SplitBlocks
 from ggmlq.cuda.kernels.mma import copies as mma_copies

@@ -17,7 +17,7 @@ import ggmlq as gq
 from ggmlq.base import missing
 from ggmlq.cli import main
 from ggmlq.cpu import choice
-from ggmlq.cuda.cost import choice as card_choice
+from ggmlq.cuda.kernels.cost import choice as card_choice
 from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain

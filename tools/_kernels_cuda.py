@@ -19,10 +19,10 @@ import _dry_runs
 import numpy as np
 from _packs import Wanted
 
-from ggmlq.cuda.cost.choice import HALF_TYPES
 from ggmlq.cuda.driver.coverage import families
 from ggmlq.cuda.driver.served import PTX, machine_of
 from ggmlq.cuda.kernels.attention.plan import LISTED_TYPES, MLA_WIDTH, WIDTHS
+from ggmlq.cuda.kernels.cost.choice import HALF_TYPES
 from ggmlq.formats import BLOCK_FORMATS, Format
 from ggmlq.ops import dry_run
 from ggmlq.store.origin import Origin

@@ -2,7 +2,7 @@
 """Fits the constants of Hopper's estimates to measured ways, and says how far off the best the choice is.
 
     python bench/bench_ways.py --json bench/results/ways_h200.json    # on a card
-    python tools/fit.py                 # judges the constants of ggmlq/cuda/costs.json
+    python tools/fit.py                 # judges the constants of ggmlq/cuda/kernels/cost/costs.json
     python tools/fit.py --write         # fits all constants, and writes those that choose better
     python tools/fit.py --kernels gemv --held-out
 
@@ -31,17 +31,17 @@ import ggmlq as gq
 from ggmlq.base.progress import Progress
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.cost import codes8, gemv, stage, warp_specialized
-from ggmlq.cuda.cost.stage import KINDS, PLACE, constants
 from ggmlq.cuda.kernels.codes8.boxed import BoxTile
 from ggmlq.cuda.kernels.codes8.small_m import TILES
+from ggmlq.cuda.kernels.cost import codes8, gemv, stage, warp_specialized
+from ggmlq.cuda.kernels.cost.stage import KINDS, PLACE, constants
 from ggmlq.cuda.kernels.gemv.stages import SplitBlocks
 from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS, WarpSpecializedTile
 from ggmlq.cuda.layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
 from ggmlq.dispatch.card import card_named
 
 MEASURED = Path(__file__).parents[1] / "bench/results/ways_h200.json"
-WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/cost/stage.py says what they are"
+WHAT = "Constants of estimates, by tools/fit.py; ggmlq/cuda/kernels/cost/stage.py says what they are"
 PULL = 0.02  # weight of the distance from the constants before
 # The power of a way's time with which its chance falls, and the weight of errors of the least time.
 SURE, ABSOLUTE = 40, 3

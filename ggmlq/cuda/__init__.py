@@ -2,23 +2,21 @@
 
 Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use what is here.
 
-    ladder/      one rung a file: linear/ of ``x @ q.T``, scaled_linear/ of codes with scales, expert_linear/ of
-                 experts' weights; the rungs that teach are complete in their files. chapters/: each technique
-                 of the summit alone
+    ladder/      one rung a file, by operation: linear/ is that of ``x @ q.T``. Rungs that teach are complete
+                 in their files; chapters/ has each technique of the summit alone
     kernels/     the kernels that choices take, from their parameters to their stores: gemv/, mma/, hopper/,
-                 experts/, codes8/, attention/; quantize/ and quantize_scaled/; epilogue/: from sums in registers
-                 to results in memory; layers.py: norms, RoPE, gates
-    layouts/     operands in the order in which kernels read them: packed weights, unpacked ones, x_tiles, codes
+                 experts/, codes8/, attention/, quantize/; epilogue/: from sums in registers to memory;
+                 cost/: how long they take
+    layouts/     operands in the order in which kernels read them: packed weights, x_tiles, codes
     intrinsics/  instructions without a name in Numba, and formats' atoms on the GPU
     driver/      the GPU itself, or several; how kernels are compiled, stored and launched; uploads
-    cost/        how long kernels take (costs.json); the order of rungs that no table has
 
 How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
 
     ops/linear.py                          checks the operands and asks dispatch/ladder.py for a rung
-    cost/choice.py                         orders the rungs by their estimates, which are in cost/packed.py
+    kernels/cost/choice.py                 orders the rungs by their estimates
     ladder/linear/r16_warp_specialized.py  is the first: ``launch`` finds a tile and a split, ``kernel`` runs
-    cost/warp_specialized.py               the tile, and the split of the last wave, that should take least time
+    kernels/cost/warp_specialized.py       the tile, and the split of the last wave, that should be fastest
     layouts/pack.py                        the packed weights, made once; they stay with the array
     layouts/x_tiles.py                     the kernel before: x as x_tiles of bfloat16, all or the first ones;
                                            there is none for bfloat16 and narrow tiles
@@ -26,8 +24,8 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
 
 and in each of its blocks, which stay on the card until all tiles are computed:
 
-    kernels/hopper/kernel.py               parameters, shared memory; the producer's thread fetches weights and
-                                           x_tiles into the ring of stages, or weights and x as it lies; two
+    kernels/hopper/kernel.py               parameters, shared memory; the producer's thread fetches weights
+                                           and x_tiles into the ring of stages, or x as it lies; two
                                            warpgroups wait for full stages, unpack and multiply; epilogue
     kernels/hopper/tiles.py                the tile, the steps of it that come next, and its place
     layouts/weights.py                     a fragment's bits to bfloat16 weights, scale included

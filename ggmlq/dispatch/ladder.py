@@ -72,7 +72,10 @@ def unknown(problem: Any, kernel: str, names: list[str], devices: tuple[str, ...
 
 
 DEVICES = ("cpu", "cuda")
-CHOICES = {"cpu": "ggmlq.cpu.choice", "cuda": "ggmlq.cuda.cost.choice"}  # modules that order the rungs
+CHOICES = {
+    "cpu": "ggmlq.cpu.choice",
+    "cuda": "ggmlq.cuda.kernels.cost.choice",
+}  # modules that order the rungs
 PACKAGE = Path(__file__).parents[1]
 KINDS: dict[str, type[Problem]] = {}  # by operation
 

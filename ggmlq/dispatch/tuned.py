@@ -6,7 +6,7 @@
     measured.json     the shipped table, which ``ggmlq tune`` makes again (its last example, docs/cards.md)
 
 The first of them that has a product decides. Where none has it, the device's module orders the kernels that
-could be fastest, by estimates or by instructions (cpu/choice.py, cuda/cost/choice.py).
+could be fastest, by estimates or by instructions (cpu/choice.py, cuda/kernels/cost/choice.py).
 
 A table has the kernels of a processor by **case**: a format, N, K and a span of rows of activations. A
 product that was not measured takes the nearest case with its number of rows:

@@ -49,7 +49,7 @@ SIDES = {
         (
             "cuda/driver/",
             "cuda/prebuilt/",
-            "cuda/cost/",
+            "cuda/kernels/cost/",
             *(f"cuda/intrinsics/{name}.py" for name in ("language", "numba_cuda")),
             TABLE,
         ),

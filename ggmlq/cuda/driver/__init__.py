@@ -2,7 +2,7 @@
 
     device.py            CuPy if it is there, facts of the card, refusals for older cards; the card's context,
                          made while Python imports CuPy; memory of products that a CUDA graph records
-    driver_calls.py      the driver's own calls, by ctypes
+    calls.py             the driver's own calls, by ctypes
 
 Products of torch's tensors, without CuPy:
 

@@ -21,7 +21,7 @@ from ...base import missing
 from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
-from . import calls as driver_calls
+from . import calls
 from .calls import ADDRESS, INTEGER, WORD
 from .serving import SERVING, torch_library
 
@@ -79,7 +79,7 @@ def allocator(stream: int, device: Any, allocate: Any, keep: list[Any], make_poo
                 memory = GraphMemory(make_pool(), device, _signal_of(graph))
                 _OF_CAPTURES[number, device.id] = memory
         return memory.allocate
-    except (OSError, AttributeError, driver_calls.CUDADriverError):
+    except (OSError, AttributeError, calls.CUDADriverError):
 
         def allocate_and_keep(size: int) -> Any:
             keep.append(allocate(size))
@@ -99,7 +99,7 @@ def give_back() -> None:
 def _capture(stream: int) -> tuple[int, Any]:
     """The number of what a stream records, and the graph."""
     status, number, graph = INTEGER(), WORD(), ADDRESS()
-    driver_calls.call(
+    calls.call(
         "cuStreamGetCaptureInfo_v2", ADDRESS(stream), ctypes.byref(status), ctypes.byref(number),
         ctypes.byref(graph), None, None,
     )  # fmt: skip
@@ -118,11 +118,9 @@ def _signal_of(graph: Any) -> int:
     address, holder = ctypes.addressof(buffer), ADDRESS()
     library.sem_init(ADDRESS(address), 0, 0)
     post = ctypes.cast(library.sem_post, ADDRESS)
-    driver_calls.call(
-        "cuUserObjectCreate", ctypes.byref(holder), ADDRESS(address), post, UNSIGNED(1), NO_WAIT
-    )
+    calls.call("cuUserObjectCreate", ctypes.byref(holder), ADDRESS(address), post, UNSIGNED(1), NO_WAIT)
     _SIGNALS[address] = buffer
-    driver_calls.call("cuGraphRetainUserObject", graph, holder, UNSIGNED(1), MOVE)
+    calls.call("cuGraphRetainUserObject", graph, holder, UNSIGNED(1), MOVE)
     return address
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import MissingDependencyError
-from . import calls as driver_calls
+from . import calls
 
 # ``TorchArray``: an array on a GPU over the memory of a torch tensor, with what is used of CuPy's face.
 #
@@ -265,14 +265,14 @@ class TorchLibrary:
         """The number of torch's current device."""
         return int(self._torch.cuda.current_device())
 
-    def stream(self, index: int) -> driver_calls.Stream:
+    def stream(self, index: int) -> calls.Stream:
         """Torch's current stream of a device."""
-        return driver_calls.Stream(int(self._torch.cuda.current_stream(index).cuda_stream))
+        return calls.Stream(int(self._torch.cuda.current_stream(index).cuda_stream))
 
     def enter(self, index: int) -> None:
         """Give this thread a context for the driver's calls, if it has none: that of a device."""
-        if not driver_calls.has_context():
-            driver_calls.make_current(index)
+        if not calls.has_context():
+            calls.make_current(index)
 
     @contextmanager
     def lasting(self) -> Iterator[None]:
@@ -421,14 +421,14 @@ def _cuda(library: TorchLibrary) -> Any:
         }  # fmt: skip
 
     runtime = SimpleNamespace(
-        CUDARuntimeError=driver_calls.CUDADriverError, getDeviceCount=torch.cuda.device_count,
+        CUDARuntimeError=calls.CUDADriverError, getDeviceCount=torch.cuda.device_count,
         getDevice=library.current, getDeviceProperties=properties,
-        deviceGetAttribute=driver_calls.attribute, driverGetVersion=driver_calls.version,
+        deviceGetAttribute=calls.attribute, driverGetVersion=calls.version,
         deviceSynchronize=torch.cuda.synchronize,
-        free=lambda address: driver_calls.make_current(library.current()),
+        free=lambda address: calls.make_current(library.current()),
     )  # fmt: skip
     driver = SimpleNamespace(
-        CUDADriverError=driver_calls.CUDADriverError, funcSetAttribute=driver_calls.set_attribute,
+        CUDADriverError=calls.CUDADriverError, funcSetAttribute=calls.set_attribute,
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=FUNCTION_SHARED,
     )  # fmt: skip
 
@@ -440,8 +440,8 @@ def _cuda(library: TorchLibrary) -> Any:
 
     kept_for_graphs.kept_for_graphs = True  # type: ignore[attr-defined]  # torch keeps it with the graph
     return SimpleNamespace(
-        Device=Device, Stream=driver_calls.Stream, Memory=driver_calls.Memory, alloc=alloc,
-        function=SimpleNamespace(Module=driver_calls.Module), runtime=runtime, driver=driver,
+        Device=Device, Stream=calls.Stream, Memory=calls.Memory, alloc=alloc,
+        function=SimpleNamespace(Module=calls.Module), runtime=runtime, driver=driver,
         Event=event, get_elapsed_time=lambda start, stop: start.elapsed_time(stop),
         get_allocator=lambda: kept_for_graphs, using_allocator=nullcontext,
     )  # fmt: skip

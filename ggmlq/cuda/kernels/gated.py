@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from ...arrays.array import QuantArray
 from ...dispatch.card import Card
 from ...formats import BlockFormat
-from ..cost.gemv import GemvSplit
 from ..driver.device import cupy
 from ..driver.launch import Kernel, family
 from ..intrinsics import dependent_launch, ptx
@@ -21,6 +20,7 @@ from ..layouts.codes import serves_bytes
 from ..layouts.layout import ROWS, PackedLayout, layout_of, layouts
 from ..layouts.pack import LONGEST, packed_weights
 from ..layouts.x_tiles import readable_rows
+from .cost.gemv import GemvSplit
 from .epilogue.results import KIND_NUMBERS, Result, result_of
 from .gemv import digits, gated
 from .gemv.linear import split_for

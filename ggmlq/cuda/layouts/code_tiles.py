@@ -25,22 +25,35 @@ from ..intrinsics.codes import four_bytes, largest_size, size_of
 from ..intrinsics.floats import KINDS, LEAST
 from ..intrinsics.lane import ALL_LANES, address
 from ..intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..kernels.experts.groups import NAN, NOWHERE
-from ..kernels.mma.copies import CODES, EIGHT, SCALED, SCALES, eight_bytes
 from .floats import four_loader
+from .groups import NAN, NOWHERE
+from .layout import STEP, PackedLayout
 from .x_tiles import readable_rows
 
-# The kernel that copies rows of 8-bit codes of x to the places of their uses in a plan (experts/groups.py).
+# The kernel that copies rows of 8-bit codes of x to the places of their uses in a plan (layouts/groups.py).
 #
 # A row of codes is read once and written for each of its uses, 64 bytes a thread. So are the words that
 # belong to it: scales of its groups along K or, for integers, its scale and its zero-point terms. Rows of the
 # plan without a use hold anything; their sums are never read. Where each row has one use, and uses are in
 # order, rows stay where they are, and only those words are written.
 
+EIGHT, SCALED = 8, 32  # rows of activations that lie together; columns with one scale
+CODES, SCALES = EIGHT * STEP, 4 * EIGHT * STEP // SCALED  # bytes of eight rows
+
 GATHER_THREADS = 256
 CHUNK, CHUNKS = 16, 4  # codes that are loaded at a time; of a thread
 WORDS = CHUNKS * CHUNK // 4
 NARROW_NAN = 0x7FFF  # of float16 and of bfloat16
+
+
+def sum_run(layout: PackedLayout) -> int:
+    """The columns whose activations are summed; 0 where weights have no offsets."""
+    return layout.run if layout.has_offset else 0
+
+
+def eight_bytes(run: int) -> int:
+    """Bytes of eight rows of a step; ``run``: of ``sum_run``."""
+    return CODES + SCALES + (4 * EIGHT * STEP // run if run else 0)
 
 
 @family()

@@ -25,8 +25,8 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import KINDS, LEAST
 from ..intrinsics.lane import ALL_LANES, address, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
-from ..kernels.experts.groups import BYTES, MOST_USES, NAN, NO_EXPERT, NOWHERE, column_ranker, planner
 from .floats import aligned_floats, four_loader, kind_of, sixteen_loader
+from .groups import BYTES, MOST_USES, NAN, NO_EXPERT, NOWHERE, column_ranker, planner
 
 # Activations as halves, each row times a power of two, so that sums of halves do not overflow.
 #

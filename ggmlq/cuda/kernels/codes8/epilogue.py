@@ -23,7 +23,7 @@ from ...intrinsics.boxes import ROWS
 from ...intrinsics.lane import address
 from ...intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
 from ...intrinsics.wgmma import unpacked
-from ..experts.groups import HEAD
+from ...layouts.groups import HEAD
 from ..quantize_scaled._codes import WORDS, Conversion, divider, storing, to_word
 from .variant import OutputKind, Variant
 from .wgmma_sums import SIZES, box_putter, float_patch, row_scatterer, storer
@@ -358,7 +358,7 @@ def lane_encoder(out: OutputKind) -> Any:
 def row_writer(variant: Variant) -> Any:
     """The device function that writes a warp's part of a tile of experts to the rows of its uses.
 
-    ``finals``: a plan (kernels/experts/groups.py), and the use of each of its rows.
+    ``finals``: a plan (layouts/groups.py), and the use of each of its rows.
     """
     rows, scatter = (
         variant.tile.rows,

@@ -24,9 +24,9 @@ from ...intrinsics import dependent_launch, ptx
 from ...intrinsics.boxes import ROWS as ROWS_OF_BOX
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import STEP
+from ...layouts import groups as sorting
 from ...layouts.code_tiles import CHUNK, CHUNKS, GATHER_THREADS, gatherer
-from ..experts import groups as sorting
-from ..experts.groups import HEAD, UsePlan
+from ...layouts.groups import HEAD, UsePlan
 from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, zero_terms
 from .variant import SCALE_ROWS, OutputKind, Variant
 from .wgmma_sums import SIZES, columns_of_box

@@ -2,7 +2,7 @@
 
     dense      blocks stay on the card and take tile after tile of one product
     split_k    a block makes one part of the steps of one tile; the blocks of a tile are a cluster
-    experts    blocks stay and take the tiles of all experts from a plan (kernels/experts/groups.py)
+    experts    blocks stay and take the tiles of all experts from a plan (layouts/groups.py)
 
 The rows of an expert's tile are a slot of its uses, the columns a part of its weights; its tiles are taken in
 the order of one product. Rows of x lie in the plan's order (operands.py), or in place where the uses
@@ -24,7 +24,7 @@ from ...intrinsics.boxes import BUFFER, ROWS
 from ...intrinsics.lane import warp_and_lane
 from ...intrinsics.language import cuda, int32, types, uint32, uint64
 from ...intrinsics.wgmma import LOW, STEP, TURNS, float_products, unpromoted_products
-from ..experts.groups import HEAD
+from ...layouts.groups import HEAD
 from ..hopper.frame import Frame, Schedule, barrier_initializer, stage_advancer
 from .boxed import (
     BoxTile,

@@ -2,7 +2,7 @@
 
     small_m          one product; the blocks of a tile are a cluster
     small_m_experts  such blocks for each use of an expert, a number t · U + u: token t meets the u-th of its
-                     experts (kernels/experts/groups.py)
+                     experts (layouts/groups.py)
 
 Of experts, one warp looks at all ids and leaves in shared memory, at the end of the block's layout,
 
@@ -23,7 +23,7 @@ from ...intrinsics import bf16x2, boxes, codes8, dependent_launch, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS, LOW, STEP, Form, float_products, unpromoted_products
-from ..experts.groups import NO_EXPERT, finder
+from ...layouts.groups import NO_EXPERT, finder
 from ..hopper.frame import Frame, Schedule, barrier_initializer, stage_advancer
 from .boxed import KILO, BoxTile, ring_placer
 from .epilogue import quad_encoder, quad_scale_loader, quad_storer

@@ -16,13 +16,13 @@ from ...driver import device
 from ...driver.launch import Kernel, family
 from ...layouts.codes import serves_bytes
 from ...layouts.floats import aligned_floats
+from ...layouts.groups import IDS_PER_LANE
 from ...layouts.layout import ROWS, PackedLayout, layout_of, layouts
 from ...layouts.pack import LONGEST, packed_weights
 from ..gemv import digits
 from ..gemv.stages import FOUR, TWO, WIDE
 from ..layers import GATES, numbered_gating
 from .gemv import SPAN, experts_kernel, fragment_rows_for, stage_for
-from .groups import IDS_PER_LANE
 
 
 @family(

@@ -23,16 +23,16 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.floats import aligned_floats
+from ...layouts.groups import IDS_PER_LANE, MOST_LISTED, NAN, NO_EXPERT, finder
 from ...layouts.layout import ROWS, STEP, PackedLayout, layout_of
 from ...layouts.pack import LONGEST, packed_weights
 from ..gemv.gated import block_adder, pair_fetcher, row_of_gate, sum_putter
 from ..gemv.stages import FOUR, LEAST, RESERVED, ROOMY, TWO, WIDE, GemvStage, fetchers
 from ..mma.copies import offset_advancer
-from .groups import IDS_PER_LANE, MOST_LISTED, NAN, NO_EXPERT, finder
 
 # The parts of cuda:gemv for experts: stages, loads of activations and an epilogue for the rows of uses.
 #
-# A list names the uses that a block serves (kernels/experts/groups.py); the kernels' frame is
+# A list names the uses that a block serves (layouts/groups.py); the kernels' frame is
 # ladder/expert_linear/_gemv.py.
 
 BESIDE = {TWO: 3, FOUR: 2}  # blocks that a multiprocessor has registers for, by fragment rows

@@ -16,7 +16,6 @@ from ....dispatch.card import Card, older_than, too_small_for
 from ....dispatch.epilogue import Epilogue
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
-from ...cost import gemv as cost
 from ...driver import device
 from ...driver.launch import Kernel
 from ...driver.recorded import decided
@@ -28,6 +27,7 @@ from ...layouts.floats import narrowed
 from ...layouts.layout import ROWS, PackedLayout, layout_of
 from ...layouts.pack import LONGEST, packed_weights
 from ...layouts.x_tiles import readable_rows
+from ..cost import gemv as cost
 from ..epilogue.results import KIND_NUMBERS, Result, residual_loader, residual_of, result_of
 from ..mma.copies import offset_advancer
 from .stages import (

@@ -1,6 +1,6 @@
 """The schedule of the warp-specialised kernel for the tiles of all experts, and its results.
 
-This is to the tiles of a plan (experts/groups.py) what tiles.py is to one product: a plan lists them, or
+This is to the tiles of a plan (layouts/groups.py) what tiles.py is to one product: a plan lists them, or
 the block makes its own. The kernel decides itself how the last wave is split along K. A tile is 128 rows of
 an expert's weights × a slot of its uses. Those of an expert are computed in sweeps over some slots, row of
 tiles after row: tiles that share weights follow each other, and the x_tiles of a sweep stay in the L2 cache.
@@ -16,9 +16,9 @@ from ...intrinsics import dependent_launch
 from ...intrinsics.atoms import inlined
 from ...intrinsics.integers import load16_l2
 from ...intrinsics.language import cuda, types, uint32, uint64
+from ...layouts.groups import BYTES, HEAD, entry_finder, planner
 from ...layouts.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout
 from ..epilogue import results
-from ..experts.groups import BYTES, HEAD, entry_finder, planner
 from .frame import Schedule
 from .kernel import (
     TWO_ADDRESSES,

@@ -15,6 +15,7 @@ from ...intrinsics import bf16x2, codes, dependent_launch, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.integers import held, wide_place
 from ...intrinsics.language import cuda, uint32, uint64
+from ...layouts.code_tiles import EIGHT, eight_bytes, sum_run
 from ...layouts.layout import FRAGMENT_ROWS, STEP, PackedLayout
 
 # A ring of stages in shared memory: filled once before the first product, then one stage a step.
@@ -142,19 +143,6 @@ WIDE = MmaTile(128, 2)  # for weights with much to do for a step, whatever its r
 
 
 # --- bytes: code tiles, of which layouts/code_tiles.py has the picture ------------------------
-
-EIGHT, SCALED = 8, 32  # rows of activations that lie together; columns with one scale
-CODES, SCALES = EIGHT * STEP, 4 * EIGHT * STEP // SCALED  # bytes of eight rows
-
-
-def sum_run(layout: PackedLayout) -> int:
-    """The columns whose activations are summed; 0 where weights have no offsets."""
-    return layout.run if layout.has_offset else 0
-
-
-def eight_bytes(run: int) -> int:
-    """Bytes of eight rows of a step; ``run``: of ``sum_run``."""
-    return CODES + SCALES + (4 * EIGHT * STEP // run if run else 0)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import numpy as np
 from ....base.slots import rows_of
 from ....dispatch.card import Card
 from ....dispatch.epilogue import Epilogue
-from ...cost.mma import MmaSplit, best_split
 from ...driver import device
 from ...driver.launch import Kernel
 from ...driver.recorded import between, decided
@@ -32,6 +31,7 @@ from ...layouts.codes import (
 )
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout
 from ...layouts.scales import number_loader, scale_loader, scale_value
+from ..cost.mma import MmaSplit, best_split
 from ..epilogue.results import (
     FOUR,
     NOTHING,

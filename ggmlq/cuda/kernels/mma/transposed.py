@@ -21,9 +21,7 @@ import numpy as np
 from ....arrays.array import QuantArray
 from ....dispatch.card import Card
 from ....formats import BlockFormat
-from ...cost.warp_specialized import WarpSpecializedShape, best_split, best_tile
 from ...driver import device
-from ...driver.cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 from ...driver.launch import Kernel, family
 from ...driver.recorded import between
 from ...intrinsics import bf16x2, codes, dependent_launch, ptx
@@ -37,6 +35,8 @@ from ...layouts.pack import PackedWeights, packed_weights
 from ...layouts.to_bf16 import decode_halves, decode_packed, fitting_power
 from ...layouts.weights import HIGH_HALVES, LOW_HALVES, row_pairs, serves_halves
 from ...layouts.x_tiles import cleared, readable_rows
+from ..cost.warp_specialized import WarpSpecializedShape, best_split, best_tile
+from ..cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 from ..epilogue.results import KIND_NUMBERS, Result, result_of
 from ..gemv.stages import (
     FLOATS,

@@ -2,7 +2,7 @@
 
 Changed: no expert is a product of its own, and nothing is looked at on the host. The kernel is that of
 cuda:gemv of linear, with a block for each use of an expert and 32 or 64 of its rows; tokens that share an
-expert are served by one block (experts/groups.py). So a projection of a mixture is one launch, and can be
+expert are served by one block (layouts/groups.py). So a projection of a mixture is one launch, and can be
 recorded in a CUDA graph. The packed weights of all experts lie one after the other (layouts/pack.py).
 
 Blocks have 8 warps, and several of them share a multiprocessor: with eight experts there are more
@@ -20,9 +20,9 @@ from ....arrays.array import QuantArray
 from ....dispatch.ladder import register
 from ...driver.launch import Kernel, family
 from ...kernels.experts.gemv import COLUMNS, experts_kernel, multiply_uses, refuses_uses, stage_for
-from ...kernels.experts.groups import IDS_PER_LANE
 from ...kernels.gemv import by_runs
 from ...kernels.gemv.stages import FOUR, TWO
+from ...layouts.groups import IDS_PER_LANE
 from ...layouts.layout import PackedLayout, layouts
 
 CASES = [  # columns, fragment rows of a block, ids of a lane

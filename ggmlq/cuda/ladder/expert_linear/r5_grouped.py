@@ -2,12 +2,12 @@
 
 Changed: up to 256 uses of an expert, those of a tile, share its weights. There are three kernels, and the
 host waits for none. A few blocks count the uses of each expert and give every use a column of a tile
-(experts/groups.py). Rows of activations are narrowed and copied to these columns (layouts/x_tiles.py).
+(layouts/groups.py). Rows of activations are narrowed and copied to these columns (layouts/x_tiles.py).
 And warp-specialised blocks, those of cuda:warp_specialized of linear, take one tile after the other from
 the plan, whatever its expert (kernels/hopper/experts.py). The tiles of the last wave are split along
 the columns; the kernel counts them itself. Results go straight to the rows of the uses. Up to a thousand
 uses of 256 experts the first kernel is left out: the blocks of both others make the plan for themselves
-(kernels/experts/groups.py).
+(layouts/groups.py).
 
 So neither the number of launches nor the size of a grid depends on the values of ids. The uses that an
 expert has on average decide how wide tiles are: wide ones unpack weights less often, narrow ones waste less
@@ -29,19 +29,19 @@ from ....arrays.array import QuantArray
 from ....dispatch.experts import refuses_scaled
 from ....dispatch.ladder import register
 from ....dispatch.problems import ExpertLinear, Linear, Operand
-from ...cost.stage import stage_us
-from ...cost.warp_specialized import least_saved, most_partials
 from ...driver import device
 from ...driver.launch import Kernel, family
-from ...kernels.experts import groups
-from ...kernels.experts.groups import MOST_EXPERTS, MOST_USES
+from ...kernels.cost.stage import stage_us
+from ...kernels.cost.warp_specialized import least_saved, most_partials
 from ...kernels.hopper import frame
 from ...kernels.hopper.experts import experts, listed_results
 from ...kernels.hopper.kernel import Products, packed_blocks, weights_map
 from ...kernels.hopper.stream_k import through_memory
 from ...kernels.hopper.tiles import UNIT_FRAGMENTS, WarpSpecializedTile, raster_width
 from ...kernels.hopper.tiles import refuses as refuses_tiles
+from ...layouts import groups
 from ...layouts.floats import aligned_floats
+from ...layouts.groups import MOST_EXPERTS, MOST_USES
 from ...layouts.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ...layouts.pack import packed_weights
 from ...layouts.x_tiles import STEP, THREAD_COLUMNS, THREADS, few_gatherer, gatherer

@@ -1,7 +1,7 @@
 """Many tokens of 8-bit codes: sorted by expert on the device, boxes of codes for the tensor cores.
 
 Changed: as cuda:grouped does for blocks, but for codes with scales. One block, or a few, give every use a row
-of a tile (experts/groups.py); rows of codes and their scales are copied there (layouts/code_tiles.py);
+of a tile (layouts/groups.py); rows of codes and their scales are copied there (layouts/code_tiles.py);
 and the persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
 (codes8/schedules.py). Results go straight to the rows of the uses. Where each row of x has one use and ids
 are in order, rows are not copied but fetched from x. The host waits for nothing, and neither the number of
@@ -44,8 +44,8 @@ from ...kernels.codes8.variant import (  # fmt: skip
     Variant,
     expert_variants,
 )
-from ...kernels.experts import groups
 from ...kernels.hopper import frame
+from ...layouts import groups
 
 
 @family(expert_variants())

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from ....arrays.scaled import ScaledArray
 from ....dispatch.ladder import register
 from ....dispatch.problems import ExpertLinear
-from ...cost import codes8
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import INTEGERS, STEP
@@ -36,6 +35,7 @@ from ...kernels.codes8.small_m import (
     sum_exchanger,
 )
 from ...kernels.codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
+from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 from .r6_grouped_codes import refuses as refused
 

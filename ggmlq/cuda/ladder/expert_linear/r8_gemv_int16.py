@@ -18,10 +18,10 @@ from ....dispatch.problems import ExpertLinear
 from ....formats import BlockFormat
 from ...driver.launch import Kernel, family
 from ...kernels.experts.gemv import experts_kernel, multiply_uses, refuses_uses, stage_for
-from ...kernels.experts.groups import IDS_PER_LANE
 from ...kernels.gemv import digits
 from ...kernels.gemv.stages import FOUR, TWO
 from ...layouts.codes import serves_bytes
+from ...layouts.groups import IDS_PER_LANE
 from ...layouts.layout import PackedLayout, layout_of, layouts
 
 

@@ -1,7 +1,7 @@
 """Many tokens without wgmma: a plan of uses by expert, and one launch of ``mma`` on the tiles of all experts.
 
 Changed from grouped: its blocks need Hopper's copy engine and warpgroups. Here a block has one tile of the
-plan (kernels/experts/groups.py): 128 rows of an expert's weights × a slot of its uses. It multiplies as
+plan (layouts/groups.py): 128 rows of an expert's weights × a slot of its uses. It multiplies as
 cuda:mma_bf16 of linear does, from the same ring of stages (mma/copies.py). Rows of activations are not
 gathered: each thread copies 16 bytes of the rows that the plan lists, from where they lie. Results go to the
 rows of their uses. A small kernel writes NaN where an id names no expert.
@@ -23,16 +23,14 @@ from ....dispatch.experts import refuses_scaled
 from ....dispatch.ladder import register
 from ....dispatch.problems import ExpertLinear, Linear, Operand
 from ....formats import BlockFormat
-from ...cost.mma import step_clocks, tiles_of
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics import codes, dependent_launch, ptx
 from ...intrinsics.integers import load16_l2
 from ...intrinsics.lane import address, g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, uint32, uint64
+from ...kernels.cost.mma import step_clocks, tiles_of
 from ...kernels.epilogue.results import holder, scatterer
-from ...kernels.experts import groups
-from ...kernels.experts.groups import NAN
 from ...kernels.hopper.tiles import MIN_CAPABILITY, refuses_shape
 from ...kernels.mma.copies import (
     WARP_FRAGMENTS,
@@ -45,7 +43,9 @@ from ...kernels.mma.copies import (
     sources,
 )
 from ...kernels.mma.frame import multiplier, products_of
+from ...layouts import groups
 from ...layouts.floats import narrowed
+from ...layouts.groups import NAN
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, TILE_ROWS, PackedLayout, layouts
 from ...layouts.pack import packed_weights
 
@@ -95,7 +95,7 @@ def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
     def product(
         fragments: Any,  # uint8 [experts, fragment rows, steps, fragment]
         x: Any,  # bfloat16 [rows, k]
-        plan: Any, uses_of_columns: Any,  # uint32: kernels/experts/groups.py; the use of each column
+        plan: Any, uses_of_columns: Any,  # uint32: layouts/groups.py; the use of each column
         y: Any,  # float32 [uses, n]
         n: Any, k: Any, steps: Any, per_row: Any,  # per_row: uses of a row of x
     ) -> None:  # fmt: skip

@@ -10,11 +10,6 @@
     r17          one row: activations as integers, codes as bytes
     r18          many rows: both as bytes
     r19          many rows: sums of halves, for cards whose tensor cores sum floats slowly
-    gated.py     one row times two matrices, and the gate between them, in one launch
-    transposed.py  ``y @ q``: up to 32 rows by packed weights as they lie, very many by decoded ones
-    _gemv.py     the frame of r13 and r17, and their launch
-    _mma_frame.py  the frame of r14 and r18, and the launch of r19 too; a step of r14
-    _cublas.py   the slabs that r11 decodes and multiplies
 
 The head of a file says what it changed from the rung below, why that helps and what limits it now. r0 to r12
 import no other rung: what stays the same is written again, so that each is read alone.

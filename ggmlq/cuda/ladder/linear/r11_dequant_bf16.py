@@ -18,9 +18,9 @@ from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
 from ....formats.scalars import ScalarFormat
-from ...driver import cublas as _cublas
 from ...driver import device
 from ...intrinsics.floats import DTYPES, LEAST
+from ...kernels import cublas as _cublas
 from ...layouts.pack import pack_weights
 from ...layouts.to_bf16 import decode_packed
 

@@ -29,11 +29,11 @@ from ....arrays.array import QuantArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
-from ...cost.gemv import GemvSplit
 from ...driver.launch import Kernel, family
 from ...intrinsics import bf16x2
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, uint32
+from ...kernels.cost.gemv import GemvSplit
 from ...kernels.gemv import by_runs
 from ...kernels.gemv.linear import gemv_kernel, multiply_rows, refuses_rows, spans
 from ...kernels.gemv.stages import (

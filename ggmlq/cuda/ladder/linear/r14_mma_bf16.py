@@ -23,9 +23,9 @@ from typing import Any
 from ....arrays.array import QuantArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
-from ...cost.mma import MmaSplit, tiles_of
 from ...driver.launch import Kernel, family
 from ...intrinsics.atoms import inlined
+from ...kernels.cost.mma import MmaSplit, tiles_of
 from ...kernels.hopper.tiles import refuses_shape
 from ...kernels.mma.copies import MmaTile, fetchers, sources
 from ...kernels.mma.frame import MmaParts, launch_tiles, multiplier, plan_for, products_of, tile_kernel

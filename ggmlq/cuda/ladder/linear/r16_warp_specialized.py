@@ -16,8 +16,8 @@ go by. With the widest tiles three more warps make x_tiles of later steps meanwh
 (kernels/hopper/late_x_tiles.py).
 
 Activations of 16 bits are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
-their columns (layouts/operand.py), so no kernel runs before. Activations in float32, and those of wider tiles,
-become x_tiles first. float16 is multiplied as float16 with weights as halves, where scales are halves.
+their columns (layouts/operand.py), so no kernel runs before. Activations in float32, and those of wider
+tiles, become x_tiles first. float16 is multiplied as float16 with weights as halves, where scales are halves.
 
 Limited by the work around the products, 7 to 12 microseconds to make x_tiles, to start and to add up partial
 sums; from some 1000 rows on by the card's power.
@@ -34,10 +34,10 @@ from ....base.slots import rows_of
 from ....dispatch.card import Card
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
-from ...cost.warp_specialized import TILES, Split, WarpSpecializedShape, best_split, best_tile
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...driver.recorded import between, decided, part
+from ...kernels.cost.warp_specialized import TILES, Split, WarpSpecializedShape, best_split, best_tile
 from ...kernels.epilogue.results import KIND_NUMBERS, MAX_GATED_COLUMNS, addend_of, result_of
 from ...kernels.hopper import frame
 from ...kernels.hopper.kernel import (

@@ -18,8 +18,8 @@ from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
-from ...cost.gemv import GemvSplit
 from ...driver.launch import Kernel, family
+from ...kernels.cost.gemv import GemvSplit
 from ...kernels.gemv import digits
 from ...kernels.gemv.linear import gemv_kernel, multiply_rows, refuses_rows, spans
 from ...kernels.gemv.stages import FOUR, TWO, GemvStage, kinds_of

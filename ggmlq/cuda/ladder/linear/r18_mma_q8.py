@@ -25,27 +25,17 @@ from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
-from ...cost.mma import BYTES, MmaSplit, tiles_of
 from ...driver.launch import Kernel, family
 from ...intrinsics.atoms import inlined
 from ...intrinsics.integers import held
 from ...intrinsics.lane import g_and_t
 from ...intrinsics.language import cuda, float32, int32, uint32
 from ...intrinsics.mma_runs import MAGIC_BITS, ByteForm, ByteProducts, byte_products
+from ...kernels.cost.mma import BYTES, MmaSplit, tiles_of
 from ...kernels.hopper.tiles import refuses_shape
-from ...kernels.mma.copies import (
-    CODES,
-    EIGHT,
-    SCALES,
-    WARP_FRAGMENTS,
-    CodeTile,
-    code_fetcher,
-    eight_bytes,
-    fetchers,
-    sum_run,
-)
+from ...kernels.mma.copies import WARP_FRAGMENTS, CodeTile, code_fetcher, fetchers
 from ...kernels.mma.frame import MmaParts, launch_tiles, plan_for, tile_kernel
-from ...layouts.code_tiles import code_tiles_of
+from ...layouts.code_tiles import CODES, EIGHT, SCALES, code_tiles_of, eight_bytes, sum_run
 from ...layouts.codes import buffer_sizes, byte_unit, serves_bytes, signed_unpacker, word_loader
 from ...layouts.layout import FRAGMENT_ROWS, STEP, PackedLayout, layout_of, layouts
 from ...layouts.pack import packed_weights

@@ -23,13 +23,13 @@ import numpy as np
 from ....arrays.array import QuantArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
-from ...cost.mma import HALF_SUMS, MmaSplit, tiles_of
 from ...driver.launch import Kernel, family
 from ...intrinsics import dependent_launch, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...intrinsics.mma_runs import STEPS, HalfProducts, RunForm, half_products
+from ...kernels.cost.mma import HALF_SUMS, MmaSplit, tiles_of
 from ...kernels.epilogue.results import Result
 from ...kernels.hopper.tiles import MIN_CAPABILITY, refuses_shape
 from ...kernels.mma.copies import (

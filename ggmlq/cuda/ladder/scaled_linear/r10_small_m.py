@@ -23,7 +23,6 @@ from ....arrays.scaled import ScaledArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
-from ...cost import codes8
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import INTEGERS, STEP
@@ -39,6 +38,7 @@ from ...kernels.codes8.small_m import (
     sum_exchanger,
 )
 from ...kernels.codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
+from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 
 MOST = TILES[-1].columns

@@ -20,7 +20,6 @@ from ....arrays.scaled import ScaledArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
-from ...cost import codes8
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import STEP
@@ -30,6 +29,7 @@ from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
 from ...kernels.codes8.schedules import split_k, weights_of
 from ...kernels.codes8.small_m import exchanger, row_split
 from ...kernels.codes8.variant import MOST_SPLITS, SPLIT_TILES, Variant, split_variants
+from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 
 

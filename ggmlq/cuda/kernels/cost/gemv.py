@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...dispatch.card import UNKNOWN
-from ..kernels.gemv.stages import (
+from ....dispatch.card import UNKNOWN
+from ...layouts.layout import ROWS, STEP, PackedLayout
+from ..gemv.stages import (
     ALONE,
     FLOATS,
     FOUR,
@@ -25,7 +26,6 @@ from ..kernels.gemv.stages import (
     columns_of,
     kinds_of,
 )
-from ..layouts.layout import ROWS, STEP, PackedLayout
 from .stage import SHARE, at_one_time, constants, extra_instructions
 
 # Usable share of resident blocks when launched as clusters: some multiprocessors are in incomplete groups.

@@ -7,10 +7,10 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from ...dispatch.card import UNKNOWN, Card, clusters
-from ..kernels.hopper.late_x_tiles import X_TILE_US, waiting_us
-from ..kernels.hopper.tiles import MAX_CLUSTER, UNIT_FRAGMENTS, WarpSpecializedTile, raster, reads_plain
-from ..layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
+from ....dispatch.card import UNKNOWN, Card, clusters
+from ...layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
+from ..hopper.late_x_tiles import X_TILE_US, waiting_us
+from ..hopper.tiles import MAX_CLUSTER, UNIT_FRAGMENTS, WarpSpecializedTile, raster, reads_plain
 from .stage import PLAIN, SHARE, at_one_time, constants, stage_us
 
 # The best split of the tiles of cuda:warp_specialized, by estimate: whole tiles, parts along K, or clusters.

@@ -6,12 +6,12 @@ A bad estimate makes nothing wrong, only slower.
 
 from __future__ import annotations
 
-from ...dispatch.problems import Linear
-from ...formats import BlockFormat
-from ..kernels.gemv.stages import COLUMNS
-from ..kernels.hopper.tiles import UNIT_FRAGMENTS
-from ..layouts import codes
-from ..layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
+from ....dispatch.problems import Linear
+from ....formats import BlockFormat
+from ...layouts import codes
+from ...layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
+from ..gemv.stages import COLUMNS
+from ..hopper.tiles import UNIT_FRAGMENTS
 from .gemv import GemvShape, best_split
 from .warp_specialized import WarpSpecializedShape, best_tile
 

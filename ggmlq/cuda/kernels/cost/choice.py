@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ...dispatch import tuned
-from ...dispatch.card import Card, target
-from ...dispatch.ladder import Problem, rungs
-from ...dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
-from ...dispatch.tuned import NOTHING, Preference
-from ...formats import BlockFormat
-from ..driver import device
+from ....dispatch import tuned
+from ....dispatch.card import Card, target
+from ....dispatch.ladder import Problem, rungs
+from ....dispatch.problems import ExpertLinear, Linear, Operand, ScaledLinear
+from ....dispatch.tuned import NOTHING, Preference
+from ....formats import BlockFormat
+from ...driver import device
 from . import roof
 
 MAX_DP4A_ROWS = 64  # rows of x, up to which cuda:dp4a is taken before 8.0
@@ -120,7 +120,7 @@ def _is_faster_by_halves(problem: Linear) -> bool:
     """True for many rows, where a step with sums of halves takes clearly less time by the count of clocks."""
     if not _gains_by_halves(problem) or problem.m <= MAX_ROWS_WITHOUT_HALVES:
         return False
-    from ..layouts.layout import layout_of
+    from ...layouts.layout import layout_of
     from . import mma
 
     assert problem.card is not None
@@ -164,7 +164,7 @@ def _expert_order(problem: ExpertLinear) -> Preference:
     if problem.card and problem.card.capability != HOPPER:
         first = ("cuda:gemv",) if problem.t == 1 else ()
         return Preference((*first, "cuda:grouped_mma", "cuda:each_bf16"), "without the host")
-    from ..layouts.layout import layout_of
+    from ...layouts.layout import layout_of
 
     few = uses <= min(MAX_GEMV_USES, 2 * problem.e)
     few |= uses <= problem.e and problem.k >= MIN_LONG_COLUMNS and not layout_of(fmt).has_offset
@@ -193,7 +193,7 @@ def _mma_us(problem: Problem, kernel: str) -> float | None:
         return None
     if not isinstance(problem.format, BlockFormat) or not min(problem.m, problem.n, problem.k):
         return None
-    from ..layouts.layout import layout_of
+    from ...layouts.layout import layout_of
     from . import mma  # its tiles want numba-cuda, too
 
     if kernel not in mma.KINDS:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ...dispatch.card import UNKNOWN, Card, clusters
-from ..intrinsics.wgmma import STEP
-from ..kernels.codes8.boxed import BoxTile, best_tile
-from ..kernels.codes8.small_m import SPLITS, SmallMTile
-from ..kernels.codes8.small_m import TILES as FEW
-from ..kernels.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
+from ....dispatch.card import UNKNOWN, Card, clusters
+from ...intrinsics.wgmma import STEP
+from ..codes8.boxed import BoxTile, best_tile
+from ..codes8.small_m import SPLITS, SmallMTile
+from ..codes8.small_m import TILES as FEW
+from ..codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from .stage import at_one_time, constants
 
 UNIT = 128 * 128  # outputs of a tile that constants are for

@@ -13,10 +13,10 @@ import numpy as np
 from ...arrays.array import QuantArray
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
-from ..kernels.quantize.decode import decoded
+from ..driver import device
+from ..driver.device import cupy
 from ..layouts.floats import narrowed
-from . import device
-from .device import cupy
+from .quantize.decode import decoded
 
 TRANSPOSED, AS_IS = 1, 0  # cublasOperation_t
 R_32F, COMPUTE_32F, DEFAULT = 0, 68, -1  # cudaDataType_t, cublasComputeType_t, the algorithm

@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..layouts.layout import PackedLayout
+from ...layouts.layout import PackedLayout
 
-# The fitted constants of estimates, from ../costs.json, which ``tools/fit.py --write`` makes anew.
+# The fitted constants of estimates, from costs.json, which ``tools/fit.py --write`` makes anew.
 #
 # They are microseconds of an H200, unless their names say otherwise; bench/notes/choice.md says to which
 # times they were fitted. Multiprocessors, memory and caches come from the card.
 
-PLACE = Path(__file__).parents[1] / "costs.json"
+PLACE = Path(__file__).parent / "costs.json"
 
 
 class GemvConstants(NamedTuple):

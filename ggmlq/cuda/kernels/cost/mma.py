@@ -12,10 +12,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...dispatch.card import Card
-from ..kernels.mma.copies import CODE_TILES, EIGHT, TILES, WIDE, MmaTile
-from ..layouts.codes import can_fold
-from ..layouts.layout import ROWS, STEP, TILE_ROWS, PackedLayout
+from ....dispatch.card import Card
+from ...layouts.code_tiles import EIGHT
+from ...layouts.codes import can_fold
+from ...layouts.layout import ROWS, STEP, TILE_ROWS, PackedLayout
+from ..mma.copies import CODE_TILES, TILES, WIDE, MmaTile
 from . import roof
 from .stage import SHARE, at_one_time
 

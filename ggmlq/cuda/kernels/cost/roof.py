@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ...dispatch.card import Card
-from ...dispatch.ladder import Problem
-from ...dispatch.problems import Linear, ScaledLinear
-from ...formats import BlockFormat
+from ....dispatch.card import Card
+from ....dispatch.ladder import Problem
+from ....dispatch.problems import Linear, ScaledLinear
+from ....formats import BlockFormat
 from .stage import SHARE, at_one_time
 
 GEFORCE = "GeForce"  # whose tensor cores sum floats in float32 at half their speed

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...driver import device
-from ...driver.launch import Kernel, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import bf16x2, codes, dependent_launch, integers, ptx
-from ...intrinsics import lane as lanes
-from ...intrinsics.atoms import inlined
-from ...intrinsics.lane import warp_and_lane
-from ...intrinsics.language import cuda, uint32, uint64
+from ..driver import device
+from ..driver.launch import Kernel, family
+from ..intrinsics import barrier as barriers
+from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
+from ..intrinsics import lane as lanes
+from ..intrinsics.atoms import inlined
+from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.language import cuda, uint32, uint64
 
 # Uses of experts, for products with few tokens: each block finds the uses that it serves, and their expert.
 #
