@@ -7,8 +7,6 @@
     r7           a few tokens of codes: one kernel again
     r8           one token: r4 with activations as integers of 16 bits
     r9           many tokens where there is no wgmma
-    gated.py     one token: two matrices of each expert, and the gate between them, in one launch
-    _gemv.py     the frame of r4, r8 and gated.py
 
 r0 to r3 sort tokens on the device but read on the host where the groups begin: that waits for the device, and
 cannot be recorded in a CUDA graph. The others read ids on the device alone.

@@ -138,7 +138,7 @@ MOST = 65504  # the largest half
 
 @family(lambda: ((layout, tile) for layout in layouts() for tile in tiles_of(layout, HALF_SUMS)))
 def kernel(layout: PackedLayout, tile: MmaTile) -> Kernel:
-    """The kernel: block (row of tiles, tile of activations, part of the columns), as _mma_frame.py has it."""
+    """The kernel: block (row of tiles, tile of activations, part of the columns), as mma/frame.py has it."""
     length, stages, fragment_bytes = tile.stage(layout), tile.stages(layout), layout.fragment_bytes
     ahead, end, columns, rows = stages - 1, (stages - 1) * length, tile.columns, WARP_FRAGMENTS * ROWS
     fetch, of_weights, of_activations = fetchers(layout, tile), *sources(layout, tile)
