@@ -35,7 +35,7 @@ import ggmlq as gq
 from bench.bench_engine import FORMATS, Bench, Cell, facts
 from bench.on_card import bandwidth
 from ggmlq.cuda.driver import device
-from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.ladder.linear import r13_gemv, r17_gemv_int16
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch.ladder import choose, rungs

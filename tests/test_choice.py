@@ -17,7 +17,7 @@ import ggmlq as gq
 from ggmlq import doctor
 from ggmlq.cuda.driver import coverage, device, served
 from ggmlq.cuda.kernels.cost import choice
-from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.card import Card, card_named

@@ -19,8 +19,8 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.cuda.driver import device, tensor_maps
 from ggmlq.cuda.driver.launch import Kernel
-from ggmlq.cuda.kernels.experts import gated
-from ggmlq.cuda.kernels.experts import gemv as _gemv
+from ggmlq.cuda.kernels import gated
+from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
 from ggmlq.cuda.kernels.hopper.tiles import WarpSpecializedTile, split_last_wave
 from ggmlq.cuda.kernels.mma.copies import TILES
@@ -147,12 +147,12 @@ def test_one_token_with_its_gate(fragment_rows, monkeypatch, fresh):
     packed = [pack_q4_0(q) for q in host]
     fragments = on_device(np.concatenate([part for part, _ in packed]))
     x, there = on_device(fresh.standard_normal((1, k)).astype(np.float32)), on_device(ids)
-    monkeypatch.setattr(gated, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
+    monkeypatch.setattr(_gemv, "packed_weights", lambda q: PackedWeights(fragments, packed[0][1]))
     for array in (fragments, x, there):
         state.memory.add(array)
     q = gq.QuantArray(host.format, host.shape, on_device(host.raw))
     card = SimpleNamespace(capability=(9, 0))
-    y = np.asarray(gated.of_stack("silu", x, q, there, card, fragment_rows))[0]
+    y = np.asarray(gated.of_expert_stack("silu", x, q, there, card, fragment_rows))[0]
     assert np.isnan(y[3]).all()
     for row, expert in zip(y[:3], ids[0, :3], strict=True):
         both = gq.reference.linear(np.asarray(x), host[int(expert)], "int16x")[0]

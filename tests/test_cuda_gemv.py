@@ -15,11 +15,11 @@ import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.cost.gemv import GemvShape, GemvSplit, best_split
-from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.kernels.gemv.stages import (
     ALONE,
     FOUR,
-    ROOMY,
+    HOPPER_SHARED,
     TWO,
     GemvStage,
     SplitBlocks,
@@ -136,8 +136,8 @@ def test_wide_blocks_find_room():
     for fmt in BLOCK_FORMATS:
         for columns in columns_of(FOUR):
             for small in kinds_of(FOUR, columns):
-                stage = _gemv.stage_in(layout_of(fmt), columns, ROOMY, True, small, FOUR)
-                assert stage.blocks * stage.shared <= ROOMY
+                stage = _gemv.stage_in(layout_of(fmt), columns, HOPPER_SHARED, True, small, FOUR)
+                assert stage.blocks * stage.shared <= HOPPER_SHARED
                 assert stage.most_splits == (4 if small and columns <= 4 else 1)
 
 

@@ -12,9 +12,8 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.kernels import layers
+from ggmlq.cuda.kernels import layers, router
 from ggmlq.cuda.kernels.epilogue import gates
-from ggmlq.cuda.kernels.experts import router
 from ggmlq.cuda.kernels.quantize import heads
 from ggmlq.errors import ShapeError
 from ggmlq.model.arithmetic import Exact
@@ -48,7 +47,7 @@ def test_turns(card, fresh, halves):
     how = Rope(dims, halves, 10000.0)
     x = fresh.standard_normal((3, 2, 48)).astype(np.float32)
     angles = [part.astype(np.float32) for part in turns(how, positions)]
-    y = np.asarray(layers.turned(on_device(x), halves, *map(on_device, angles)))
+    y = np.asarray(layers.rope(on_device(x), halves, *map(on_device, angles)))
     expected = turned(x.astype(np.float64), how, *angles)
     assert np.abs(y - expected).max() <= 4 * ULP * np.abs(x).max()  # two products and a sum
     assert np.array_equal(y[..., dims:], x[..., dims:])

@@ -13,7 +13,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.driver import device, tensor_maps
-from ggmlq.cuda.kernels.gemv.stages import RESERVED, ROOMY
+from ggmlq.cuda.kernels.gemv.stages import RESERVED, HOPPER_SHARED
 from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
 from ggmlq.cuda.kernels.mma import transposed
 from ggmlq.cuda.kernels.mma.transposed import TRANSPOSED_COLUMNS, TransposedStage
@@ -97,7 +97,7 @@ def test_blocks_find_room_and_splits_have_a_place(fresh):
     for layout in layouts():
         for columns, most in TRANSPOSED_COLUMNS.items():
             stage = TransposedStage.of(layout, columns)
-            assert stage.blocks * (stage.shared + RESERVED) <= ROOMY
+            assert stage.blocks * (stage.shared + RESERVED) <= HOPPER_SHARED
             tiles, height = int(fresh.integers(1, 300)), int(fresh.integers(1, 2000))
             splits = transposed.splits_for(tiles, height, stage, 132)
             assert splits in transposed.SPLIT_ROUNDS

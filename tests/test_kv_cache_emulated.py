@@ -175,7 +175,7 @@ def test_rotations(card, fresh, width, part, block):
         y = turn.forward(on_device(some))
         assert np.array_equal(np.asarray(y), turn.forward(some))
         assert np.array_equal(np.asarray(turn.back(y)), turn.back(np.array(y)))
-    y = np.asarray(layers.spread(on_device(x), block))
+    y = np.asarray(layers.hadamard(on_device(x), block))
     assert np.array_equal(y.reshape(-1, block), hadamard(x.reshape(-1, block)))
 
 

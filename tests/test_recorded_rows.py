@@ -22,7 +22,7 @@ from ggmlq.cuda.driver.launch import RECORDING, Kernel
 from ggmlq.cuda.kernels.cost.gemv import GemvSplit
 from ggmlq.cuda.kernels.cost.mma import MmaSplit
 from ggmlq.cuda.kernels.cost.warp_specialized import TILES
-from ggmlq.cuda.kernels.gemv import linear as _gemv
+from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.kernels.gemv.stages import TWO, SplitBlocks
 from ggmlq.cuda.kernels.mma import copies as mma_copies
 from ggmlq.cuda.kernels.mma import frame as _mma_frame

@@ -33,12 +33,12 @@ FEW = 8  # cases of a family that come together
 # torch's own products, and for the small parts of a layer.
 BESIDE = (
     "ggmlq.cuda.layouts.floats.kernel", "ggmlq.cuda.kernels.epilogue.results.bias_adder",
-    "ggmlq.cuda.kernels.layers.normer", "ggmlq.cuda.kernels.layers.turner",
+    "ggmlq.cuda.kernels.layers.normer", "ggmlq.cuda.kernels.layers.rope_kernel",
     "ggmlq.cuda.kernels.epilogue.gates.gater",
-    "ggmlq.cuda.kernels.layers.spreader",
+    "ggmlq.cuda.kernels.layers.hadamard_kernel",
     "ggmlq.cuda.kernels.layers.sum_normer", "ggmlq.cuda.kernels.layers.pair_gater",
-    "ggmlq.cuda.kernels.experts.router.scorer", "ggmlq.cuda.kernels.experts.router.router",
-    "ggmlq.cuda.kernels.experts.router.mixer", "ggmlq.cuda.kernels.quantize.heads.heads_placer",
+    "ggmlq.cuda.kernels.router.scorer", "ggmlq.cuda.kernels.router.router",
+    "ggmlq.cuda.kernels.router.mixer", "ggmlq.cuda.kernels.quantize.heads.heads_placer",
     "ggmlq.cuda.kernels.quantize.heads.heads_spreader",
     "ggmlq.cuda.layouts.to_bf16.decoder",
 )  # fmt: skip
@@ -46,7 +46,7 @@ BESIDE = (
 WHOLE = (
     "ggmlq.cuda.ladder.linear.r16_warp_specialized.kernel", "ggmlq.cuda.ladder.expert_linear.r4_gemv.kernel",
     "ggmlq.cuda.ladder.expert_linear.r8_gemv_int16.kernel",
-    "ggmlq.cuda.kernels.experts.gated.kernel", "ggmlq.cuda.kernels.gated.kernel",
+    "ggmlq.cuda.kernels.gated.expert_gate_kernel", "ggmlq.cuda.kernels.gated.kernel",
     "ggmlq.cuda.kernels.mma.transposed.kernel", "ggmlq.cuda.kernels.mma.transposed.tile_kernel",
     "ggmlq.cuda.layouts.to_bf16.half_decoder",
 )  # fmt: skip

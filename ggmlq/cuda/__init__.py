@@ -5,7 +5,7 @@ Only this folder imports CuPy. The kernels of a GRU are in gru/cuda; they use wh
     ladder/      one rung a file, by operation: linear/ is that of ``x @ q.T``. Rungs that teach are complete
                  in their files; chapters/ has each technique of the summit alone
     kernels/     the kernels that choices take, from their parameters to their stores: gemv/, mma/, hopper/,
-                 experts/, codes8/, attention/, quantize/; epilogue/: from sums in registers to memory;
+                 codes8/, attention/, quantize/; epilogue/: from sums in registers to memory;
                  cost/: how long they take
     layouts/     operands in the order in which kernels read them: packed weights, x_tiles, codes
     intrinsics/  instructions without a name in Numba, and formats' atoms on the GPU

@@ -273,4 +273,4 @@ def _turn(x: Array, columns: int) -> Array:
     rows = x.reshape(-1, columns)
     if is_host(x):
         return hadamard(rows).reshape(x.shape)
-    return cuda_module("kernels.layers").spread(rows).reshape(x.shape)
+    return cuda_module("kernels.layers").hadamard(rows).reshape(x.shape)

@@ -64,7 +64,7 @@ class Rotation:
 
     def _spread(self, x: Any, back: bool) -> Any:
         signs = self.signs_on(device_of(x))
-        return cuda_module("kernels.layers").spread(x, self.block, signs, back) if x.size else x
+        return cuda_module("kernels.layers").hadamard(x, self.block, signs, back) if x.size else x
 
     def _transformed(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         return hadamard(x.reshape(-1, self.block)).reshape(x.shape)

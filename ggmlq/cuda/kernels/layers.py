@@ -1,7 +1,8 @@
-"""Small parts of a layer, each in one launch: norms of rows, heads turned by positions; and gating functions.
+"""Small parts of a layer, each in one launch: norms, RoPE, Hadamard transforms, gates.
 
-CuPy takes a launch for each sum, root and product. In float32 throughout; exponentials are the GPU's own, off
-by two units in the last place, and a little more where their argument is large.
+CuPy takes a launch for each sum, root and product, and between two launches a GPU does nothing for some
+microseconds, which is what a step of one token consists of. In float32 throughout; exponentials are the GPU's
+own, off by two units in the last place, and a little more where their argument is large.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..layouts.floats import aligned_floats
 
 THREADS = 256
-LINE = 32  # floats of a line of memory
-LONG = 512  # columns from which on a row's block has the most threads
-ROWS, VECTOR = array(float32, 2), array(float32, 1)
-GATES = ("silu", "gelu", "swiglu_oai")
+FLOATS_OF_A_LINE = 32  # of memory
+MIN_COLUMNS_OF_LARGE_BLOCKS = 512  # of a row, whose block then has 1,024 threads
+ROWS, VECTOR = array(float32, 2), array(float32, 1)  # types of parameters
 LOG2_E = 1 / math.log(2)
 
 
 @instruction("sqrt.rn.f32 $0, $1;", f32, f32)
-def root(a: Any) -> Any:
+def square_root(a: Any) -> Any:
     """The square root, rounded once."""
     return np.sqrt(np.float32(a))
 
@@ -52,48 +52,50 @@ def prefetch_line(address: Any) -> Any:
 
 
 @inlined
-def norm_turn(weights: Any, columns: Any) -> None:
-    """The start of a norm: its weights, which nothing changes, are prefetched meanwhile."""
+def start_norm(weights: Any, columns: Any) -> None:
+    """Prefetch a norm's weights, which nothing changes, while the previous kernel ends, and wait for it."""
     dependent_launch.let_successor_start()
-    at = uint32(cuda.threadIdx.x) * LINE
+    at = uint32(cuda.threadIdx.x) * FLOATS_OF_A_LINE
     if at < columns:
         prefetch_line(weights + at * uint64(4))
     dependent_launch.wait_for_predecessor()
 
 
 @cache
-def norm_factor(threads: int) -> Any:
-    """The device function (sum of squares of a thread, columns, bits of epsilon) for 1 / root of the mean."""
-    warps, add, div, float_of, square_root = threads // 32, ptx.add, ptx.div, ptx.float_of, root
+def norm_writer(threads: int) -> Any:
+    """The device function that writes a row of ``x``, divided by its root mean square, times the weights.
+
+    A block has a row. ``total``: the sum of the squares of a thread's columns; ``epsilon``: bits of a float.
+    """
+    warps = threads // 32
 
     @inlined
-    def factor_of(total: Any, columns: Any, epsilon: Any) -> Any:
+    def write(x: Any, row: Any, total: Any, weights: Any, out: Any, columns: Any, epsilon: Any) -> None:
         for step in (16, 8, 4, 2, 1):
-            total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
+            total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
         squares = cuda.shared.array(warps, float32)
         warp, lane = warp_and_lane()
         if lane == 0:
             squares[warp] = total
-        cuda.syncthreads()
+        cuda.syncthreads()  # sums of other warps are read next
         total = float32(0)
         for i in range(warps):
-            total = add(total, squares[i])
-        mean = div(total, float32(columns))
-        return div(float32(1), square_root(add(mean, float_of(epsilon))))
+            total = ptx.add(total, squares[i])
+        mean = ptx.div(total, float32(columns))
+        factor = ptx.div(float32(1), square_root(ptx.add(mean, ptx.float_of(epsilon))))
+        at = uint32(cuda.threadIdx.x)
+        while at < columns:
+            value = ptx.mul(x[row, at], factor)
+            out[row, at] = ptx.mul(value, ptx.load_float(weights + uint64(at) * 4))
+            at = uint32(at + threads)
 
-    return factor_of
+    return write
 
 
 @family([(128,), (1024,)])
 def normer(threads: int) -> Kernel:
     """The kernel that divides rows by the root of their mean square; a block of threads a row."""
-    fma, mul, load_float, take_turn, factor_of = (
-        ptx.fma,
-        ptx.mul,
-        ptx.load_float,
-        norm_turn,
-        norm_factor(threads),
-    )
+    write = norm_writer(threads)
 
     def kernel(
         x: Any,  # float32 [rows, columns]
@@ -102,38 +104,76 @@ def normer(threads: int) -> Kernel:
         columns: Any,
         epsilon: Any,  # bits of a float
     ) -> None:
-        take_turn(weights, columns)
+        start_norm(weights, columns)
         row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
         while at < columns:
             value = x[row, at]
-            total = fma(value, value, total)
+            total = ptx.fma(value, value, total)
             at = uint32(at + threads)
-        factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
-        while at < columns:
-            out[row, at] = mul(mul(x[row, at], factor), load_float(weights + uint64(at) * 4))
-            at = uint32(at + threads)
+        write(x, row, total, weights, out, columns, epsilon)
 
     parameters = ROWS, uint64, ROWS, uint32, uint32
     return Kernel(f"norm by {threads}", kernel, *parameters, threads=threads, early=True)
 
 
+@family([(128,), (1024,)])
+def sum_normer(threads: int) -> Kernel:
+    """The kernel that adds rows and divides the sums by the root of their mean square."""
+    write = norm_writer(threads)
+
+    def kernel(
+        x: Any,  # float32 [rows, columns]
+        y: Any,
+        weights: Any,  # address of float32 [columns]
+        sums: Any,  # float32 [rows, columns]
+        out: Any,
+        columns: Any,
+        epsilon: Any,  # bits of a float
+    ) -> None:
+        start_norm(weights, columns)
+        row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
+        while at < columns:
+            value = ptx.add(x[row, at], y[row, at])
+            sums[row, at] = value
+            total = ptx.fma(value, value, total)
+            at = uint32(at + threads)
+        write(sums, row, total, weights, out, columns, epsilon)  # a thread reads the sums that it wrote
+
+    parameters = ROWS, ROWS, uint64, ROWS, ROWS, uint32, uint32
+    return Kernel(f"sum and norm by {threads}", kernel, *parameters, threads=threads, early=True)
+
+
 def normed(x: Any, weights: Any, epsilon: float) -> Any:
     """Rows [..., columns] divided by the root of their mean square, times the weights."""
-    columns = x.shape[-1]
-    rows, threads = cupy().ascontiguousarray(x).reshape(-1, columns), 1024 if columns >= LONG else 128
+    rows = cupy().ascontiguousarray(x).reshape(-1, x.shape[-1])
     out = cupy().empty(rows.shape, np.float32)
-    bits = int(np.float32(epsilon).view(np.uint32))
-    normer(threads)((len(rows),), (threads,), rows, weights, out, columns, bits)
+    _norm(normer, (rows, weights, out), epsilon)
     return out.reshape(x.shape)
 
 
-# --- turns ------------------------------------------------------------------------------------
+def normed_sum(x: Any, y: Any, weights: Any, epsilon: float) -> tuple[Any, Any]:
+    """Rows x + y, and these divided by the root of their mean square, times the weights."""
+    xp, columns = cupy(), x.shape[-1]
+    x, y = (xp.ascontiguousarray(rows).reshape(-1, columns) for rows in (x, y))
+    sums, out = xp.empty(x.shape, np.float32), xp.empty(x.shape, np.float32)
+    _norm(sum_normer, (x, y, weights, sums, out), epsilon)
+    return sums, out
+
+
+def _norm(kernel: Any, operands: tuple[Any, ...], epsilon: float) -> None:
+    """Launch a kernel of norms; many columns have more threads."""
+    rows, columns = operands[0].shape
+    threads = 1024 if columns >= MIN_COLUMNS_OF_LARGE_BLOCKS else 128
+    bits = int(np.float32(epsilon).view(np.uint32))
+    kernel(threads)((rows,), (threads,), *operands, columns, bits)
+
+
+# --- RoPE: pairs of columns are rotated by the angles of their positions ------------------------
 
 
 @family([(False,), (True,)])
-def turner(halves: bool) -> Kernel:
-    """The kernel that turns pairs of columns; ``halves``: pairs are half of them apart."""
-    mul, fma, take_turn = ptx.mul, ptx.fma, dependent_launch.take_turn
+def rope_kernel(halves: bool) -> Kernel:
+    """The kernel that rotates pairs of columns; ``halves``: pairs are half of them apart, else neighbours."""
 
     def kernel(
         x: Any,  # float32 [T · H, D]
@@ -145,7 +185,7 @@ def turner(halves: bool) -> Kernel:
         pairs: Any,
         count: Any,  # T · H · D
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns
@@ -160,37 +200,36 @@ def turner(halves: bool) -> Kernel:
                 else:
                     first = (column & 1) == 0
                     pair, other = column >> 1, column ^ 1
-                away = mul(x[row, other], sin[token, pair])
-                value = fma(value, cos[token, pair], -away if first else away)
+                away = ptx.mul(x[row, other], sin[token, pair])
+                value = ptx.fma(value, cos[token, pair], -away if first else away)
             out[row, column] = value
 
-    name = f"turn {'halves' if halves else 'neighbours'}"
+    name = f"rope of {'halves' if halves else 'neighbours'}"
     parameters = ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32
     return Kernel(name, kernel, *parameters, threads=THREADS, early=True)
 
 
-def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
-    """Heads [T, H, D] turned by cosines and sines [T, dims / 2]; columns beyond them stay."""
+def rope(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
+    """Heads [T, H, D] rotated by cosines and sines [T, dims / 2]; columns beyond them stay."""
     xp, (_, heads, columns) = cupy(), x.shape
     rows = xp.ascontiguousarray(x).reshape(-1, columns)
     out, blocks = xp.empty(rows.shape, np.float32), (-(-x.size // THREADS),)
     cos, sin = xp.ascontiguousarray(cos), xp.ascontiguousarray(sin)
-    turner(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
+    rope_kernel(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
     return out.reshape(x.shape)
 
 
-# --- rotations --------------------------------------------------------------------------------
+# --- Hadamard transforms ------------------------------------------------------------------------
 
-SPREAD = (32, 64, 128, 256, 512, 1024)  # columns that are usually spread over each other
-LEAST_SPREAD = 128  # threads
+HADAMARD_COLUMNS = (32, 64, 128, 256, 512, 1024)  # columns that are usually transformed together
+MIN_HADAMARD_THREADS = 128
 NO_SIGNS, BEFORE, BEHIND = 0, 1, 2  # where numbers get their columns' signs
 
 
-@family((columns,) for columns in SPREAD)
-def spreader(columns: int) -> Kernel:
+@family((columns,) for columns in HADAMARD_COLUMNS)
+def hadamard_kernel(columns: int) -> Kernel:
     """The kernel of the orthogonal Hadamard transform of runs of columns, a power of two of them."""
-    add, sub, mul, take_turn = ptx.add, ptx.sub, ptx.mul, dependent_launch.take_turn
-    steps, threads = columns.bit_length() - 1, max(columns, LEAST_SPREAD)
+    steps, threads = columns.bit_length() - 1, max(columns, MIN_HADAMARD_THREADS)
     within = min(steps, 5)  # steps within a warp
     factor, before, behind = float32(1 / math.sqrt(columns)), BEFORE, BEHIND
 
@@ -202,7 +241,7 @@ def spreader(columns: int) -> Kernel:
         width: Any,
         how: Any,
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         both = cuda.shared.array(threads, float32)
         i = uint32(cuda.threadIdx.x)
         at = uint32(cuda.blockIdx.x) * threads + i
@@ -212,39 +251,39 @@ def spreader(columns: int) -> Kernel:
             if how != 0:
                 sign = signs[at % width]
         if how == before:
-            value = mul(value, sign)
+            value = ptx.mul(value, sign)
         for step in range(within):
             other = cuda.shfl_xor_sync(ALL_LANES, value, 1 << step)
-            value = sub(other, value) if i >> uint32(step) & 1 else add(value, other)
+            value = ptx.sub(other, value) if i >> uint32(step) & 1 else ptx.add(value, other)
         for step in range(within, steps):
             both[i] = value
-            cuda.syncthreads()
+            cuda.syncthreads()  # the values of other warps are read next
             other = both[i ^ 1 << uint32(step)]
-            cuda.syncthreads()
-            value = sub(other, value) if i >> uint32(step) & 1 else add(value, other)
-        value = mul(value, factor)
+            cuda.syncthreads()  # all have read, before the next step writes
+            value = ptx.sub(other, value) if i >> uint32(step) & 1 else ptx.add(value, other)
+        value = ptx.mul(value, factor)
         if how == behind:
-            value = mul(value, sign)
+            value = ptx.mul(value, sign)
         if at < count:
             out[at] = value
 
     parameters = VECTOR, VECTOR, VECTOR, uint32, uint32, uint32
-    return Kernel(f"spread {columns}", kernel, *parameters, threads=threads, early=True)
+    return Kernel(f"Hadamard transform of {columns}", kernel, *parameters, threads=threads, early=True)
 
 
-def spread(x: Any, columns: int = 0, signs: Any = None, back: bool = False) -> Any:
+def hadamard(x: Any, columns: int = 0, signs: Any = None, back: bool = False) -> Any:
     """Rows [..., width] times the Hadamard matrix, in the order of ``rotation.hadamard``.
 
-    ``columns``: only so many are spread over each other, a power of two that divides the width; 0 for all.
+    ``columns``: only so many are transformed together, a power of two that divides the width; 0 for all.
     ``signs`` [width or more]: numbers are multiplied with their column's sign before; ``back``: behind.
     """
     x = aligned_floats(x)
     out, width = cupy().empty(x.shape, np.float32), x.shape[-1]
     columns = columns or width
     how = NO_SIGNS if signs is None else BEHIND if back else BEFORE
-    flat, threads = x.reshape(-1), max(columns, LEAST_SPREAD)
+    flat, threads = x.reshape(-1), max(columns, MIN_HADAMARD_THREADS)
     grid = (-(-x.size // threads),)
-    spreader(columns)(
+    hadamard_kernel(columns)(
         grid, (threads,), flat, flat if signs is None else signs, out.reshape(-1), x.size, width, how
     )
     return out
@@ -260,99 +299,51 @@ def sigmoid_product(value: Any, exponent: Any) -> Any:
     return ptx.div(value, ptx.add(float32(1), power))
 
 
-def gating(name: str) -> Any:
-    """The device function ``act(gate) · up`` by the activation's name."""
-    mul, add, fma, larger, smaller, product = (
-        ptx.mul, ptx.add, ptx.fma, ptx.larger, ptx.smaller, sigmoid_product,
-    )  # fmt: skip
-    slope, cube = math.sqrt(8 / math.pi), 0.044715 * math.sqrt(8 / math.pi)
-
-    @inlined
-    def silu(g: Any, u: Any) -> Any:
-        return mul(product(g, g), u)
-
-    @inlined
-    def gelu(g: Any, u: Any) -> Any:
-        return mul(product(g, mul(g, fma(mul(g, g), float32(cube), float32(slope)))), u)
-
-    @inlined
-    def swiglu_oai(g: Any, u: Any) -> Any:
-        g, u = smaller(g, float32(7)), larger(smaller(u, float32(7)), float32(-7))
-        return mul(product(g, mul(g, float32(1.702))), add(u, float32(1)))
-
-    return {"silu": silu, "gelu": gelu, "swiglu_oai": swiglu_oai}[name]
+SLOPE, CUBE = math.sqrt(8 / math.pi), 0.044715 * math.sqrt(8 / math.pi)  # of the argument of gelu
 
 
-# Small parts of a layer that follow each other, in one launch: a sum and its norm; the gate of one product.
-#
-# Between two launches a GPU does nothing for some microseconds, which is what a step of one token consists
-# of.
+@inlined
+def silu(g: Any, u: Any) -> Any:
+    """``silu(g) · u``."""
+    return ptx.mul(sigmoid_product(g, g), u)
 
 
-@family([(128,), (1024,)])
-def sum_normer(threads: int) -> Kernel:
-    """The kernel that adds rows and divides the sums by the root of their mean square."""
-    fma, add, mul, load_float = ptx.fma, ptx.add, ptx.mul, ptx.load_float
-    take_turn, factor_of = norm_turn, norm_factor(threads)
-
-    def kernel(
-        x: Any,  # float32 [rows, columns]
-        y: Any,
-        weights: Any,  # address of float32 [columns]
-        sums: Any,  # float32 [rows, columns]
-        out: Any,
-        columns: Any,
-        epsilon: Any,  # bits of a float
-    ) -> None:
-        take_turn(weights, columns)
-        row, total, at = uint32(cuda.blockIdx.x), float32(0), uint32(cuda.threadIdx.x)
-        while at < columns:
-            value = add(x[row, at], y[row, at])
-            sums[row, at] = value
-            total = fma(value, value, total)
-            at = uint32(at + threads)
-        factor, at = factor_of(total, columns, epsilon), uint32(cuda.threadIdx.x)
-        while at < columns:  # a thread reads the sums that it wrote
-            out[row, at] = mul(mul(sums[row, at], factor), load_float(weights + uint64(at) * 4))
-            at = uint32(at + threads)
-
-    parameters = ROWS, ROWS, uint64, ROWS, ROWS, uint32, uint32
-    return Kernel(f"sum and norm by {threads}", kernel, *parameters, threads=threads, early=True)
+@inlined
+def gelu(g: Any, u: Any) -> Any:
+    """``gelu(g) · u``, by the hyperbolic tangent."""
+    cubic = ptx.mul(g, ptx.fma(ptx.mul(g, g), float32(CUBE), float32(SLOPE)))
+    return ptx.mul(sigmoid_product(g, cubic), u)
 
 
-def normed_sum(x: Any, y: Any, weights: Any, epsilon: float) -> tuple[Any, Any]:
-    """Rows x + y, and these divided by the root of their mean square, times the weights."""
-    xp, columns = cupy(), x.shape[-1]
-    x, y = (xp.ascontiguousarray(rows).reshape(-1, columns) for rows in (x, y))
-    sums, out = xp.empty(x.shape, np.float32), xp.empty(x.shape, np.float32)
-    threads, bits = 1024 if columns >= LONG else 128, int(np.float32(epsilon).view(np.uint32))
-    sum_normer(threads)((len(x),), (threads,), x, y, weights, sums, out, columns, bits)
-    return sums, out
+@inlined
+def swiglu_oai(g: Any, u: Any) -> Any:
+    """The gate of gpt-oss: both are clamped, and 1 is added to u."""
+    g = ptx.smaller(g, float32(7))
+    u = ptx.larger(ptx.smaller(u, float32(7)), float32(-7))
+    return ptx.mul(sigmoid_product(g, ptx.mul(g, float32(1.702))), ptx.add(u, float32(1)))
 
 
-@cache
-def numbered_gating() -> Any:
-    """The device function ``act(gate) · up`` by the activation's place in GATES."""
-    silu, gelu, swiglu_oai = (gating(name) for name in GATES)
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "swiglu_oai": swiglu_oai}  # act(gate) · up
+GATES = tuple(ACTIVATIONS)
 
-    @inlined
-    def act(which: Any, g: Any, u: Any) -> Any:
-        value = float32(0)
-        if which == 0:
-            value = silu(g, u)
-        elif which == 1:
-            value = gelu(g, u)
-        else:
-            value = swiglu_oai(g, u)
-        return value
 
-    return act
+@inlined
+def numbered_gate(which: Any, g: Any, u: Any) -> Any:
+    """``act(gate) · up`` by the activation's place in GATES."""
+    value = float32(0)
+    if which == 0:
+        value = silu(g, u)
+    elif which == 1:
+        value = gelu(g, u)
+    else:
+        value = swiglu_oai(g, u)
+    return value
 
 
 @family((name,) for name in GATES)
 def pair_gater(name: str) -> Kernel:
     """The kernel of a gate and what it lets through, which are the halves of a row."""
-    act, take_turn = gating(name), dependent_launch.take_turn
+    act = ACTIVATIONS[name]
 
     def kernel(
         both: Any,  # float32 [rows, 2 · columns]
@@ -360,7 +351,7 @@ def pair_gater(name: str) -> Kernel:
         columns: Any,
         count: Any,  # rows · columns
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns

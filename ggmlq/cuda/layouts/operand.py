@@ -92,7 +92,7 @@ class RunOperand(NamedTuple):
 
 @cache
 def run_operand(layout: PackedLayout) -> RunOperand:
-    """The device functions for kernels/gemv/by_runs.py."""
+    """The device functions for run_multiplier of kernels/gemv/products.py."""
     raised = stays_raised(layout)
     lowered = _without_excess(layout) if raised else _unchanged
     loads, needs_sums = (word_loader(layout), run_scale_loader(layout)), raised or layout.has_offset

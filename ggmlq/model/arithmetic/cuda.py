@@ -82,7 +82,7 @@ class Cuda(Kernels):
 
     def turned(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
         """Heads [T, H, D] turned by their positions, in one launch."""
-        return _layers().turned(x, how.neox, cos, sin)
+        return _layers().rope(x, how.neox, cos, sin)
 
     def weighted_norm(self, x: Array, epsilon: float, weights: Array) -> Array:
         """The norm of rows times its weights, in one launch."""
@@ -122,8 +122,8 @@ class Cuda(Kernels):
     ) -> Array:
         """act(gate) · up of the experts of tokens; of one token, without a bias, in one launch."""
         if bias is None:
-            kernels, card = cuda_module("kernels.experts.gated"), place_of(q.memory).card
-            if (y := kernels.of_stack(activation, x, q, ids, card)) is not None:
+            kernels, card = cuda_module("kernels.gated"), place_of(q.memory).card
+            if (y := kernels.of_expert_stack(activation, x, q, ids, card)) is not None:
                 return y
         return super().gated_experts(activation, x, q, bias, ids)
 
@@ -135,14 +135,14 @@ class Cuda(Kernels):
         self, scores: Array, used: int, after: bool, of_one: bool, scale: float
     ) -> tuple[Array, Array] | None:
         """The experts [T, U] of the largest scores and their weights, in one launch."""
-        router = cuda_module("kernels.experts.router")
+        router = cuda_module("kernels.router")
         return (
             router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
         )
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
         """Results of experts added up by their weights, in one launch."""
-        return cuda_module("kernels.experts.router").mixed(y, weights)
+        return cuda_module("kernels.router").mixed(y, weights)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""

@@ -16,8 +16,8 @@ from ....dispatch.card import UNKNOWN
 from ...layouts.layout import ROWS, STEP, PackedLayout
 from ..gemv.stages import (
     ALONE,
-    FLOATS,
     FOUR,
+    MAX_ROWS_OF_FLOATS,
     SPANS,
     TWO,
     GemvStage,
@@ -64,7 +64,9 @@ def microseconds(shape: GemvShape, split: GemvSplit) -> float:
     beside = full * most + -(-left // sms)
     load = millions * (beside + (0 if lone else c.even * (tiles / sms - beside)))
     issued = c.unpack + c.instructions * extra_instructions(layout) / 100
-    loaded = c.row * min(rows, FLOATS) + (c.tile if lone else c.small_tile) * max(0, rows / FLOATS - 1)
+    loaded = c.row * min(rows, MAX_ROWS_OF_FLOATS) + (c.tile if lone else c.small_tile) * max(
+        0, rows / MAX_ROWS_OF_FLOATS - 1
+    )
     issued += loaded * TWO / fragment_rows
     issued *= c.bytes if rows == 1 else 1
     issued *= c.lone if lone else 1

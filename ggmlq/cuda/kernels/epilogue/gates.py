@@ -10,7 +10,7 @@ from ...driver.device import cupy
 from ...driver.launch import Kernel, family
 from ...intrinsics import dependent_launch, ptx
 from ...intrinsics.language import cuda, uint32, uint64
-from ..layers import GATES, numbered_gating
+from ..layers import GATES, numbered_gate
 from .results import LETTERS, store_as
 
 THREADS = 256
@@ -19,7 +19,7 @@ THREADS = 256
 @family()
 def gater() -> Kernel:
     """The kernel: a thread makes a result."""
-    act, load_float, take_turn = numbered_gating(), ptx.load_float, dependent_launch.take_turn
+    load_float, take_turn = ptx.load_float, dependent_launch.take_turn
 
     def gate(
         gates: Any, ups: Any,  # float32 [count]
@@ -31,7 +31,7 @@ def gater() -> Kernel:
         i = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)
         if i < count:
             at = i * 4
-            value = act(which, load_float(gates + at), load_float(ups + at))
+            value = numbered_gate(which, load_float(gates + at), load_float(ups + at))
             store_as(y + (at if y_kind == 0 else i * 2), value, y_kind)
 
     parameters = (uint64, uint64, uint64, uint32, uint32, uint64)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,23 +38,29 @@ from ...layouts.x_tiles import cleared, readable_rows
 from ..cost.warp_specialized import WarpSpecializedShape, best_split, best_tile
 from ..cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F
 from ..epilogue.results import KIND_NUMBERS, Result, result_of
-from ..gemv.stages import (
-    FLOATS,
-    HALVES,
-    LARGE,
-    RESERVED,
-    ROOMY,
-    WIDE,
-    GemvStage,
+from ..gemv.kernel import (
+    Weights,
+    XRows,
     cluster_epilogue,
+    kernel_of,
+    streamer,
     warp_placer,
+    weight_fetcher,
+)
+from ..gemv.products import FLOAT16, Multiplier
+from ..gemv.stages import (
+    HOPPER,
+    HOPPER_SHARED,
+    MAX_BYTES_OF_MOST_WARPS,
+    MAX_ROWS_OF_FLOATS,
+    RESERVED,
+    GemvStage,
 )
 from ..hopper import frame
 from ..hopper.kernel import HALVES as WGMMA_HALVES
 from ..hopper.kernel import Products, dense, dense_results, map_words, packed_blocks, weights_map
 from ..hopper.stream_k import exchange_sizes, within_clusters
 from ..hopper.tiles import WarpSpecializedTile, raster
-from .copies import offset_advancer
 
 # ``y @ q`` by the warp-specialised kernel of Hopper: packed weights as they lie, for many rows of y.
 #
@@ -148,11 +154,11 @@ class TransposedStage(GemvStage):
 
     @property
     def count(self) -> int:
-        return 3 if self.layout.fragment_bytes <= LARGE else 2
+        return 3 if self.layout.fragment_bytes <= MAX_BYTES_OF_MOST_WARPS else 2
 
     @property
     def blocks(self) -> int:
-        return max(1, min(2 if self.columns <= 16 else 1, ROOMY // (self.shared + RESERVED)))
+        return max(1, min(2 if self.columns <= 16 else 1, HOPPER_SHARED // (self.shared + RESERVED)))
 
     @property
     def most_splits(self) -> int:
@@ -167,39 +173,37 @@ class TransposedStage(GemvStage):
         return (4 if self.floats else 2) * STAGE_DEPTH + 16
 
     @property
-    def length(self) -> int:
-        return STAGE_ROWS * self.size + self.columns * self.pitch
-
-    @property
     def rows(self) -> int:
         return self.span * STEP
+
+
+class WeightColumns(NamedTuple):
+    """Packed weights from a tile's first column on."""
+
+    at: Any  # address of the tile in the first row of fragments
+    apart: Any  # bytes from a row of fragments to the next
+    deep: Any  # bytes from a stage to the next
 
 
 @cache
 def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
     """The device functions that start the copies of one stage: of weights, and of columns of y as they lie.
 
-    ``kind``: of the floats of y, by its place in KINDS; those of 16 bits fill half of a row for float32.
+    Columns of 16 bits fill half of a row for float32. ``pair``: rows of fragments of the stage.
     """
-    size, chunks, floats = stage.size, stage.size // 16, stage.floats
-    copy16, fetch_floats, fetch_bits = ptx.copy16, column_fetcher(stage, 4), column_fetcher(stage, 2)
+    floats, fetch_rows = stage.floats, weight_fetcher(stage)
+    fetch_floats, fetch_bits = column_fetcher(stage, 4), column_fetcher(stage, 2)
 
     @inlined
-    def fetch_weights(at: Any, lane: Any, w_at: Any, apart: Any) -> None:
-        offset = uint32(lane << 4)
-        to, source = uint32(at + offset), w_at + offset
-        for row in range(STAGE_ROWS):
-            for first in range(0, chunks, 32):
-                if first + 32 <= chunks or lane < uint32(chunks - first):
-                    place = uint32(to + uint32(row * size + 16 * first))
-                    copy16(place, source + uint64(row) * apart + uint64(16 * first))
+    def fetch_weights(at: Any, lane: Any, w: Any, pair: Any) -> None:
+        fetch_rows(at, lane, Weights(w.at + pair * w.deep, w.apart, uint64(0)), uint32(0))
 
     @inlined
-    def fetch_columns(at: Any, lane: Any, y: Any, kind: Any, pair: Any, m: Any, n: Any) -> None:
-        if floats and kind == 0:
-            fetch_floats(at, lane, y, pair, m, n)
+    def fetch_columns(at: Any, lane: Any, y: Any, pair: Any) -> None:
+        if floats and y.kind == 0:
+            fetch_floats(at, lane, y, pair)
         else:
-            fetch_bits(at, lane, y, pair, m, n)
+            fetch_bits(at, lane, y, pair)
 
     return fetch_weights, fetch_columns
 
@@ -207,21 +211,20 @@ def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
 @cache
 def column_fetcher(stage: TransposedStage, width: int) -> Any:
     """The device function that starts the copies of 32 columns of y, ``width`` bytes each; zeros beyond y."""
-    columns, pitch, copy16_or_zeros = stage.columns, stage.pitch, bf16x2.copy16_or_zeros
-    row_chunks, columns_at = STAGE_DEPTH * width // 16, STAGE_ROWS * stage.size
+    columns, pitch, y_at, row_chunks = stage.columns, stage.pitch, stage.x_at, STAGE_DEPTH * width // 16
     shift, every = row_chunks.bit_length() - 1, 16 // width
 
     @inlined
-    def fetch(at: Any, lane: Any, y: Any, pair: Any, m: Any, n: Any) -> None:
+    def fetch(at: Any, lane: Any, y: Any, pair: Any) -> None:
         for first in range(0, row_chunks * columns, 32):
             c = uint32(lane + uint32(first))
             row, chunk = uint32(c >> shift), uint32(c & row_chunks - 1)
             if first + 32 <= row_chunks * columns or row < columns:
                 column = uint32(pair * STAGE_DEPTH + chunk * every)
-                there = row < m and column < n
-                source = address(y, row, n, column, width) if there else y
-                place = uint32(columns_at + row * pitch + uint32(chunk << 4))
-                copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
+                there = row < y.m and column < y.k
+                source = address(y.at, row, y.k, column, width) if there else y.at
+                place = uint32(y_at + row * pitch + uint32(chunk << 4))
+                bf16x2.copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
 
     return fetch
 
@@ -232,31 +235,29 @@ def column_taker(stage: TransposedStage) -> Any:
 
     They are those of rows t and t + 8 of the weights, then of rows t + 4 and t + 12.
     """
-    columns_at, pitch, tiles, floats = STAGE_ROWS * stage.size, stage.pitch, stage.tiles, stage.floats
-    take4, take_float, narrowed = bf16x2.take4, bf16x2.take_float, bf16x2.narrowed
-    half_values, permute = codes.half_values, bf16x2.permute
+    y_at, pitch, tiles, floats = stage.x_at, stage.pitch, stage.tiles, stage.floats
 
     @inlined
     def take_floats(at: Any, b: Any) -> None:
         for i in range(2):
             first = uint32(at + uint32(16 * i))
-            b[i] = narrowed(take_float(first), take_float(uint32(first + 32)))
+            b[i] = bf16x2.narrowed(bf16x2.take_float(first), bf16x2.take_float(uint32(first + 32)))
 
     @inlined
     def take_bits(at: Any, picks: Any, kind: Any, b: Any) -> None:
         for tile in range(tiles):
             for i in range(2):
                 first = uint32(at + uint32(8 * tile * pitch + 8 * i))
-                b[2 * tile + i] = permute(take4(first), take4(uint32(first + 16)), picks)
-        if kind == HALVES:
+                b[2 * tile + i] = bf16x2.permute(bf16x2.take4(first), bf16x2.take4(uint32(first + 16)), picks)
+        if kind == FLOAT16:
             for i in range(2 * tiles):
-                low, high = half_values(b[i])
-                b[i] = narrowed(low, high)
+                low, high = codes.half_values(b[i])
+                b[i] = bf16x2.narrowed(low, high)
 
     @inlined
     def take(at: Any, row: Any, lane: Any, kind: Any, b: Any) -> None:
         g, t = g_and_t(lane)
-        row_at = uint32(at + columns_at + g * pitch)
+        row_at = uint32(at + y_at + g * pitch)
         if floats and kind == 0:
             take_floats(uint32(row_at + 4 * ROWS * row + t * 4), b)
         else:  # of two rows in a word
@@ -270,7 +271,7 @@ def column_taker(stage: TransposedStage) -> Any:
 @cache
 def step_multiplier(stage: TransposedStage) -> Any:
     """The device function that multiplies step s of the two fragments: 16 columns twice."""
-    unpack, tiles, mma = row_pairs(stage.layout).unpack, stage.tiles, bf16x2.mma_into
+    unpack, tiles = row_pairs(stage.layout).unpack, stage.tiles
 
     @inlined
     def multiply(words: Any, others: Any, s: Any, f: Any, b: Any, sums: Any, opaque: Any) -> None:
@@ -280,7 +281,7 @@ def step_multiplier(stage: TransposedStage) -> Any:
         for half in range(2):
             a[0], a[1], a[2], a[3] = w[2 * half], w[2 * half + 1], w[2 * half + 4], w[2 * half + 5]
             for tile in range(tiles):
-                mma(sums, 4 * ((2 * s + half) * tiles + tile), a, 0, b, 2 * tile)
+                bf16x2.mma_into(sums, 4 * ((2 * s + half) * tiles + tile), a, 0, b, 2 * tile)
 
     return multiply
 
@@ -329,8 +330,7 @@ def transposed_multiplier(stage: TransposedStage) -> Any:
 def transposed_epilogue(stage: TransposedStage) -> Any:
     """The device function that adds up the sums of the warps, the first warp first, and stores outputs."""
     columns, tiles, stride = stage.columns, stage.tiles, stage.sums
-    share, base, put_float = cluster_epilogue(stage), ptx.shared_base, bf16x2.put_float
-    factor = float32(row_pairs(stage.layout).factor)
+    share, factor = cluster_epilogue(stage), float32(row_pairs(stage.layout).factor)
 
     @inlined
     def put_step(sums: Any, s: Any, warp: Any, g: Any, t: Any, m: Any) -> None:
@@ -340,7 +340,7 @@ def transposed_epilogue(stage: TransposedStage) -> Any:
             column = uint32(i // 4 % tiles * 8 + i % 2) + t * 2
             at = (warp * columns + column) * stride + row
             if column < m:
-                put_float(base() + at * 4, sums[8 * tiles * s + i] * factor)
+                bf16x2.put_float(ptx.shared_base() + at * 4, sums[8 * tiles * s + i] * factor)
 
     @inlined
     def finish(sums: Any, result: Any, first: Any, rank: Any, splits: Any, m: Any, k: Any) -> None:
@@ -369,16 +369,9 @@ START_ROUNDS = 9  # rounds that the start and the end of a block take
 def kernel(layout: PackedLayout, columns: int) -> Kernel:
     """The kernel: block (128 columns of weights and a share of the rows) for up to ``columns`` rows of y."""
     stage = TransposedStage.of(layout, columns)
-    length, count, size, warps = stage.length, stage.count, stage.size, stage.warps
-    ahead, end, ring, after = count - 1, (count - 1) * length, count * length, offset_advancer(count, length)
-    (fetch_weights, fetch_columns), finish = transposed_fetchers(stage), transposed_epilogue(stage)
-    multiply, place, numbers, outputs = (
-        transposed_multiplier(stage), warp_placer(stage), stage.numbers, stage.rows
-    )  # fmt: skip
-    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    let_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor
-    )  # fmt: skip
+    ring, size, numbers, outputs = stage.count * stage.length, stage.size, stage.numbers, stage.rows
+    stream = streamer(stage, *transposed_fetchers(stage), Multiplier(transposed_multiplier(stage)))
+    place_of, finish = warp_placer(stage), transposed_epilogue(stage)
 
     def multiply_columns(
         fragments: Any,  # uint8 [fragment rows, spans, fragments of a span, fragment]
@@ -389,48 +382,21 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         spans: Any, splits: Any,
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
-        tile, rank, first, stride = place(warp, splits)
-        apart = uint64(spans) * size
+        place, apart = place_of(warp, splits), uint64(spans) * size
         deep = apart * STAGE_ROWS
-        w_at = fragments + uint64(tile) * size
-        warp_at = uint32(base() + uint32(warp * ring) + opaque_zero(spans))
+        w = WeightColumns(fragments + uint64(place.tile) * size, apart, deep)
+        warp_at = uint32(ptx.shared_base() + uint32(warp * ring) + opaque_zero(spans))
         sums = cuda.local.array(numbers, float32)
         for i in range(numbers):
             sums[i] = float32(0)
-        let_start()
-        # A warp's ring is filled but for one stage. Weights do not change, so their copies start while the
-        # kernel before still runs.
-        for i in range(ahead):
-            pair = uint32(first + uint32(stride * uint32(i)))
-            if pair < height:
-                fetch_weights(uint32(warp_at + uint32(i * length)), lane, w_at + pair * deep, apart)
-        wait_for_predecessor()  # it may have made y, or read out
-        for i in range(ahead):
-            pair = uint32(first + uint32(stride * uint32(i)))
-            if pair < height:
-                fetch_columns(uint32(warp_at + uint32(i * length)), lane, y, y_kind, pair, m, n)
-            commit()
-        to, here, pair = uint32(end), uint32(0), first
-        while pair < height:
-            wait()
-            cuda.syncwarp()  # the stage has arrived for all lanes; none reads the one to fill
-            later = uint32(pair + uint32(stride * ahead))
-            if later < height:
-                fetch_weights(uint32(warp_at + to), lane, w_at + later * deep, apart)
-                fetch_columns(uint32(warp_at + to), lane, y, y_kind, later, m, n)
-            commit()  # of nothing, too: waits count groups of copies
-            multiply(uint32(warp_at + here), lane, y_kind, sums, opaque_zero(spans))
-            to, here = after(to), after(here)
-            pair = uint32(pair + stride)
-        # Sums of all warps pass through the memory of the rings: no warp may multiply from them any more.
-        cuda.syncthreads()
-        finish(sums, Result(out, out_kind, bias, bias_kind), uint32(tile * outputs), rank, splits, m, k)
+        dependent_launch.let_successor_start()
+        stream(warp_at, lane, place, height, spans, w, XRows(y, y_kind, m, n), sums)
+        result = Result(out, out_kind, bias, bias_kind)
+        finish(sums, result, uint32(place.tile * outputs), place.rank, splits, m, k)
 
     parameters = (uint64, uint64, uint32, uint64, uint32, uint64, uint32) + (uint32,) * 6
-    return Kernel(
-        f"columns of {layout.name}, up to {columns} rows", multiply_columns, *parameters, threads=32 * warps,
-        shared=stage.shared, blocks=stage.blocks, max_blocks=stage.blocks, least=WIDE, early=True,
-    )  # fmt: skip
+    name = f"columns of {layout.name}, up to {columns} rows"
+    return kernel_of(name, multiply_columns, parameters, stage, HOPPER)
 
 
 def splits_for(tiles: int, height: int, stage: TransposedStage, multiprocessors: int) -> int:
@@ -450,7 +416,7 @@ def refuses(q: QuantArray, card: Card | None) -> str | None:
         return "is written for blocks"
     if q.scale is not None:
         return "takes weights without a scale of their own"
-    if card is None or card.capability != WIDE:
+    if card is None or card.capability != HOPPER:
         return "is written for cards of compute capability 9.0"
     return None
 
@@ -477,7 +443,7 @@ def multiply(y: Any, q: QuantArray, out: Any, bias: Any, by_library: bool) -> No
         multiply_tiles(y, q, w, out, bias)
         return
     rows, kind = readable_rows(y)
-    if m > FLOATS and kind == "float32":
+    if m > MAX_ROWS_OF_FLOATS and kind == "float32":
         rows, kind = narrowed(rows, "bfloat16"), "bfloat16"
     make, spans = kernel(w.layout, stage.columns), w.fragments.shape[1] // stage.span
     make(

@@ -19,25 +19,24 @@ from typing import Any
 from ....arrays.array import QuantArray
 from ....dispatch.ladder import register
 from ...driver.launch import Kernel, family
-from ...kernels.experts.gemv import COLUMNS, experts_kernel, multiply_uses, refuses_uses, stage_for
-from ...kernels.gemv import by_runs
-from ...kernels.gemv.stages import FOUR, TWO
+from ...kernels.gemv.kernel import experts_kernel
+from ...kernels.gemv.launch import multiply_uses, refuses_uses
+from ...kernels.gemv.stages import FOUR, TWO, USE_COLUMNS, ExpertStage
 from ...layouts.groups import IDS_PER_LANE
 from ...layouts.layout import PackedLayout, layouts
 
 CASES = [  # columns, fragment rows of a block, ids of a lane
     (columns, fragment_rows, ids_per_lane)
-    for columns in COLUMNS
+    for columns in USE_COLUMNS
     for fragment_rows in (TWO, FOUR)
-    for ids_per_lane in (IDS_PER_LANE if columns == COLUMNS[-1] else IDS_PER_LANE[:1])
+    for ids_per_lane in (IDS_PER_LANE if columns == USE_COLUMNS[-1] else IDS_PER_LANE[:1])
 ]
 
 
 @family(lambda: ((layout, *case) for layout in layouts() for case in CASES))
 def kernel(layout: PackedLayout, columns: int, fragment_rows: int, ids_per_lane: int) -> Kernel:
     """The kernel for up to ``columns`` uses of an expert in a block."""
-    stage = stage_for(layout, columns, fragment_rows)
-    return experts_kernel("gemv", stage, ids_per_lane, by_runs.multiplier(stage), by_runs.gatherer(stage))
+    return experts_kernel("gemv", ExpertStage.of(layout, columns, fragment_rows), ids_per_lane)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses_uses)

@@ -1,8 +1,8 @@
 """One token: activations as integers of 16 bits, so that codes of its experts are multiplied as bytes.
 
 Changed from gemv, as cuda:gemv_int16 of linear is from cuda:gemv: activations become two digits of a byte
-each, in columns of ``mma`` that are free (gemv/digits.py). Bytes are unpacked with half as many instructions
-as floats, which are the limit with one row.
+each, in columns of ``mma`` that are free (gemv/products.py). Bytes are unpacked with half as many
+instructions as floats, which are the limit with one row.
 
 A token's experts are apart, so each block has one row. Limited by the way to the first weights, which depend
 on the ids.
@@ -15,14 +15,13 @@ from typing import Any
 from ....arrays.array import QuantArray
 from ....dispatch.ladder import register
 from ....dispatch.problems import ExpertLinear
-from ....formats import BlockFormat
 from ...driver.launch import Kernel, family
-from ...kernels.experts.gemv import experts_kernel, multiply_uses, refuses_uses, stage_for
-from ...kernels.gemv import digits
-from ...kernels.gemv.stages import FOUR, TWO
+from ...kernels.gemv.kernel import experts_kernel
+from ...kernels.gemv.launch import multiply_uses, refuses_bytes, refuses_uses
+from ...kernels.gemv.stages import FOUR, TWO, ExpertStage
 from ...layouts.codes import serves_bytes
 from ...layouts.groups import IDS_PER_LANE
-from ...layouts.layout import PackedLayout, layout_of, layouts
+from ...layouts.layout import PackedLayout, layouts
 
 
 @family(
@@ -35,16 +34,13 @@ from ...layouts.layout import PackedLayout, layout_of, layouts
 )
 def kernel(layout: PackedLayout, columns: int, fragment_rows: int, ids_per_lane: int) -> Kernel:
     """The kernel for one use of an expert in a block, the only number of ``columns``."""
-    stage = stage_for(layout, columns, fragment_rows)
-    multiply, gather = digits.multiplier(stage), digits.gatherer(stage)
-    return experts_kernel("gemv_int16", stage, ids_per_lane, multiply, gather)
+    stage = ExpertStage.of(layout, columns, fragment_rows)
+    return experts_kernel("gemv_int16", stage, ids_per_lane, integers=True)
 
 
 def refuses(problem: ExpertLinear) -> str | None:
-    if (refused := refuses_uses(problem)) is not None:
+    if (refused := refuses_uses(problem) or refuses_bytes(problem.weights)) is not None:
         return refused
-    if isinstance(problem.weights, BlockFormat) and not serves_bytes(layout_of(problem.weights)):
-        return "multiplies codes as bytes, which floats of four bits are not"
     if problem.t != 1 or problem.u > 32 * IDS_PER_LANE[0]:
         return f"takes one token and up to {32 * IDS_PER_LANE[0]} of its experts"
     return None

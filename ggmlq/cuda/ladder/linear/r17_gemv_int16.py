@@ -2,7 +2,7 @@
 
 Changed from gemv, whose integer units are its limit with one row: they make floats of codes, two at a time.
 Bytes take half as many of these instructions, and ``mma`` of bytes takes twice the columns. Activations
-become two digits of a byte each, in columns of ``mma`` that are free (gemv/digits.py). An activation is off
+become two digits of a byte each, in columns of ``mma`` that are free (gemv/products.py). An activation is off
 by at most 2**-14 of the largest of its 32, or 2**-127. With two rows an operand has columns for two units
 alone: that is no faster than gemv.
 
@@ -17,14 +17,13 @@ from ....arrays.array import QuantArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
-from ....formats import BlockFormat
 from ...driver.launch import Kernel, family
 from ...kernels.cost.gemv import GemvSplit
-from ...kernels.gemv import digits
-from ...kernels.gemv.linear import gemv_kernel, multiply_rows, refuses_rows, spans
-from ...kernels.gemv.stages import FOUR, TWO, GemvStage, kinds_of
+from ...kernels.gemv.kernel import gemv_kernel
+from ...kernels.gemv.launch import multiply_rows, refuses_bytes, refuses_rows
+from ...kernels.gemv.stages import FOUR, TWO, GemvStage, kinds_of, spans
 from ...layouts.codes import serves_bytes
-from ...layouts.layout import PackedLayout, layout_of, layouts
+from ...layouts.layout import PackedLayout, layouts
 
 
 @family(
@@ -39,14 +38,11 @@ from ...layouts.layout import PackedLayout, layout_of, layouts
 )
 def kernel(layout: PackedLayout, columns: int, span: int, small: bool, fragment_rows: int) -> Kernel:
     """The kernel for one row of activations, the only number of ``columns``; of small blocks or lone ones."""
-    stage = GemvStage(layout, columns, span, small, fragment_rows)
-    return gemv_kernel("gemv_int16", stage, digits.multiplier(stage), digits.gatherer(stage))
+    return gemv_kernel("gemv_int16", GemvStage(layout, columns, span, small, fragment_rows), integers=True)
 
 
 def refuses(problem: Linear) -> str | None:
-    if isinstance(problem.format, BlockFormat) and not serves_bytes(layout_of(problem.format)):
-        return "multiplies codes as bytes, which floats of four bits are not"
-    return refuses_rows(problem, 1)
+    return refuses_bytes(problem.format) or refuses_rows(problem, 1)
 
 
 @register(

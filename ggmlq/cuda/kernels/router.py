@@ -6,22 +6,23 @@ a softmax over all experts, or over those chosen; exponentials are the GPU's own
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from ...driver.device import cupy
-from ...driver.launch import Kernel, array, family
-from ...intrinsics import dependent_launch, ptx
-from ...intrinsics.lane import ALL_LANES
-from ...intrinsics.language import cuda, float32, int32, int64, uint32
-from ..layers import ROWS, THREADS, VECTOR, power_of_two
+from ..driver.device import cupy
+from ..driver.launch import Kernel, array, family
+from ..intrinsics import dependent_launch, ptx
+from ..intrinsics.lane import ALL_LANES
+from ..intrinsics.language import cuda, float32, int32, int64, uint32
+from .layers import LOG2_E, ROWS, THREADS, VECTOR, power_of_two
 
 ROWS_OF_WARP = 4  # of activations, which a warp multiplies with one row of weights
-LANES, MOST = 32, 1024  # experts of a token, experts
-LOG2_E, NEVER = 1 / math.log(2), -3e38
-LEAST = 2.0**-14  # of a sum of shares that others are divided by
+WARP = 32  # lanes, and the most experts of a token
+MAX_EXPERTS = 1024
+CHOSEN = -3e38  # in place of a score that was chosen
+MIN_SUM = 2.0**-14  # of shares that are divided by it
+HALVES_OF_A_WARP = 16, 8, 4, 2, 1  # distances of lanes whose values are combined
 
 
 # --- scores -----------------------------------------------------------------------------------
@@ -30,8 +31,7 @@ LEAST = 2.0**-14  # of a sum of shares that others are divided by
 @family()
 def scorer() -> Kernel:
     """The kernel of products of few floats: a warp has four rows and one column of the result."""
-    fma, add, take_turn = ptx.fma, ptx.add, dependent_launch.take_turn
-    warps, steps = THREADS // 32, (16, 8, 4, 2, 1)
+    warps, steps = THREADS // WARP, HALVES_OF_A_WARP
 
     def kernel(
         x: Any,  # float32 [rows, columns]
@@ -41,7 +41,7 @@ def scorer() -> Kernel:
         experts: Any,
         columns: Any,
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         lane = uint32(cuda.threadIdx.x) & 31
         expert = uint32(cuda.blockIdx.x) * warps + (uint32(cuda.threadIdx.x) >> 5)
         if expert < experts:
@@ -50,14 +50,14 @@ def scorer() -> Kernel:
             a, b, c, d, at = float32(0), float32(0), float32(0), float32(0), lane
             while at < columns:
                 value = w[expert, at]
-                a, b = fma(x[row, at], value, a), fma(x[r1, at], value, b)
-                c, d = fma(x[r2, at], value, c), fma(x[r3, at], value, d)
+                a, b = ptx.fma(x[row, at], value, a), ptx.fma(x[r1, at], value, b)
+                c, d = ptx.fma(x[r2, at], value, c), ptx.fma(x[r3, at], value, d)
                 at = uint32(at + 32)
             for step in steps:
-                a = add(a, cuda.shfl_xor_sync(ALL_LANES, a, step))
-                b = add(b, cuda.shfl_xor_sync(ALL_LANES, b, step))
-                c = add(c, cuda.shfl_xor_sync(ALL_LANES, c, step))
-                d = add(d, cuda.shfl_xor_sync(ALL_LANES, d, step))
+                a = ptx.add(a, cuda.shfl_xor_sync(ALL_LANES, a, step))
+                b = ptx.add(b, cuda.shfl_xor_sync(ALL_LANES, b, step))
+                c = ptx.add(c, cuda.shfl_xor_sync(ALL_LANES, c, step))
+                d = ptx.add(d, cuda.shfl_xor_sync(ALL_LANES, d, step))
             if lane == 0:
                 out[row, expert] = a
                 if row + 1 < rows:
@@ -86,8 +86,7 @@ def scored(x: Any, w: Any) -> Any:
 @family()
 def router() -> Kernel:
     """The kernel of the choice."""
-    add, sub, mul, div, larger, float_of = ptx.add, ptx.sub, ptx.mul, ptx.div, ptx.larger, ptx.float_of
-    power, steps, take_turn = power_of_two, (16, 8, 4, 2, 1), dependent_launch.take_turn
+    steps = HALVES_OF_A_WARP
 
     def kernel(
         scores: Any,  # float32 [T, E]
@@ -99,62 +98,62 @@ def router() -> Kernel:
         of_one: Any,  # shares of the experts chosen are made to add up to 1
         scale: Any,  # bits of a float
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         lane, token = int32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        values = cuda.shared.array(MOST, float32)
-        top, at, count = float32(NEVER), lane, int32(experts)
+        values = cuda.shared.array(MAX_EXPERTS, float32)
+        top, at, count = float32(CHOSEN), lane, int32(experts)
         while at < count:
             value = scores[token, at]
             values[at] = value
-            top = larger(top, value)
-            at = int32(at + int32(LANES))
+            top = ptx.larger(top, value)
+            at = int32(at + int32(WARP))
         for step in steps:
-            top = larger(top, cuda.shfl_xor_sync(ALL_LANES, top, step))
+            top = ptx.larger(top, cuda.shfl_xor_sync(ALL_LANES, top, step))
         total, at = float32(0), lane
         while at < count:
-            total = add(total, power(mul(sub(values[at], top), float32(LOG2_E))))
-            at = int32(at + int32(LANES))
+            total = ptx.add(total, power_of_two(ptx.mul(ptx.sub(values[at], top), float32(LOG2_E))))
+            at = int32(at + int32(WARP))
         for step in steps:
-            total = add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
-        share, number, chosen, turn = float32(0), int32(0), float32(0), int32(0)
-        while turn < int32(used):
-            best, place, at = float32(NEVER), count, lane
+            total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
+        share, number, chosen, taken = float32(0), int32(0), float32(0), int32(0)
+        while taken < int32(used):
+            best, place, at = float32(CHOSEN), count, lane
             while at < count:
                 if values[at] > best:
                     best, place = values[at], at
-                at = int32(at + int32(LANES))
+                at = int32(at + int32(WARP))
             for step in steps:
                 other = cuda.shfl_xor_sync(ALL_LANES, best, step)
                 other_place = cuda.shfl_xor_sync(ALL_LANES, place, step)
                 if other > best or (other == best and other_place < place):
                     best, place = other, other_place
             place = min(place, int32(count - int32(1)))  # scores that are no numbers choose the last one
-            if place % int32(LANES) == lane:
-                values[place] = float32(NEVER)
-            cuda.syncwarp()
-            weight = power(mul(sub(best, top), float32(LOG2_E)))
-            chosen = add(chosen, weight)
-            if turn == lane:
+            if place % int32(WARP) == lane:  # the lane that looks at this score
+                values[place] = float32(CHOSEN)
+            cuda.syncwarp()  # all lanes see that it was chosen
+            weight = power_of_two(ptx.mul(ptx.sub(best, top), float32(LOG2_E)))
+            chosen = ptx.add(chosen, weight)
+            if taken == lane:
                 share, number = weight, place
-            turn = int32(turn + int32(1))
+            taken = int32(taken + int32(1))
         if lane < int32(used):
             if after != 0:
-                share = div(share, chosen)
+                share = ptx.div(share, chosen)
             else:
-                share = div(share, total)
+                share = ptx.div(share, total)
                 if of_one != 0:
-                    share = div(share, larger(div(chosen, total), float32(LEAST)))
+                    share = ptx.div(share, ptx.larger(ptx.div(chosen, total), float32(MIN_SUM)))
             to = int64(token) * int64(used) + int64(lane)
             ids[to] = int64(number)
-            weights[to] = mul(share, float_of(scale))
+            weights[to] = ptx.mul(share, ptx.float_of(scale))
 
     parameters = ROWS, array(int64, 1), VECTOR, uint32, uint32, uint32, uint32, uint32
-    return Kernel("choice of experts", kernel, *parameters, threads=LANES, early=True)
+    return Kernel("choice of experts", kernel, *parameters, threads=WARP, early=True)
 
 
 def takes(experts: int, used: int) -> bool:
     """True where the kernel makes a choice of so many among so many."""
-    return experts <= MOST and used <= LANES
+    return experts <= MAX_EXPERTS and used <= WARP
 
 
 def routed(scores: Any, used: int, after: bool, of_one: bool, scale: float) -> tuple[Any, Any]:
@@ -166,7 +165,7 @@ def routed(scores: Any, used: int, after: bool, of_one: bool, scale: float) -> t
     ids, weights = xp.empty(tokens * used, np.int64), xp.empty(tokens * used, np.float32)
     bits = int(np.float32(scale).view(np.uint32))
     router()(
-        (tokens,), (LANES,), xp.ascontiguousarray(scores), ids, weights, experts, used, int(after),
+        (tokens,), (WARP,), xp.ascontiguousarray(scores), ids, weights, experts, used, int(after),
         int(of_one), bits,
     )  # fmt: skip
     return ids.reshape(tokens, used), weights.reshape(tokens, used)
@@ -178,7 +177,6 @@ def routed(scores: Any, used: int, after: bool, of_one: bool, scale: float) -> t
 @family()
 def mixer() -> Kernel:
     """The kernel that adds up the results of a token's experts by their weights."""
-    fma, take_turn = ptx.fma, dependent_launch.take_turn
 
     def kernel(
         y: Any,  # float32 [T · U, columns]
@@ -187,13 +185,13 @@ def mixer() -> Kernel:
         used: Any,
         columns: Any,
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         token = uint32(cuda.blockIdx.y)
         column = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if column < columns:
             total, use, end = float32(0), token * used, (token + 1) * used
             while use < end:
-                total = fma(y[use, column], weights[use], total)
+                total = ptx.fma(y[use, column], weights[use], total)
                 use = uint32(use + 1)
             out[token, column] = total
 
