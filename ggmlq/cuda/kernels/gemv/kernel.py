@@ -21,7 +21,7 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.groups import NAN, NO_EXPERT, finder
-from ...layouts.layout import ROWS, STEP
+from ...layouts.layout import ROWS
 from ..epilogue.results import Result, bias_loader, residual_loader, store_result
 from ..layers import numbered_gate
 from ..mma.copies import offset_advancer
@@ -166,8 +166,8 @@ def row_fetcher(stage: GemvStage, width: int) -> Any:
     Those of 16 bits fill half of the room where there is room for float32. Beyond m and k all is zeros: the
     lanes of ``mma`` that have no row or column there multiply them too.
     """
-    columns, every, pitch, rows_at = stage.columns, stage.span * STEP, stage.pitch, stage.x_at
-    row_chunks, swaps = every * width // 16, not stage.floats
+    columns, every, pitch, rows_at = stage.columns, stage.depth, stage.pitch, stage.x_at
+    row_chunks, swaps = every * width // 16, stage.swaps
     shift = row_chunks.bit_length() - 1
 
     @inlined
@@ -190,7 +190,7 @@ def row_fetcher(stage: GemvStage, width: int) -> Any:
 @cache
 def use_fetcher(stage: GemvStage) -> Any:
     """The device function that starts the copies of a stage's activations, from the rows of uses."""
-    x_at, columns, pitch, every = stage.x_at, stage.columns, stage.pitch, stage.span * STEP
+    x_at, columns, pitch, every = stage.x_at, stage.columns, stage.pitch, stage.depth
     row_chunks = stage.row_bytes // 16
     assert stage.floats, "an earlier kernel would have to make bfloat16"
     assert row_chunks % 32 == 0, "a row is whole copies of a warp"
@@ -535,11 +535,36 @@ def gated_use_epilogue(stage: ExpertStage) -> Any:
 # --- kernels -------------------------------------------------------------------------------------
 
 
+def tile_summer(stage: GemvStage, integers: bool, matrices: int = 1) -> Any:
+    """The device function that adds up a warp's share of its tile: it gives the warp's place, and sums.
+
+    ``others``: the second of two matrices, else ``fragments`` again.
+    """
+    ring, size, sum_count, place_of = (
+        stage.count * stage.length, stage.size, stage.numbers, warp_placer(stage)
+    )  # fmt: skip
+    fragment_rows, fetch_weights = stage.fragment_rows // matrices, weight_fetcher(stage, matrices)
+    stream = streamer(stage, fetch_weights, x_fetcher(stage), multiplier_of(stage, integers))
+
+    @inlined
+    def sum_up(fragments: Any, others: Any, x: Any, spans: Any, splits: Any) -> Any:
+        warp, lane = warp_and_lane()
+        place, apart, beside = place_of(warp, splits), uint64(spans) * size, others - fragments
+        w = Weights(fragments + uint64(place.tile) * fragment_rows * apart, apart, beside)
+        warp_at = uint32(ptx.shared_base() + uint32(warp * ring) + opaque_zero(spans))
+        sums = cuda.local.array(sum_count, float32)
+        for i in range(sum_count):
+            sums[i] = float32(0)
+        dependent_launch.let_successor_start()
+        stream(warp_at, lane, place, spans, spans, w, x, sums)
+        return place, sums
+
+    return sum_up
+
+
 def gemv_kernel(word: str, stage: GemvStage, integers: bool = False) -> Kernel:
     """The kernel of a stage, named by ``word``: block (tile, rank among those that split it)."""
-    ring, size, fragment_rows = stage.count * stage.length, stage.size, stage.fragment_rows
-    sum_count, rows, place_of = stage.numbers, stage.rows, warp_placer(stage)
-    stream = streamer(stage, weight_fetcher(stage), x_fetcher(stage), multiplier_of(stage, integers))
+    sum_up, rows = tile_summer(stage, integers), stage.rows
     put, add_residual, share = sum_putter(stage), residual_putter(stage), cluster_epilogue(stage)
 
     def gemv(
@@ -549,15 +574,7 @@ def gemv_kernel(word: str, stage: GemvStage, integers: bool = False) -> Kernel:
         m: Any, n: Any, k: Any, spans: Any, splits: Any,
         residual: Any, residual_kind: Any,  # of y's shape, or 0: kernels/epilogue/results.py
     ) -> None:  # fmt: skip
-        warp, lane = warp_and_lane()
-        place, apart = place_of(warp, splits), uint64(spans) * size
-        w = Weights(fragments + uint64(place.tile) * fragment_rows * apart, apart, uint64(0))
-        warp_at = uint32(ptx.shared_base() + uint32(warp * ring) + opaque_zero(spans))
-        sums = cuda.local.array(sum_count, float32)
-        for i in range(sum_count):
-            sums[i] = float32(0)
-        dependent_launch.let_successor_start()
-        stream(warp_at, lane, place, spans, spans, w, XRows(x, x_kind, m, k), sums)
+        place, sums = sum_up(fragments, fragments, XRows(x, x_kind, m, k), spans, splits)
         result, row0 = Result(y, y_kind, bias, bias_kind), uint32(place.tile * rows)
         warp, lane = warp_and_lane()
         put(sums, warp, lane)
@@ -570,16 +587,14 @@ def gemv_kernel(word: str, stage: GemvStage, integers: bool = False) -> Kernel:
     name = (
         f"{word} of {layout.name}, up to {columns} rows, {span} fragments a stage{', small blocks' * small}"
     )
-    name += f", {rows} rows of weights" * (fragment_rows > TWO) + ", floats of 16 bits" * stage.narrow
-    newer = small or fragment_rows > TWO or (columns > 16 and span > 1)
+    name += f", {rows} rows of weights" * (stage.fragment_rows > TWO) + ", floats of 16 bits" * stage.narrow
+    newer = small or stage.fragment_rows > TWO or (columns > 16 and span > 1)
     return kernel_of(name, gemv, parameters, stage, HOPPER if newer else MIN_CAPABILITY)
 
 
 def gated_kernel(stage: GemvStage) -> Kernel:
     """The kernel of one row times two matrices, and the gate: block (16 or 32 outputs, rank)."""
-    ring, size, pairs = stage.count * stage.length, stage.size, stage.fragment_rows // 2
-    sum_count, place_of, finish = stage.numbers, warp_placer(stage), gated_epilogue(stage)
-    stream = streamer(stage, weight_fetcher(stage, 2), x_fetcher(stage), multiplier_of(stage, True))
+    sum_up, finish = tile_summer(stage, integers=True, matrices=2), gated_epilogue(stage)
 
     def gemv(
         fragments: Any,  # of the gate, uint8 [fragment rows, spans, fragments of a span, fragment]
@@ -590,15 +605,7 @@ def gated_kernel(stage: GemvStage) -> Kernel:
         which: Any,  # activation, by its place in GATES
         n: Any, k: Any, spans: Any, splits: Any,
     ) -> None:  # fmt: skip
-        warp, lane = warp_and_lane()
-        place, apart, beside = place_of(warp, splits), uint64(spans) * size, others - fragments
-        w = Weights(fragments + uint64(place.tile) * pairs * apart, apart, beside)
-        warp_at = uint32(ptx.shared_base() + uint32(warp * ring) + opaque_zero(spans))
-        sums = cuda.local.array(sum_count, float32)
-        for i in range(sum_count):
-            sums[i] = float32(0)
-        dependent_launch.let_successor_start()
-        stream(warp_at, lane, place, spans, spans, w, XRows(x, x_kind, uint32(1), k), sums)
+        place, sums = sum_up(fragments, others, XRows(x, x_kind, uint32(1), k), spans, splits)
         gate, up = Result(y, y_kind, bias, bias_kind), Result(y, y_kind, other_bias, other_kind)
         finish(sums, gate, up, which, place, splits, n)
 

@@ -32,8 +32,23 @@ MAX_ROWS_OF_RUNS = 4  # of x, that leave columns to spare
 # --- products of eight rows of x or more --------------------------------------------------------
 
 
-def batches(multiply_batch: Any, twice: bool) -> Any:
-    """The device function that adds a span to a lane's sums, in one batch of fragments or two."""
+def batches(stage: GemvStage, fragments: int, take: Any, multiply_pair: Any) -> Any:
+    """The device function that adds a span to a lane's sums, in one batch of fragments of a row or two.
+
+    ``take`` (address of the stage, batch, lane, kind of x) gives what ``multiply_pair`` needs of the
+    activations; this adds the products of two fragment rows.
+    """
+    batch_bytes, twice, four_rows = (
+        fragments * stage.layout.fragment_bytes, stage.span > fragments, stage.fragment_rows > TWO
+    )  # fmt: skip
+
+    @inlined
+    def multiply_batch(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
+        activations = take(at, which, lane, kind)
+        here = at + which * batch_bytes
+        multiply_pair(here, 0, lane, activations, sums, opaque)
+        if four_rows:
+            multiply_pair(here, 1, lane, activations, sums, opaque)  # a loop is not always unrolled
 
     @inlined
     def multiply(at: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
@@ -108,17 +123,29 @@ def activation_loader(stage: GemvStage) -> Any:
 @cache
 def row_multiplier(stage: GemvStage) -> Any:
     """The device function that adds a span, 1 or 2 fragments of each fragment row, to a lane's sums."""
-    layout, size, tiles, four_rows = stage.layout, stage.size, stage.tiles, stage.fragment_rows > TWO
+    layout, size, tiles = stage.layout, stage.size, stage.tiles
     count, values = buffer_sizes(layout)
     runs, scales, has_offset = layout.runs, layout.scales, layout.has_offset
     load_words, load_scales, unpack_step, first_sums = fragment_operand(layout, tiles)
-    steps, fragment_bytes, take = 4 // runs, layout.fragment_bytes, activation_loader(stage)
-    sum_of, x_count, d_count = activation_summer(steps), 8 * tiles, 4 * tiles
+    steps, load, sum_of = 4 // runs, activation_loader(stage), activation_summer(4 // runs)
+    x_count, d_count = 8 * tiles, 4 * tiles
 
     @inlined
-    def multiply_pair(
-        here: Any, pair: Any, lane: Any, b: Any, x: Any, start: Any, sums: Any, opaque: Any
-    ) -> None:
+    def take(at: Any, which: Any, lane: Any, kind: Any) -> Any:
+        b = cuda.local.array(x_count, uint32)
+        x, start = cuda.local.array(x_count, float32), cuda.local.array(x_count, float32)
+        load(at, which, lane, b, kind)
+        for tile in range(tiles):
+            for run in range(runs):
+                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * steps
+                if has_offset:
+                    x[i], x[i + 1] = sum_of(b, first, bf16x2.ONES)
+                start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
+        return b, x, start
+
+    @inlined
+    def multiply_pair(here: Any, pair: Any, lane: Any, activations: Any, sums: Any, opaque: Any) -> None:
+        b, x, start = activations
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         f, d = cuda.local.array(values, float32), cuda.local.array(d_count, float32)
         for fragment_row in range(pair * TWO, pair * TWO + TWO):
@@ -143,23 +170,7 @@ def row_multiplier(stage: GemvStage) -> Any:
                         sums[o + 1] -= low * x[i + 1]
                         sums[o + 3] -= high * x[i + 1]
 
-    @inlined
-    def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
-        b = cuda.local.array(x_count, uint32)
-        x, start = cuda.local.array(x_count, float32), cuda.local.array(x_count, float32)
-        take(at, which, lane, b, kind)
-        for tile in range(tiles):
-            for run in range(runs):
-                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * steps
-                if has_offset:
-                    x[i], x[i + 1] = sum_of(b, first, bf16x2.ONES)
-                start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
-        here = at + which * fragment_bytes
-        multiply_pair(here, 0, lane, b, x, start, sums, opaque)
-        if four_rows:
-            multiply_pair(here, 1, lane, b, x, start, sums, opaque)  # a loop over four is not always unrolled
-
-    return batches(multiply, stage.span > 1)
+    return batches(stage, 1, take, multiply_pair)
 
 
 @inlined
@@ -221,18 +232,21 @@ class RunBatch(NamedTuple):
 def run_activations(stage: GemvStage) -> Any:
     """The device function that loads a batch's activations: of the lane's own run, and zeros for other runs.
 
-    ``b``: registers of ``mma``; ``x``: sums of activations, two a pass.
+    It gives registers of ``mma`` and sums of activations, two a pass.
     """
     batch, columns, pitch, x_at = RunBatch.of(stage), stage.columns, stage.pitch, stage.x_at
     steps, passes, pass_runs = batch.steps, batch.passes, batch.pass_runs
     shift, some_idle = batch.columns.bit_length() - 1, pass_runs < batch.places
     needs_sums = run_operand(stage.layout).needs_sums
     (take_floats, take_bits, change_halves), sum_of = pair_takers(), activation_summer(steps)
-    count, numbers = steps * passes, 2 * steps * passes
+    count, numbers, b_count, x_count = steps * passes, 2 * steps * passes, 8 * batch.fragments, 2 * passes
     batch_columns, pass_columns = STEP * batch.fragments, 16 * pass_runs * steps
 
     @inlined
-    def take(at: Any, which: Any, lane: Any, kind: Any, b: Any, x: Any) -> None:
+    def take(at: Any, which: Any, lane: Any, kind: Any) -> Any:
+        b, x = cuda.local.array(b_count, uint32), cuda.local.array(x_count, float32)
+        for i in range(x_count):
+            x[i] = float32(0)
         g, t = g_and_t(lane)
         lane_run, v = uint32(g >> shift), cuda.local.array(numbers, uint32)
         run = min(lane_run, uint32(pass_runs - 1)) if some_idle else lane_run
@@ -257,6 +271,7 @@ def run_activations(stage: GemvStage) -> Any:
                 mask = uint32(0xFFFFFFFF) if lane_run == uint32(j) else uint32(0)
                 for k in range(2 * steps):
                     b[2 * steps * (pass_runs * i + j) + k] = v[2 * steps * i + k] & mask
+        return b, x
 
     return take
 
@@ -264,15 +279,12 @@ def run_activations(stage: GemvStage) -> Any:
 @cache
 def run_multiplier(stage: GemvStage) -> Any:
     """The device function that adds a span of all fragment rows to a lane's sums, four for each of them."""
-    batch, layout, size, four_rows = RunBatch.of(stage), stage.layout, stage.size, stage.fragment_rows > TWO
-    runs, fragment_bytes, has_offset, fragments = (
-        layout.runs, layout.fragment_bytes, layout.has_offset, batch.fragments
-    )  # fmt: skip
+    batch, layout, size = RunBatch.of(stage), stage.layout, stage.size
+    runs, fragment_bytes, fragments = layout.runs, layout.fragment_bytes, batch.fragments
     passes, pass_runs, some_idle = batch.passes, batch.pass_runs, batch.pass_runs < batch.places
     shift, steps, (count, _) = batch.columns.bit_length() - 2, 4 // batch.passes, buffer_sizes(layout)
     load_words, load_scales, unpack_step, lowered, _ = run_operand(layout)
-    take, b_count, x_count, d_count = run_activations(stage), 8 * fragments, 2 * passes, 4 * passes
-    x_columns = min(stage.columns, 2)
+    d_count, x_columns, has_offset = 4 * passes, min(stage.columns, 2), layout.has_offset
 
     @inlined
     def add_fragment(at: Any, lane: Any, b: Any, first: Any, d: Any, opaque: Any) -> None:
@@ -283,8 +295,8 @@ def run_multiplier(stage: GemvStage) -> Any:
             bf16x2.mma_into(d, s // steps * 4, a, 0, b, first + 2 * s)
 
     @inlined
-    def multiply_pair(here: Any, pair: Any, lane: Any, b: Any, x: Any, sums: Any, opaque: Any) -> None:
-        d, f = cuda.local.array(d_count, float32), cuda.local.array(4, float32)
+    def multiply_pair(here: Any, pair: Any, lane: Any, activations: Any, sums: Any, opaque: Any) -> None:
+        (b, x), d, f = activations, cuda.local.array(d_count, float32), cuda.local.array(4, float32)
         lane_run = uint32((lane & 3) >> shift)
         if some_idle:
             lane_run = min(lane_run, uint32(pass_runs - 1))
@@ -304,18 +316,7 @@ def run_multiplier(stage: GemvStage) -> Any:
                         total = sums[o] + f[side] * lowered(y, d[4 * i + 2 * side + c])
                         sums[o] = total - f[2 + side] * y if has_offset else total
 
-    @inlined
-    def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
-        b, x = cuda.local.array(b_count, uint32), cuda.local.array(x_count, float32)
-        for i in range(x_count):
-            x[i] = float32(0)
-        take(at, which, lane, kind, b, x)
-        here = at + which * fragments * fragment_bytes
-        multiply_pair(here, 0, lane, b, x, sums, opaque)
-        if four_rows:
-            multiply_pair(here, 1, lane, b, x, sums, opaque)  # a loop over four is not always unrolled
-
-    return batches(multiply, stage.span > fragments)
+    return batches(stage, fragments, run_activations(stage), multiply_pair)
 
 
 # --- products of one row of x: activations as integers of 16 bits --------------------------------
@@ -450,15 +451,11 @@ def whole(high: Any, low: Any) -> Any:
 def digit_multiplier(stage: GemvStage) -> Any:
     """The device function that adds a span of all fragment rows to a lane's sums, four for each of them."""
     batch, layout, size_of_row = DigitBatch.of(stage), stage.layout, stage.size
-    four_rows, take, mma = stage.fragment_rows > TWO, digit_activations(stage), codes8.integer_mma("s8", "s8")
-    products, fragments, units, unit_columns = batch.products, batch.fragments, batch.units, batch.unit
-    count, fragment_bytes, run, has_offset = (
-        2 * products,
-        layout.fragment_bytes,
-        layout.run,
-        layout.has_offset,
-    )
-    lowest, needs_sums = int32(lowest_byte(layout)), layout.has_offset or lowest_byte(layout) != 0
+    load, mma, products = digit_activations(stage), codes8.integer_mma("s8", "s8"), batch.products
+    fragments, units, unit_columns = batch.fragments, batch.units, batch.unit
+    count, fragment_bytes, run = 2 * products, layout.fragment_bytes, layout.run
+    has_offset, lowest = layout.has_offset, int32(lowest_byte(layout))
+    needs_sums = has_offset or lowest_byte(layout) != 0
     (words_count, _), load_words, unpack = buffer_sizes(layout), word_loader(layout), byte_unpacker(layout)
     load_scales, fragment_products, fragment_units = (
         run_scale_loader(layout), STEP // POWER_COLUMNS, STEP // batch.unit
@@ -476,9 +473,21 @@ def digit_multiplier(stage: GemvStage) -> Any:
             d[0], d[1], d[2], d[3] = v[0], v[1], v[2], v[3]
 
     @inlined
-    def multiply_pair(
-        here: Any, pair: Any, lane: Any, b: Any, x: Any, size: Any, sums: Any, opaque: Any
-    ) -> None:
+    def take(at: Any, which: Any, lane: Any, kind: Any) -> Any:
+        b, x = cuda.local.array(count, uint32), cuda.local.array(2, int32)
+        size = load(at, which, lane, kind, b)
+        size = cuda.shfl_sync(ALL_LANES, size, int32((lane & 3) << 3))  # of unit t
+        x[0] = x[1] = int32(0)
+        if needs_sums:  # of the digits
+            one = int32(0x01010101)
+            for j in range(products):
+                v = mma(one, one, one, one, int32(b[2 * j]), int32(b[2 * j + 1]), x[0], x[1], x[0], x[1])
+                x[0], x[1] = v[0], v[1]
+        return b, x, size
+
+    @inlined
+    def multiply_pair(here: Any, pair: Any, lane: Any, activations: Any, sums: Any, opaque: Any) -> None:
+        b, x, size = activations
         d, f = cuda.local.array(4, int32), cuda.local.array(4, float32)
         unit = min(lane & 3, uint32(units - 1))
         for fragment_row in range(pair * TWO, pair * TWO + TWO):
@@ -497,23 +506,7 @@ def digit_multiplier(stage: GemvStage) -> Any:
                     value = value - f[2 + side] * whole(x[1], x[0])
                 sums[4 * fragment_row + 2 * side] += value * size
 
-    @inlined
-    def multiply(at: Any, which: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
-        b, x = cuda.local.array(count, uint32), cuda.local.array(2, int32)
-        size = take(at, which, lane, kind, b)
-        size = cuda.shfl_sync(ALL_LANES, size, int32((lane & 3) << 3))  # of unit t
-        x[0] = x[1] = int32(0)
-        if needs_sums:  # of the digits
-            one = int32(0x01010101)
-            for j in range(products):
-                v = mma(one, one, one, one, int32(b[2 * j]), int32(b[2 * j + 1]), x[0], x[1], x[0], x[1])
-                x[0], x[1] = v[0], v[1]
-        here = at + which * fragments * fragment_bytes
-        multiply_pair(here, 0, lane, b, x, size, sums, opaque)
-        if four_rows:
-            multiply_pair(here, 1, lane, b, x, size, sums, opaque)  # a loop over four is not always unrolled
-
-    return batches(multiply, stage.span > fragments)
+    return batches(stage, fragments, take, multiply_pair)
 
 
 class Multiplier(NamedTuple):

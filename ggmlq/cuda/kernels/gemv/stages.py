@@ -107,9 +107,19 @@ class GemvStage:
         return 4 * self.fragment_rows * self.tiles
 
     @property
+    def swaps(self) -> bool:
+        """True where rows have no room against bank conflicts, and chunks change places instead."""
+        return not self.floats
+
+    @property
+    def depth(self) -> int:
+        """Columns of activations."""
+        return STEP * self.span
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row of activations."""
-        return (4 if self.floats else 2) * STEP * self.span
+        return (4 if self.floats else 2) * self.depth
 
     @property
     def pitch(self) -> int:

@@ -27,7 +27,7 @@ from ...driver.recorded import between
 from ...intrinsics import bf16x2, codes, dependent_launch, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import DTYPES
-from ...intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
+from ...intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.floats import narrowed
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
@@ -46,6 +46,7 @@ from ..gemv.kernel import (
     streamer,
     warp_placer,
     weight_fetcher,
+    x_fetcher,
 )
 from ..gemv.products import FLOAT16, Multiplier
 from ..gemv.stages import (
@@ -169,8 +170,20 @@ class TransposedStage(GemvStage):
         return 32 * self.tiles
 
     @property
+    def takes_bits(self) -> bool:
+        return True
+
+    @property
+    def swaps(self) -> bool:
+        return False
+
+    @property
+    def depth(self) -> int:
+        return STAGE_DEPTH
+
+    @property
     def pitch(self) -> int:
-        return (4 if self.floats else 2) * STAGE_DEPTH + 16
+        return self.row_bytes + 16
 
     @property
     def rows(self) -> int:
@@ -186,45 +199,13 @@ class WeightColumns(NamedTuple):
 
 
 @cache
-def transposed_fetchers(stage: TransposedStage) -> tuple[Any, Any]:
-    """The device functions that start the copies of one stage: of weights, and of columns of y as they lie.
-
-    Columns of 16 bits fill half of a row for float32. ``pair``: rows of fragments of the stage.
-    """
-    floats, fetch_rows = stage.floats, weight_fetcher(stage)
-    fetch_floats, fetch_bits = column_fetcher(stage, 4), column_fetcher(stage, 2)
+def transposed_fetcher(stage: TransposedStage) -> Any:
+    """The device function that starts the copies of a stage's weights; ``pair``: its rows of fragments."""
+    fetch_rows = weight_fetcher(stage)
 
     @inlined
-    def fetch_weights(at: Any, lane: Any, w: Any, pair: Any) -> None:
+    def fetch(at: Any, lane: Any, w: Any, pair: Any) -> None:
         fetch_rows(at, lane, Weights(w.at + pair * w.deep, w.apart, uint64(0)), uint32(0))
-
-    @inlined
-    def fetch_columns(at: Any, lane: Any, y: Any, pair: Any) -> None:
-        if floats and y.kind == 0:
-            fetch_floats(at, lane, y, pair)
-        else:
-            fetch_bits(at, lane, y, pair)
-
-    return fetch_weights, fetch_columns
-
-
-@cache
-def column_fetcher(stage: TransposedStage, width: int) -> Any:
-    """The device function that starts the copies of 32 columns of y, ``width`` bytes each; zeros beyond y."""
-    columns, pitch, y_at, row_chunks = stage.columns, stage.pitch, stage.x_at, STAGE_DEPTH * width // 16
-    shift, every = row_chunks.bit_length() - 1, 16 // width
-
-    @inlined
-    def fetch(at: Any, lane: Any, y: Any, pair: Any) -> None:
-        for first in range(0, row_chunks * columns, 32):
-            c = uint32(lane + uint32(first))
-            row, chunk = uint32(c >> shift), uint32(c & row_chunks - 1)
-            if first + 32 <= row_chunks * columns or row < columns:
-                column = uint32(pair * STAGE_DEPTH + chunk * every)
-                there = row < y.m and column < y.k
-                source = address(y.at, row, y.k, column, width) if there else y.at
-                place = uint32(y_at + row * pitch + uint32(chunk << 4))
-                bf16x2.copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
 
     return fetch
 
@@ -370,7 +351,8 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
     """The kernel: block (128 columns of weights and a share of the rows) for up to ``columns`` rows of y."""
     stage = TransposedStage.of(layout, columns)
     ring, size, numbers, outputs = stage.count * stage.length, stage.size, stage.numbers, stage.rows
-    stream = streamer(stage, *transposed_fetchers(stage), Multiplier(transposed_multiplier(stage)))
+    fetch, multiplier = transposed_fetcher(stage), Multiplier(transposed_multiplier(stage))
+    stream = streamer(stage, fetch, x_fetcher(stage), multiplier)
     place_of, finish = warp_placer(stage), transposed_epilogue(stage)
 
     def multiply_columns(
