@@ -13,7 +13,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.cuda.driver import device, tensor_maps
-from ggmlq.cuda.kernels.gemv.stages import RESERVED, HOPPER_SHARED
+from ggmlq.cuda.kernels.gemv.stages import HOPPER_SHARED, RESERVED
 from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
 from ggmlq.cuda.kernels.mma import transposed
 from ggmlq.cuda.kernels.mma.transposed import TRANSPOSED_COLUMNS, TransposedStage

@@ -230,7 +230,7 @@ def streamer(
     """The device function that adds the products of a warp's spans to a lane's sums.
 
     ``early``: weights are fetched before the previous kernel has ended; else nobody needs to wait for it.
-    ``word``: the type of spans and of offsets in shared memory.
+    ``word``: the type of spans and of offsets in shared memory. Kernels of experts leave them at 64 bits.
     """
     multiply, gather = multiplier
     length, count = stage.length, stage.count
@@ -239,7 +239,11 @@ def streamer(
 
     @inlined
     def stream(
-        ring: Any, lane: Any, place: Any, last: Any, count: Any, w: Any, x: Any, sums: Any
+        ring: Any,  # the warp's first stage in shared memory
+        lane: Any, place: Any,
+        last: Any,  # the end of all spans
+        size: Any,  # any count of which an opaque zero is made
+        w: Any, x: Any, sums: Any,
     ) -> None:  # fmt: skip
         for i in range(ahead):
             span = word(place.first + word(place.stride * uint32(i)))
@@ -269,7 +273,7 @@ def streamer(
                 fetch_weights(word(ring + to), lane, w, later)
                 fetch_x(word(ring + to), lane, x, later)
             ptx.commit()  # of nothing, too: waits count groups
-            multiply(word(ring + here), lane, x.kind, sums, opaque_zero(count))
+            multiply(word(ring + here), lane, x.kind, sums, opaque_zero(size))
             to, here = after(to), after(here)
             span = word(span + place.stride)
         gather(sums)
@@ -397,8 +401,8 @@ def residual_putter(stage: GemvStage) -> Any:
 def cluster_epilogue(stage: GemvStage) -> Any:
     """The device function that takes the sums of a block's warps from shared memory to results.
 
-    Warp w of the block has columns w, w + warps, … In a cluster the block of rank column % splits writes a
-    column, so that all blocks write; the others send it theirs.
+    Warp w of the block has columns w, w + warps, … In a cluster all blocks write: a column is written by the
+    block of rank column % splits, to which all send their sums of it.
     """
     columns, warps, partials_at = stage.columns, stage.warps, stage.partials_at
     rows, line = stage.rows, 4 * stage.rows  # and bytes of a column of sums of another block
