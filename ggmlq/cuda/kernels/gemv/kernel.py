@@ -24,7 +24,6 @@ from ...layouts.groups import NAN, NO_EXPERT, finder
 from ...layouts.layout import ROWS
 from ..epilogue.results import Result, bias_loader, residual_loader, store_result
 from ..layers import numbered_gate
-from ..mma.copies import offset_advancer
 from .products import Multiplier, multiplier_of
 from .stages import HOPPER, MIN_CAPABILITY, TWO, ExpertStage, GemvStage
 
@@ -234,8 +233,11 @@ def streamer(
     """
     multiply, gather = multiplier
     length, count = stage.length, stage.count
-    ahead, end, after = count - 1, (count - 1) * length, offset_advancer(count, length)
-    wait_for_oldest = ptx.wait_for_all_but(count - 2)
+    ahead, end, wait_for_oldest = count - 1, (count - 1) * length, ptx.wait_for_all_but(count - 2)
+
+    @inlined
+    def after(offset: Any) -> Any:
+        return 0 if offset == end else uint32(offset + length)
 
     @inlined
     def stream(
