@@ -26,7 +26,7 @@ from .gemv import digits, gated
 from .gemv.linear import split_for
 from .gemv.stages import ALONE, FOUR, SPANS, TWO, WIDE, GemvStage, fetchers, kinds_of, warp_placer
 from .layers import GATES, numbered_gating
-from .mma.copies import offset_advancer
+from .mma.shape import offset_advancer
 
 
 class Pair(NamedTuple):

@@ -9,14 +9,18 @@ that must start.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ....base.slots import rows_of
 from ....dispatch.card import Card
+from ...driver import device
+from ...driver.recorded import decided
 from ...layouts.code_tiles import EIGHT
-from ...layouts.codes import can_fold
 from ...layouts.layout import ROWS, STEP, TILE_ROWS, PackedLayout
-from ..mma.copies import CODE_TILES, TILES, WIDE, MmaTile
+from ...layouts.pack import PackedWeights
+from ..mma.kernel import BYTES, HALF_SUMS, TILES, MmaPlan, MmaTile, folds, tiles_of
 from . import roof
 from .stage import SHARE, at_one_time
 
@@ -26,9 +30,6 @@ HOPPER = 9, 0
 MMA_HALVES, MMA_BYTES, ADD, OTHER = 4.2, 3, 2, 1.5
 GAIN = 0.9  # share of the time with sums of floats, below which those of halves are taken
 CONVERT = 1.2  # for the two floats of a register, half of its rate
-BYTES = "int8"  # the kind of activations of cuda:mma_q8
-HALF_SUMS = "half sums"  # the kind of cuda:mma_f16
-MAX_BLOCKS = 4  # on a multiprocessor
 KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES, "cuda:mma_f16": HALF_SUMS}  # by kernel
 # Bytes that are read and written for an activation of 16 bits that becomes another number, where one does.
 PREPARED = {BYTES: 3.2, HALF_SUMS: 6.0}
@@ -74,7 +75,7 @@ def gains_by_halves(card: Card, layout: PackedLayout) -> bool:
 
 def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
     """Clocks of a scheduler for a warp's step of 16 bits."""
-    folded = kind == "float16" and can_fold(layout)
+    folded = folds(layout, kind)
     eights, scales = tile.columns // EIGHT, 1 if folded else layout.runs
     sums = layout.has_offset * max(eights // tile.warps, 1)  # eights whose activations a warp sums
     offsets = layout.has_offset * layout.runs * eights
@@ -93,17 +94,6 @@ def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
     products, sums = 2 * layout.runs * eights, layout.has_offset * layout.runs // 2 * eights
     others = 2 * eights + sums + DECODING * layout.runs + 8 * layout.scales + AROUND
     return MMA_BYTES * products + ADD * 4 * (2 + layout.has_offset) * products + OTHER * others
-
-
-def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
-    """The tiles for weights of a layout and activations of a kind."""
-    if kind == BYTES:
-        crowded = layout.runs > 2 or bool(layout.levels)  # registers, by more scales or by a table
-        most_blocks = 2 if layout.runs > 2 and layout.has_offset else MAX_BLOCKS
-        narrow = tuple(each for each in CODE_TILES[1:-1] if each.blocks <= most_blocks)
-        return (CODE_TILES[0], *narrow, *CODE_TILES[-1:][crowded:])
-    wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
-    return (*TILES, WIDE) if wide else TILES
 
 
 @lru_cache(1 << 10)
@@ -127,6 +117,23 @@ def _multiplying(
         for step in (step_clocks(card, layout, tile, kind),)
         for parts in splits
     ]
+
+
+def plan_tiles(
+    m: int, card: Card, layout: PackedLayout, kind: str, n: int, steps: int, split: MmaSplit | None = None
+) -> MmaPlan:  # fmt: skip
+    """The plan of a product with activations of a kind; ``split``: another tile and split than the best."""
+    tile, splits = split or best_split(card, layout, kind, m, n, steps)
+    grid = -(-n // TILE_ROWS), -(-m // tile.columns), splits
+    # A multiprocessor with room for more would take them from others, where there are few blocks.
+    return MmaPlan(tile, grid, min(tile.blocks, -(-math.prod(grid) // device.multiprocessors())))
+
+
+def plan_for(out: Any, w: PackedWeights, kind: str, split: MmaSplit | None) -> MmaPlan:
+    """The plan of :func:`plan_tiles` for a result on the current device, decided for its rows."""
+    card, facts = device.card_of(device.current()), (out.shape[1], w.fragments.shape[1])
+    plan: MmaPlan = decided(plan_tiles, rows_of(out), card, w.layout, kind, *facts, split)
+    return plan
 
 
 def split_us(

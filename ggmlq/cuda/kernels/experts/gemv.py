@@ -28,7 +28,7 @@ from ...layouts.layout import ROWS, STEP, PackedLayout, layout_of
 from ...layouts.pack import LONGEST, packed_weights
 from ..gemv.gated import block_adder, pair_fetcher, row_of_gate, sum_putter
 from ..gemv.stages import FOUR, LEAST, RESERVED, ROOMY, TWO, WIDE, GemvStage, fetchers
-from ..mma.copies import offset_advancer
+from ..mma.shape import offset_advancer
 
 # The parts of cuda:gemv for experts: stages, loads of activations and an epilogue for the rows of uses.
 #

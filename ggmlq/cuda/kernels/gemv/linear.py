@@ -29,7 +29,7 @@ from ...layouts.pack import LONGEST, packed_weights
 from ...layouts.x_tiles import readable_rows
 from ..cost import gemv as cost
 from ..epilogue.results import KIND_NUMBERS, Result, residual_loader, residual_of, result_of
-from ..mma.copies import offset_advancer
+from ..mma.shape import offset_advancer
 from .stages import (
     ALONE,
     LEAST,

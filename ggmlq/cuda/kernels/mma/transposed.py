@@ -54,7 +54,7 @@ from ..hopper.kernel import HALVES as WGMMA_HALVES
 from ..hopper.kernel import Products, dense, dense_results, map_words, packed_blocks, weights_map
 from ..hopper.stream_k import exchange_sizes, within_clusters
 from ..hopper.tiles import WarpSpecializedTile, raster
-from .copies import offset_advancer
+from .shape import offset_advancer
 
 # ``y @ q`` by the warp-specialised kernel of Hopper: packed weights as they lie, for many rows of y.
 #
