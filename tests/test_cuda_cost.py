@@ -94,9 +94,7 @@ def test_the_split_of_tiles_of_mma_has_the_shortest_estimate(fresh):
         for kind in ("float16", "bfloat16", BYTES, HALF_SUMS):
             shape, most = (m, n, steps), max(1, min(mma.MAX_SPLITS, steps // mma.MIN_STEPS))
             all_splits = [
-                mma.MmaSplit(tile, splits)
-                for tile in tiles_of(layout, kind)
-                for splits in range(1, most + 1)
+                mma.MmaSplit(tile, splits) for tile in tiles_of(layout, kind) for splits in range(1, most + 1)
             ]
             best = min(all_splits, key=lambda split: mma.split_us(card, layout, kind, split, *shape))
             assert mma.best_split(card, layout, kind, *shape) == best

@@ -1,6 +1,6 @@
 """Products of decoded weights by cuBLAS, a slab of rows at a time, for cuda:dequant_bf16.
 
-cuda:dequant_cublas has the same by itself, of halves. mma/transposed.py takes the numbers that cuBLAS is told.
+cuda:dequant_cublas has the same by itself, of halves. mma/transposed.py takes cuBLAS's numbers from here.
 """
 
 from __future__ import annotations

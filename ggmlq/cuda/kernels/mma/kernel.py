@@ -157,7 +157,7 @@ class CodeTile(MmaTile):
 
 
 TILES = MmaTile(16, 4), MmaTile(32, 3), MmaTile(64, 2)
-WIDE = MmaTile(128, 2)  # for weights with much to do for a step, whatever its rows of activations
+WIDE_TILE = MmaTile(128, 2)  # for weights with much to do for a step, whatever its rows of activations
 CODE_TILES = CodeTile(16, 4), CodeTile(32, 3), CodeTile(64, 2), CodeTile(128, 2)
 
 
@@ -169,7 +169,7 @@ def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
         narrow = tuple(each for each in CODE_TILES[1:-1] if each.blocks <= most_blocks)
         return (CODE_TILES[0], *narrow, *CODE_TILES[-1:][crowded:])
     wide = folds(layout, kind) and layout.has_offset and layout.bit_planes == (4,)
-    return (*TILES, WIDE) if wide else TILES
+    return (*TILES, WIDE_TILE) if wide else TILES
 
 
 def folds(layout: PackedLayout, kind: str) -> bool:
