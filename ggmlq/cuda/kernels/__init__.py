@@ -12,5 +12,5 @@ epilogue/         from sums in registers to results in memory
 cost/             how long kernels take: the order of rungs that no table has, tiles and splits
 layers.py         norms, RoPE, gates: a launch each
 gated.py          one row times two matrices, and the gate between them, in one launch
-cublas.py         the slabs that r11 decodes, and the library's product with them
+cublas.py         numbers that cuBLAS is told
 """

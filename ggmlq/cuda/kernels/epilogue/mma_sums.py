@@ -79,6 +79,7 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
     @inlined
     def start(slots: Any, scales: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
         s = Scales(*scales)
+        # Rows beyond the last take the scale of that one: their sums are not stored.
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
             if i < rows:
@@ -106,7 +107,7 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
         column_scales_at = at + (scales_offset + 4 * rows) + wn * 4
         for i in range(2 * down):
             held[i] = float_of(take4(row_scales_at + uint32(32 * i)))
-        if uniform:
+        if uniform:  # one scale for all columns of the warp: its products with those of the rows
             one = float_of(take4(column_scales_at))
             for i in range(2 * down):
                 held[i] = mul(held[i], one)

@@ -202,6 +202,7 @@ def _adding(columns: int, paced: bool) -> str:
     residual, kind, column, row, m, n, low, high = (f"${2 * count + i}" for i in range(8))
     lines = ["{.reg .pred wide, half, p, low, high; .reg .b32 c, r, which, size; .reg .b16 h, k;"]
     lines += [f".reg .b32 w<{2 * at_once}>; .reg .f32 v; .reg .b64 at, above, pitch, far;"]
+    # ``size``: the shift from numbers to bytes. A number of 16 bits lies in the word of the even row.
     lines += [f"setp.eq.u32 wide, {kind}, 0; setp.eq.u32 half, {kind}, 1; selp.b32 size, 2, 1, wide;"]
     lines += [f"setp.lt.u32 low, {row}, {n}; add.u32 r, {row}, 8; setp.lt.u32 high, r, {n};"]
     lines += [f"and.b32 r, {row}, 1; selp.b32 which, 0x4410, 0x1044, half; selp.b32 c, 0x22, 0x2200, half;"]
@@ -211,6 +212,7 @@ def _adding(columns: int, paced: bool) -> str:
     lines += [f"add.u64 at, at, {residual}; selp.b32 c, 32, 16, wide; cvt.u64.u32 far, c;"]
     lines += [f"add.u64 above, at, far; shl.b32 c, {n}, size; cvt.u64.u32 pitch, c; mul.wide.u32 far, c, 7;"]
     groups = [range(first, min(first + at_once, count), 4) for first in range(0, count, at_once)]
+    # While one group of sums is added, the residuals of the next are on their way.
     for group, after in zip([range(0), *groups], [*groups, range(0)], strict=True):
         lines += ["bar.warp.sync -1;"] if paced and group and after else []  # loads do not pass it
         for i in after:
@@ -360,8 +362,10 @@ def thread_sums(columns: int) -> ThreadSums:
 def _writing(columns: int) -> str:
     """The assembly of ``write``. Operands: y, column, row, m, n, the bias of both rows, then the sums."""
     lines = ["{.reg .pred low, high, p; .reg .b32 c, r; .reg .f32 v; .reg .b64 at, pitch, far;"]
+    # Rows beyond n and columns beyond m are not stored: ``low`` and ``high`` say it of rows g and g + 8.
     lines += ["setp.lt.u32 low, $2, $4; add.u32 r, $2, 8; setp.lt.u32 high, r, $4;"]
     lines += ["cvt.u64.u32 far, $2; mul.wide.u32 at, $1, $4; add.u64 at, at, far; shl.b64 at, at, 2;"]
+    # From column 2 t to 2 t + 1 it is one row of y, from there to 2 t of the next eight columns seven.
     lines += ["add.u64 at, at, $0; mul.wide.u32 pitch, $4, 4; mul.wide.u32 far, $4, 28;"]
     for i in range(0, columns // 2, 4):
         for e in range(2):
@@ -388,8 +392,11 @@ def _writing16(columns: int) -> str:
         for e, word in enumerate("ab"):
             lines += [f"add.f32 v, ${8 + i + e}, $5; add.f32 u, ${10 + i + e}, $6;"]
             lines += [f"@bfloat cvt.rn.bf16x2.f32 {word}, u, v; @!bfloat cvt.rn.f16x2.f32 {word}, u, v;"]
+        # ``a`` and ``b`` are columns 2 t and 2 t + 1 of rows g and g + 8. A lane keeps the one that it
+        # stores and swaps the other; all lanes of a warp take part, also those that store nothing.
         lines += ["selp.b32 other, a, b, odd; selp.b32 own, b, a, odd;"]
         lines += ["shfl.sync.bfly.b32 other, other, 4, 31, -1; setp.lt.u32 p, c, $3;"]
+        # Now ``a`` has the even rows and ``b`` the odd ones: two neighbours become one word.
         lines += ["selp.b32 a, other, own, odd; selp.b32 b, own, other, odd;"]
         lines += ["prmt.b32 w, a, b, 0x5410; prmt.b32 own, a, b, 0x7632;"]
         lines += ["{.reg .pred q; and.pred q, p, low; @q st.global.b32 [at], w;"]
@@ -413,8 +420,9 @@ def _sending(columns: int, counts: bool) -> str:
     lines += ["mov.b32 at, $0; sub.u32 rank, $2, 1;"]
     for i in range(4, columns // 2 + 4, 4):
         four = f"{{${i}, ${i + 1}, ${i + 2}, ${i + 3}}}"
+        # The same place in the shared memory of block ``rank`` of the cluster.
         lines += ["mapa.shared::cluster.u32 there, at, rank;"]
-        if counts:
+        if counts:  # else all blocks of the cluster meet behind the stores
             lines += ["mapa.shared::cluster.u32 barrier, $3, rank;"]
             lines += [
                 f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {four}, [barrier];"
@@ -491,6 +499,7 @@ def _scattering(columns: int, list_words: int) -> str:
         register, lane = 8 * i // LANES, 8 * i % LANES
         for e in range(2):
             value = 4 + list_words + 4 * i + e
+            # The lane that has the column's entry gives it to all: they ask before anyone decides to store.
             lines += [f"add.u32 c, $1, {lane + e}; shfl.sync.idx.b32 u, ${4 + register}, c, 31, -1;"]
             lines += [f"mul.wide.u32 at, u, r; add.u64 at, at, far; setp.ne.and.u32 p, u, {NOBODY}, low;"]
             lines += [f"@p st.global.f32 [at], ${value}; setp.ne.and.u32 p, u, {NOBODY}, high;"]
@@ -519,6 +528,7 @@ def split_adder() -> Kernel:
         i = uint64(cuda.blockIdx.x) * ADDERS + uint64(cuda.threadIdx.x)
         length = uint64(m) * fours
         if i < length:
+            # One part after the other: floats in another order would be another sum.
             total = cuda.local.array(FOUR, float32)
             four_into(total, 0, load_floats(partials + i * (4 * FOUR)))
             for part in range(1, count):

@@ -90,6 +90,7 @@ def raster(tile: ByteTile) -> Any:
 
     @inlined
     def locate(down: Any, across: Any, group: Any) -> Any:
+        # The last group may have fewer tiles of rows: ``height``.
         block = uint32(cuda.blockIdx.x)
         group_size = group * across
         first = block // group_size * group
