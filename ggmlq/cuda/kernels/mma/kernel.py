@@ -819,7 +819,7 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, kind: str) -> Ke
     products, has_factors = products_of(layout, tile, kind), kind == HALF_SUMS
     place_x, zeros, constants_of = step.place_x, products.zeros, step.constants
     accumulate = accumulator(layout, tile, step.fetch_x, step.multiply)
-    scaled = products.scaled if has_factors else None
+    scaled: Any = products.scaled if has_factors else None
     store, base = storer(tile.columns, products.fragment), ptx.shared_base
     fragment_bytes, rows, columns = layout.fragment_bytes, WARP_FRAGMENTS * ROWS, tile.columns
     let_successor_start = dependent_launch.let_successor_start
