@@ -31,7 +31,7 @@ from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, wgmma
 from ggmlq.cuda.intrinsics.assembly import KINDS
 from ggmlq.cuda.intrinsics.language import cuda, float32
 from ggmlq.cuda.kernels.epilogue import gates
-from ggmlq.cuda.kernels.mma.copies import TILES
+from ggmlq.cuda.kernels.mma.kernel import TILES
 from ggmlq.cuda.ladder.linear import r8_mma, r9_mma_magic, r10_streamk, r14_mma_bf16
 from ggmlq.cuda.layouts.layout import PackedLayout, layout_of
 from ggmlq.formats import FORMATS, BlockFormat

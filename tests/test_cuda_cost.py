@@ -13,6 +13,7 @@ from test_choice import H200, ROOM, problem
 from ggmlq.cuda.kernels.cost import choice, mma, warp_specialized
 from ggmlq.cuda.kernels.cost.stage import KINDS, PLACE, constants, stage_us
 from ggmlq.cuda.kernels.cost.warp_specialized import TILES
+from ggmlq.cuda.kernels.mma.kernel import BYTES, HALF_SUMS, tiles_of
 from ggmlq.cuda.kernels.mma.transposed import TRANSPOSED_TILES
 from ggmlq.cuda.layouts.layout import layout_of, layouts
 from ggmlq.dispatch.card import CARDS, Card
@@ -90,12 +91,10 @@ def test_the_split_of_tiles_of_mma_has_the_shortest_estimate(fresh):
     for _ in range(20):
         card, layout = CARDS[fresh.integers(len(CARDS))], layouts()[fresh.integers(len(layouts()))]
         (m, n), steps = fresh.integers(1, 5000, 2).tolist(), int(fresh.integers(1, 80))
-        for kind in ("float16", "bfloat16", mma.BYTES, mma.HALF_SUMS):
+        for kind in ("float16", "bfloat16", BYTES, HALF_SUMS):
             shape, most = (m, n, steps), max(1, min(mma.MAX_SPLITS, steps // mma.MIN_STEPS))
             all_splits = [
-                mma.MmaSplit(tile, splits)
-                for tile in mma.tiles_of(layout, kind)
-                for splits in range(1, most + 1)
+                mma.MmaSplit(tile, splits) for tile in tiles_of(layout, kind) for splits in range(1, most + 1)
             ]
             best = min(all_splits, key=lambda split: mma.split_us(card, layout, kind, split, *shape))
             assert mma.best_split(card, layout, kind, *shape) == best

@@ -23,7 +23,7 @@ from ggmlq.cuda.kernels import gated
 from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.kernels.hopper import kernel as hopper_kernel
 from ggmlq.cuda.kernels.hopper.tiles import WarpSpecializedTile, split_last_wave
-from ggmlq.cuda.kernels.mma.copies import TILES
+from ggmlq.cuda.kernels.mma.kernel import TILES
 from ggmlq.cuda.ladder.expert_linear import r5_grouped, r9_grouped_mma
 from ggmlq.cuda.layouts import groups
 from ggmlq.cuda.layouts.layout import layout_of

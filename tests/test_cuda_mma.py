@@ -14,8 +14,8 @@ from fake_cupy import on_device
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.intrinsics.floats import DTYPES
-from ggmlq.cuda.kernels.cost.mma import BYTES, HALF_SUMS, MmaSplit, best_split, tiles_of
-from ggmlq.cuda.kernels.mma.copies import RESERVED, SHARED
+from ggmlq.cuda.kernels.cost.mma import MmaSplit, best_split
+from ggmlq.cuda.kernels.mma.kernel import BYTES, HALF_SUMS, RESERVED, SHARED, tiles_of
 from ggmlq.cuda.ladder.linear import r14_mma_bf16, r18_mma_q8, r19_mma_f16
 from ggmlq.cuda.layouts.codes import MOST_EXACT, can_fold
 from ggmlq.cuda.layouts.layout import layout_of, layouts

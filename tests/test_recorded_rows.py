@@ -19,13 +19,13 @@ import ggmlq as gq
 from ggmlq.base.slots import Rows, Slot, all_following, following, labelled, rows_of
 from ggmlq.cuda.driver import recorded, submit, tensor_maps
 from ggmlq.cuda.driver.launch import RECORDING, Kernel
+from ggmlq.cuda.kernels.cost import mma as cost_mma
 from ggmlq.cuda.kernels.cost.gemv import GemvSplit
 from ggmlq.cuda.kernels.cost.mma import MmaSplit
 from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.kernels.gemv.stages import TWO, SplitBlocks
-from ggmlq.cuda.kernels.mma import copies as mma_copies
-from ggmlq.cuda.kernels.mma import frame as _mma_frame
+from ggmlq.cuda.kernels.mma.kernel import TILES as MMA_TILES
 from ggmlq.cuda.ladder.linear import r15_wgmma, r16_warp_specialized
 from ggmlq.cuda.layouts import x_tiles
 from ggmlq.cuda.layouts.pack import fragments_of
@@ -185,7 +185,7 @@ def test_each_tile(tile, kind, card, fresh):
 WAYS = {
     "cuda:gemv": (_gemv, "plan_for", -1, [GemvSplit(TWO, SplitBlocks(1, most)) for most in (1, 2)]),
     "cuda:wgmma": (r15_wgmma, "plan_tiles", 1, [r15_wgmma.TILES[:1], r15_wgmma.TILES[1:]]),
-    "cuda:mma_bf16": (_mma_frame, "plan_tiles", -1, [MmaSplit(mma_copies.TILES[0], s) for s in (1, 2)]),
+    "cuda:mma_bf16": (cost_mma, "plan_tiles", -1, [MmaSplit(MMA_TILES[0], s) for s in (1, 2)]),
     "cuda:warp_specialized": (r16_warp_specialized, "plan_for", -1, TILES[1:3]),
 }
 

@@ -1,7 +1,7 @@
 """The table of many shapes in docs/engine.md, and docs/shapes.svg, from bench/results/shapes_h100.json.
 
 Measured by: python bench/bench_shapes.py --json PATH. A figure is of the kernel that ``auto`` took
-(ggmlq/cuda/kernels/cost/packed.py).
+(ggmlq/cuda/kernels/cost/choice.py).
 """
 
 from __future__ import annotations

@@ -12,5 +12,5 @@ cost/             how long kernels take: the order of rungs that no table has, t
 layers.py         norms, RoPE, Hadamard transforms, gates: a launch each
 gated.py          one row times two matrices, of experts too, and the gate between them, in one launch
 router.py         scores of experts, the choice of some, weighted sums: a launch each
-cublas.py         the slabs that r11 decodes, and the library's product with them
+cublas.py         numbers that cuBLAS is told
 """

@@ -20,8 +20,7 @@ from ...intrinsics.lane import four_into, warp_and_lane, warp_origin
 from ...intrinsics.language import cuda, int32, uint32, uint64
 from ..epilogue.results import FOUR, add_partials, result_of
 from ..hopper.frame import MAX_SHARED_BYTES
-from ..mma.copies import offset_advancer
-from ..mma.shape import MOST_STAGES, ByteTile
+from ..mma.shape import MAX_STAGES, ByteTile, offset_advancer
 from .rows import STEPS, OperandPair, operand_pair, too_short
 
 # The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
@@ -218,7 +217,7 @@ def refuses(problem: ScaledLinear, least: tuple[int, int]) -> str | None:
 def fitting(tile: ByteTile, step: int, shared: int) -> ByteTile | None:
     """The tile with another step and as many stages as ``shared`` bytes hold; None if fewer than two."""
     with_step = replace(tile, step=step)
-    stages = min(tile.stages * tile.step // step, MOST_STAGES, shared // tile.blocks // with_step.stage)
+    stages = min(tile.stages * tile.step // step, MAX_STAGES, shared // tile.blocks // with_step.stage)
     return replace(with_step, stages=stages) if stages >= 2 else None
 
 

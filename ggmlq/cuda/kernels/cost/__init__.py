@@ -1,7 +1,6 @@
 """The cost of kernels: estimates of how long they take on a card, and the choice that follows.
 
 choice.py            the order of rungs for a problem that no table has: by estimate on Hopper, else by rows
-packed.py            products of blocks: cuda:gemv against cuda:warp_specialized
 gemv.py              cuda:gemv: microseconds of each way to split a product, and the best way
 warp_specialized.py  cuda:warp_specialized: microseconds of each tile, and the best tile; the best split of
                      tiles among blocks: whole, along K, or in clusters

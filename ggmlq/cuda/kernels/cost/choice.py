@@ -5,7 +5,7 @@ has CPUs alone: ``ggmlq tune --device cuda --out ggmlq/dispatch/measured.json`` 
 is ordered
 
     on Hopper   by estimates from the shape and the card, which were fitted to what ways took on an H200:
-                cost/packed.py for blocks, cost/codes8.py for codes with scales
+                cost/gemv.py and cost/warp_specialized.py for blocks, cost/codes8.py for codes with scales
     from 8.0    cuda:gemv for the rows that it takes, then cuda:mma_bf16. Cards whose tensor cores sum floats
                 at half their speed take cuda:mma_f16 for many rows of types that gain by it. The kernel that
                 calls cuBLAS waits until ``MIN_LIBRARY_ROWS``: it cannot be recorded in a CUDA graph, and
@@ -44,8 +44,9 @@ TIMED_ON_HOPPER = "cuda:gemv_int16", *TIMED
 HALVES = "cuda:mma_f16"  # where tensor cores sum floats at half their speed
 MAX_ROWS_WITHOUT_HALVES = 128  # rows of x, up to which what the kernel before takes counts beside it
 HALF_TYPES = "q4_0", "q8_0", "q4_K", "q5_K", "q6_K", "iq4_nl", "mxfp4"  # whose kernels come with the package
-MANY = "cuda:mma_bf16"  # for many rows
+MANY_ROWS_KERNEL = "cuda:mma_bf16"  # for many rows
 LIBRARY, MIN_LIBRARY_ROWS = "cuda:dequant_bf16", 4097  # the kernel that calls cuBLAS; rows from which it may
+INT16_SHARE = 0.92  # the time of cuda:gemv_int16 beside cuda:gemv: 0.86 to 0.97 (bench/notes/gemv.md)
 ESTIMATED, USUAL = "estimated from its shape", "usual on a card that was not measured"
 
 
@@ -107,7 +108,7 @@ def _untimed(problem: Linear) -> Preference:
         return Preference(("cuda:dp4a" if problem.m <= MAX_DP4A_ROWS else "cuda:registers",), USUAL)
     halves = (HALVES,) if _is_faster_by_halves(problem) else ()
     first = "cuda:gemv" if problem.m < MIN_LIBRARY_ROWS else LIBRARY
-    return Preference((first, *halves, MANY), USUAL)
+    return Preference((first, *halves, MANY_ROWS_KERNEL), USUAL)
 
 
 def _gains_by_halves(problem: Linear) -> bool:
@@ -180,9 +181,7 @@ def estimate(problem: Problem, kernel: str) -> float | None:
     if isinstance(problem, ScaledLinear) and _on_hopper(problem):
         us = _codes_us(problem)
     elif isinstance(problem, Linear) and isinstance(problem.format, BlockFormat) and _on_hopper(problem):
-        from . import packed  # as in _packed_order
-
-        us = packed.estimates(problem, every=True)
+        us = _blocks_us(problem, every=True)
     return us[kernel] if kernel in us else _mma_us(problem, kernel) or roof.estimate(problem, kernel)
 
 
@@ -211,12 +210,38 @@ def packed(cases: dict[str, list[Problem]]) -> dict[str, bool | None]:
     return packaged
 
 
-def _packed_order(problem: Linear) -> Preference:
-    """The order for blocks: that of cost/packed.py's estimates, then kernels that need no maps."""
-    from . import packed  # its kernels want numba-cuda, too
+def _blocks_us(problem: Linear, every: bool = False) -> dict[str, float]:
+    """Estimated microseconds on Hopper of rungs that may be best for blocks, or of all, by name."""
+    # These want numba-cuda, too.
+    from ...layouts.codes import serves_bytes
+    from ...layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, layout_of
+    from ..gemv.stages import COLUMNS
+    from ..hopper.tiles import UNIT_FRAGMENTS
+    from . import gemv, warp_specialized
 
-    us = packed.estimates(problem)
-    return Preference((*sorted(us, key=us.__getitem__), "cuda:wgmma", MANY), ESTIMATED)
+    m, n, k, card = problem.m, problem.n, problem.k, problem.card
+    assert card is not None
+    assert isinstance(problem.format, BlockFormat)
+    layout, us_of, one_row = layout_of(problem.format), dict[str, float](), 1.0
+    if m <= COLUMNS[-1]:
+        height = FRAGMENT_ROWS * -(-n // TILE_ROWS)
+        us, _ = gemv.best_split(gemv.GemvShape(layout, height, k, m, card.multiprocessors, card.memory))
+        if m == 1:  # the estimate is that of cuda:gemv_int16
+            one_row = INT16_SHARE
+            if serves_bytes(layout):
+                us_of["cuda:gemv_int16"] = us
+        us_of["cuda:gemv"] = us / one_row
+    if every or "cuda:gemv_int16" not in us_of:
+        stages = -(-k // (UNIT_FRAGMENTS * STEP))
+        shape = warp_specialized.WarpSpecializedShape.on(card, m, n, stages, layout, problem.narrow)
+        us_of["cuda:warp_specialized"] = warp_specialized.best_tile(shape).us
+    return us_of
+
+
+def _packed_order(problem: Linear) -> Preference:
+    """The order for blocks: that of their estimates, then kernels that need no maps."""
+    us = _blocks_us(problem)
+    return Preference((*sorted(us, key=us.__getitem__), "cuda:wgmma", MANY_ROWS_KERNEL), ESTIMATED)
 
 
 def _on_hopper(problem: Linear | ScaledLinear) -> bool:

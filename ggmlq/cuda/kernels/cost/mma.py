@@ -9,38 +9,39 @@ that must start.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ....base.slots import rows_of
 from ....dispatch.card import Card
+from ...driver import device
+from ...driver.recorded import decided
 from ...layouts.code_tiles import EIGHT
-from ...layouts.codes import can_fold
 from ...layouts.layout import ROWS, STEP, TILE_ROWS, PackedLayout
-from ..mma.copies import CODE_TILES, TILES, WIDE, MmaTile
+from ...layouts.pack import PackedWeights
+from ..mma.kernel import BYTES, HALF_SUMS, TILES, MmaPlan, MmaTile, folds, tiles_of
 from . import roof
 from .stage import SHARE, at_one_time
 
 HOPPER = 9, 0
 # Clocks of a scheduler there for an instruction of a kind, fitted to what products took: reading registers
 # takes time, so a multiply-add takes two.
-MMA_HALVES, MMA_BYTES, ADD, OTHER = 4.2, 3, 2, 1.5
-GAIN = 0.9  # share of the time with sums of floats, below which those of halves are taken
-CONVERT = 1.2  # for the two floats of a register, half of its rate
-BYTES = "int8"  # the kind of activations of cuda:mma_q8
-HALF_SUMS = "half sums"  # the kind of cuda:mma_f16
-MAX_BLOCKS = 4  # on a multiprocessor
+MMA_HALVES_CLOCKS, MMA_BYTES_CLOCKS, ADD_CLOCKS, OTHER_CLOCKS = 4.2, 3, 2, 1.5
+MAX_TIME_SHARE = 0.9  # share of the time with sums of floats, below which those of halves are taken
+CONVERT_CLOCKS = 1.2  # for the two floats of a register, half of its rate
 KINDS = {"cuda:mma_bf16": "float16", "cuda:mma_q8": BYTES, "cuda:mma_f16": HALF_SUMS}  # by kernel
 # Bytes that are read and written for an activation of 16 bits that becomes another number, where one does.
-PREPARED = {BYTES: 3.2, HALF_SUMS: 6.0}
-CLOCK = 1.5  # GHz, where a card's is not known
+PREPARE_BYTES = {BYTES: 3.2, HALF_SUMS: 6.0}
+USUAL_GHZ = 1.5  # GHz, where a card's is not known
 MAX_SPLITS, MIN_STEPS = 16, 4  # parts of K, and steps of a part
 MAX_TILES = 65535  # tiles of activations: blocks along the second axis of a grid
 L2_BYTES = 32  # that a multiprocessor gets of the L2 in a clock
-EDGE = 400  # clocks of a step in which a lone block's warps wait: barrier, loads, first products
-ENDS = 3000  # clocks to fill the ring, and to write a tile
+LONE_WAIT_CLOCKS = 400  # clocks of a step in which a lone block's warps wait: barrier, loads, first products
+ENDS_CLOCKS = 3000  # clocks to fill the ring, and to write a tile
 ADD_US = 2.5  # of the second kernel, beside its bytes
-DECODING = 24  # instructions for 16 columns of two fragment rows
-AROUND = 48  # instructions of a step for copies, addresses, scales
+DECODE_INSTRUCTIONS = 24  # instructions for 16 columns of two fragment rows
+COPY_INSTRUCTIONS = 48  # instructions of a step for copies, addresses, scales
 
 
 class MmaSplit(NamedTuple):
@@ -69,41 +70,47 @@ def gains_by_halves(card: Card, layout: PackedLayout) -> bool:
     """True where a step with sums of halves takes clearly less time: no card that gains has run one."""
     kinds = HALF_SUMS, KINDS["cuda:mma_bf16"]
     halves, floats = (step_clocks(card, layout, TILES[-1], kind) for kind in kinds)
-    return halves < GAIN * floats
+    return halves < MAX_TIME_SHARE * floats
 
 
 def _halves_issued(layout: PackedLayout, tile: MmaTile, kind: str) -> float:
     """Clocks of a scheduler for a warp's step of 16 bits."""
-    folded = kind == "float16" and can_fold(layout)
+    folded = folds(layout, kind)
     eights, scales = tile.columns // EIGHT, 1 if folded else layout.runs
     sums = layout.has_offset * max(eights // tile.warps, 1)  # eights whose activations a warp sums
     offsets = layout.has_offset * layout.runs * eights
-    others = 4 * eights + offsets + 4 * sums + 4 * DECODING * (1 + folded / 2) + 8 * layout.scales + AROUND
-    return MMA_HALVES * (8 * eights + 4 * sums) + ADD * 8 * (scales * eights + offsets) + OTHER * others
+    others = (
+        4 * eights
+        + offsets
+        + 4 * sums
+        + 4 * DECODE_INSTRUCTIONS * (1 + folded / 2)
+        + 8 * layout.scales
+        + COPY_INSTRUCTIONS
+    )
+    return (
+        MMA_HALVES_CLOCKS * (8 * eights + 4 * sums)
+        + ADD_CLOCKS * 8 * (scales * eights + offsets)
+        + OTHER_CLOCKS * others
+    )
 
 
 def _half_sums_issued(layout: PackedLayout, tile: MmaTile) -> float:
     """Clocks of a scheduler where sums are halves, of which each becomes a float before it is scaled."""
-    return _halves_issued(layout, tile, HALF_SUMS) + CONVERT * 8 * layout.runs * (tile.columns // EIGHT)
+    return _halves_issued(layout, tile, HALF_SUMS) + CONVERT_CLOCKS * 8 * layout.runs * (
+        tile.columns // EIGHT
+    )
 
 
 def _bytes_issued(layout: PackedLayout, tile: MmaTile) -> float:
     """Clocks of a scheduler for a warp's step of bytes; each sum takes two multiply-adds, or three."""
     eights = tile.columns // EIGHT
     products, sums = 2 * layout.runs * eights, layout.has_offset * layout.runs // 2 * eights
-    others = 2 * eights + sums + DECODING * layout.runs + 8 * layout.scales + AROUND
-    return MMA_BYTES * products + ADD * 4 * (2 + layout.has_offset) * products + OTHER * others
-
-
-def tiles_of(layout: PackedLayout, kind: str) -> tuple[MmaTile, ...]:
-    """The tiles for weights of a layout and activations of a kind."""
-    if kind == BYTES:
-        crowded = layout.runs > 2 or bool(layout.levels)  # registers, by more scales or by a table
-        most_blocks = 2 if layout.runs > 2 and layout.has_offset else MAX_BLOCKS
-        narrow = tuple(each for each in CODE_TILES[1:-1] if each.blocks <= most_blocks)
-        return (CODE_TILES[0], *narrow, *CODE_TILES[-1:][crowded:])
-    wide = kind == "float16" and layout.has_offset and can_fold(layout) and layout.bit_planes == (4,)
-    return (*TILES, WIDE) if wide else TILES
+    others = 2 * eights + sums + DECODE_INSTRUCTIONS * layout.runs + 8 * layout.scales + COPY_INSTRUCTIONS
+    return (
+        MMA_BYTES_CLOCKS * products
+        + ADD_CLOCKS * 4 * (2 + layout.has_offset) * products
+        + OTHER_CLOCKS * others
+    )
 
 
 @lru_cache(1 << 10)
@@ -129,6 +136,23 @@ def _multiplying(
     ]
 
 
+def plan_tiles(
+    m: int, card: Card, layout: PackedLayout, kind: str, n: int, steps: int, split: MmaSplit | None = None
+) -> MmaPlan:  # fmt: skip
+    """The plan of a product with activations of a kind; ``split``: another tile and split than the best."""
+    tile, splits = split or best_split(card, layout, kind, m, n, steps)
+    grid = -(-n // TILE_ROWS), -(-m // tile.columns), splits
+    # A multiprocessor with room for more would take them from others, where there are few blocks.
+    return MmaPlan(tile, grid, min(tile.blocks, -(-math.prod(grid) // device.multiprocessors())))
+
+
+def plan_for(out: Any, w: PackedWeights, kind: str, split: MmaSplit | None) -> MmaPlan:
+    """The plan of :func:`plan_tiles` for a result on the current device, decided for its rows."""
+    card, facts = device.card_of(device.current()), (out.shape[1], w.fragments.shape[1])
+    plan: MmaPlan = decided(plan_tiles, rows_of(out), card, w.layout, kind, *facts, split)
+    return plan
+
+
 def split_us(
     card: Card, layout: PackedLayout, kind: str, split: MmaSplit, m: int, n: int, steps: int
 ) -> float:  # fmt: skip
@@ -152,9 +176,9 @@ def multiplying_us(
     each = -(-steps // splits)
     most = -(-blocks // card.multiprocessors)  # blocks of the busiest multiprocessor
     beside = min(tile.blocks, most)
-    step = max(step * beside, step + EDGE)
-    clocks = -(-most // beside) * (each * step + ENDS)
-    us = clocks / (1e3 * (card.clock or CLOCK))
+    step = max(step * beside, step + LONE_WAIT_CLOCKS)
+    clocks = -(-most // beside) * (each * step + ENDS_CLOCKS)
+    us = clocks / (1e3 * (card.clock or USUAL_GHZ))
     wave = card.multiprocessors * tile.blocks
     passes = min(-(-m // tile.columns), -(-blocks // wave))  # over the weights, if no cache holds them
     return at_one_time(us, passes * n * steps * layout.fragment_bytes / ROWS / 1e6 / card.memory)
@@ -165,6 +189,6 @@ def estimate(card: Card, layout: PackedLayout, kernel: str, m: int, n: int, k: i
     steps, kind = 2 * -(-k // (2 * STEP)), KINDS[kernel]
     split = best_split(card, layout, kind, m, n, steps)
     us = roof.START_US + split_us(card, layout, kind, split, m, n, steps)
-    if kind in PREPARED:
-        us += 1 + PREPARED[kind] * m * k / 1e6 / (SHARE * card.memory)
+    if kind in PREPARE_BYTES:
+        us += 1 + PREPARE_BYTES[kind] * m * k / 1e6 / (SHARE * card.memory)
     return us

@@ -6,8 +6,8 @@ unless its weights are in the L2 cache.
 
 An **estimate** scales what a kernel took on one H200: the weights that a multiprocessor unpacks in a clock,
 the operations that it does in one, and a share of the memory's speed. Where a card's units are slower than
-that, the kernel reaches ``REACHED`` of their speed. Nothing of it was measured on other cards. Only kernels
-that ``auto`` takes have one; mma.py counts clocks for its kernels, and no choice depends on these here.
+that, the kernel reaches ``REACHED_SHARE`` of their speed. Nothing of it was measured on other cards. Only
+kernels that ``auto`` takes have one; mma.py counts clocks for its kernels, and no choice depends on these.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ....formats import BlockFormat
 from .stage import SHARE, at_one_time
 
 GEFORCE = "GeForce"  # whose tensor cores sum floats in float32 at half their speed
-SIMPLE = 128  # operations in float32 a clock and multiprocessor, before 8.6 and on 8.0
+OLD_FLOAT_RATE = 128  # operations in float32 a clock and multiprocessor, before 8.6 and on 8.0
 # Operations a clock and multiprocessor by capability: on float32; int8 with dp4a; tensor cores on bfloat16
 # (float16 on 7.5), on int8, on floats of 8 bits. 0: it has none.
 RATES = {
-    (7, 5): (SIMPLE, 512, 1024, 2048, 0),
-    (8, 0): (SIMPLE, 512, 2048, 4096, 0),
+    (7, 5): (OLD_FLOAT_RATE, 512, 1024, 2048, 0),
+    (8, 0): (OLD_FLOAT_RATE, 512, 2048, 4096, 0),
     (8, 6): (256, 512, 1024, 2048, 0),
     (8, 9): (256, 512, 1024, 2048, 2048),
     (9, 0): (256, 512, 4096, 8192, 8192),
@@ -35,7 +35,7 @@ RATES = {
     (12, 0): (256, 512, 1024, 2048, 2048),
 }
 UNITS = "float32", "dp4a", "bfloat16", "int8", "float8"
-REACHED = 0.75  # share of a unit's operations that a kernel reaches where the unit limits it
+REACHED_SHARE = 0.75  # share of a unit's operations that a kernel reaches where the unit limits it
 
 
 # The units of kernels of 8-bit codes; codes of integers all take that of int8.
@@ -63,7 +63,7 @@ COSTS = {
     "cuda:gemv_int16": RungCost("int8", 58.05, 232.2),
 }
 # Kernels of blocks that multiply bytes on tensor cores, for floors.
-BYTES = "cuda:mma", "cuda:mma_magic", "cuda:streamk", "cuda:packed", "cuda:gemv_int16", "cuda:mma_q8"
+BYTE_KERNELS = "cuda:mma", "cuda:mma_magic", "cuda:streamk", "cuda:packed", "cuda:gemv_int16", "cuda:mma_q8"
 START_US = 2.0  # to start a kernel, and to end
 
 
@@ -89,7 +89,7 @@ def floor(problem: Problem, kernel: str) -> float | None:
     if card is None or not card.bandwidth or not card.clock:
         return None
     if isinstance(problem, Linear):
-        unit = "int8" if kernel in BYTES else "bfloat16"
+        unit = "int8" if kernel in BYTE_KERNELS else "bfloat16"
         weight, activation = problem.format.bits_per_weight / 8, 2.0
     elif isinstance(problem, ScaledLinear):
         unit, weight, activation = "int8" if problem.integer else "float8", 1.0, 1.0
@@ -112,7 +112,7 @@ def estimate(problem: Problem, kernel: str) -> float | None:
     bits = problem.format.bits_per_weight if isinstance(problem, Linear) else 8
     activation = 4.0 if isinstance(problem, Linear) else 1.0
     nbytes = n * k * bits / 8 + activation * m * k + 4.0 * m * n
-    most = REACHED * rate(card, cost.unit) / (2 if halved(card, cost.unit) else 1)
+    most = REACHED_SHARE * rate(card, cost.unit) / (2 if halved(card, cost.unit) else 1)
     operations = min(cost.operations, most or cost.operations)
     clocks = card.multiprocessors * card.clock * 1e3  # of all multiprocessors, in a microsecond
     working = at_one_time(n * k / (cost.weights * clocks), 2.0 * m * n * k / (operations * clocks))

@@ -32,6 +32,30 @@ def corner(tile_rows: Any, tile_columns: Any, across: Any) -> Any:
     return wm + g, wn + t * 2
 
 
+class Scales(NamedTuple):
+    """Scales of both operands, in the order of a kernel's parameter."""
+
+    x: Any  # address of those of x
+    w: Any
+    row_x: Any  # bytes from a row of scales to the next
+    row_w: Any
+    column_x: Any  # bytes from a column of scales to the next
+    column_w: Any
+    rows_x: Any  # rows of x that share a scale
+    rows_w: Any
+    steps_x: Any  # steps that do
+    steps_w: Any
+
+
+class ZeroTermsOfBoth(NamedTuple):
+    """The ZeroTerms (kernels/codes8/rows.py) of x, then of w, as a kernel takes them."""
+
+    points_x: Any
+    others_x: Any
+    points_w: Any
+    others_w: Any
+
+
 class StageScales(NamedTuple):
     """Device functions for the scales of a stage."""
 
@@ -54,17 +78,18 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
 
     @inlined
     def start(slots: Any, scales: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
-        x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w = scales
+        s = Scales(*scales)
+        # Rows beyond the last take the scale of that one: their sums are not stored.
         for f in range(times):
             i = uint32(cuda.threadIdx.x) + uint32(f * threads)
             if i < rows:
-                place = min(m0 + i, m - 1) // rows_x
-                slots[3 * f] = x_scales + place * row_x
-                slots[3 * f + 1], slots[3 * f + 2] = column_x, uint64(steps_x)
+                place = min(m0 + i, m - 1) // s.rows_x
+                slots[3 * f] = s.x + place * s.row_x
+                slots[3 * f + 1], slots[3 * f + 2] = s.column_x, uint64(s.steps_x)
             else:
-                place = min(n0 + i - rows, n - 1) // rows_w
-                slots[3 * f] = w_scales + place * row_w
-                slots[3 * f + 1], slots[3 * f + 2] = column_w, uint64(steps_w)
+                place = min(n0 + i - rows, n - 1) // s.rows_w
+                slots[3 * f] = s.w + place * s.row_w
+                slots[3 * f + 1], slots[3 * f + 2] = s.column_w, uint64(s.steps_w)
 
     @inlined
     def fetch(at: Any, slots: Any, step: Any) -> None:
@@ -82,7 +107,7 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
         column_scales_at = at + (scales_offset + 4 * rows) + wn * 4
         for i in range(2 * down):
             held[i] = float_of(take4(row_scales_at + uint32(32 * i)))
-        if uniform:
+        if uniform:  # one scale for all columns of the warp: its products with those of the rows
             one = float_of(take4(column_scales_at))
             for i in range(2 * down):
                 held[i] = mul(held[i], one)
@@ -109,15 +134,15 @@ def scale_loader(tile: ByteTile) -> Any:
 
     @inlined
     def hold(scales: Any, held: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
-        x_scales, w_scales, row_x, row_w, _column_x, _column_w, rows_x, rows_w, _steps_x, _steps_w = scales
+        s = Scales(*scales)
         row, column = corner(warp_rows, warp_columns, warps_across)
         for i in range(2 * down):
-            place = min(m0 + row + uint32(8 * i), m - 1) // rows_x
-            held[i] = load_float(x_scales + place * row_x)
+            place = min(m0 + row + uint32(8 * i), m - 1) // s.rows_x
+            held[i] = load_float(s.x + place * s.row_x)
         for j in range(across):
             for c in range(2):
-                place = min(n0 + column + uint32(8 * j + c), n - 1) // rows_w
-                held[from_columns + 2 * j + c] = load_float(w_scales + place * row_w)
+                place = min(n0 + column + uint32(8 * j + c), n - 1) // s.rows_w
+                held[from_columns + 2 * j + c] = load_float(s.w + place * s.row_w)
 
     return hold
 
@@ -131,16 +156,17 @@ def zero_point_corrector(tile: ByteTile) -> Any:
 
     @inlined
     def correct(part: Any, zeros: Any, group: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
-        points_x, others_x, points_w, others_w = zeros
+        terms = ZeroTermsOfBoth(*zeros)
         row, column = corner(warp_rows, warp_columns, warps_across)
         for i in range(2 * down):
             at = address(uint64(0), group, m, min(m0 + row + uint32(8 * i), m - uint32(1)), 4)
-            point, other = load4(points_x + at), load4(others_x + at)
+            point, other = load4(terms.points_x + at), load4(terms.others_x + at)
             for j in range(across):
                 for c in range(2):  # loaded again for each row: registers are dearer
                     at = address(uint64(0), group, n, min(n0 + column + uint32(8 * j + c), n - uint32(1)), 4)
                     o = 4 * (i // 2 * across + j) + 2 * (i % 2) + c
-                    off = int32(point * load4(others_w + at)) + int32(other * load4(points_w + at))
+                    off = int32(point * load4(terms.others_w + at))
+                    off += int32(other * load4(terms.points_w + at))
                     part[o] = int32(part[o] - int32(off))
 
     return correct

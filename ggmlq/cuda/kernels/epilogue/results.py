@@ -34,6 +34,7 @@ from ...intrinsics.assembly import (
     u32,
     u64,
 )
+from ...intrinsics.assembly import KINDS as REGISTERS
 from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import KINDS
 from ...intrinsics.lane import address, four_into
@@ -61,20 +62,26 @@ def result_of(y: Any, bias: Any) -> tuple[Any, int, Any, int]:
     return y, LETTERS[y.dtype.char], *about
 
 
+@inlined
+def load_number(base: Any, index: Any, kind: Any) -> Any:
+    """Number ``index`` of an array of floats of a kind, as float32."""
+    if kind == 0:
+        value = ptx.load_float(base + uint64(index) * 4)
+    else:
+        bits = codes.load2(base + uint64(index) * 2)
+        value = ptx.half_value(bits) if kind == 1 else ptx.float_of(bits << 16)
+    return value
+
+
 @cache
 def bias_loader() -> Any:
     """The device function for the bias of a row of weights."""
-    load_float, load2, half, float_of = ptx.load_float, codes.load2, ptx.half_value, ptx.float_of
 
     @inlined
     def load_bias(result: Any, row: Any, n: Any) -> Any:
         value = NOTHING
         if result.bias != 0 and row < n:
-            if result.bias_kind == 0:
-                value = load_float(result.bias + uint64(row) * 4)
-            else:
-                bits = load2(result.bias + uint64(row) * 2)
-                value = half(bits) if result.bias_kind == 1 else float_of(bits << 16)
+            value = load_number(result.bias, row, result.bias_kind)
         return value
 
     return load_bias
@@ -98,6 +105,40 @@ def store_result(result: Any, column: Any, row: Any, n: Any, value: Any) -> None
     store_as(address(result.at, column, n, row, size), value, result.kind)
 
 
+# A thread's sums are a tuple, and what is done with all of them is one piece of assembly.
+
+
+def assembly_on_sums(
+    meaning: Callable[..., Any], count: int, text: str, *takes: Any, returns: bool = False
+) -> Callable[..., Any]:
+    """The device function ``meaning(sums, …)`` with ``count`` sums and arguments of the types ``takes``.
+
+    Operands of the assembly: the arguments that are numbers, then those that are tuples, then the sums.
+    ``returns``: first come the results, which are the sums, and the sums again, which lie in their registers.
+    """
+    if SIMULATED:
+        return meaning
+    sums_kind = types.UniTuple(f32, count)
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        values, pairs = unpacked(builder, operands[0], count), list(zip(takes, operands[1:], strict=True))
+        numbers = [(REGISTERS[kind][0], value) for kind, value in pairs if kind in REGISTERS]
+        lists = [unpacked(builder, value, kind.count) for kind, value in pairs if kind not in REGISTERS]
+        letters, words = zip(*numbers, *(("r", word) for each in lists for word in each), strict=True)
+        if not returns:
+            constraints, values = [*letters, *"f" * count], [*words, *values]
+            emit_assembly(builder, ir.VoidType(), text, constraints, values, effect=True)
+            return context.get_dummy_value()
+        constraints = [*["=f"] * count, *map(str, range(count)), *letters]
+        struct = ir.LiteralStructType([FLOAT] * count)
+        results = emit_assembly(builder, struct, text, constraints, [*values, *words], effect=True)
+        return context.make_tuple(builder, sums_kind, unpacked(builder, results, count))
+
+    signature = (sums_kind if returns else types.void)(sums_kind, *takes)
+    intrinsic: Callable[..., Any] = as_intrinsic(meaning, signature, emit)
+    return intrinsic
+
+
 # The residual of a product: an array of the result's shape, added to sums of ``wgmma`` or ``mma``.
 #
 # It is float32, float16 or bfloat16, whatever the result is, [m, n] with even n. A residual of 16 bits is
@@ -116,17 +157,16 @@ def residual_of(residual: Any) -> tuple[Any, int]:
 @cache
 def residual_loader() -> Any:
     """The device function (residual, kind, column, row, n) for a number of a residual; -0.0 without one."""
-    load_float, load2, half, float_of = ptx.load_float, codes.load2, ptx.half_value, ptx.float_of
 
     @inlined
     def load(residual: Any, kind: Any, column: Any, row: Any, n: Any) -> Any:
         value = NOTHING
         if residual != 0:
             if kind == 0:
-                value = load_float(address(residual, column, n, row, 4))
+                value = ptx.load_float(address(residual, column, n, row, 4))
             else:
-                bits = load2(address(residual, column, n, row, 2))
-                value = half(bits) if kind == 1 else float_of(bits << 16)
+                bits = codes.load2(address(residual, column, n, row, 2))
+                value = ptx.half_value(bits) if kind == 1 else ptx.float_of(bits << 16)
         return value
 
     return load
@@ -139,27 +179,14 @@ def residual_adder(columns: int, paced: bool) -> Callable[..., Any]:
     A bias, ``low`` of row g and ``high`` of row g + 8, is added first. ``paced``: the assembler may not load
     all at once, for which kernels with many numbers beside the sums have no registers.
     """
-    count = columns // 2
-    kind, result = types.UniTuple(f32, count), ir.LiteralStructType([FLOAT] * count)
-    text = _adding(columns, paced)
-    constraints = [*["=f"] * count, *map(str, range(count)), *"lrrrrrff"]
 
     def add(
         sums: Any, residual: Any, kind: Any, column: Any, row: Any, m: Any, n: Any, low: Any, high: Any
     ) -> Any:
         only_on_a_gpu()
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *arguments = operands
-        values = [*unpacked(builder, sums, count), *arguments]
-        results = emit_assembly(builder, result, text, constraints, values, effect=True)
-        return context.make_tuple(builder, kind, unpacked(builder, results, count))
-
-    if SIMULATED:
-        return add
-    words = (u64, *(u32,) * 5, f32, f32)
-    intrinsic: Callable[..., Any] = as_intrinsic(add, kind(kind, *words), emit)
-    return intrinsic
+    takes = u64, *(u32,) * 5, f32, f32
+    return assembly_on_sums(add, columns // 2, _adding(columns, paced), *takes, returns=True)
 
 
 def _adding(columns: int, paced: bool) -> str:
@@ -175,6 +202,7 @@ def _adding(columns: int, paced: bool) -> str:
     residual, kind, column, row, m, n, low, high = (f"${2 * count + i}" for i in range(8))
     lines = ["{.reg .pred wide, half, p, low, high; .reg .b32 c, r, which, size; .reg .b16 h, k;"]
     lines += [f".reg .b32 w<{2 * at_once}>; .reg .f32 v; .reg .b64 at, above, pitch, far;"]
+    # ``size``: the shift from numbers to bytes. A number of 16 bits lies in the word of the even row.
     lines += [f"setp.eq.u32 wide, {kind}, 0; setp.eq.u32 half, {kind}, 1; selp.b32 size, 2, 1, wide;"]
     lines += [f"setp.lt.u32 low, {row}, {n}; add.u32 r, {row}, 8; setp.lt.u32 high, r, {n};"]
     lines += [f"and.b32 r, {row}, 1; selp.b32 which, 0x4410, 0x1044, half; selp.b32 c, 0x22, 0x2200, half;"]
@@ -184,6 +212,7 @@ def _adding(columns: int, paced: bool) -> str:
     lines += [f"add.u64 at, at, {residual}; selp.b32 c, 32, 16, wide; cvt.u64.u32 far, c;"]
     lines += [f"add.u64 above, at, far; shl.b32 c, {n}, size; cvt.u64.u32 pitch, c; mul.wide.u32 far, c, 7;"]
     groups = [range(first, min(first + at_once, count), 4) for first in range(0, count, at_once)]
+    # While one group of sums is added, the residuals of the next are on their way.
     for group, after in zip([range(0), *groups], [*groups, range(0)], strict=True):
         lines += ["bar.warp.sync -1;"] if paced and group and after else []  # loads do not pass it
         for i in after:
@@ -230,20 +259,12 @@ def addend_of(end: Epilogue) -> tuple[Any, int]:
 @cache
 def gate_multiplier(columns: int) -> Any:
     """The device function (sums, gate's sums, kind, column, row, m, n) for sums times the factor."""
-    count = columns // 2
-    kind, result = types.UniTuple(f32, count), ir.LiteralStructType([FLOAT] * count)
-    text, constraints = _multiplying(count), [*["=f"] * count, *map(str, range(count)), *"lrrrrr"]
 
     def multiply(sums: Any, gate: Any, which: Any, column: Any, row: Any, m: Any, n: Any) -> Any:
         only_on_a_gpu()
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *arguments = operands
-        values = [*unpacked(builder, sums, count), *arguments]
-        results = emit_assembly(builder, result, text, constraints, values, effect=True)
-        return context.make_tuple(builder, kind, unpacked(builder, results, count))
-
-    return multiply if SIMULATED else as_intrinsic(multiply, kind(kind, u64, *(u32,) * 5), emit)
+    count = columns // 2
+    return assembly_on_sums(multiply, count, _multiplying(count), u64, *(u32,) * 5, returns=True)
 
 
 def _word(value: float) -> str:
@@ -288,8 +309,6 @@ def _multiplying(count: int) -> str:
 # so a result lies at [column, row]; the eight lanes with one t write 32 neighbouring bytes. Where results
 # have 16 bits, lanes of two neighbouring rows swap, and each stores a pair of one column.
 
-VOID = ir.VoidType()
-
 
 class ThreadSums(NamedTuple):
     """Device functions for all sums of a thread; ``apart``: bytes from four of them to the next four."""
@@ -304,31 +323,16 @@ class ThreadSums(NamedTuple):
 def thread_sums(columns: int) -> ThreadSums:
     """The device functions for sums of 64 rows and ``columns`` columns."""
     count = columns // 2
-    kind = types.UniTuple(f32, count)
 
     def write(
         sums: Any, y: Any, column: Any, row: Any, m: Any, n: Any, low: Any, high: Any
     ) -> Any:  # fmt: skip
         only_on_a_gpu()
 
-    def emit_write(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *arguments = operands
-        values = unpacked(builder, sums, count)
-        text, constraints = _writing(columns), [*"lrrrrff", *"f" * count]
-        emit_assembly(builder, VOID, text, constraints, [*arguments, *values], effect=True)
-        return context.get_dummy_value()
-
     def write16(
         sums: Any, y: Any, column: Any, row: Any, m: Any, n: Any, low: Any, high: Any, bfloat: Any
     ) -> Any:  # fmt: skip
         only_on_a_gpu()
-
-    def emit_write16(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *arguments = operands
-        values = unpacked(builder, sums, count)
-        text, constraints = _writing16(columns), [*"lrrrrffr", *"f" * count]
-        emit_assembly(builder, VOID, text, constraints, [*arguments, *values], effect=True)
-        return context.get_dummy_value()
 
     def store(sums: Any, at: Any, apart: Any) -> Any:
         only_on_a_gpu()
@@ -339,35 +343,29 @@ def thread_sums(columns: int) -> ThreadSums:
         for first in range(0, count, 4):
             text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
             arguments = [at, *values[first : first + 4]]
-            emit_assembly(builder, VOID, text, ["l", *"ffff"], arguments, effect=True)
+            emit_assembly(builder, ir.VoidType(), text, ["l", *"ffff"], arguments, effect=True)
             at = builder.add(at, builder.zext(apart, LONG))
         return context.get_dummy_value()
 
     def send(sums: Any, at: Any, apart: Any, blocks: Any, barrier: Any) -> Any:
         only_on_a_gpu()
 
-    def emit_send(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *arguments = operands
-        values = unpacked(builder, sums, count)
-        constraints, text = [*"rrrr", *"f" * count], _sending(columns, counts_bytes(columns))
-        emit_assembly(builder, VOID, text, constraints, [*arguments, *values], effect=True)
-        return context.get_dummy_value()
-
-    if SIMULATED:
-        return ThreadSums(write, write16, store, send)
+    places, kind = (u64, *(u32,) * 4, f32, f32), types.UniTuple(f32, count)
     return ThreadSums(
-        as_intrinsic(write, types.void(kind, u64, u32, u32, u32, u32, f32, f32), emit_write),
-        as_intrinsic(write16, types.void(kind, u64, u32, u32, u32, u32, f32, f32, u32), emit_write16),
-        as_intrinsic(store, types.void(kind, u64, u32), emit_store),
-        as_intrinsic(send, types.void(kind, u32, u32, u32, u32), emit_send),
+        assembly_on_sums(write, count, _writing(columns), *places),
+        assembly_on_sums(write16, count, _writing16(columns), *places, u32),
+        store if SIMULATED else as_intrinsic(store, types.void(kind, u64, u32), emit_store),
+        assembly_on_sums(send, count, _sending(columns, counts_bytes(columns)), *(u32,) * 4),
     )
 
 
 def _writing(columns: int) -> str:
     """The assembly of ``write``. Operands: y, column, row, m, n, the bias of both rows, then the sums."""
     lines = ["{.reg .pred low, high, p; .reg .b32 c, r; .reg .f32 v; .reg .b64 at, pitch, far;"]
+    # Rows beyond n and columns beyond m are not stored: ``low`` and ``high`` say it of rows g and g + 8.
     lines += ["setp.lt.u32 low, $2, $4; add.u32 r, $2, 8; setp.lt.u32 high, r, $4;"]
     lines += ["cvt.u64.u32 far, $2; mul.wide.u32 at, $1, $4; add.u64 at, at, far; shl.b64 at, at, 2;"]
+    # From column 2 t to 2 t + 1 it is one row of y, from there to 2 t of the next eight columns seven.
     lines += ["add.u64 at, at, $0; mul.wide.u32 pitch, $4, 4; mul.wide.u32 far, $4, 28;"]
     for i in range(0, columns // 2, 4):
         for e in range(2):
@@ -394,8 +392,11 @@ def _writing16(columns: int) -> str:
         for e, word in enumerate("ab"):
             lines += [f"add.f32 v, ${8 + i + e}, $5; add.f32 u, ${10 + i + e}, $6;"]
             lines += [f"@bfloat cvt.rn.bf16x2.f32 {word}, u, v; @!bfloat cvt.rn.f16x2.f32 {word}, u, v;"]
+        # ``a`` and ``b`` are columns 2 t and 2 t + 1 of rows g and g + 8. A lane keeps the one that it
+        # stores and swaps the other; all lanes of a warp take part, also those that store nothing.
         lines += ["selp.b32 other, a, b, odd; selp.b32 own, b, a, odd;"]
         lines += ["shfl.sync.bfly.b32 other, other, 4, 31, -1; setp.lt.u32 p, c, $3;"]
+        # Now ``a`` has the even rows and ``b`` the odd ones: two neighbours become one word.
         lines += ["selp.b32 a, other, own, odd; selp.b32 b, own, other, odd;"]
         lines += ["prmt.b32 w, a, b, 0x5410; prmt.b32 own, a, b, 0x7632;"]
         lines += ["{.reg .pred q; and.pred q, p, low; @q st.global.b32 [at], w;"]
@@ -419,8 +420,9 @@ def _sending(columns: int, counts: bool) -> str:
     lines += ["mov.b32 at, $0; sub.u32 rank, $2, 1;"]
     for i in range(4, columns // 2 + 4, 4):
         four = f"{{${i}, ${i + 1}, ${i + 2}, ${i + 3}}}"
+        # The same place in the shared memory of block ``rank`` of the cluster.
         lines += ["mapa.shared::cluster.u32 there, at, rank;"]
-        if counts:
+        if counts:  # else all blocks of the cluster meet behind the stores
             lines += ["mapa.shared::cluster.u32 barrier, $3, rank;"]
             lines += [
                 f"st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {four}, [barrier];"
@@ -477,25 +479,13 @@ def scatterer(columns: int) -> Callable[..., Any]:
     ``column``: the thread's first one, 2 t; ``rows``, from ``holder``: the row of y, float32 [..., n], of
     each column.
     """
-    count, list_words = columns // 2, -(-columns // LANES)
-    kind, rows_kind = types.UniTuple(f32, count), types.UniTuple(u32, list_words)
+    list_words = -(-columns // LANES)
 
     def scatter(sums: Any, y: Any, rows: Any, column: Any, row: Any, n: Any) -> Any:
         only_on_a_gpu()
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, y, rows, *arguments = operands
-        values = [*unpacked(builder, rows, list_words), *unpacked(builder, sums, count)]
-        constraints = [*"lrrr", *"r" * list_words, *"f" * count]
-        text = _scattering(columns, list_words)
-        emit_assembly(builder, ir.VoidType(), text, constraints, [y, *arguments, *values], effect=True)
-        return context.get_dummy_value()
-
-    if SIMULATED:
-        return scatter
-    words = (u64, rows_kind, *(u32,) * 3)
-    intrinsic: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
-    return intrinsic
+    takes = u64, types.UniTuple(u32, list_words), *(u32,) * 3
+    return assembly_on_sums(scatter, columns // 2, _scattering(columns, list_words), *takes)
 
 
 def _scattering(columns: int, list_words: int) -> str:
@@ -509,6 +499,7 @@ def _scattering(columns: int, list_words: int) -> str:
         register, lane = 8 * i // LANES, 8 * i % LANES
         for e in range(2):
             value = 4 + list_words + 4 * i + e
+            # The lane that has the column's entry gives it to all: they ask before anyone decides to store.
             lines += [f"add.u32 c, $1, {lane + e}; shfl.sync.idx.b32 u, ${4 + register}, c, 31, -1;"]
             lines += [f"mul.wide.u32 at, u, r; add.u64 at, at, far; setp.ne.and.u32 p, u, {NOBODY}, low;"]
             lines += [f"@p st.global.f32 [at], ${value}; setp.ne.and.u32 p, u, {NOBODY}, high;"]
@@ -537,6 +528,7 @@ def split_adder() -> Kernel:
         i = uint64(cuda.blockIdx.x) * ADDERS + uint64(cuda.threadIdx.x)
         length = uint64(m) * fours
         if i < length:
+            # One part after the other: floats in another order would be another sum.
             total = cuda.local.array(FOUR, float32)
             four_into(total, 0, load_floats(partials + i * (4 * FOUR)))
             for part in range(1, count):
@@ -581,25 +573,10 @@ def add_flushed(a: Any, b: Any) -> Any:
     return np.copysign(np.float32(0), a + b) if abs(a + b) < least else a + b
 
 
-def loader(kind: str) -> Any:
-    """The device function that loads one value of a kind as float32."""
-    load2, load_float, float_of, half = codes.load2, ptx.load_float, ptx.float_of, ptx.half_value
-
-    @inlined
-    def load_half(at: Any) -> Any:
-        return half(load2(at))
-
-    @inlined
-    def load_bfloat(at: Any) -> Any:
-        return float_of(load2(at) << uint32(16))
-
-    return {"float32": load_float, "float16": load_half, "bfloat16": load_bfloat}[kind]
-
-
 @family((kind,) for kind in KINDS)
 def bias_adder(kind: str) -> Kernel:
     """The kernel that adds a bias: a column a thread, and some of its rows."""
-    load, size, load_float, store_float = loader(kind), KINDS[kind], ptx.load_float, ptx.store_float
+    number, load_float, store_float = KIND_NUMBERS[kind], ptx.load_float, ptx.store_float
     take_turn = dependent_launch.take_turn
 
     def add(
@@ -610,7 +587,7 @@ def bias_adder(kind: str) -> Kernel:
         take_turn()
         column = uint32(uint32(cuda.blockIdx.x) * BIAS_THREADS + uint32(cuda.threadIdx.x))
         if column < n:
-            b, row = load(bias + uint64(column) * size), uint32(cuda.blockIdx.y)
+            b, row = load_number(bias, column, number), uint32(cuda.blockIdx.y)
             while row < m:
                 at = address(y, row, n, column, 4)
                 store_float(at, add_flushed(load_float(at), b))

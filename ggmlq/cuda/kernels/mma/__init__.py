@@ -1,7 +1,6 @@
 """Products of packed weights by ``mma.sync``: any card from compute capability 8.0 on.
 
-copies.py       tiles, and the ring of stages that all threads of a block fill by ``cp.async``
-frame.py        the kernel of r14 and r18, and its launch, which r19 shares; a step of r14
+kernel.py       the kernel of r14, r18, r19 and of experts' r9, from tiles and stages to stores and the launch
 transposed.py   ``y @ q``: few rows by packed weights as they lie, very many by decoded ones
-shape.py        tiles of 8-bit codes in such a ring, their warps, and the raster of blocks
+shape.py        a ring's next stage; tiles of 8-bit codes in such a ring, their warps, the raster of blocks
 """

@@ -1,4 +1,4 @@
-"""Tiles of 8-bit codes for ``mma.sync``: outputs of a block and of a warp, stages, the raster."""
+"""Rings of stages that ``cp.async`` fills, and tiles of 8-bit codes: outputs, stages, the raster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import Any
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, uint32
 
-MOST_STAGES = 8
+MAX_STAGES = 8
+
+
+def offset_advancer(count: int, length: int) -> Any:
+    """The device function for the next of ``count`` stages, as its offset in a ring of them."""
+    end = (count - 1) * length
+
+    @inlined
+    def after(stage: Any) -> Any:
+        return 0 if stage == end else uint32(stage + length)
+
+    return after
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ def raster(tile: ByteTile) -> Any:
 
     @inlined
     def locate(down: Any, across: Any, group: Any) -> Any:
+        # The last group may have fewer tiles of rows: ``height``.
         block = uint32(cuda.blockIdx.x)
         group_size = group * across
         first = block // group_size * group

@@ -2,7 +2,7 @@
 
 The summit uses all of them at once. A chapter changes one thing beside its neighbours, multiplies whole
 tiles of int8 codes (or what its technique is about), and imports no kernel that ``auto`` takes and no other
-chapter: instructions of ``intrinsics/``, maps of the copy engine, and a check of shapes, operands.py. Each
+chapter: instructions of ``intrinsics/``, and the host's side of its launch, operands.py. Each
 has a function ``product`` (c7: ``attention``), for CuPy arrays on a Hopper card; c1 and c7 need no Hopper.
 
     c1_swizzle.py            rows of shared memory that are read without conflicts
@@ -13,5 +13,5 @@ has a function ``product`` (c7: ``attention``), for CuPy arrays on a Hopper card
     c6_epilogue.py           from sums in registers to wide stores: scale, bias, activation, rounding
     c7_split_softmax.py      attention of one query: positions in parts, softmax put together again
     c8_scaled_codes.py       FP8 with a scale for 128 columns, and sums that are promoted
-    operands.py              checks of shapes, and arrays for results
+    operands.py              checks of shapes, arrays for results, maps of the copy engine
 """

@@ -23,16 +23,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...driver import tensor_maps
 from ...driver.launch import Kernel, family
-from ...driver.tensor_maps import Box
 from ...intrinsics import barrier as barriers
 from ...intrinsics import boxes, ptx
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.sums import adder, storer
 from ...intrinsics.wgmma import LOW, Form, unpromoted_products
-from .operands import result_of
+from .operands import box_map, result_of
 
 STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS = 64, 64
@@ -120,12 +118,6 @@ def kernel() -> Kernel:
         "chapter stream_k", streaming_product, *(uint64,) * 3, *(uint32,) * 3, threads=128, shared=SHARED,
         least=(9, 0), exact=True, lto=True,
     )  # fmt: skip
-
-
-def box_map(matrix: Any, rows: int) -> int:
-    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
-    height, width = matrix.shape
-    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
 
 
 def product(x: Any, w: Any, blocks: int = 132) -> Any:

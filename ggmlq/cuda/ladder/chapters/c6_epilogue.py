@@ -24,9 +24,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....errors import ShapeError
-from ...driver import tensor_maps
 from ...driver.launch import Kernel, array, family
-from ...driver.tensor_maps import Box
 from ...intrinsics import barrier as barriers
 from ...intrinsics import boxes, ptx
 from ...intrinsics.atoms import inlined
@@ -34,7 +32,7 @@ from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...intrinsics.sums import putter
 from ...intrinsics.wgmma import LOW, Form, unpromoted_products
-from .operands import result_of
+from .operands import box_map, result_of
 
 STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
 ROWS, COLUMNS = 64, 64
@@ -147,12 +145,6 @@ def kernel() -> Kernel:
         "chapter epilogue", finishing_product, *(uint64,) * 3, *(array(float32, 1),) * 3, *(uint32,) * 2,
         threads=THREADS, shared=SHARED, least=(9, 0), exact=True, lto=True,
     )  # fmt: skip
-
-
-def box_map(matrix: Any, rows: int) -> int:
-    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
-    height, width = matrix.shape
-    return tensor_maps.map_address(Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP))
 
 
 def product(x: Any, x_scales: Any, w: Any, w_scales: Any, bias: Any) -> Any:

@@ -1,11 +1,11 @@
-"""The host's side of the chapters: shapes that they take, and results."""
+"""The host's side of the chapters: shapes that they take, results, and maps of the copy engine."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ....errors import ShapeError
-from ...driver import device
+from ...driver import device, tensor_maps
 
 STEP = 128  # bytes of a row in a box: codes along K
 
@@ -24,3 +24,11 @@ def result_of(x: Any, w: Any, rows: int, columns: int, dtype: str) -> Any:
             f"{STEP}; M is a multiple of {rows}, N of {columns}; pad the operands with zeros"
         )
     return device.cupy().empty((m, n), dtype)
+
+
+def box_map(matrix: Any, rows: int) -> int:
+    """The address of a map of a matrix of bytes: boxes of ``rows`` rows and 128 columns, swizzled."""
+    height, width = matrix.shape
+    return tensor_maps.map_address(
+        tensor_maps.Box(matrix.data.ptr, height, width, width, "uint8", rows, STEP)
+    )

@@ -32,7 +32,7 @@ from ...layouts.unpacked import activations, compensate, padded, unpacked_weight
 from ...layouts.unpacked import refuses as refuses_unpacked
 
 STEP, RUNS = 128, 4  # columns of a stage, and runs of 32 in it
-LEAST = (8, 0)  # the first capability with cp.async and this ``mma``
+MIN_CAPABILITY = (8, 0)  # the first capability with cp.async and this ``mma``
 START = int32(0x4B400000)  # of the integer sum of a run: the bits of a float, 1.5 * 2**23
 MAGIC = float32(12582912)  # the same bits as a float
 
@@ -347,7 +347,7 @@ def kernel(shape: IntTile) -> Kernel:
 
     parameters = (uint64,) * 6 + (uint32,) * 6
     sizes: dict[str, Any] = {"threads": shape.threads, "blocks": shape.blocks, "shared": shape.shared}
-    return Kernel(f"streamk, {shape}", streamk, *parameters, least=LEAST, **sizes)
+    return Kernel(f"streamk, {shape}", streamk, *parameters, least=MIN_CAPABILITY, **sizes)
 
 
 # --- the second kernel: parts of tiles, added up -----------------------------------------------------
@@ -401,7 +401,7 @@ def refuses(problem: Linear) -> str | None:
     assert isinstance(problem.format, BlockFormat)
     if problem.format.group % 32:
         return "takes groups of whole runs of 32, one instruction each"
-    if reason := older_than(problem.card, LEAST) or too_small_for(problem.card, SHAPE.shared):
+    if reason := older_than(problem.card, MIN_CAPABILITY) or too_small_for(problem.card, SHAPE.shared):
         return reason
     dtype = problem.format.dtype
     if any(dtype[name] == np.float32 for name in dtype.names or ()):

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ....arrays.array import QuantArray
 from ....dispatch.card import older_than
 from ....dispatch.ladder import register
@@ -20,9 +22,14 @@ from ....formats import BlockFormat
 from ....formats.scalars import ScalarFormat
 from ...driver import device
 from ...intrinsics.floats import DTYPES, LEAST
-from ...kernels import cublas as _cublas
+from ...kernels.cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F, TRANSPOSED
+from ...kernels.quantize.decode import decoded
+from ...layouts.floats import narrowed
 from ...layouts.pack import pack_weights
 from ...layouts.to_bf16 import decode_packed
+
+KIND = "bfloat16"  # of both operands
+SLAB = 256 << 20  # bytes of weights that are decoded at a time
 
 
 def refuses(problem: Linear) -> str | None:
@@ -30,21 +37,26 @@ def refuses(problem: Linear) -> str | None:
     if isinstance(fmt, ScalarFormat) and fmt.bfloat:
         if problem.k % 8:
             return "takes rows of a multiple of 8 columns"
-        if reason := device.lacks_cublas(problem.card, problem.captured):
-            return reason
-    elif reason := _cublas.refuses(problem):
-        return reason
-    return older_than(problem.card, LEAST["bfloat16"])
+    elif not isinstance(fmt, BlockFormat):
+        return "is written for blocks; cuda:dequant multiplies plain floats"
+    lacking = device.lacks_cublas(problem.card, problem.captured)
+    return lacking or older_than(problem.card, LEAST[KIND])
 
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    _cublas.multiply_by_cublas(x, q, out, "bfloat16", weights)
+    if not (x.size and out.size):
+        out.fill(0)
+        return
+    rows, (n, k) = narrowed(x, KIND), q.shape
+    count = max(16, SLAB // (2 * k) // 16 * 16) if isinstance(q.format, BlockFormat) else n
+    for first in range(0, n, count):
+        gemm(rows, weights(q, first, min(count, n - first)), out, first)
 
 
 def weights(q: QuantArray, first: int, rows: int) -> Any:
     """Rows of q from ``first`` on as bfloat16, out of packed weights if the array has them."""
-    # Two ways to the same rows, a slab at a time (_cublas.py multiplies them):
+    # Two ways to the same rows, a slab at a time:
     #
     #     packed weights, where a kernel made them before  →  fragments, read in order   →  bfloat16 [rows, k]
     #     the file's blocks, else                          →  decoded, row after row     →  bfloat16 [rows, k]
@@ -52,8 +64,18 @@ def weights(q: QuantArray, first: int, rows: int) -> Any:
     # ``prepared_copy`` makes nothing: weights are not packed for this rung alone.
     w = q.prepared_copy(pack_weights)
     if w is None:
-        return _cublas.decoded_rows("bfloat16", q, first, rows)
-    assert isinstance(q.format, BlockFormat)
-    values = device.cupy().empty((rows, q.shape[1]), DTYPES["bfloat16"])
+        return decoded(q if rows == len(q) else q[first : first + rows], KIND)
+    values = device.cupy().empty((rows, q.shape[1]), DTYPES[KIND])
     decode_packed(w, first, values)
     return values
+
+
+def gemm(x: Any, w: Any, out: Any, first: int) -> None:
+    """``out[:, first:] = x @ w.T`` for as many columns as w has rows, as the rung with halves has it."""
+    (m, k), n = x.shape, len(w)
+    one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
+    device.cublas().gemmEx(
+        device.cupy().cuda.device.get_cublas_handle(), TRANSPOSED, AS_IS, n, m, k,
+        one.ctypes.data, w.data.ptr, INPUT[KIND], k, x.data.ptr, INPUT[KIND], k,
+        none.ctypes.data, out.data.ptr + 4 * first, R_32F, out.shape[1], COMPUTE_32F, DEFAULT,
+    )  # fmt: skip

@@ -34,7 +34,7 @@ from ...layouts.layout import ROWS, STEP, PackedLayout, layouts
 from ...layouts.pack import LONGEST, packed_weights
 from ...layouts.scales import scale_loader
 
-LEAST = (8, 0)
+MIN_CAPABILITY = (8, 0)
 WARPS, COLUMNS = 8, 8  # of a block: fragment rows, and rows of activations
 MAX_ROWS = 65535 * COLUMNS  # rows of activations: a grid has 65535 rows of blocks
 
@@ -134,7 +134,7 @@ def kernel(layout: PackedLayout) -> Kernel:
                 store_float(address(y, column, n, row, 4), sums[i])
 
     parameters = (uint64,) * 3 + (uint32,) * 4
-    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * fragment_bytes, "least": LEAST}
+    sizes: dict[str, Any] = {"threads": 32 * WARPS, "shared": WARPS * fragment_bytes, "least": MIN_CAPABILITY}
     return Kernel(f"packed of {layout.name}", product, *parameters, **sizes)
 
 
@@ -143,7 +143,7 @@ def refuses(problem: Linear) -> str | None:
         return "is written for blocks"
     if problem.m > MAX_ROWS or problem.k > LONGEST:
         return f"takes up to {MAX_ROWS} rows of activations and {LONGEST} columns"
-    return older_than(problem.card, LEAST)
+    return older_than(problem.card, MIN_CAPABILITY)
 
 
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)

@@ -2,7 +2,7 @@
 
 Changed from gemv: its warps read all activations again for each two fragment rows. Here four warps make 128
 rows of outputs from one tile of up to 128 rows of activations, which all warps read in the same stages of
-shared memory (kernels/mma/copies.py), with one barrier a step. Activations of 16 bits are read as they lie,
+shared memory (kernels/mma/kernel.py), with one barrier a step. Activations of 16 bits are read as they lie,
 and multiplied as what they are: codes are exact in float16 and in bfloat16. Where there are few tiles the
 columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
 (kernels/epilogue/results.py).
@@ -24,22 +24,15 @@ from ....arrays.array import QuantArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ...driver.launch import Kernel, family
-from ...intrinsics.atoms import inlined
-from ...kernels.cost.mma import MmaSplit, tiles_of
+from ...kernels.cost.mma import MmaSplit, plan_for
 from ...kernels.hopper.tiles import refuses_shape
-from ...kernels.mma.copies import MmaTile, fetchers, sources
-from ...kernels.mma.frame import MmaParts, launch_tiles, multiplier, plan_for, products_of, tile_kernel
+from ...kernels.mma.kernel import MmaTile, launch_tiles, tile_kernel, tiles_of
 from ...layouts.floats import narrowed
 from ...layouts.layout import PackedLayout, layouts
 from ...layouts.pack import packed_weights
 from ...layouts.x_tiles import readable_rows
 
 NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
-
-
-@inlined
-def opaque_alone(lane: Any, opaque: Any) -> Any:
-    return opaque
 
 
 @family(
@@ -49,10 +42,7 @@ def opaque_alone(lane: Any, opaque: Any) -> Any:
 )
 def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
     """The kernel for activations of a kind, as they lie."""
-    products, multiply = products_of(layout, tile, kind), multiplier(layout, tile, kind)
-    fetch, place = fetchers(layout, tile), sources(layout, tile).activations
-    parts = MmaParts(place, fetch, products.zeros, opaque_alone, multiply, products.fragment)
-    return tile_kernel(f"mma_bf16 of {layout.name}, {tile}, {kind}", layout, tile, parts)
+    return tile_kernel(f"mma_bf16 of {layout.name}, {tile}, {kind}", layout, tile, kind)
 
 
 @register(
@@ -66,10 +56,10 @@ def launch(
     if not (x.size and out.size):
         out.fill(0)
         return
-    w, k = packed_weights(q), q.shape[1]
+    w = packed_weights(q)
     rows, kind = readable_rows(x)
     if kind not in NARROW:  # halves that do not lie as the kernel reads them stay halves
         kind = "float16" if x.dtype.char == "e" else "bfloat16"
         rows = narrowed(rows, kind)
-    plan = plan_for(out, w.fragments, w.layout, kind, split)
-    launch_tiles(kernel(w.layout, plan.tile, kind), plan, w.fragments, rows, k, out, end)
+    plan = plan_for(out, w, kind, split)
+    launch_tiles(kernel(w.layout, plan.tile, kind), plan, w.fragments, (rows,), q.shape[1], out, end)

@@ -23,7 +23,6 @@ thousands of rows cuBLAS on a decoded copy is still ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
@@ -43,6 +42,7 @@ from ...intrinsics.language import cuda, uint32, uint64
 from ...kernels.epilogue.results import FOUR, add_partials, result_of
 from ...kernels.hopper.frame import MAX_SHARED_BYTES
 from ...kernels.hopper.tiles import refuses_without_wgmma
+from ...kernels.mma.shape import offset_advancer
 from ...layouts.floats import narrowed_for_wgmma
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ...layouts.pack import packed_weights
@@ -90,7 +90,7 @@ def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
     zeros, publish, commit = wgmma.sums(columns).zeros, wgmma.publish, ptx.commit
     fetch_weights, fetch_activations = weights_fetcher(layout, tile), activations_fetcher(tile)
     refill, after, unpack, multiply, store = (
-        refiller(layout, tile), stage_advancer(end, length), unpacker(weights), multiplier(columns),
+        refiller(layout, tile), offset_advancer(ahead + 1, length), unpacker(weights), multiplier(columns),
         storer(columns),
     )  # fmt: skip
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), wgmma.wait
@@ -177,16 +177,6 @@ def refiller(layout: PackedLayout, tile: WarpgroupTile) -> Any:
         commit()  # of nothing, too: waits count groups of copies
 
     return refill
-
-
-def stage_advancer(end: int, length: int) -> Any:
-    """The device function for the next stage, as its offset in the ring, whose last stage is at ``end``."""
-
-    @inlined
-    def after(stage: Any) -> Any:
-        return 0 if stage == end else uint32(stage + length)
-
-    return after
 
 
 def weights_fetcher(layout: PackedLayout, tile: WarpgroupTile) -> Any:
@@ -289,14 +279,6 @@ def storer(columns: int) -> Any:
 MIN_STEPS_OF_A_PART = 6  # of K
 
 
-def split_of(tiles: int, blocks: int, steps: int) -> int:
-    """The number of parts of K with which the blocks fill the card once.
-
-    ``blocks``: how many a multiprocessor holds.
-    """
-    return max(1, min(device.multiprocessors() * blocks // tiles, steps // MIN_STEPS_OF_A_PART))
-
-
 class TilesPlan(NamedTuple):
     """A tile, and the grid of its blocks; the last are the parts of K."""
 
@@ -309,32 +291,24 @@ def plan_tiles(m: int, layout: PackedLayout, tiles: tuple[Any, ...], n: int, ste
     tile = next((tile for tile in tiles if tile.columns >= m), tiles[-1])
     down, across = -(-n // TILE_ROWS), -(-m // tile.columns)
     beside = device.resident_blocks(tile.blocks, tile.shared(layout))
-    return TilesPlan(tile, (down, across, split_of(down * across, beside, steps)))
-
-
-def launch_tiles(
-    kernel: Callable[..., Kernel], tiles: tuple[Any, ...], x: Any, q: QuantArray, out: Any
-) -> None:
-    """Launch ``kernel(layout, tile)`` with the tile of :func:`plan_tiles`; add up partial sums.
-
-    ``x``: the activations as the kernel reads them.
-    """
-    w, m, (n, k) = packed_weights(q), rows_of(out), q.shape
-    steps = w.fragments.shape[1]
-    tile, grid = decided(plan_tiles, m, w.layout, tiles, n, steps)
-    splits = grid[-1]
-    wide = n if splits == 1 else -(-n // FOUR) * FOUR
-    to = out if splits == 1 else between((splits, m, wide), np.float32)
-    kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, m, wide, k, steps)
-    if splits > 1:
-        add_partials(to, result_of(out, None), m, n)
+    # As many parts of K as fill the card once.
+    fitting = device.multiprocessors() * beside // (down * across)
+    return TilesPlan(tile, (down, across, max(1, min(fitting, steps // MIN_STEPS_OF_A_PART))))
 
 
 @register(
     __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses_without_wgmma, repeats=True
 )
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    if x.size and out.size:
-        launch_tiles(kernel, TILES, narrowed_for_wgmma(x), q, out)
-    else:
+    if not (x.size and out.size):
         out.fill(0)
+        return
+    x, w, m, (n, k) = narrowed_for_wgmma(x), packed_weights(q), rows_of(out), q.shape
+    steps = w.fragments.shape[1]
+    tile, grid = decided(plan_tiles, m, w.layout, TILES, n, steps)
+    splits = grid[-1]
+    wide = n if splits == 1 else -(-n // FOUR) * FOUR
+    to = out if splits == 1 else between((splits, m, wide), np.float32)
+    kernel(w.layout, tile)(grid, (tile.threads,), w.fragments, x, to, m, wide, k, steps)
+    if splits > 1:
+        add_partials(to, result_of(out, None), m, n)

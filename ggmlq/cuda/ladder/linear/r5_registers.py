@@ -22,7 +22,7 @@ from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...layouts.unpacked import activations, compensate, refuses, unpacked_weights
 
 SIDE, THREADS, THREAD_SIDE = 128, 256, 8  # a tile's side, of 16 × 16 threads with 8 × 8 outputs each
-ALL = THREAD_SIDE * THREAD_SIDE
+THREAD_OUTPUTS = THREAD_SIDE * THREAD_SIDE
 WORDS = 8  # of four codes: a tile spans 32 columns
 HALF = SIDE * WORDS * 4  # bytes of one operand's tile
 
@@ -95,11 +95,11 @@ def kernel(run: int) -> Kernel:
         x_at = address(x, m0 + row, k, part * 16, 1)
         w_at = address(w, n0 + row, k, part * 16, 1)
         here, other = base(), base() + 2 * HALF
-        total = cuda.local.array(ALL, float32)
-        dot = cuda.local.array(ALL, int32)
+        total = cuda.local.array(THREAD_OUTPUTS, float32)
+        dot = cuda.local.array(THREAD_OUTPUTS, int32)
         a, b = cuda.local.array(THREAD_SIDE, int32), cuda.local.array(THREAD_SIDE, int32)
         da, db = cuda.local.array(THREAD_SIDE, float32), cuda.local.array(THREAD_SIDE, float32)
-        for i in range(ALL):
+        for i in range(THREAD_OUTPUTS):
             total[i] = float32(0)
         # The first tile is put before the loop, and each other one while the tile before it is multiplied.
         put_by_column(here, row, part, load16(x_at))
@@ -114,7 +114,7 @@ def kernel(run: int) -> Kernel:
             for r in range(32 // run):
                 by_run = step * uint64(32 // run) + uint64(r)
                 eight_scales(address(dw, by_run, n_rows, n0 + tx, 4), db)
-                for i in range(ALL):
+                for i in range(THREAD_OUTPUTS):
                     dot[i] = int32(0)
                 for c in range(r * run // 4, (r + 1) * run // 4):
                     eight(here + uint32(SIDE * 4 * c), ty, a)

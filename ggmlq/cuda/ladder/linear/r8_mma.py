@@ -41,7 +41,7 @@ W_AT = ROWS * STEP  # places in a stage: of the weights' codes,
 DX_AT = W_AT + COLUMNS * STEP  # of the activations' scales,
 DW_AT = DX_AT + RUNS * ROWS * 4  # of the weights' scales
 STAGE = DW_AT + RUNS * COLUMNS * 4  # bytes of a stage
-LEAST = (8, 0)  # the first capability with cp.async and this ``mma``
+MIN_CAPABILITY = (8, 0)  # the first capability with cp.async and this ``mma``
 ROWS_OF_PASS = THREADS // 8  # that all threads copy at once
 
 mma = codes8.integer_mma("s8", "s8")  # [16, 32] codes times [32, 8], with int32 sums
@@ -92,7 +92,10 @@ def origin_of_warp() -> Any:
 
 @inlined
 def fetch_scales(at: Any, source: Any, length: Any, count: Any) -> None:
-    """Start the copies of ``count`` scales of each of four runs, four scales a copy."""
+    """Start the copies of ``count`` scales of each run of a stage; runs are ``length`` scales apart.
+
+    A copy brings four scales, so a run takes ``count // 4`` copies, and the four runs take ``count`` of them.
+    """
     for first in range(0, count, THREADS):
         c = uint32(cuda.threadIdx.x) + uint32(first)
         if c < count:
@@ -122,7 +125,7 @@ def fetch(at: Any, x: Any, dx: Any, w: Any, dw: Any, step: Any, k: Any, m_rows: 
 
 @inlined
 def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) -> None:
-    """Bring a run's operands and scales from a stage into registers.
+    """Bring a run's operands and scales from a stage into the registers ``a``, ``b``, ``da`` and ``db``.
 
     ldmatrix brings four matrices of 8 rows × 16 bytes; lane 8 i + r names row r of matrix i. For x these are
     rows 0 … 7 and 8 … 15 of the first 16 codes of the run, then of the other 16; for w two tiles of 8
@@ -153,7 +156,7 @@ def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) 
 
 @inlined
 def multiply(at: Any, wm: Any, wn: Any, sums: Any) -> None:
-    """Add the products of one stage: four runs, each loaded while the run before is multiplied."""
+    """Add the products of one stage to ``sums``: four runs, each loaded while another is multiplied."""
     a, b = cuda.local.array(A_WORDS, int32), cuda.local.array(B_WORDS, int32)
     da, db = cuda.local.array(A_SCALES, float32), cuda.local.array(B_WORDS, float32)
     next_a, next_b = cuda.local.array(A_WORDS, int32), cuda.local.array(B_WORDS, int32)
@@ -255,7 +258,7 @@ def kernel() -> Kernel:
     parameters = (uint64,) * 5 + (uint32,) * 5
     name = f"mma, {ROWS}x{COLUMNS}, warps {WARP_ROWS}x{WARP_COLUMNS}, {STAGES} stages"
     sizes: dict[str, Any] = {"threads": THREADS, "blocks": 2, "shared": STAGES * STAGE}
-    return Kernel(name, tile, *parameters, least=LEAST, **sizes)
+    return Kernel(name, tile, *parameters, least=MIN_CAPABILITY, **sizes)
 
 
 def refuses(problem: Linear) -> str | None:
@@ -264,7 +267,7 @@ def refuses(problem: Linear) -> str | None:
     assert isinstance(problem.format, BlockFormat)
     if problem.format.group % 32:
         return "takes groups of whole runs of 32, one instruction each"
-    return older_than(problem.card, LEAST) or too_small_for(problem.card, STAGES * STAGE)
+    return older_than(problem.card, MIN_CAPABILITY) or too_small_for(problem.card, STAGES * STAGE)
 
 
 @register(__name__, __doc__, arithmetic="q8", accumulate="int32", refuses=refuses)

@@ -13,8 +13,9 @@
     r9_persistent.py     persistent blocks with producer and consumer warps; int8 too
     r10_small_m.py       up to 64 rows: operands swapped, K split among a cluster
     r11_split_k.py       some hundred rows: K of a tile split among a cluster
+    operands.py          the host's side of r0 to r3: codes, scales and zero points as their kernels take them
 
-r0 to r3 import no other rung: each is read alone. The rungs from r4 on stand on codes8/. The head of a file
-says what it changed from the rung below, why that helps and what limits it now. Integers are summed exactly,
-so all rungs that take a problem agree to the bit (r1 apart, whose sums are float32).
+r0 to r3 import no other rung: each kernel is read alone. The rungs from r4 on stand on codes8/. The head of
+a file says what it changed from the rung below, why that helps and what limits it now. Integers are summed
+exactly, so all rungs that take a problem agree to the bit (r1 apart, whose sums are float32).
 """

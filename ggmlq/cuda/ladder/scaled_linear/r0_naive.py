@@ -12,17 +12,15 @@ from __future__ import annotations
 from itertools import product as combined
 from typing import Any
 
-import numpy as np
-
 from ....arrays.scaled import ScaledArray
 from ....codes import CODES, Code
 from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
-from ...driver.device import cupy
 from ...driver.launch import Kernel, array, family
 from ...intrinsics import ptx
 from ...intrinsics.atoms import verb
-from ...intrinsics.language import cuda, float32, int32, int64, types, uint32
+from ...intrinsics.language import cuda, float32, int64, uint32
+from .operands import operands, too_many_rows, types_of_operands
 
 SIDE = 16  # threads along one side of a block
 KINDS = [[c for c in CODES.values() if c.kind == kind] for kind in ("integer", "float")]
@@ -38,11 +36,6 @@ PAIRS = [pair for kind in KINDS for pair in combined(kind, kind)]
 #     w[n]    q q q q q q q q | q q q q q q q q | …
 #     scales  sb (for rb × cb: here two groups) | …        group = the smaller of ca and cb
 #             ---- whole ----   ---- whole ----            total += whole · (sa · sb)
-
-
-def strided(element: Any) -> Any:
-    """The type of a matrix of any strides."""
-    return types.Array(element, 2, "A")
 
 
 @family((a, b, zeros) for a, b in PAIRS for zeros in ((False, True) if a.kind == "integer" else (False,)))
@@ -79,12 +72,7 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
                 total = fma(float32(whole) if integer else real, scale, total)
             y[m, n] = total
 
-    # Rows of codes may be parts of larger matrices, or transposed: nothing is assumed of their strides.
-    parts = [
-        strided(kind)
-        for code in (code_a, code_b)
-        for kind in (getattr(types, code.dtype.name), float32, int32)
-    ]
+    parts = types_of_operands(code_a, code_b)
     name = f"naive {code_a.name} {code_b.name}{', zeros' if zeros else ''}"
     return Kernel(name, naive, *parts, array(float32, 2), *(uint32,) * 5, threads=SIDE * SIDE)
 
@@ -92,28 +80,12 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
 def refuses(problem: ScaledLinear) -> str | None:
     if problem.accumulate in ("fp32_chunks", "float32" if problem.integer else "int32"):
         return f"it sums in {'int64' if problem.integer else 'float32'}"
-    # A grid has 65535 rows of blocks, at most.
-    return f"takes up to {SIDE * 65535} rows of x" if problem.m > SIDE * 65535 else None
-
-
-def operands(x: ScaledArray, w: ScaledArray) -> tuple[list[Any], list[int], int, bool]:
-    """Codes, scales and zero points of both operands; rows and columns that share a scale; the group; zero
-    points or none.
-    """
-    a, b, parts = x.matrix(), w.matrix(), []
-    zeros = a.zeros is not None or b.zeros is not None
-    for m in (a, b):
-        # Without zero points the kernel reads none, but its parameter wants an array: any of this type.
-        points = m.scales.view(np.int32) if m.zeros is None else m.zeros.astype(np.int32, copy=False)
-        if m.zeros is None and zeros:  # the other operand has some
-            points = cupy().zeros(m.scales.shape, np.int32)
-        parts += [m.codes, m.scales, points]
-    return parts, [a.over.r, a.over.c, b.over.r, b.over.c], max(1, min(a.over.c, b.over.c)), zeros
+    return too_many_rows(problem, SIDE)
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int64, float32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    parts, shared, group, zeros = operands(x, w)
+    both = operands(x, w)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))
-    kernel(x.code, w.code, zeros)(grid, (SIDE, SIDE), *parts, out, *shared, group)
+    kernel(x.code, w.code, both.zeros)(grid, (SIDE, SIDE), *both.parts, out, *both.shared, both.group)

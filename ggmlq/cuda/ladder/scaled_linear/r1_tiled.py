@@ -19,20 +19,18 @@ from __future__ import annotations
 from itertools import product as combined
 from typing import Any
 
-import numpy as np
-
 from ....arrays.scaled import ScaledArray
 from ....codes import CODES, Code
 from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
-from ...driver.device import cupy
 from ...driver.launch import Kernel, array, family
 from ...intrinsics import ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.language import cuda, float32, int32, types, uint32
+from ...intrinsics.language import cuda, float32, int32, uint32
+from .operands import operands, too_many_rows, types_of_operands
 
 SIDE, STEP = 64, 32  # rows and columns of a tile; a block makes 64 × 64 outputs
-THREADS, EACH, ALL = 256, 4, 16  # of a block; outputs of a thread: 4 × 4
+THREADS, THREAD_SIDE, THREAD_OUTPUTS = 256, 4, 16  # of a block; outputs of a thread: 4 × 4
 PITCH = SIDE + 1  # so that columns of a tile lie in different banks
 BYTE_CODES = [code for code in CODES.values() if code.kind == "integer" and code.bits == 8]
 
@@ -50,11 +48,6 @@ BYTE_CODES = [code for code in CODES.values() if code.kind == "integer" and code
 # Tiles lie by column, ``tile[k, row]``. Banks: while they are multiplied 16 lanes read 16 neighbours of a row
 # of the tile, so no two meet. While they are loaded a warp's 32 lanes write 32 codes of one row of x, each
 # into another row of the tile: with 64 words a row all would be in one bank; with 65 each is one further.
-
-
-def strided(element: Any) -> Any:
-    """The type of a matrix of any strides."""
-    return types.Array(element, 2, "A")
 
 
 @inlined
@@ -90,46 +83,42 @@ def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
         m0, n0 = int32(cuda.blockIdx.y * SIDE), int32(cuda.blockIdx.x * SIDE)
         last_m, last_n = int32(y.shape[0]) - int32(1), int32(y.shape[1]) - int32(1)
         # Three sums of each output: ``dot`` of 32 columns, ``part`` of a group, ``total`` of all, scaled.
-        total, part = cuda.local.array(ALL, float32), cuda.local.array(ALL, float32)
-        dot = cuda.local.array(ALL, int32)
-        for i in range(ALL):
+        total, part = cuda.local.array(THREAD_OUTPUTS, float32), cuda.local.array(THREAD_OUTPUTS, float32)
+        dot = cuda.local.array(THREAD_OUTPUTS, int32)
+        for i in range(THREAD_OUTPUTS):
             total[i] = float32(0)
         for start in range(0, qa.shape[1], group):
             stop = min(start + group, qa.shape[1])
-            for i in range(ALL):
+            for i in range(THREAD_OUTPUTS):
                 part[i] = zero
             for k0 in range(start, stop, STEP):
                 cuda.syncthreads()  # nobody reads the tile before any more
                 load_tile(a, qa, za, ra, ca, m0, start, k0, stop, zeros)
                 load_tile(b, qb, zb, rb, cb, n0, start, k0, stop, zeros)
                 cuda.syncthreads()  # the tiles are whole: each thread multiplies what others loaded
-                for i in range(ALL):
+                for i in range(THREAD_OUTPUTS):
                     dot[i] = int32(0)
                 for k in range(STEP):
-                    for i in range(EACH):
-                        for j in range(EACH):
-                            dot[EACH * i + j] += int32(a[k, ty + 16 * i] * b[k, tx + 16 * j])
+                    for i in range(THREAD_SIDE):
+                        for j in range(THREAD_SIDE):
+                            dot[THREAD_SIDE * i + j] += int32(a[k, ty + 16 * i] * b[k, tx + 16 * j])
                 # The document's rounding: the sum of 32 products is exact, the sum of these sums is not.
-                for i in range(ALL):
+                for i in range(THREAD_OUTPUTS):
                     part[i] = part[i] + float32(dot[i])
-            for i in range(EACH):
+            for i in range(THREAD_SIDE):
                 # Rows beyond the end take the last one's scale: their sums are 0 and are not stored.
                 x_scale = sa[min(m0 + ty + 16 * i, last_m) // ra, start // ca]
-                for j in range(EACH):
+                for j in range(THREAD_SIDE):
                     w_scale = sb[min(n0 + tx + 16 * j, last_n) // rb, start // cb]
-                    o = EACH * i + j
+                    o = THREAD_SIDE * i + j
                     total[o] = fma(float32(part[o]), mul(x_scale, w_scale), total[o])
-        for i in range(EACH):
-            for j in range(EACH):
+        for i in range(THREAD_SIDE):
+            for j in range(THREAD_SIDE):
                 m, n = m0 + ty + 16 * i, n0 + tx + 16 * j
                 if m < y.shape[0] and n < y.shape[1]:
-                    y[m, n] = total[EACH * i + j]
+                    y[m, n] = total[THREAD_SIDE * i + j]
 
-    parts = [
-        strided(element)
-        for code in (code_a, code_b)
-        for element in (getattr(types, code.dtype.name), float32, int32)
-    ]
+    parts = types_of_operands(code_a, code_b)
     name = f"tiled {code_a.name} {code_b.name}{', zeros' if zeros else ''}"
     return Kernel(name, tiled, *parts, array(float32, 2), *(uint32,) * 5, threads=THREADS)
 
@@ -140,28 +129,12 @@ def refuses(problem: ScaledLinear) -> str | None:
     for operand in (problem.x, problem.w):
         if operand.code not in [code.name for code in BYTE_CODES]:
             return f"multiplies integers of 8 bits, {operand.code} is none"
-    # A grid has 65535 rows of blocks, at most.
-    return f"takes up to {SIDE * 65535} rows of x" if problem.m > SIDE * 65535 else None
-
-
-def operands(x: ScaledArray, w: ScaledArray) -> tuple[list[Any], list[int], int, bool]:
-    """Codes, scales and zero points of both operands; rows and columns that share a scale; the group; zero
-    points or none.
-    """
-    a, b, parts = x.matrix(), w.matrix(), []
-    zeros = a.zeros is not None or b.zeros is not None
-    for m in (a, b):
-        # Without zero points the kernel reads none, but its parameter wants an array: any of this type.
-        points = m.scales.view(np.int32) if m.zeros is None else m.zeros.astype(np.int32, copy=False)
-        if m.zeros is None and zeros:  # the other operand has some
-            points = cupy().zeros(m.scales.shape, np.int32)
-        parts += [m.codes, m.scales, points]
-    return parts, [a.over.r, a.over.c, b.over.r, b.over.c], max(1, min(a.over.c, b.over.c)), zeros
+    return too_many_rows(problem, SIDE)
 
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="fp32_chunks", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    parts, shared, group, zeros = operands(x, w)
+    both = operands(x, w)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))  # a block for each tile of outputs, those at the edge cut off by y
-    kernel(x.code, w.code, zeros)(grid, (THREADS,), *parts, out, *shared, group)
+    kernel(x.code, w.code, both.zeros)(grid, (THREADS,), *both.parts, out, *both.shared, both.group)

@@ -27,7 +27,7 @@ from ...driver.device import cupy
 from ...driver.launch import Kernel, array, family
 from ...intrinsics import codes8, ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.language import cuda, float32, int32, types, uint32
+from ...intrinsics.language import cuda, float32, int32, uint32
 from ...kernels.codes8.rows import (
     INTEGER_KINDS,
     not_bytes,
@@ -36,9 +36,10 @@ from ...kernels.codes8.rows import (
     too_short,
     zero_terms,
 )
+from .operands import strided, too_many_rows
 
 SIDE, WORDS = 64, 32  # rows of a tile, and words of four codes: 128 columns at a time
-THREADS, EACH, ALL = 256, 4, 16  # of a block; outputs of a thread: 4 × 4
+THREADS, THREAD_SIDE, THREAD_OUTPUTS = 256, 4, 16  # of a block; outputs of a thread: 4 × 4
 PITCH = SIDE + 1  # so that columns of a tile lie in different banks
 SIGNS = ("s8", "u8")  # of a byte, as instructions name them
 
@@ -55,11 +56,6 @@ SIGNS = ("s8", "u8")  # of a byte, as instructions name them
 #
 # Banks, as below: tiles lie by column, 16 lanes read 16 neighbours; rows of 65 words keep the 32 lanes that
 # load 32 words of a row of x out of each other's banks.
-
-
-def strided(element: Any) -> Any:
-    """The type of a matrix of any strides."""
-    return types.Array(element, 2, "A")
 
 
 @inlined
@@ -88,12 +84,12 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
         tx, ty = int32(cuda.threadIdx.x % 16), int32(cuda.threadIdx.x // 16)
         m0, n0 = int32(cuda.blockIdx.y * SIDE), int32(cuda.blockIdx.x * SIDE)
         last_m, last_n = int32(y.shape[0]) - int32(1), int32(y.shape[1]) - int32(1)
-        total, dot = cuda.local.array(ALL, float32), cuda.local.array(ALL, int32)
-        for i in range(ALL):
+        total, dot = cuda.local.array(THREAD_OUTPUTS, float32), cuda.local.array(THREAD_OUTPUTS, int32)
+        for i in range(THREAD_OUTPUTS):
             total[i] = float32(0)
         for g in range((words + group - 1) // group):
             start, stop = int32(g * group), min(int32((g + 1) * group), int32(words))
-            for i in range(ALL):
+            for i in range(THREAD_OUTPUTS):
                 dot[i] = int32(0)
             for w0 in range(start, stop, WORDS):
                 cuda.syncthreads()  # nobody reads the tile before any more
@@ -101,26 +97,26 @@ def kernel(sign_a: str, sign_b: str, zeros: bool) -> Kernel:
                 load_words(b, b_words, n0, w0, stop)
                 cuda.syncthreads()  # the tiles are whole: each thread multiplies what others loaded
                 for k in range(WORDS):
-                    for i in range(EACH):
-                        for j in range(EACH):
-                            o = EACH * i + j
+                    for i in range(THREAD_SIDE):
+                        for j in range(THREAD_SIDE):
+                            o = THREAD_SIDE * i + j
                             dot[o] = dp4a(a[k, ty + 16 * i], b[k, tx + 16 * j], dot[o])
-            for i in range(EACH):
+            for i in range(THREAD_SIDE):
                 # Rows beyond the end take the last one's scale: their sums are not stored.
                 m = min(m0 + ty + 16 * i, last_m)
                 x_scale = sa[m // ra, g // ga]
-                for j in range(EACH):
-                    n, o = min(n0 + tx + 16 * j, last_n), EACH * i + j
+                for j in range(THREAD_SIDE):
+                    n, o = min(n0 + tx + 16 * j, last_n), THREAD_SIDE * i + j
                     # The identity at the head: what zero points add to a sum of a group. ``va`` is Σ a of a
                     # row of x, ``vb`` is Σ b - n·zb of a row of w; both are made once for all outputs.
                     if zeros:
                         dot[o] -= int32(za[g, m] * vb[g, n]) + int32(zb[g, n] * va[g, m])
                     total[o] = fma(float32(dot[o]), mul(x_scale, sb[n // rb, g // gb]), total[o])
-        for i in range(EACH):
-            for j in range(EACH):
+        for i in range(THREAD_SIDE):
+            for j in range(THREAD_SIDE):
                 m, n = m0 + ty + 16 * i, n0 + tx + 16 * j
                 if m < y.shape[0] and n < y.shape[1]:
-                    y[m, n] = total[EACH * i + j]
+                    y[m, n] = total[THREAD_SIDE * i + j]
 
     parts = [strided(int32), strided(float32)] * 2 + [strided(int32)] * 4
     name = f"bytes by dp4a, {sign_a} {sign_b}{', zeros' if zeros else ''}"
@@ -131,8 +127,7 @@ def refuses(problem: ScaledLinear) -> str | None:
     reason = not_bytes(problem) or too_large_for_int32(problem)
     if reason := reason or too_short(problem):
         return reason
-    # A grid has 65535 rows of blocks, at most.
-    return f"takes up to {SIDE * 65535} rows of x" if problem.m > SIDE * 65535 else None
+    return too_many_rows(problem, SIDE)
 
 
 def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[Any]]:
