@@ -33,13 +33,13 @@ FEW = 8  # cases of a family that come together
 # torch's own products, and for the small parts of a layer.
 BESIDE = (
     "ggmlq.cuda.layouts.floats.kernel", "ggmlq.cuda.kernels.epilogue.results.bias_adder",
-    "ggmlq.cuda.kernels.layers.normer", "ggmlq.cuda.kernels.layers.turner",
+    "ggmlq.cuda.kernels.layers.normer", "ggmlq.cuda.kernels.layers.rope_kernel",
     "ggmlq.cuda.kernels.epilogue.gates.gater",
     "ggmlq.cuda.kernels.layers.spreader",
     "ggmlq.cuda.kernels.layers.sum_normer", "ggmlq.cuda.kernels.layers.pair_gater",
     "ggmlq.cuda.kernels.experts.router.scorer", "ggmlq.cuda.kernels.experts.router.router",
-    "ggmlq.cuda.kernels.experts.router.mixer", "ggmlq.cuda.kernels.quantize.heads.heads_placer",
-    "ggmlq.cuda.kernels.quantize.heads.heads_spreader",
+    "ggmlq.cuda.kernels.experts.router.mixer", "ggmlq.cuda.kernels.quantize.rope_append.append_kernel",
+    "ggmlq.cuda.kernels.quantize.rope_append.spread_kernel",
     "ggmlq.cuda.layouts.to_bf16.decoder",
 )  # fmt: skip
 # Families of which products of some shape take any case, on Hopper.

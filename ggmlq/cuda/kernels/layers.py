@@ -1,4 +1,4 @@
-"""Small parts of a layer, each in one launch: norms of rows, heads turned by positions; and gating functions.
+"""Small parts of a layer, each in one launch: norms of rows, RoPE; and gating functions.
 
 CuPy takes a launch for each sum, root and product. In float32 throughout; exponentials are the GPU's own, off
 by two units in the last place, and a little more where their argument is large.
@@ -127,13 +127,41 @@ def normed(x: Any, weights: Any, epsilon: float) -> Any:
     return out.reshape(x.shape)
 
 
-# --- turns ------------------------------------------------------------------------------------
+# --- RoPE -------------------------------------------------------------------------------------
+
+
+@cache
+def rope_of(halves: bool) -> Any:
+    """The device function for a column of a head with RoPE; ``halves``: pairs are half of them apart.
+
+    ``start``: the head's first column in its row of x; ``cos``, ``sin`` [T, pairs]. Columns behind the pairs
+    stay.
+    """
+
+    @inlined
+    def rope(
+        x: Any, row: Any, start: Any, column: Any, cos: Any, sin: Any, token: Any, pairs: Any
+    ) -> Any:  # fmt: skip
+        value = x[row, start + column]
+        if column < pairs + pairs:
+            if halves:
+                first = column < pairs
+                pair = column if first else column - pairs
+                other = column + pairs if first else column - pairs
+            else:
+                first = (column & 1) == 0
+                pair, other = column >> 1, column ^ 1
+            away = ptx.mul(x[row, start + other], sin[token, pair])
+            value = ptx.fma(value, cos[token, pair], -away if first else away)
+        return value
+
+    return rope
 
 
 @family([(False,), (True,)])
-def turner(halves: bool) -> Kernel:
-    """The kernel that turns pairs of columns; ``halves``: pairs are half of them apart."""
-    mul, fma, take_turn = ptx.mul, ptx.fma, dependent_launch.take_turn
+def rope_kernel(halves: bool) -> Kernel:
+    """The kernel that applies RoPE to heads; ``halves``: pairs are half of them apart."""
+    rope = rope_of(halves)
 
     def kernel(
         x: Any,  # float32 [T · H, D]
@@ -145,41 +173,30 @@ def turner(halves: bool) -> Kernel:
         pairs: Any,
         count: Any,  # T · H · D
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns
             column = i - row * columns
             token = row // heads
-            value = x[row, column]
-            if column < pairs + pairs:
-                if halves:
-                    first = column < pairs
-                    pair = column if first else column - pairs
-                    other = column + pairs if first else column - pairs
-                else:
-                    first = (column & 1) == 0
-                    pair, other = column >> 1, column ^ 1
-                away = mul(x[row, other], sin[token, pair])
-                value = fma(value, cos[token, pair], -away if first else away)
-            out[row, column] = value
+            out[row, column] = rope(x, row, 0, column, cos, sin, token, pairs)
 
-    name = f"turn {'halves' if halves else 'neighbours'}"
+    name = f"RoPE of {'halves' if halves else 'neighbours'}"
     parameters = ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32
     return Kernel(name, kernel, *parameters, threads=THREADS, early=True)
 
 
-def turned(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
-    """Heads [T, H, D] turned by cosines and sines [T, dims / 2]; columns beyond them stay."""
+def apply_rope(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
+    """RoPE of heads [T, H, D] by cosines and sines [T, dims / 2]; columns beyond them stay."""
     xp, (_, heads, columns) = cupy(), x.shape
     rows = xp.ascontiguousarray(x).reshape(-1, columns)
     out, blocks = xp.empty(rows.shape, np.float32), (-(-x.size // THREADS),)
     cos, sin = xp.ascontiguousarray(cos), xp.ascontiguousarray(sin)
-    turner(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
+    rope_kernel(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
     return out.reshape(x.shape)
 
 
-# --- rotations --------------------------------------------------------------------------------
+# --- Hadamard transforms ------------------------------------------------------------------------
 
 SPREAD = (32, 64, 128, 256, 512, 1024)  # columns that are usually spread over each other
 LEAST_SPREAD = 128  # threads

@@ -75,26 +75,25 @@ def largest_size(v: Any) -> Any:
     return ptx.float_of(size)
 
 
-@inlined
-def smallest(v: Any) -> Any:
-    """The smallest value; of zeros with different signs any."""
-    low = v[0]
-    for i in range(1, VALUES):
-        low = ptx.smaller(low, v[i])
-    for step in (2, 1):
-        low = ptx.smaller(low, cuda.shfl_xor_sync(ALL_LANES, low, step))
-    return low
+def reduction(choose: Any) -> Any:
+    """The device function for the value of a block that ``choose`` takes: the smallest, or the largest.
+
+    Of zeros with different signs it is any.
+    """
+
+    @inlined
+    def reduced(v: Any) -> Any:
+        value = v[0]
+        for i in range(1, VALUES):
+            value = choose(value, v[i])
+        for step in (2, 1):
+            value = choose(value, cuda.shfl_xor_sync(ALL_LANES, value, step))
+        return value
+
+    return reduced
 
 
-@inlined
-def highest(v: Any) -> Any:
-    """The largest value of a block."""
-    high = v[0]
-    for i in range(1, VALUES):
-        high = ptx.larger(high, v[i])
-    for step in (2, 1):
-        high = ptx.larger(high, cuda.shfl_xor_sync(ALL_LANES, high, step))
-    return high
+smallest, highest = reduction(ptx.smaller), reduction(ptx.larger)
 
 
 @inlined
