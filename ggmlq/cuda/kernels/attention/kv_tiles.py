@@ -414,7 +414,8 @@ def load_pair(start: Any, pair: Any, kind: Any) -> Any:
     low, high = float32(0), float32(0)
     if kind == 0:
         two = bf16x2.load8(start + pair * 8)
-        low, high = cut(ptx.float_of(two[0])), cut(ptx.float_of(two[1]))
+        low, high = ptx.float_of(two[0]), ptx.float_of(two[1])
+        low, high = cut(low), cut(high)
     else:
         word = uint32(codes8.load4(start + pair * 4))
         low, high = pair_of_words(word, word, kind)

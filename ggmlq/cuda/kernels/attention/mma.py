@@ -32,21 +32,17 @@ from .kv_tiles import (
     tile_decoder,
     two_pairs,
 )
-from .parameters import PARAMETERS, arguments_of, block_place, queries_of, row_ranges, work_at
+from .parameters import PARAMETERS, arguments_of, block_place, queries_of, work_at
 from .plan import MIN_CAPABILITY, MMA_ROWS, Plan, plans, row_bytes
 from .softmax import (
-    LOG2_E,
     clearer,
     columns_first_place,
-    masked_softmax,
-    mma_of,
-    o_rescaler,
-    read_score_options,
+    mma_into,
     row_reducer,
     rows_first_place,
-    score_modifier,
+    rows_starter,
+    softmax_step,
     unrolled,
-    unseen_rows,
 )
 from .split_kv import block_merger, rows_writer
 
@@ -148,16 +144,13 @@ def make_qk_gemm(plan: Plan) -> Any:
     product does not wait for its neighbour.
     """
     groups, steps, pitch = plan.team_positions // MMA_ROWS, plan.width // MMA_ROWS, plan.pitch(plan.width)
-    mma = mma_of(plan.k)
+    add_product = mma_into(plan.k)
 
     def sixteen(j: Any, a: Any, keys: Any, s: Any) -> None:
         # A: 16 rows × 16 columns of queries; B: the same columns × 8 positions, twice
         b = halves.load_matrices(keys + j * MMA_ROWS * pitch)
-        o = 8 * j
-        v = mma(a[0], a[1], a[2], a[3], b[0], b[1], s[o], s[o + 1], s[o + 2], s[o + 3])
-        s[o], s[o + 1], s[o + 2], s[o + 3] = v[0], v[1], v[2], v[3]
-        v = mma(a[0], a[1], a[2], a[3], b[2], b[3], s[o + 4], s[o + 5], s[o + 6], s[o + 7])
-        s[o + 4], s[o + 5], s[o + 6], s[o + 7] = v[0], v[1], v[2], v[3]
+        add_product(a, b[0], b[1], s, 8 * j)
+        add_product(a, b[2], b[3], s, 8 * j + 4)
 
     all_positions, one = unrolled(groups, sixteen), unrolled(1, sixteen)
 
@@ -319,20 +312,17 @@ def make_pv_gemm(plan: Plan) -> Any:
     groups, columns = plan.team_positions // MMA_ROWS, plan.width_v // MMA_ROWS
     pitch = plan.pitch(plan.width if plan.v_in_k else plan.width_v)
     name = plan.k if plan.v_in_k else plan.v
-    mma = mma_of(name)
+    add_product = mma_into(name)
     together = next(n for n in (4, 2, 1) if columns % n == 0)
     narrowed = bf16x2.narrowed if name == "bf16" else halves.narrowed
 
-    def sixteens(first: Any, a0: Any, a1: Any, a2: Any, a3: Any, values: Any, o: Any) -> None:
+    def sixteens(first: Any, a: Any, values: Any, o: Any) -> None:
         for i in range(together):
             j = first + i
             # B: 16 positions × 8 columns of values, twice: ``ldmatrix`` transposes them on the way
             b = halves.load_transposed(values + uint32(j * 2 * MMA_ROWS))
-            n = 8 * j
-            v = mma(a0, a1, a2, a3, b[0], b[1], o[n], o[n + 1], o[n + 2], o[n + 3])
-            o[n], o[n + 1], o[n + 2], o[n + 3] = v[0], v[1], v[2], v[3]
-            v = mma(a0, a1, a2, a3, b[2], b[3], o[n + 4], o[n + 5], o[n + 6], o[n + 7])
-            o[n + 4], o[n + 5], o[n + 6], o[n + 7] = v[0], v[1], v[2], v[3]
+            add_product(a, b[0], b[1], o, 8 * j)
+            add_product(a, b[2], b[3], o, 8 * j + 4)
 
     all_columns = unrolled(columns // together, sixteens, together)
 
@@ -341,7 +331,7 @@ def make_pv_gemm(plan: Plan) -> Any:
         # Scores of 16 positions, an accumulator, are at once A of this product: no lane needs another's.
         a0, a1 = narrowed(s[i], s[i + 1]), narrowed(s[i + 2], s[i + 3])
         a2, a3 = narrowed(s[i + 4], s[i + 5]), narrowed(s[i + 6], s[i + 7])
-        all_columns(a0, a1, a2, a3, values + j * MMA_ROWS * pitch, o)
+        all_columns((a0, a1, a2, a3), values + j * MMA_ROWS * pitch, o)
 
     return unrolled(groups, group)
 
@@ -354,7 +344,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
     the even ones in four sums of rows g and g + 8, the odd ones in the next four.
     """
     name, length, size = plan.v, row_bytes(plan.v, plan.width_v), row_bytes(plan.v, BLOCK_COLUMNS)
-    pairs, is_q8 = code_pairs(name), name == "q8_0"
+    pairs, is_q8, add_product = code_pairs(name), name == "q8_0", mma_into("f16")
     lifted = float32(2.0 ** P_LIFT_BITS[name])
 
     @inlined
@@ -380,9 +370,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
         w[0], w[1], w[2], w[3] = two_rows(codes)
         w[4], w[5], w[6], w[7] = two_rows(codes + uint32(8 * length))
         for j in range(4):
-            n = 16 * b + 4 * j
-            v = mma_f16(a0, a1, a2, a3, w[j], w[4 + j], o[n], o[n + 1], o[n + 2], o[n + 3])
-            o[n], o[n + 1], o[n + 2], o[n + 3] = v[0], v[1], v[2], v[3]
+            add_product((a0, a1, a2, a3), w[j], w[4 + j], o, 16 * b + 4 * j)
 
     all_blocks = unrolled(plan.width_v // BLOCK_COLUMNS, one)
 
@@ -461,7 +449,7 @@ def positions_writer(plan: Plan) -> Any:
     columns, pitch, stats_at = plan.width_v // 8, plan.partials_pitch, plan.partial_stats_at
     # Sums of blocks decoded in registers are brought to their size here, once.
     whole = float32(2.0 ** (SUBNORMAL_BITS - P_LIFT_BITS.get(plan.v, 0)))
-    sum_of_row, finish, warps = row_reducer(plan, ptx.add), block_merger(plan), plan.warps
+    sum_of_row, finish = row_reducer(plan, ptx.add), block_merger(plan)
 
     def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
@@ -490,7 +478,7 @@ def positions_writer(plan: Plan) -> Any:
                 stats = at + stats_at + (place + uint32(8 * r)) * 8
                 halves.put_pair(stats, state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
-        finish(at, uint32(warps), work, arguments)
+        finish(at, work, arguments)
 
     return write
 
@@ -501,8 +489,8 @@ def positions_writer(plan: Plan) -> Any:
 @family(plans)
 def kernel(plan: Plan) -> Kernel:
     """The kernel: block (split of the positions, rows of a unit, unit)."""
-    positions, stages, by_rows, options, width, ahead, rows = (
-        plan.positions, plan.stages, plan.by_rows, plan.options, plan.width, plan.ahead, plan.rows
+    positions, stages, by_rows, width, ahead, rows = (
+        plan.positions, plan.stages, plan.by_rows, plan.width, plan.ahead, plan.rows
     )  # fmt: skip
     pitch_q, pitch_k = plan.pitch(plan.width), plan.row_pitch(plan.k, plan.width)
     pitch_v = pitch_k if plan.v_in_k else plan.row_pitch(plan.v, plan.width_v)
@@ -514,7 +502,7 @@ def kernel(plan: Plan) -> Kernel:
         else (rows_first_place, columns_first_place, make_pv_gemm)
     )
     pv_gemm, clear = make_pv(plan), clearer(o_count // 8)
-    score_mod, softmax, rescale_o = score_modifier(plan), masked_softmax(plan), o_rescaler(plan)
+    start_rows, make_p = rows_starter(plan), softmax_step(plan)
     write = rows_writer(plan) if by_rows else positions_writer(plan)
     wait_for_team, wait_for_stage = team_barrier(plan), ptx.wait_for_all_but(ahead - 1)
 
@@ -541,12 +529,7 @@ def kernel(plan: Plan) -> Kernel:
 
         # rows of a lane: what they see, their softmax, their sums
         row = place.first_row + g + warp_row - team.first_row
-        seen = row_ranges(row, 8, arguments.sizes, place.length)
-        if options:
-            score_options = read_score_options(scale, cap, row, 8, arguments, place.length)
-        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
-        factor = LOG2_E if options else ptx.mul(ptx.float_of(scale), LOG2_E)
-        state = unseen_rows()
+        lane_rows = start_rows(row, 8, arguments, place.length, scale, cap)
         o, s = cuda.local.array(o_count, float32), cuda.local.array(score_count, float32)
         clear(o)
         # Rows of queries by warp, positions by team: one of the two offsets is 0.
@@ -564,17 +547,12 @@ def kernel(plan: Plan) -> Kernel:
             # before, which are about to be written.
             wait_for_team()
             v_offset = make_scores(s, at, lane_at, stage, work, arguments, step, team)
-            origin, column = step * int32(positions), int32(t) * int32(2) + int32(team.first_row)
-            if options:
-                score_mod(s, origin + column, score_options)
-            # o is multiplied only where a maximum of the warp has grown; else its scale is 1.
-            if softmax(s, origin, column, kv, seen, factor, state):
-                rescale_o(o, state)
+            make_p(s, o, step, int32(t) * int32(2) + int32(team.first_row), kv, lane_rows)
             pv_gemm(s, lane_at.v + v_offset, o)
             stage = stage + 1 if stage + 1 < stages else 0
 
         # epilogue
-        write(o, state, work, arguments)
+        write(o, lane_rows.state, work, arguments)
 
     return Kernel(
         f"attention of {plan}", attend, *PARAMETERS, threads=plan.threads, blocks=plan.blocks,

@@ -19,6 +19,7 @@ from ...intrinsics.assembly import f32, instruction
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from .parameters import row_ranges
 
 LOG2_E, TWICE_LOG2_E = float32(1 / math.log(2)), float32(2 / math.log(2))
 MINUS_INFINITY, LOWEST_FINITE = float32(float("-inf")), float32(-3e38)
@@ -42,6 +43,19 @@ def unrolled(count: int, body: Callable[..., None], step: int = 1) -> Any:
 def mma_of(name: str) -> Any:
     """The ``mma`` m16n8k16 for tiles of a type: bf16, or halves for all others."""
     return bf16x2.mma if name == "bf16" else codes8.mma_f16
+
+
+@cache
+def mma_into(name: str) -> Any:
+    """The device function that adds a product of A's four words and B's two to four sums from ``n`` on."""
+    mma = mma_of(name)
+
+    @inlined
+    def add_product(a: Any, b0: Any, b1: Any, sums: Any, n: Any) -> None:
+        v = mma(a[0], a[1], a[2], a[3], b0, b1, sums[n], sums[n + 1], sums[n + 2], sums[n + 3])
+        sums[n], sums[n + 1], sums[n + 2], sums[n + 3] = v[0], v[1], v[2], v[3]
+
+    return add_product
 
 
 @cache
@@ -318,3 +332,55 @@ def o_rescaler(plan: Any) -> Any:
                 o[4 * j + 2 * r + i] = ptx.mul(o[4 * j + 2 * r + i], state.o_scale[r])
 
     return unrolled(plan.o_count // 4, quad)
+
+
+# --- a step's softmax, of mma.py and swap_ab.py -----------------------------------------------
+
+
+class LaneRows(NamedTuple):
+    """The two query rows of a lane."""
+
+    seen: Any  # RowRanges
+    options: Any  # ScoreOptions, or of no use
+    factor: Any  # makes scores powers of two
+    state: Any  # SoftmaxState
+
+
+@cache
+def rows_starter(plan: Any) -> Any:
+    """The device function for the rows ``row``, ``row`` + ``step`` of a lane before the first step."""
+    has_options = plan.options
+
+    @inlined
+    def start_rows(
+        row: Any, step: Any, arguments: Any, length: Any, scale: Any, cap: Any
+    ) -> Any:  # fmt: skip
+        seen, options = row_ranges(row, step, arguments.sizes, length), uint32(0)
+        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
+        if has_options:
+            options = read_score_options(scale, cap, row, step, arguments, length)
+        factor = LOG2_E if has_options else ptx.mul(ptx.float_of(scale), LOG2_E)
+        return LaneRows(seen, options, factor, unseen_rows())
+
+    return start_rows
+
+
+@cache
+def softmax_step(plan: Any) -> Any:
+    """The device function that makes p of the scores of a step; sums o so far are rescaled where need be.
+
+    ``column``: position of the lane's first score in the step.
+    """
+    score_mod, softmax, rescale_o = score_modifier(plan), masked_softmax(plan), o_rescaler(plan)
+    positions, has_options = plan.positions, plan.options
+
+    @inlined
+    def make_p(s: Any, o: Any, step: Any, column: Any, kv: Any, rows: Any) -> None:
+        origin = step * int32(positions)
+        if has_options:
+            score_mod(s, origin + column, rows.options)
+        # o is multiplied only where a maximum of the warp has grown; else its scale is 1.
+        if softmax(s, origin, column, kv, rows.seen, rows.factor, rows.state):
+            rescale_o(o, rows.state)
+
+    return make_p

@@ -91,13 +91,14 @@ def warps_merger(plan: Plan) -> Any:
 
     ``at``: sums [warp, row, column], and behind all of them stats [warp, row].
     """
-    row_bytes, rows, stats_at = 4 * plan.partials_pitch, plan.rows, plan.partial_stats_at
+    row_bytes, rows, stats_at, warps = 4 * plan.partials_pitch, plan.rows, plan.partial_stats_at, plan.warps
 
     @inlined
-    def merge_warps(at: Any, warps: Any, row: Any, pair: Any) -> Any:
+    def merge_warps(at: Any, row: Any, pair: Any) -> Any:
         stats, sums = at + stats_at + row * 8, at + row * row_bytes
-        sums += pair * 8
-        return merge_partials(stats, uint32(rows * 8), sums, uint32(rows * row_bytes), warps)
+        return merge_partials(
+            stats, uint32(rows * 8), sums + pair * 8, uint32(rows * row_bytes), uint32(warps)
+        )
 
     return merge_warps
 
@@ -177,25 +178,27 @@ def block_merger(plan: Plan) -> Any:
     pairs, width, threads, merge_warps = plan.width_v // 2, plan.width_v, plan.threads, warps_merger(plan)
 
     @inlined
-    def finish(at: Any, warps: Any, work: Any, arguments: Any) -> None:
+    def finish(at: Any, work: Any, arguments: Any) -> None:
         addresses, sizes, partials = arguments.addresses, arguments.sizes, arguments.addresses.partials
         rows, number = sizes.queries * sizes.group, uint32(cuda.threadIdx.x)
         # a thread has every so many-th pair of columns of the block's rows, neighbours have neighbours
         while number < work.kv.rows * pairs:
             row = number // pairs
             pair = number - row * pairs
-            merged = merge_warps(at, warps, row, pair)
+            merged = merge_warps(at, row, pair)
             if partials == 0:
                 write_pair(work.place.first_row + row, pair, merged, addresses, sizes)
             else:
                 # [split, unit, row] is [blockIdx.x, blockIdx.z, row]
                 place = uint64(uint32(cuda.blockIdx.z)) * rows + uint64(work.place.first_row + row)
                 place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * rows
-                to = partials + place * (4 * width) + pair * uint64(8)
-                ptx.store_pair(to, merged.low, merged.high)
+                ptx.store_pair(partials + place * (4 * width) + pair * uint64(8), merged.low, merged.high)
                 if pair == 0:
-                    stats = stats_of(partials, rows, width, uint32(cuda.gridDim.z)) + place * 8
-                    ptx.store_pair(stats, merged.row_max, merged.row_sum)
+                    ptx.store_pair(
+                        stats_of(partials, rows, width, uint32(cuda.gridDim.z)) + place * 8,
+                        merged.row_max,
+                        merged.row_sum,
+                    )
             number += threads
 
     return finish

@@ -31,21 +31,18 @@ from .kv_tiles import (
     stage_copier,
     two_pairs,
 )
-from .parameters import PARAMETERS, arguments_of, block_place, queries_of, row_ranges, work_at
+from .parameters import PARAMETERS, arguments_of, block_place, queries_of, work_at
 from .plan import FLOAT16_TYPES, LANES, MIN_CAPABILITY, MMA_ROWS, Plan, row_bytes, swap_ab_plans
 from .softmax import (
-    LOG2_E,
     clearer,
     columns_first_place,
-    masked_softmax,
+    mma_into,
     mma_of,
-    o_rescaler,
-    read_score_options,
     row_reducer,
     rows_first_place,
-    score_modifier,
+    rows_starter,
+    softmax_step,
     unrolled,
-    unseen_rows,
 )
 from .split_kv import block_merger, merge_partials, warps_merger, write_pair
 
@@ -209,15 +206,14 @@ def query_taker(plan: Plan) -> Any:
 @cache
 def make_qk_gemm(plan: Plan) -> Any:
     """The device function ``qk_gemm(keys, q, z, s)``; two sums, so that a product waits for no neighbour."""
-    pitch, mma = plan.pitch(plan.width), mma_of(plan.k)
+    pitch, add_product = plan.pitch(plan.width), mma_into(plan.k)
 
     def two(j: Any, at: Any, q: Any, v: Any) -> None:
         for i in range(2):
             # A: 16 positions × 16 columns of keys; B: the same columns × 8 rows of queries
             a = halves.load_matrices(at + uint32(64 * j + 32 * i))
-            n, o = 4 * j + 2 * i, 4 * i
-            w = mma(a[0], a[1], a[2], a[3], q[n], q[n + 1], v[o], v[o + 1], v[o + 2], v[o + 3])
-            v[o], v[o + 1], v[o + 2], v[o + 3] = w[0], w[1], w[2], w[3]
+            n = 4 * j + 2 * i
+            add_product(a, q[n], q[n + 1], v, 4 * i)
 
     all_columns = unrolled(plan.width // (2 * MMA_ROWS), two)
 
@@ -588,13 +584,12 @@ def cluster_merger(plan: Plan) -> Any:
         block 1   warps' partials ──► pairs of all shares ──┴──► inbox of block 1   [0] [1] … ──► share 1 of y
     """
     pairs, threads, merge_warps, partial_rows = plan.width_v // 2, plan.threads, warps_merger(plan), plan.rows
-    inbox_at, inbox_stats_at, warps = plan.inbox_at, plan.inbox_stats_at, plan.warps
-    put = barriers.put_pair_in_block
+    inbox_at, inbox_stats_at, put = plan.inbox_at, plan.inbox_stats_at, barriers.put_pair_in_block
 
     @inlined
     def share(at: Any, work: Any, arguments: Any) -> None:
         blocks, rank = barriers.cluster_size(), barriers.rank_in_cluster()
-        number = uint32(cuda.threadIdx.x)
+        number, addresses = uint32(cuda.threadIdx.x), arguments.addresses
         all_pairs = work.kv.rows * pairs
         each = (all_pairs + blocks - 1) // blocks  # pairs of a share, which its block merges
         inbox, stats_inbox = ptx.shared_base() + inbox_at, ptx.shared_base() + inbox_stats_at
@@ -604,7 +599,7 @@ def cluster_merger(plan: Plan) -> Any:
         while number < all_pairs:
             row = number // pairs
             pair = number - row * pairs
-            merged = merge_warps(at, uint32(warps), row, pair)
+            merged = merge_warps(at, row, pair)
             owner = number // each
             put(inbox + (rank * each + number - owner * each) * 8, owner, merged.low, merged.high)
             if pair < blocks:  # stats of a row to each block once
@@ -618,10 +613,9 @@ def cluster_merger(plan: Plan) -> Any:
         number = rank * each + uint32(cuda.threadIdx.x)
         while number < min(all_pairs, (rank + 1) * each):
             row = number // pairs
-            sums = inbox + (number - rank * each) * 8
-            merged = merge_partials(stats_inbox + row * 8, uint32(partial_rows * 8), sums, each * 8, blocks)
-            pair = number - row * pairs
-            write_pair(work.place.first_row + row, pair, merged, arguments.addresses, arguments.sizes)
+            stats, sums = stats_inbox + row * 8, inbox + (number - rank * each) * 8
+            merged = merge_partials(stats, uint32(partial_rows * 8), sums, each * 8, blocks)
+            write_pair(work.place.first_row + row, number - row * pairs, merged, addresses, arguments.sizes)
             number += threads
 
     return share
@@ -632,7 +626,7 @@ def writer(plan: Plan) -> Any:
     """The epilogue: lanes 4 g + t have rows 2 t and 2 t + 1; partials of warps are merged, then written."""
     pitch, stats_at, rows = 4 * plan.partials_pitch, plan.partial_stats_at, plan.rows
     sum_of_row, place = row_reducer(plan, ptx.add), column_placer(plan)
-    share, finish, warps = cluster_merger(plan), block_merger(plan), plan.warps
+    share, finish = cluster_merger(plan), block_merger(plan)
 
     @inlined
     def write(o: Any, state: Any, work: Any, arguments: Any) -> None:
@@ -649,7 +643,7 @@ def writer(plan: Plan) -> Any:
         if barriers.cluster_size() > 1:
             share(at, work, arguments)
         else:
-            finish(at, uint32(warps), work, arguments)
+            finish(at, work, arguments)
 
     return write
 
@@ -660,8 +654,8 @@ def writer(plan: Plan) -> Any:
 @family(swap_ab_plans)
 def kernel(plan: Plan) -> Kernel:
     """The kernel: block (split of the positions, eight rows of a unit, unit)."""
-    positions, stages, options, width, o_count, rows = (
-        plan.positions, plan.stages, plan.options, plan.width, plan.o_count, plan.rows
+    positions, stages, width, o_count, rows = (
+        plan.positions, plan.stages, plan.width, plan.o_count, plan.rows
     )  # fmt: skip
     pitch_k, pitch_v = plan.row_pitch(plan.k, width), plan.row_pitch(plan.v, plan.width_v)
     stage_k, stage_v = plan.stage(plan.k, width), plan.stage(plan.v, plan.width_v)
@@ -671,7 +665,7 @@ def kernel(plan: Plan) -> Kernel:
     )  # fmt: skip
     take_queries, qk_gemm, pv_gemm = gemms(plan)
     read_queries, put_queries, raw_words = query_reader(plan), query_putter(plan), words_of_queries(plan)
-    score_mod, softmax, rescale_o = score_modifier(plan), masked_softmax(plan), o_rescaler(plan)
+    start_rows, make_p = rows_starter(plan), softmax_step(plan)
     write, clear, query_words, zeros = writer(plan), clearer(o_count // 8), width // 8, width // MMA_ROWS
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
@@ -702,13 +696,7 @@ def kernel(plan: Plan) -> Kernel:
         put_queries(at, arguments.sizes.q_kind, raw)
 
         # rows of a lane: what they see, their softmax, their sums
-        row = place.first_row + 2 * t
-        seen = row_ranges(row, 1, arguments.sizes, place.length)
-        if options:
-            score_options = read_score_options(scale, cap, row, 1, arguments, place.length)
-        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
-        factor = LOG2_E if options else ptx.mul(ptx.float_of(scale), LOG2_E)
-        state = unseen_rows()
+        lane_rows = start_rows(place.first_row + 2 * t, 1, arguments, place.length, scale, cap)
         s, o, q, z = (
             cuda.local.array(4, float32), cuda.local.array(o_count, float32),
             cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32),
@@ -727,18 +715,14 @@ def kernel(plan: Plan) -> Kernel:
             wait_for_stage()  # this lane's copies of the step have arrived
             cuda.syncwarp()  # … and those of the other lanes
             qk_gemm(k_at + stage * stage_k, q, z, s)
-            origin = step * int32(positions)
-            if options:
-                score_mod(s, origin + column, score_options)
-            if softmax(s, origin, column, kv, seen, factor, state):
-                rescale_o(o, state)
+            make_p(s, o, step, column, kv, lane_rows)
             pv_gemm(s, v_at + stage * stage_v, o)
             cuda.syncwarp()  # all lanes have read the stage, which the next copies write
             copy_stage(at, stage, work, arguments.strides, step + int32(stages), team)
             stage = stage + 1 if stage + 1 < stages else 0
 
         # epilogue
-        write(o, state, work, arguments)
+        write(o, lane_rows.state, work, arguments)
 
     return Kernel(
         f"attention of {plan}", attend, *PARAMETERS, threads=plan.threads, limits_blocks=True,
