@@ -200,7 +200,7 @@ def test_several_products_in_one_matrix(model_file, fresh, tmp_path):
 
 @pytest.mark.parametrize("steps", [False, True])
 @pytest.mark.parametrize("mode", ["neighbours", "halves", "yarn", "factors"])
-def test_turning_is_that_of_the_oracle(fresh, mode, steps):
+def test_rope_is_that_of_the_oracle(fresh, mode, steps):
     dims, heads, count = 32, 3, 7
     yarn = mode == "yarn"
     how = Rope(dims, mode != "neighbours", 10000.0, 0.25 if yarn else 1.0, float(yarn), 1.1, context=256)

@@ -64,7 +64,7 @@ def _correction(p: Mapping[str, Any], rotations: float) -> float:
     return float(p["dims"] * math.log(room) / (2 * math.log(p["base"])))
 
 
-def _angles(c: Call, tokens: int, pairs: int) -> tuple[Number, Number]:
+def _cos_and_sin(c: Call, tokens: int, pairs: int) -> tuple[Number, Number]:
     """Cosine and sine of each pair, with YaRN's angle and length."""
     p = c.params
     away = _angles(c, tokens, pairs)
@@ -91,7 +91,7 @@ def rope(c: Call) -> Result:
     pairs = width // 2 if vision else dims // 2
     first = offset + (2 if p["mode"] == 0 else 1) * np.arange(pairs)
     second = first + (1 if p["mode"] == 0 else pairs)
-    cos, sin = (part.map(lambda v: v[:, None, :]) for part in _angles(c, tokens, pairs))
+    cos, sin = (part.map(lambda v: v[:, None, :]) for part in _cos_and_sin(c, tokens, pairs))
     if c.op == "ROPE_BACK":
         sin = -sin
     a, b = x[..., first], x[..., second]

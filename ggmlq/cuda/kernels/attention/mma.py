@@ -502,7 +502,7 @@ def kernel(plan: Plan) -> Kernel:
         else (rows_first_place, columns_first_place, make_pv_gemm)
     )
     pv_gemm, clear = make_pv(plan), clearer(o_count // 8)
-    start_rows, make_p = rows_starter(plan), softmax_step(plan)
+    start_rows, softmax = rows_starter(plan), softmax_step(plan)
     write = rows_writer(plan) if by_rows else positions_writer(plan)
     wait_for_team, wait_for_stage = team_barrier(plan), ptx.wait_for_all_but(ahead - 1)
 
@@ -547,7 +547,7 @@ def kernel(plan: Plan) -> Kernel:
             # before, which are about to be written.
             wait_for_team()
             v_offset = make_scores(s, at, lane_at, stage, work, arguments, step, team)
-            make_p(s, o, step, int32(t) * int32(2) + int32(team.first_row), kv, lane_rows)
+            softmax(s, o, step, int32(t) * int32(2) + int32(team.first_row), kv, lane_rows)
             pv_gemm(s, lane_at.v + v_offset, o)
             stage = stage + 1 if stage + 1 < stages else 0
 

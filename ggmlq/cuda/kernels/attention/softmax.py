@@ -223,21 +223,6 @@ def unseen_rows() -> Any:
 
 
 @cache
-def masker(plan: Any) -> Any:
-    """The device function ``mask(s, at, seen)``: scores outside each row's range become -inf."""
-    score_stride = plan.score_stride
-
-    def quad(j: Any, s: Any, at: Any, seen: Any) -> None:
-        for r in range(2):
-            for i in range(2):
-                position = at + int32(8 * j + score_stride * i)
-                if position < seen.begins[r] or position >= seen.ends[r]:
-                    s[4 * j + 2 * r + i] = MINUS_INFINITY
-
-    return unrolled(plan.score_quads, quad)
-
-
-@cache
 def row_reducer(plan: Any, combine: Any) -> Any:
     """The device function that combines a number of each lane that has scores of the same row."""
     swap_ab = plan.swap_ab
@@ -311,7 +296,16 @@ def masked_softmax(plan: Any) -> Any:
     ``origin``: the step's first position, ``column``: that of the lane's first score in it. A step that all
     rows of the block see in full needs no mask. It returns what ``online_softmax`` does.
     """
-    step, mask, online_softmax = plan.positions, masker(plan), exponentials_maker(plan)
+    step, score_stride, online_softmax = plan.positions, plan.score_stride, exponentials_maker(plan)
+
+    def quad(j: Any, s: Any, at: Any, seen: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                position = at + int32(8 * j + score_stride * i)
+                if position < seen.begins[r] or position >= seen.ends[r]:
+                    s[4 * j + 2 * r + i] = MINUS_INFINITY
+
+    mask = unrolled(plan.score_quads, quad)
 
     @inlined
     def softmax(s: Any, origin: Any, column: Any, kv: Any, seen: Any, factor: Any, state: Any) -> Any:
@@ -375,7 +369,7 @@ def softmax_step(plan: Any) -> Any:
     positions, has_options = plan.positions, plan.options
 
     @inlined
-    def make_p(s: Any, o: Any, step: Any, column: Any, kv: Any, rows: Any) -> None:
+    def softmax_of_step(s: Any, o: Any, step: Any, column: Any, kv: Any, rows: Any) -> None:
         origin = step * int32(positions)
         if has_options:
             score_mod(s, origin + column, rows.options)
@@ -383,4 +377,4 @@ def softmax_step(plan: Any) -> Any:
         if softmax(s, origin, column, kv, rows.seen, rows.factor, rows.state):
             rescale_o(o, rows.state)
 
-    return make_p
+    return softmax_of_step

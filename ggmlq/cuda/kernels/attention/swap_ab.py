@@ -10,7 +10,7 @@ While the kernel before still runs the same rows come into the second cache.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -168,21 +168,6 @@ def query_putter(plan: Plan) -> Any:
 
 
 # --- qk_gemm and pv_gemm of floats ------------------------------------------------------------
-
-
-class Gemms(NamedTuple):
-    """Device functions of a plan."""
-
-    take_queries: Any  # (queries, q, z): of shared memory into registers, and where sums of blocks begin
-    qk_gemm: Any  # (keys, q, z, s)
-    pv_gemm: Any  # (s, values, o)
-
-
-def gemms(plan: Plan) -> Gemms:
-    """The products of a plan."""
-    if plan.k in FLOAT16_TYPES:
-        return Gemms(query_taker(plan), make_qk_gemm(plan), make_pv_gemm(plan))
-    return Gemms(block_query_taker(plan), make_block_qk_gemm(plan), make_block_pv_gemm(plan))
 
 
 @cache
@@ -663,9 +648,14 @@ def kernel(plan: Plan) -> Kernel:
     read_early, copy_stage, wait_for_stage = (
         early_reader(plan), stage_copier(plan), ptx.wait_for_all_but(stages - 1)
     )  # fmt: skip
-    take_queries, qk_gemm, pv_gemm = gemms(plan)
+    makers = (
+        (query_taker, make_qk_gemm, make_pv_gemm)
+        if plan.k in FLOAT16_TYPES
+        else (block_query_taker, make_block_qk_gemm, make_block_pv_gemm)
+    )
+    take_queries, qk_gemm, pv_gemm = (make(plan) for make in makers)
     read_queries, put_queries, raw_words = query_reader(plan), query_putter(plan), words_of_queries(plan)
-    start_rows, make_p = rows_starter(plan), softmax_step(plan)
+    start_rows, softmax = rows_starter(plan), softmax_step(plan)
     write, clear, query_words, zeros = writer(plan), clearer(o_count // 8), width // 8, width // MMA_ROWS
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
@@ -715,7 +705,7 @@ def kernel(plan: Plan) -> Kernel:
             wait_for_stage()  # this lane's copies of the step have arrived
             cuda.syncwarp()  # … and those of the other lanes
             qk_gemm(k_at + stage * stage_k, q, z, s)
-            make_p(s, o, step, column, kv, lane_rows)
+            softmax(s, o, step, column, kv, lane_rows)
             pv_gemm(s, v_at + stage * stage_v, o)
             cuda.syncwarp()  # all lanes have read the stage, which the next copies write
             copy_stage(at, stage, work, arguments.strides, step + int32(stages), team)

@@ -458,22 +458,18 @@ def take(q: QuantArray, ids: Any, dtype: np.dtype[Any]) -> Any:
     kind = dtype.name if dtype.name in KINDS else "float32"
     out, fmt = cupy().empty((*ids.shape, *q.shape[1:]), DTYPES[kind]), q.format
     if out.size:
-        _take(fmt, kind, q, ids.reshape(-1), out.reshape(-1))
+        columns, raw, ids, flat = out.size // ids.size, q.raw.reshape(-1), ids.reshape(-1), out.reshape(-1)
+        if isinstance(fmt, BlockFormat):
+            per_row, blocks = columns // fmt.block_size, raw.reshape(-1, fmt.dtype.itemsize)
+            grid: tuple[int, ...] = (-(-len(ids) * per_row * threads_of_block(fmt, kind) // THREADS),)
+            block_taker(fmt, kind)(grid, (THREADS,), blocks, ids, flat, per_row, len(q))
+        elif fmt.name in SCALARS:
+            grid = (len(ids), -(-columns // (STEP * THREADS)))
+            stored = raw.view(np.uint32 if fmt.name == "f32" else np.uint16)
+            words = flat.view(np.uint32 if kind == "float32" else np.uint16)
+            scalar_taker(fmt.name, kind)(grid, (THREADS,), stored, ids, words, columns, len(q))
+        else:
+            raise UnsupportedError(
+                f"take(q, ids) of {q!r}: on a GPU rows are taken from blocks, f32, f16 and bf16; use q[ids]"
+            )
     return converted(out, dtype) if kind == "float32" else out.view(dtype)
-
-
-def _take(fmt: Any, kind: str, q: QuantArray, ids: Any, out: Any) -> None:
-    columns, raw = out.size // len(ids), q.raw.reshape(-1)
-    words = out.view(np.uint32 if kind == "float32" else np.uint16)
-    if isinstance(fmt, BlockFormat):
-        per_row, blocks = columns // fmt.block_size, raw.reshape(-1, fmt.dtype.itemsize)
-        grid: tuple[int, ...] = (-(-len(ids) * per_row * threads_of_block(fmt, kind) // THREADS),)
-        block_taker(fmt, kind)(grid, (THREADS,), blocks, ids, out, per_row, len(q))
-        return
-    if fmt.name not in SCALARS:
-        raise UnsupportedError(
-            f"take(q, ids) of {q!r}: on a GPU rows are taken from blocks, f32, f16 and bf16; use q[ids]"
-        )
-    grid = (len(ids), -(-columns // (STEP * THREADS)))
-    stored = raw.view(np.uint32 if fmt.name == "f32" else np.uint16)
-    scalar_taker(fmt.name, kind)(grid, (THREADS,), stored, ids, words, columns, len(q))
