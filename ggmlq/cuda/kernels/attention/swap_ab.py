@@ -334,7 +334,8 @@ def key_pairs(name: str) -> Any:
 
     @inlined
     def of_bytes(first: Any, second: Any) -> Any:
-        (a, b), (c, d) = two_pairs(first ^ 0x80808080), two_pairs(second ^ 0x80808080)
+        first, second = first ^ 0x80808080, second ^ 0x80808080
+        (a, b), (c, d) = two_pairs(first), two_pairs(second)
         return a, b, c, d
 
     @inlined

@@ -75,10 +75,12 @@ def symmetric_encoder(highest: int, qs: int, qh: int | None = None) -> Any:
         d = ptx.mul(ptx.add(extreme(v, part), float32(0)), per_extreme)
         q = cuda.local.array(VALUES, int32)
         code_all(q, v, d, highest)
-        scale = ptx.half_bits(d)
-        near, far = two_words(q)
         if five:
-            bits = fifth_bits(near, far, part)
+            near, far = two_words(q)
+            scale, bits = ptx.half_bits(d), fifth_bits(near, far, part)
+        else:
+            scale = ptx.half_bits(d)
+            near, far = two_words(q)
         if live:
             store_word(at + qs + uint64(part) * 4, nibbles(near, far))
             if part == 0:
@@ -120,10 +122,13 @@ def offset_encoder(most: int, qs: int, qh: int | None = None) -> Any:
         for i in range(VALUES):
             count = steps(v[i], low, per)
             q[i] = ptx.truncated(count if five else ptx.smaller(count, float32(most)))
-        scale, least = ptx.half_bits(d), ptx.half_bits(low)
-        near, far = two_words(q)
         if five:
+            near, far = two_words(q)
+            scale, least = ptx.half_bits(d), ptx.half_bits(low)
             bits = fifth_bits(near, far, part)
+        else:
+            scale, least = ptx.half_bits(d), ptx.half_bits(low)
+            near, far = two_words(q)
         if live:
             ptx.store4(at + qs + uint64(part) * 4, nibbles(near, far))
             if part == 0:
@@ -157,10 +162,23 @@ def by_the_scale(value: Any, d: Any, per: Any) -> Any:
     return min(max(half_away(v if d != float32(0) else float32(0)), int32(-127)), int32(127))
 
 
-def q8_encoder(code: Any, qs: int, sum_of: str = "") -> Any:
-    """The encoder of q8_0, and of q8_1 with a sum: of ``"floats"``, or of ``"codes"`` times d."""
+@inlined
+def sum_of_decoded(v: Any, q: Any, d: Any) -> Any:
+    """The sum of a block's codes times d."""
+    return ptx.mul(float32(sum_of_codes(q)), d)
+
+
+@inlined
+def sum_of_floats(v: Any, q: Any, d: Any) -> Any:
+    """The sum of a block's values."""
+    return sum_of_values(v)
+
+
+def q8_encoder(code: Any, qs: int, block_sum: Any = None) -> Any:
+    """The encoder of q8_0, or with ``block_sum`` of q8_1."""
+    has_sum = block_sum is not None
     # Blocks of q8_0 have 34 bytes, and begin at even addresses.
-    store = ptx.store4 if sum_of else store_word
+    store, block_sum = (ptx.store4, block_sum) if has_sum else (store_word, sum_of_floats)
 
     @inlined
     def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
@@ -169,23 +187,19 @@ def q8_encoder(code: Any, qs: int, sum_of: str = "") -> Any:
         q = cuda.local.array(VALUES, int32)
         for i in range(VALUES):
             q[i] = code(v[i], d, per)
-        if sum_of:
-            s = sum_of_values(v) if sum_of == "floats" else ptx.mul(float32(sum_of_codes(q)), d)
-            sum_bits = ptx.half_bits(s)
-        scale = ptx.half_bits(d)
+        s = block_sum(v, q, d) if has_sum else float32(0)
+        scale, sum_bits = ptx.half_bits(d), ptx.half_bits(s)
         near, far = two_words(q)
         if live:
             codes = at + qs + uint64(part) * 4
             store(codes, near)
             store(codes + 16, far)
             if part == 0:
-                if sum_of:
+                if has_sum:
                     ptx.store4(at, ptx.low_halves(scale, sum_bits))
                 else:
                     ptx.store2(at, scale)
-        if sum_of:
-            return max(uint32(scale & 0x7C00), uint32(sum_bits & 0x7C00))
-        return scale
+        return max(uint32(scale & 0x7C00), uint32(sum_bits & 0x7C00)) if has_sum else scale
 
     return encode
 
@@ -385,8 +399,8 @@ ENCODERS = {
     "q8_0": q8_encoder(by_the_inverse, Q8_0_QS), "iq4_nl": encode_iq4_nl, "mxfp4": encode_mxfp4,
 }  # fmt: skip
 Q8_1_ENCODERS = {
-    "ggml-ref": q8_encoder(by_the_inverse, Q8_1_QS, "codes"),
-    "ggml-mmvq": q8_encoder(by_the_scale, Q8_1_QS, "floats"),
+    "ggml-ref": q8_encoder(by_the_inverse, Q8_1_QS, sum_of_decoded),
+    "ggml-mmvq": q8_encoder(by_the_scale, Q8_1_QS, sum_of_floats),
 }
 
 
