@@ -40,12 +40,10 @@ def grid(rows: int, padded: int) -> tuple[int]:
 
 
 class Work(NamedTuple):
-    """A thread's unit of a row, the places of its gates in rows of [3 · padded], and what it counts."""
+    """A thread's unit of a row, and what it counts."""
 
     row: Any
     unit: Any
-    at_r: Any
-    at_g: Any
     k: Any  # constants of all units
     counts: Any
 
@@ -62,8 +60,7 @@ def thread_work(narrow: bool) -> Any:
         thread = uint32(cuda.threadIdx.x)
         row = uint32(uint32(uint32(block // across) * BESIDE) + uint32(thread // UNITS))
         unit = uint32(uint32(uint32(block % across) * UNITS) + uint32(thread % UNITS))
-        at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-        return Work(row, unit, at_r, at_g, k, counts)
+        return Work(row, unit, k, counts)
 
     return work_of_thread
 
@@ -118,9 +115,10 @@ def project(narrow: bool) -> Kernel:
         row, unit = w.row, w.unit
         if row < x.shape[0]:
             w.counts[VALID] = number(unit < units)
+            at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
             p[row, unit] = gate_term(W, unit, x, rows, biases[0, unit], z_shift, w)
-            p[row, w.at_r] = gate_term(W, w.at_r, x, rows, biases[1, unit], r_shift, w)
-            p[row, w.at_g] = gate_term(W, w.at_g, x, rows, biases[2, unit], g_shift, w)
+            p[row, at_r] = gate_term(W, at_r, x, rows, biases[1, unit], r_shift, w)
+            p[row, at_g] = gate_term(W, at_g, x, rows, biases[2, unit], g_shift, w)
             add_counts(w.counts, total)
 
     name = f"gru what x brings, {'narrow' if narrow else 'wide'}"
@@ -179,14 +177,15 @@ def gates(narrow: bool) -> Kernel:
         row, unit = w.row, w.unit
         if row < deviations.shape[0] and unit < units:
             w.counts[VALID] = number(1)
+            at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
             x_row = first + row
             gates = all_gates(
-                deviations[row, unit], deviations[row, w.at_r], deviations[row, w.at_g],
-                p[x_row, unit], p[x_row, w.at_r], p[x_row, w.at_g], biases[3, unit],
+                deviations[row, unit], deviations[row, at_r], deviations[row, at_g],
+                p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
                 (tables[0], tables[1], tables[2]), w.k, w.counts,
             )  # fmt: skip
-            mid[row, unit], mid[row, w.at_r], mid[row, w.at_g] = gates.z, gates.r, gates.g
-            mid[row, uint32(w.at_g + padded)] = gates.added
+            mid[row, unit], mid[row, at_r], mid[row, at_g] = gates.z, gates.r, gates.g
+            mid[row, uint32(at_g + padded)] = gates.added
             add_counts(w.counts, total)
 
     name = f"gru gates of a step, {'narrow' if narrow else 'wide'}"
@@ -224,8 +223,11 @@ def states(narrow: bool) -> Kernel:
         row, unit = w.row, w.unit
         if row < h.shape[0] and unit < units:
             w.counts[VALID] = number(1)
-            z, g = mid[row, unit], mid[row, w.at_g]
-            r, a = mid[row, w.at_r], mid[row, uint32(uint32(padded + padded) + w.at_r)]
+            z, g = mid[row, unit], mid[row, uint32(uint32(padded + padded) + unit)]
+            r, a = (
+                mid[row, uint32(padded + unit)],
+                mid[row, uint32(uint32(padded + padded) + uint32(padded + unit))],
+            )
             outs = Outs(y, codes, v, size, scale, first, units)
             finish(h, after, Gates(z, r, g, a), outs, w, total)
 
@@ -254,9 +256,10 @@ def one(narrow: bool) -> Kernel:
             d = cuda.local.array(3, number)
             for gate in range(3):
                 d[gate] = hidden(R, uint32(uint32(uint32(gate) * padded) + unit), words, rows, w)
+            at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
             x_row = first_p_row + row
             gates = all_gates(
-                d[0], d[1], d[2], p[x_row, unit], p[x_row, w.at_r], p[x_row, w.at_g], biases[3, unit],
+                d[0], d[1], d[2], p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
                 (tables[0], tables[1], tables[2]), w.k, w.counts,
             )  # fmt: skip
             finish(h, after, gates, Outs(y, codes, v, size, scale, first, units), w, total)
