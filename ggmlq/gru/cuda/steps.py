@@ -88,9 +88,10 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
                 a, constants, before, inputs, table_addresses, memory, h, buffer_bytes, now, v, position, k,
                 counts,
             )  # fmt: skip
-            cuda.syncthreads()
+            cuda.syncthreads()  # all warps have staged their states, which are sent 16 bytes at a time
             publish(memory, h, buffer_bytes, now, position)
             notify(counter)
+            # What no other block needs goes on between arriving and waiting.
             give(before, y, codes, scale, position, k)
             step, now = uint32(step + 1), uint32(1 - now)
             y = y + step_elements * 4
@@ -216,9 +217,11 @@ def arrival_notifier(cluster: bool) -> Any:
     @inlined
     def say(counter: Any) -> None:
         if cluster:
-            sync_warp()
+            sync_warp()  # the barrier of the cluster is of whole warps (``.aligned``)
             arrive_at_cluster()
         else:
+            # All threads have stored their states before one thread adds with release: who sees the sum sees
+            # them, too. Without this barrier only that thread's own stores would be covered.
             cuda.syncthreads()
             if uint32(cuda.threadIdx.x) == 0:
                 notify(counter, uint32(1))
@@ -239,7 +242,7 @@ def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
         else:
             if uint32(cuda.threadIdx.x) == 0:
                 wait_for_sum(counter, uint32(step * blocks))
-            cuda.syncthreads()
+            cuda.syncthreads()  # one thread has waited for all of its block
 
     return meet
 

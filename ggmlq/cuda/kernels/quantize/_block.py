@@ -32,7 +32,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
         thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         part, b = uint32(thread & LANES - 1), uint32(thread >> 2)
         live = b < blocks
-        if not live:
+        if not live:  # it has the last block's values: the others of its warp need it in their shuffles
             b = blocks - 1
         v = cuda.local.array(VALUES, float32)
         source = x + b * uint64(128) + uint64(part) * 16
@@ -42,7 +42,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
             v[i], v[i + 1], v[i + 2], v[i + 3] = four[0], four[1], four[2], four[3]
         scale = encode(v, part, raw + b * uint64(size), live)
         if finite(v) != float32(0) or uint32(scale & 0x7C00) == 0x7C00:
-            set_bits(unfit, uint32(1))
+            set_bits(unfit, uint32(1))  # an atomic: blocks of threads meet in one word
 
     parameters = (uint64, uint64, uint64, uint32)
     return Kernel(name, kernel, *parameters, threads=THREADS)

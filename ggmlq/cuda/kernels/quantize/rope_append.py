@@ -62,7 +62,7 @@ def append_kernel(halves: bool, name: str) -> Kernel:
             head = at // columns
             column, row = at - head * columns, ids[token * kv_heads + head]
             value = rope(k, token, head * columns, column, cos, sin, token, pairs)
-            if row >= int64(0):
+            if row >= int64(0):  # negative: a token that has no row in the cache
                 keys[row * int64(columns) + int64(column)] = bits(value)
         elif at < of_q + of_k + of_v:
             at -= of_q + of_k
@@ -160,14 +160,17 @@ def spread_kernel(halves: bool, columns: int) -> Kernel:
             head -= heads + kv_heads
             row = token * kv_heads + head
             value = v[token, head * columns + i]
+        # Butterflies: partners of the first five steps are lanes of a warp, those of later ones other warps.
         for half in within:
             other = cuda.shfl_xor_sync(ALL_LANES, value, half)
             value = ptx.sub(other, value) if i & uint32(half) else ptx.add(value, other)
         for half in beyond:
             both[i] = value
-            cuda.syncthreads()
+            cuda.syncthreads()  # all numbers are there before a thread reads its partner's
             other = both[i ^ uint32(half)]
-            cuda.syncthreads()
+            cuda.syncthreads()  # all have read theirs, which the next step overwrites
+            # Values are spread in runs of LEAST columns, queries and keys over the whole head. All threads go
+            # through the barriers all the same.
             if of_k or uint32(half) < LEAST:
                 value = ptx.sub(other, value) if i & uint32(half) else ptx.add(value, other)
         place = int64(row) * int64(columns) + int64(i)
