@@ -26,7 +26,16 @@ from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import publish, pv_starter, qk_starter, settler
 from .kv_tiles import CHUNK, KINDS, UNIT_COLUMNS, copier, load_pair, tile_decoder, unit_columns
-from .parameters import PARAMETERS, Place, arguments_of, length_of, queries_of, row_ranges, work_at
+from .parameters import (
+    PARAMETERS,
+    Place,
+    arguments_of,
+    find_row_ranges,
+    length_of,
+    new_row_ranges,
+    queries_of,
+    work_at,
+)
 from .plan import (
     FLOAT16_TYPES,
     LANES,
@@ -37,7 +46,7 @@ from .plan import (
     WIDTHS,
     row_bytes,
 )
-from .softmax import LOG2_E, clearer, masked_softmax, o_rescaler, unrolled, unseen_rows
+from .softmax import LOG2_E, clearer, masked_softmax, o_rescaler, softmax_state, start_rows, unrolled
 from .split_kv import rows_writer
 
 HOPPER = (9, 0)
@@ -687,6 +696,7 @@ def consumer(plan: HopperPlan) -> Any:
     def consume(at: Any, arguments: Any, factor: Any, units: Any, tiles: Any) -> None:
         (warp, lane), number, tile = warp_and_lane(), uint32(0), uint32(cuda.blockIdx.y)
         g, t = g_and_t(lane)
+        seen, state = new_row_ranges(), softmax_state()
         o, column = cuda.local.array(o_count, float32), int32(t) * int32(2)
         if ping_pong and warp >= uint32(GROUP_WARPS):
             let_other_start(uint32(PING_PONG))  # the first warpgroup is the first to start
@@ -695,11 +705,10 @@ def consumer(plan: HopperPlan) -> Any:
             kv = work.kv
             meet()  # nobody multiplies with the queries of the work tile before
             load_queries(at, queries_of(arguments, work.place, width), arguments.sizes.q_kind, kv.rows)
-            seen = row_ranges(
-                work.place.first_row + warp * MMA_ROWS + g, 8, arguments.sizes, work.place.length
-            )
+            row = work.place.first_row + warp * MMA_ROWS + g
+            find_row_ranges(seen, row, 8, arguments.sizes, work.place.length)
             clear(o)
-            state = unseen_rows()
+            start_rows(state)
             publish()  # queries become visible to wgmma: each thread for what it has written
             meet()  # … and those of all are there
             if kv.first_step < kv.end_step:

@@ -37,10 +37,10 @@ from .plan import MIN_CAPABILITY, MMA_ROWS, Plan, plans, row_bytes
 from .softmax import (
     clearer,
     columns_first_place,
+    lane_rows_maker,
     mma_into,
     row_reducer,
     rows_first_place,
-    rows_starter,
     softmax_step,
     unrolled,
 )
@@ -502,7 +502,7 @@ def kernel(plan: Plan) -> Kernel:
         else (rows_first_place, columns_first_place, make_pv_gemm)
     )
     pv_gemm, clear = make_pv(plan), clearer(o_count // 8)
-    start_rows, softmax = rows_starter(plan), softmax_step(plan)
+    rows_of_lane, softmax = lane_rows_maker(plan), softmax_step(plan)
     write = rows_writer(plan) if by_rows else positions_writer(plan)
     wait_for_team, wait_for_stage = team_barrier(plan), ptx.wait_for_all_but(ahead - 1)
 
@@ -529,7 +529,7 @@ def kernel(plan: Plan) -> Kernel:
 
         # rows of a lane: what they see, their softmax, their sums
         row = place.first_row + g + warp_row - team.first_row
-        lane_rows = start_rows(row, 8, arguments, place.length, scale, cap)
+        lane_rows = rows_of_lane(row, 8, arguments, place.length, scale, cap)
         o, s = cuda.local.array(o_count, float32), cuda.local.array(score_count, float32)
         clear(o)
         # Rows of queries by warp, positions by team: one of the two offsets is 0.

@@ -245,11 +245,15 @@ def seen_by_query(query: Any, queries: Any, causal: Any, window: Any, length: An
 
 
 @inlined
-def row_ranges(row: Any, step: Any, sizes: Any, length: Any) -> Any:
+def find_row_ranges(seen: Any, row: Any, step: Any, sizes: Any, length: Any) -> None:
     """Visible K/V range of rows ``row``, ``row`` + ``step``; rows past the end are clamped to the last."""
-    seen = RowRanges(cuda.local.array(2, int32), cuda.local.array(2, int32))
     for r in range(2):
         all_rows = sizes.queries * sizes.group
         query = uint32(min(row + uint32(r) * step, all_rows - 1)) % sizes.queries
         seen.begins[r], seen.ends[r] = seen_by_query(query, sizes.queries, sizes.causal, sizes.window, length)
-    return seen
+
+
+@inlined
+def new_row_ranges() -> Any:
+    """The arrays of ranges; :func:`find_row_ranges` sets them."""
+    return RowRanges(cuda.local.array(2, int32), cuda.local.array(2, int32))

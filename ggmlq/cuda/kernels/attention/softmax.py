@@ -19,7 +19,7 @@ from ...intrinsics.assembly import f32, instruction
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
-from .parameters import row_ranges
+from .parameters import find_row_ranges, new_row_ranges
 
 LOG2_E, TWICE_LOG2_E = float32(1 / math.log(2)), float32(2 / math.log(2))
 MINUS_INFINITY, LOWEST_FINITE = float32(float("-inf")), float32(-3e38)
@@ -214,12 +214,17 @@ class SoftmaxState(NamedTuple):
 
 
 @inlined
-def unseen_rows() -> Any:
-    """The state of rows that have seen nothing."""
+def softmax_state() -> Any:
+    """The arrays of a state; :func:`start_rows` sets them."""
     row_max, row_sum = cuda.local.array(2, float32), cuda.local.array(2, float32)
-    for r in range(2):
-        row_max[r], row_sum[r] = MINUS_INFINITY, float32(0)
     return SoftmaxState(row_max, row_sum, cuda.local.array(2, float32))
+
+
+@inlined
+def start_rows(state: Any) -> None:
+    """Set the state of rows that have seen nothing."""
+    for r in range(2):
+        state.row_max[r], state.row_sum[r] = MINUS_INFINITY, float32(0)
 
 
 @cache
@@ -341,22 +346,25 @@ class LaneRows(NamedTuple):
 
 
 @cache
-def rows_starter(plan: Any) -> Any:
+def lane_rows_maker(plan: Any) -> Any:
     """The device function for the rows ``row``, ``row`` + ``step`` of a lane before the first step."""
     has_options = plan.options
 
     @inlined
-    def start_rows(
+    def rows_of_lane(
         row: Any, step: Any, arguments: Any, length: Any, scale: Any, cap: Any
     ) -> Any:  # fmt: skip
-        seen, options = row_ranges(row, step, arguments.sizes, length), uint32(0)
+        seen, options = new_row_ranges(), uint32(0)
+        find_row_ranges(seen, row, step, arguments.sizes, length)
         # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
         if has_options:
             options = read_score_options(scale, cap, row, step, arguments, length)
         factor = LOG2_E if has_options else ptx.mul(ptx.float_of(scale), LOG2_E)
-        return LaneRows(seen, options, factor, unseen_rows())
+        state = softmax_state()
+        start_rows(state)
+        return LaneRows(seen, options, factor, state)
 
-    return start_rows
+    return rows_of_lane
 
 
 @cache

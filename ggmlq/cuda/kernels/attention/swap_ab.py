@@ -36,11 +36,11 @@ from .plan import FLOAT16_TYPES, LANES, MIN_CAPABILITY, MMA_ROWS, Plan, row_byte
 from .softmax import (
     clearer,
     columns_first_place,
+    lane_rows_maker,
     mma_into,
     mma_of,
     row_reducer,
     rows_first_place,
-    rows_starter,
     softmax_step,
     unrolled,
 )
@@ -656,7 +656,7 @@ def kernel(plan: Plan) -> Kernel:
     )
     take_queries, qk_gemm, pv_gemm = (make(plan) for make in makers)
     read_queries, put_queries, raw_words = query_reader(plan), query_putter(plan), words_of_queries(plan)
-    start_rows, softmax = rows_starter(plan), softmax_step(plan)
+    rows_of_lane, softmax = lane_rows_maker(plan), softmax_step(plan)
     write, clear, query_words, zeros = writer(plan), clearer(o_count // 8), width // 8, width // MMA_ROWS
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
@@ -687,7 +687,7 @@ def kernel(plan: Plan) -> Kernel:
         put_queries(at, arguments.sizes.q_kind, raw)
 
         # rows of a lane: what they see, their softmax, their sums
-        lane_rows = start_rows(place.first_row + 2 * t, 1, arguments, place.length, scale, cap)
+        lane_rows = rows_of_lane(place.first_row + 2 * t, 1, arguments, place.length, scale, cap)
         s, o, q, z = (
             cuda.local.array(4, float32), cuda.local.array(o_count, float32),
             cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32),
