@@ -413,7 +413,7 @@ def value_pairs(name: str) -> Any:
     Pair 4 n + 2 j + i: column i of the first or second sixteen n, positions j and j + 2.
     Of q4_0 the second sixteen are sixteen times as large.
     """
-    permute, sub = bf16x2.permute, halves.sub
+    permute, sub, none = bf16x2.permute, halves.sub, np.uint32(0)
     zero = np.uint32(ZERO_POINTS[name] * 0x00010001)
     upper_zero = np.uint32(16 * ZERO_POINTS[name] * 0x00010001)
 
@@ -423,8 +423,8 @@ def value_pairs(name: str) -> Any:
             for n in range(2):
                 # bytes of a column, of positions j and j + 2, side by side; then the next column's
                 both = permute(w[j], w[j + 2], uint32(0x7362) if n else uint32(0x5140)) ^ uint32(0x80808080)
-                first, second = two_pairs(both)
-                a[4 * n + 2 * j], a[4 * n + 2 * j + 1] = sub(first, zero), sub(second, zero)
+                a[4 * n + 2 * j] = sub(permute(both, none, uint32(0x4140)), zero)
+                a[4 * n + 2 * j + 1] = sub(permute(both, none, uint32(0x4342)), zero)
 
     @inlined
     def of_fours(w: Any, a: Any) -> None:
