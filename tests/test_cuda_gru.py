@@ -17,7 +17,7 @@ from fake_cupy import put_gpu
 import ggmlq as gq
 from ggmlq.base.slots import Slot
 from ggmlq.cuda.driver import submit
-from ggmlq.cuda.driver.launch import Kernel
+from ggmlq.cuda.driver.launch import Kernel, Launch
 from ggmlq.cuda.intrinsics.language import types
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Gru
@@ -109,8 +109,13 @@ def test_a_prepared_launch(monkeypatch):
     several = types.UniTuple(types.int32, 2)
     kernel = Kernel("nothing", lambda *_: None, types.uint64, types.uint64, types.uint32, several, threads=64)
     kernel._loaded[0] = SimpleNamespace(ptr=5), 1000, False
-    ready = kernel.prepare((8,), (64,), Slot(1) + 16, Slot(0), 7, (3, 4), cluster=8)
-    nothing = kernel.prepare((0,), (64,), 1, 2, 3, (4, 5))
+    ready, nothing = (
+        submit.PreparedLaunches([launch.loaded()])
+        for launch in (
+            Launch(kernel, (8,), (64,), (Slot(1) + 16, Slot(0), 7, (3, 4)), cluster=8),
+            Launch(kernel, (0,), (64,), (1, 2, 3, (4, 5))),
+        )
+    )
     for addresses, stream in (([10, 20], 99), ([30, 40], 77)):
         ready.launch(addresses, stream)
         nothing.launch(addresses, stream)

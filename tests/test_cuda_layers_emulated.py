@@ -1,4 +1,4 @@
-"""Small parts of a layer on an emulated card: norms, turned heads, gates, beside those of the host."""
+"""Small parts of a layer on an emulated card: norms, RoPE, gates, beside those of the host."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.kernels import layers, router
+from ggmlq.cuda.kernels import layers
 from ggmlq.cuda.kernels.epilogue import gates
-from ggmlq.cuda.kernels.quantize import heads
+from ggmlq.cuda.kernels.experts import router
+from ggmlq.cuda.kernels.quantize import rope_append
 from ggmlq.errors import ShapeError
 from ggmlq.model.arithmetic import Exact
-from ggmlq.model.arithmetic.kernels import turned, turns
+from ggmlq.model.arithmetic.kernels import apply_rope, rope_angles
 from ggmlq.model.config import Rope
 from ggmlq.ops.cache import hadamard
 
@@ -42,13 +43,13 @@ def test_norm(card, fresh, columns):
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_turns(card, fresh, halves):
+def test_rope(card, fresh, halves):
     dims, positions = 32, np.sort(fresh.choice(600, 3, replace=False))
     how = Rope(dims, halves, 10000.0)
     x = fresh.standard_normal((3, 2, 48)).astype(np.float32)
-    angles = [part.astype(np.float32) for part in turns(how, positions)]
-    y = np.asarray(layers.rope(on_device(x), halves, *map(on_device, angles)))
-    expected = turned(x.astype(np.float64), how, *angles)
+    angles = [part.astype(np.float32) for part in rope_angles(how, positions)]
+    y = np.asarray(layers.apply_rope(on_device(x), halves, *map(on_device, angles)))
+    expected = apply_rope(x.astype(np.float64), how, *angles)
     assert np.abs(y - expected).max() <= 4 * ULP * np.abs(x).max()  # two products and a sum
     assert np.array_equal(y[..., dims:], x[..., dims:])
 
@@ -101,7 +102,7 @@ def test_gates_of_pairs(card, fresh, name):
 
 @pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("name", ["f16", "f32", "bf16"])
-def test_heads_turned_and_put(card, fresh, name, halves):
+def test_rope_and_append(card, fresh, name, halves):
     """Columns of one product, of two sequences; rows of the cache that no id names stay."""
     dims, batch, each, count, kv_heads, columns, columns_v = 32, 2, 3, 4, 2, 40, 24
     tokens, wide = batch * each, count * columns + kv_heads * (columns + columns_v)
@@ -109,7 +110,7 @@ def test_heads_turned_and_put(card, fresh, name, halves):
     q, k, v = np.split(product, [count * columns, (count + kv_heads) * columns], axis=1)
     parts = [x.reshape(tokens, -1, size) for x, size in ((q, columns), (k, columns), (v, columns_v))]
     how = Rope(dims, halves, 10000.0)
-    angles = [part.astype(np.float32) for part in turns(how, np.sort(fresh.choice(600, tokens, False)))]
+    angles = [part.astype(np.float32) for part in rope_angles(how, np.sort(fresh.choice(600, tokens, False)))]
     ids = fresh.permutation(30)[: tokens * kv_heads].reshape(tokens, kv_heads)
     rows = [fresh.standard_normal((30, size)).astype(np.float32) for size in (columns, columns_v)]
     cache = [gq.quantize(x, name) for x in rows]
@@ -117,12 +118,12 @@ def test_heads_turned_and_put(card, fresh, name, halves):
     for one in on_card:
         card.memory.add(one.raw)
     card.memory.add(product)
-    y = heads.placed(parts, halves, list(map(on_device, angles)), on_device(ids), on_card, batch)
-    turned_q, turned_k = (turned(np.asarray(x, np.float64), how, *angles) for x in parts[:2])
-    expected = turned_q.reshape(batch, each, count, columns).transpose(0, 2, 1, 3)
+    y = rope_append.append(parts, halves, list(map(on_device, angles)), on_device(ids), on_card, batch)
+    rope_q, rope_k = (apply_rope(np.asarray(x, np.float64), how, *angles) for x in parts[:2])
+    expected = rope_q.reshape(batch, each, count, columns).transpose(0, 2, 1, 3)
     assert np.abs(np.asarray(y) - expected).max() <= 4 * ULP * np.abs(product).max()
     fraction = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 4 * ULP}[name]
-    for one, before, new in zip(on_card, cache, (turned_k, np.asarray(parts[2], np.float64)), strict=True):
+    for one, before, new in zip(on_card, cache, (rope_k, np.asarray(parts[2], np.float64)), strict=True):
         after = gq.QuantArray(one.format, one.shape, np.array(one.raw)).dequantize(np.float64)
         written, there = after[ids.reshape(-1)], new.reshape(tokens * kv_heads, -1)
         assert np.abs(written - there).max() <= 1.01 * fraction * np.abs(there).max() + 2.0**-24
@@ -130,31 +131,31 @@ def test_heads_turned_and_put(card, fresh, name, halves):
         assert np.array_equal(after[others], before.dequantize(np.float64)[others])
 
 
-@pytest.mark.parametrize("wrong", ["k", "v", "ids", "cache", "turns", "all"])
+@pytest.mark.parametrize("wrong", ["k", "v", "ids", "cache", "angles", "all"])
 def test_heads_that_do_not_fit_are_refused(card, wrong):
-    """Kernels write as many columns as heads have, and read as many pairs as turns have."""
+    """Kernels write as many columns as heads have, and read as many pairs as angles have."""
     shapes = {
         "q": (6, 4, 40),
         "k": (6, 2, 40),
         "v": (6, 2, 24),
         "ids": (6, 2),
         "cache": (30, 40),
-        "turns": (6, 16),
+        "angles": (6, 16),
     }
-    more = {"k": (6, 2, 80), "v": (6, 2, 48), "ids": (6, 1), "cache": (30, 32), "turns": (6, 21)}
+    more = {"k": (6, 2, 80), "v": (6, 2, 48), "ids": (6, 1), "cache": (30, 32), "angles": (6, 21)}
     shapes |= {wrong: more[wrong]} if wrong != "all" else {"q": (6, 4, 80), "k": (6, 2, 80), "v": (6, 2, 80)}
-    q, k, v, ids, keys, turn = (on_device(np.zeros(shape, np.float32)) for shape in shapes.values())
+    q, k, v, ids, keys, angle = (on_device(np.zeros(shape, np.float32)) for shape in shapes.values())
     f32, values = gq.formats["f32"], on_device(np.zeros((30, 24), np.float32))
     cache = [gq.QuantArray(f32, x.shape, x.view(np.uint8)) for x in (keys, values)]
     with pytest.raises(ShapeError, match="as wide as the rows"):
-        heads.placed((q, k, v), False, (turn, turn), ids, cache, 2)
+        rope_append.append((q, k, v), False, (angle, angle), ids, cache, 2)
     with pytest.raises(ShapeError, match="as wide as the rows"):
-        heads.spread((q, k, v), False, (turn, turn), 2)
+        rope_append.spread((q, k, v), False, (angle, angle), 2)
 
 
 @pytest.mark.parametrize("columns", [64, 256])
 @pytest.mark.parametrize("halves", [False, True])
-def test_heads_turned_and_spread(card, fresh, columns, halves):
+def test_rope_and_spread(card, fresh, columns, halves):
     """Keys and queries over all their columns, values over 64; sums of 256 numbers, halved step by step."""
     dims, batch, each, count, kv_heads = 32, 2, 1, 2, 1
     tokens = batch * each
@@ -162,11 +163,11 @@ def test_heads_turned_and_spread(card, fresh, columns, halves):
     parts = np.split(product, [count * columns, (count + kv_heads) * columns], axis=1)
     q, k, v = (x.reshape(tokens, -1, columns) for x in parts)
     how = Rope(dims, halves, 10000.0)
-    angles = [part.astype(np.float32) for part in turns(how, np.sort(fresh.choice(600, tokens, False)))]
+    angles = [part.astype(np.float32) for part in rope_angles(how, np.sort(fresh.choice(600, tokens, False)))]
     card.memory.add(product)
-    results = heads.spread((q, k, v), halves, list(map(on_device, angles)), batch)
+    results = rope_append.spread((q, k, v), halves, list(map(on_device, angles)), batch)
     plain = [np.asarray(x, np.float64) for x in (q, k, v)]
-    plain[:2] = [turned(x, how, *angles) for x in plain[:2]]
+    plain[:2] = [apply_rope(x, how, *angles) for x in plain[:2]]
     for x, y, size in zip(plain, results, (columns, columns, 64), strict=True):
         expected = hadamard(x.reshape(-1, size)).reshape(x.shape)
         if y is results[0]:

@@ -153,12 +153,12 @@ def test_rotations_are_orthogonal(fresh):
         (2048, 0, 512),
         (33, 0, 1),
     ):
-        turn, x = Rotation(width, 3, part), rows(fresh, 5, width)
-        assert turn.block == block
-        y = turn.forward(x)
-        assert np.allclose(turn.back(y), x, atol=1e-5)
+        rotation, x = Rotation(width, 3, part), rows(fresh, 5, width)
+        assert rotation.block == block
+        y = rotation.forward(x)
+        assert np.allclose(rotation.back(y), x, atol=1e-5)
         assert np.allclose(y @ y.T, x @ x.T, rtol=1e-4, atol=1e-3)
-        assert np.array_equal(turn.forward(x[:2, :part]), y[:2, :part]) or not part
+        assert np.array_equal(rotation.forward(x[:2, :part]), y[:2, :part]) or not part
     assert np.array_equal(
         hadamard(np.eye(4, dtype=np.float32)) * 2,
         [[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]],

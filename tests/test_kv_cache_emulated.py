@@ -169,19 +169,19 @@ def test_a_graph_goes_on(card, fresh):
 @pytest.mark.parametrize(("width", "part", "block"), [(128, 0, 128), (192, 128, 64), (48, 0, 16), (5, 0, 1)])
 def test_rotations(card, fresh, width, part, block):
     """Those of the host to the bit, there and back, also of the first columns; and without signs."""
-    turn, x = Rotation(width, 3, part), fresh.standard_normal((2, 3, width)).astype(np.float32)
-    assert turn.block == block
+    rotation, x = Rotation(width, 3, part), fresh.standard_normal((2, 3, width)).astype(np.float32)
+    assert rotation.block == block
     for some in (x, x[..., : part or width].copy()):
-        y = turn.forward(on_device(some))
-        assert np.array_equal(np.asarray(y), turn.forward(some))
-        assert np.array_equal(np.asarray(turn.back(y)), turn.back(np.array(y)))
+        y = rotation.forward(on_device(some))
+        assert np.array_equal(np.asarray(y), rotation.forward(some))
+        assert np.array_equal(np.asarray(rotation.back(y)), rotation.back(np.array(y)))
     y = np.asarray(layers.hadamard(on_device(x), block))
     assert np.array_equal(y.reshape(-1, block), hadamard(x.reshape(-1, block)))
 
 
 @pytest.mark.parametrize("width_v", [None, 64])
 def test_rotation(card, fresh, width_v):
-    """Bytes of the host's cache; results turned back."""
+    """Bytes of the host's cache; results rotated back."""
     host, there = (
         gq.KVCache(HK, 96, 9, batch=B, rotate=5, device=name, shared=width_v is not None, width_v=width_v)
         for name in ("cpu", "cuda")

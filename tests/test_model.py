@@ -11,7 +11,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.errors import DTypeError, GGMLQError, GGUFError, ShapeError, UnsupportedError
-from ggmlq.model.arithmetic.kernels import turned, turns
+from ggmlq.model.arithmetic.kernels import apply_rope, rope_angles
 from ggmlq.model.config import Rope
 from ggmlq.model.sampling import Sampling
 from ggmlq.reference.nodes import node
@@ -200,7 +200,7 @@ def test_several_products_in_one_matrix(model_file, fresh, tmp_path):
 
 @pytest.mark.parametrize("steps", [False, True])
 @pytest.mark.parametrize("mode", ["neighbours", "halves", "yarn", "factors"])
-def test_turning_is_that_of_the_oracle(fresh, mode, steps):
+def test_rope_is_that_of_the_oracle(fresh, mode, steps):
     dims, heads, count = 32, 3, 7
     yarn = mode == "yarn"
     how = Rope(dims, mode != "neighbours", 10000.0, 0.25 if yarn else 1.0, float(yarn), 1.1, context=256)
@@ -213,7 +213,7 @@ def test_turning_is_that_of_the_oracle(fresh, mode, steps):
     }  # fmt: skip
     inputs = [x, positions.astype(np.int32)] + ([] if factors is None else [factors])
     expected = np.asarray(node("ROPE", inputs, params).value)
-    y = turned(x.astype(np.float64), how, *turns(how, positions, factors, steps))
+    y = apply_rope(x.astype(np.float64), how, *rope_angles(how, positions, factors, steps))
     assert np.allclose(y, expected.reshape(y.shape), atol=3e-4 if steps else 1e-6)
 
 

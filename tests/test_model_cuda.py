@@ -17,7 +17,7 @@ from ggmlq.commands import _talk
 from ggmlq.cuda.driver import device
 from ggmlq.model import caches, replay
 from ggmlq.model.arithmetic import Exact, cuda
-from ggmlq.model.arithmetic.kernels import Keys, Seen, turned
+from ggmlq.model.arithmetic.kernels import Keys, Seen, apply_rope
 from ggmlq.model.config import Rope
 from ggmlq.ops import cache as lengths
 from ggmlq.ops import plan, rows
@@ -106,20 +106,21 @@ def put_graphs(monkeypatch, state):
 def kernels_of_layers(put):
     """The host's in place of kernels for parts of a layer; ``put`` puts rows."""
 
-    def placed(heads, halves, turns, ids, cache, batch):
+    def append(heads, halves, angles, ids, cache, batch):
         q, k = (
-            single(turned(double(x), Rope(2 * turns[0].shape[1], halves, 1.0), *turns)) for x in heads[:2]
+            single(apply_rope(double(x), Rope(2 * angles[0].shape[1], halves, 1.0), *angles))
+            for x in heads[:2]
         )
         for one, x in zip(cache, (k, heads[2]), strict=True):
             raw = one.raw.reshape(-1, one.raw.shape[3])
             put("", gq.QuantArray(one.format, (len(raw), one.shape[3]), raw), ids, x, check=False)
         return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3)
 
-    def spread(heads, halves=None, turns=None, batch=1):
+    def spread(heads, halves=None, angles=None, batch=1):
         if halves is None:  # rows alone
             return single(hadamard(np.array(heads)))
-        rope = Rope(2 * turns[0].shape[1], halves, 1.0)
-        parts = [turned(double(x), rope, *turns) for x in heads[:2]] + [double(heads[2])]
+        rope = Rope(2 * angles[0].shape[1], halves, 1.0)
+        parts = [apply_rope(double(x), rope, *angles) for x in heads[:2]] + [double(heads[2])]
         sizes = heads[0].shape[2], heads[0].shape[2], 64
         parts = [hadamard(x.reshape(-1, n)).reshape(x.shape) for x, n in zip(parts, sizes, strict=True)]
         q, k, v = map(single, parts)
@@ -135,12 +136,12 @@ def kernels_of_layers(put):
         routed=routed, takes=lambda experts, used: True,
         scored=lambda x, w: single(double(x) @ double(w).T),
         mixed=lambda y, weights: single((double(y) * double(weights)[..., None]).sum(axis=1)),
-        placed=placed,
+        append=append,
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
         of_stack=lambda *operands: None,
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
-        turned=lambda x, neox, c, s: single(turned(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
+        apply_rope=lambda x, neox, c, s: single(apply_rope(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
         spread=spread,
         gate_product=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
@@ -346,7 +347,7 @@ def test_sequences_together(card, fresh, tmp_path, family):
 
 @pytest.mark.parametrize("family", ["llama", "gpt-oss", "deepseek2"])
 def test_keys_and_values_in_blocks(card, fresh, tmp_path, family):
-    """They are turned on the device as on the host: only roundings to codes of 8 bits may differ."""
+    """They are spread on the device as on the host: only roundings to codes of 8 bits may differ."""
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
     tokens = fresh.integers(3, 259, 50).tolist()  # more than the window has
     expected = gq.model.load(path, arithmetic="exact", cache="q8_0").logits(tokens)

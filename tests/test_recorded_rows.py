@@ -18,7 +18,7 @@ from at_once import at_once
 import ggmlq as gq
 from ggmlq.base.slots import Rows, Slot, all_following, following, labelled, rows_of
 from ggmlq.cuda.driver import recorded, submit, tensor_maps
-from ggmlq.cuda.driver.launch import RECORDING, Kernel
+from ggmlq.cuda.driver.launch import RECORDING, Kernel, Launch
 from ggmlq.cuda.kernels.cost import mma as cost_mma
 from ggmlq.cuda.kernels.cost.gemv import GemvSplit
 from ggmlq.cuda.kernels.cost.mma import MmaSplit
@@ -55,7 +55,7 @@ def card(request):
 
     def call(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
         if RECORDING.launches is not None:
-            RECORDING.launches.append((kernel, grid, block, arguments, cluster, max_blocks))
+            RECORDING.launches.append(Launch(kernel, grid, block, arguments, cluster, max_blocks))
 
     card = card_named("a card", request.param)
     with dry_run.on_paper(card), pytest.MonkeyPatch.context() as patch:  # which is undone first

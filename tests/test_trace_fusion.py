@@ -297,11 +297,11 @@ def test_rows_of_a_cache_from_rope(fresh):
     x = fresh.standard_normal((1, tokens, heads, width)).astype(np.float32)
     words = [0, width, 2, 0, 32, *words_of(10000.0, 1.0, 0.0, 1.0, 32.0, 1.0)]
     params = gq.reference.nodes.named_words("ROPE", np.array([*words, *[0] * 5], np.int32))
-    turned = gq.reference.node("ROPE", [x, np.arange(tokens, dtype=np.int32)], params).value
+    rotated = gq.reference.node("ROPE", [x, np.arange(tokens, dtype=np.int32)], params).value
     before = fresh.standard_normal((1, 1, cells, heads * width)).astype(np.float16)
     ids = np.array([5, 0, 2], np.int64)
     after = before.copy()
-    after[0, 0, ids] = turned.reshape(tokens, -1).astype(np.float16)
+    after[0, 0, ids] = rotated.reshape(tokens, -1).astype(np.float16)
     made = Made()
     rope = made.member(
         "ROPE", x.shape, made.outside(x), made.outside(np.arange(tokens, dtype=np.int32), "i32"), words=words
@@ -315,5 +315,5 @@ def test_rows_of_a_cache_from_rope(fresh):
     other[0, 0, 7, 3] += np.float16(0.01)  # a row that nobody wrote
     assert made.judged(other, "f16").verdict == "wrong"
     swapped = before.copy()
-    swapped[0, 0, ids[::-1]] = turned.reshape(tokens, -1).astype(np.float16)
+    swapped[0, 0, ids[::-1]] = rotated.reshape(tokens, -1).astype(np.float16)
     assert made.judged(swapped, "f16").verdict == "wrong"

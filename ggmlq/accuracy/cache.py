@@ -84,12 +84,12 @@ def cache_error(
     q, k, v = (_floats(request, x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
     want = attention(q, k, v, **options)
     names = [types] if isinstance(types, str) else list(types)
-    rows, turns = CacheErrors(), list(rotate)
-    with Progress(len(names) * len(turns), "attention by type", unit="types") as progress:
+    rows, rotations = CacheErrors(), list(rotate)
+    with Progress(len(names) * len(rotations), "attention by type", unit="types") as progress:
         for name in names:
-            for turn in turns:
-                errors = _errors(q, k, v, want, name, turn, options)
-                rows.append(CacheError(name, FORMATS[name].bits_per_weight, turn is not False, *errors))
+            for rotation in rotations:
+                errors = _errors(q, k, v, want, name, rotation, options)
+                rows.append(CacheError(name, FORMATS[name].bits_per_weight, rotation is not False, *errors))
                 progress.advance(1)
     return rows
 

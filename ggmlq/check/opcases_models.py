@@ -50,7 +50,7 @@ ROPES = {
 
 @cases("ROPE_BACK")
 def rope_back(s: Sketch) -> Iterator[str]:
-    """Turns the other way, of several sequences."""
+    """Rotations the other way, of several sequences."""
     for name, (mode, mix, factors) in ROPES.items():
         at = s.leaf(7, type="i32", data="positions:3000")
         by = s.leaf(32, data="positive") if factors else None
@@ -59,7 +59,7 @@ def rope_back(s: Sketch) -> Iterator[str]:
         yield f"{name}, f32, 64 of 80"
 
 
-WIDTHS = ((64, 64), (80, 32), (128, 128))  # of heads, and their turned part
+WIDTHS = ((64, 64), (80, 32), (128, 128))  # of heads, and their rotated part
 
 
 @cases("ROPE")

@@ -5,9 +5,9 @@
     Cache    the parts that one call has
     Spare    the memory of a cache that was dropped, for the next one of that size
 
-Keys and values in blocks are turned before they are stored, as llama.cpp does it: a Hadamard transform of 64
-columns, of more for keys, if heads have a multiple of 64. Outliers then cost less. Queries are turned alike,
-and results are turned back.
+Keys and values in blocks are spread before they are stored, as llama.cpp does it: a Hadamard transform of 64
+columns, of more for keys, if heads have a multiple of 64. Outliers then cost less. Queries are spread alike,
+and results are spread back.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..arrays.array import QuantArray
 from ..base.devices import cuda_driver, cuda_module, is_host, namespace
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache, hadamard
-from .arithmetic.kernels import Keys, Turns
+from .arithmetic.kernels import Angles, Keys
 from .config import Config
 
 Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
 FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
-LEAST = 64  # columns that are turned together
+LEAST = 64  # columns that are spread together
 STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
 
@@ -51,36 +51,39 @@ class Memory:
         self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in
         self._value_width = config.value_width
         first = self.layers[0]
-        self._turned = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
+        self._spread_columns = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
         names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
         self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
         self._spreads = device != "cpu" and alike and config.key_width in SPREAD
-        self._spreads &= self._turned == (config.key_width, LEAST)
+        self._spreads &= self._spread_columns == (config.key_width, LEAST)
 
-    def turned(self, q: Array, k: Array, v: Array | None) -> tuple[Array, Array, Array | None]:
-        """Queries, keys and values, turned as types in blocks want it."""
-        keys, values = self._turned
-        return _turn(q, keys), _turn(k, keys), None if v is None else _turn(v, values)
+    def spread(self, q: Array, k: Array, v: Array | None) -> tuple[Array, Array, Array | None]:
+        """Queries, keys and values, spread as types in blocks want it."""
+        keys, values = self._spread_columns
+        return _spread(q, keys), _spread(k, keys), None if v is None else _spread(v, values)
 
     def back(self, y: Array) -> Array:
-        """Results of attention as they were before values were turned."""
-        return _turn(y, self._turned[1])
+        """Results of attention as they were before values were spread."""
+        return _spread(y, self._spread_columns[1])
 
-    def placed(self, layer: int, heads: Heads, turns: Turns, places: Array, batch: int) -> Array | None:
-        """Queries [B, H, T / B, D] turned, while keys, turned, and values are put; None on the host.
+    def rope_append(
+        self, layer: int, heads: Heads, angles: Angles, places: Array, batch: int
+    ) -> Array | None:
+        """Queries [B, H, T / B, D] with RoPE; keys with RoPE, and values, are appended; None on the host.
 
         It is one launch for floats, and three for types in blocks; None also for other widths.
         """
         cache = self.layers[layer]
         if self._joins:
             rows = cache.k, cache.v
-            q = cuda_module("kernels.quantize.heads").placed(
-                heads, turns.neox, turns[1:], places, rows, batch
+            q = cuda_module("kernels.quantize.rope_append").append(
+                heads, angles.neox, angles[1:], places, rows, batch
             )
             for one in rows:
                 one.written()
         elif self._spreads:
-            q, k, v = cuda_module("kernels.quantize.heads").spread(heads, turns.neox, turns[1:], batch)
+            kernels = cuda_module("kernels.quantize.rope_append")
+            q, k, v = kernels.spread(heads, angles.neox, angles[1:], batch)
             cache.put(places, k, v)
         else:
             q = None
@@ -137,14 +140,14 @@ class Part:
         Without values these are the first columns of the keys. The positions count once all layers have them.
         """
         memory = self.memory
-        q, k, v = memory.turned(q, k, v)
+        q, k, v = memory.spread(q, k, v)
         memory.layers[layer].put(self._rows(k), k, v)
         keys = memory.rows(layer, self.number, 1, self._length + len(k))
         return namespace(q).ascontiguousarray(q.transpose(1, 0, 2)), keys
 
-    def placed(self, layer: int, heads: Heads, turns: Turns) -> tuple[Array, Keys] | None:
-        """Queries and keys as :meth:`appended` gives them, turned; None where that takes several launches."""
-        q = self.memory.placed(layer, heads, turns, self._rows(heads[1]), 1)
+    def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None:
+        """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
+        q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)
         if q is None:
             return None
         return q[0], self.memory.rows(layer, self.number, 1, self._length + len(heads[1]))
@@ -158,7 +161,7 @@ class Part:
         return self._places[heads, count]
 
     def back(self, y: Array) -> Array:
-        """Results of attention [H, T, DV] as they were before values were turned."""
+        """Results of attention [H, T, DV] as they were before values were spread."""
         return self.memory.back(y)
 
     def advance(self, count: int) -> None:
@@ -257,7 +260,7 @@ def _first_of(q: QuantArray, first: int, batch: int, count: int) -> QuantArray:
 
 
 def _columns(rows: QuantArray, most: bool) -> int:
-    """Columns that are turned together; 0 for none."""
+    """Columns that are spread together; 0 for none."""
     width = rows.shape[-1]
     if rows.format.block_size == 1 or width % LEAST:
         return 0
@@ -267,7 +270,7 @@ def _columns(rows: QuantArray, most: bool) -> int:
     return columns
 
 
-def _turn(x: Array, columns: int) -> Array:
+def _spread(x: Array, columns: int) -> Array:
     if not columns:
         return x
     rows = x.reshape(-1, columns)

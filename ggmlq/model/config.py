@@ -134,15 +134,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Rope:
-    """The turning of queries and keys by their positions."""
+    """RoPE: the rotation of queries and keys by their positions."""
 
-    dims: int  # columns of a head that are turned
+    dims: int  # columns of a head that are rotated
     neox: bool  # pairs are half of them apart; otherwise neighbours
     base: float
     scale: float = 1.0  # of positions: 1 / the factor by which the context was stretched
     mix: float = 0.0  # of YaRN: 1 where fast pairs keep their angle
     length: float = 1.0  # factor of cosine and sine
-    fast: float = 32.0  # turns within the context, from which on YaRN keeps angles
+    fast: float = 32.0  # rotations within the context, from which on YaRN keeps angles
     slow: float = 1.0
     context: int = 0  # of the training before it was stretched
 
@@ -190,7 +190,7 @@ def config_of(
     """The config from a file's metadata.
 
     ``period``: of so many layers the last one has no window, if the file does not say which have one; 0 for
-    families without. ``window``: positions of a window by default. ``steady``: layers with a window turn by
+    families without. ``window``: positions of a window by default. ``steady``: layers with a window have
     the base and scale of the others unless the file has a base for them. ``context``: instead of the file's.
     """
     width, trained = facts.number("embedding_length"), facts.number("context_length")
@@ -248,7 +248,7 @@ def _rope(facts: Facts, key_width: int, neox: bool) -> Rope:
         length = _longer(stretch, 1.0)
         if multiplier and facts.architecture == "mistral3":
             length /= _longer(stretch, multiplier)
-        length /= 1 + 0.1 * math.log(stretch)  # which YaRN's turning multiplies by
+        length /= 1 + 0.1 * math.log(stretch)  # which YaRN multiplies by
     return Rope(
         dims=dims, neox=neox, base=float(facts.get("rope.freq_base", 10000.0)), scale=scale, mix=mix,
         length=length * float(facts.get("rope.scaling.attn_factor", 1.0)), fast=fast, slow=slow,
@@ -257,5 +257,5 @@ def _rope(facts: Facts, key_width: int, neox: bool) -> Rope:
 
 
 def _longer(stretch: float, multiplier: float) -> float:
-    """YaRN's length of turned pairs for a context that was stretched."""
+    """YaRN's length of rotated pairs for a context that was stretched."""
     return 1.0 if stretch <= 1 else 0.1 * multiplier * math.log(stretch) + 1

@@ -207,7 +207,7 @@ class Model:
     ) -> Iterator[tuple[str, Array]]:  # fmt: skip
         """Yield the name and the array of every intermediate, layer by layer.
 
-        Names are llama.cpp's, one may come several times (``Qcur-0``: the product, and turned); axes are
+        Names are llama.cpp's, one may come several times (``Qcur-0``: the product, and with RoPE); axes are
         NumPy's, the tokens first, but for scores and weights of attention [H, T, positions]. Arrays are
         NumPy's, on a GPU too, unless tokens are CuPy's.
 
@@ -325,7 +325,7 @@ class Model:
 class Attended(NamedTuple):
     """The operands of a layer's attention."""
 
-    q: Array  # [1, H, T, D], turned by their positions
+    q: Array  # [1, H, T, D], rotated by their positions
     k: Array  # [1, HK, S, D], the same
     v: Array  # [1, HK, S, DV]
     options: dict[str, Any]  # of gq.attention

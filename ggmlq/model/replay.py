@@ -19,12 +19,12 @@ from ..arrays.array import QuantArray
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host
 from ..errors import GGMLQError, UnsupportedError
 from .arithmetic.cuda import LEAST, Cuda
-from .arithmetic.kernels import Array, Keys, Seen, Turns
+from .arithmetic.kernels import Angles, Array, Keys, Seen
 from .caches import Heads, Memory, Part
 from .config import Rope
 
 # --- Fixed: a step whose tokens and positions are numbers on the device ----------------------
-# The same launches serve all tokens and positions: rows of the cache, turns and lengths follow from the
+# The same launches serve all tokens and positions: rows of the cache, angles and lengths follow from the
 # inputs. Attention is launched for the first positions of the cache, ``span`` of them, and ends at each
 # token.
 
@@ -58,7 +58,7 @@ class Fixed(Cuda):
         }
         self._places: dict[int, Array] = {}  # of a step: rows [T, HK] of the tokens, by heads
         self._masks: dict[int, Array] = {}  # of a step, by windows
-        self._turned: dict[Rope, tuple[Array, Array]] = {}  # tables that graphs read
+        self._angles: dict[Rope, tuple[Array, Array]] = {}  # tables that graphs read
 
     def begin(self) -> None:
         """Forget what a step has computed on the device."""
@@ -95,12 +95,12 @@ class Fixed(Cuda):
         """``x @ q.T + bias``; of a few floats by a kernel, for a graph holds no product of cuBLAS."""
         if q.format.block_size > 1 or q.size > FEW_WEIGHTS:
             return super().linear(x, q, bias)
-        y = cuda_module("kernels.router").scored(x, q.dequantize())
+        y = cuda_module("kernels.experts.router").scored(x, q.dequantize())
         return y if bias is None else y + bias
 
-    def turns(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
+    def angles(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of the positions: rows of the table."""
-        cos, sin = self._turned[how] = super().turns(how, np.arange(self.size.span), factors)
+        cos, sin = self._angles[how] = super().angles(how, np.arange(self.size.span), factors)
         return cos[self.positions], sin[self.positions]
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
@@ -161,19 +161,19 @@ class FixedRows:
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
         """Queries [B, H, T, D] as they fit the cache, and the first positions of the sequences."""
         memory, (first, batch, each, span) = self._memory, self._a.size
-        q, k, v = memory.turned(q, k, v)
+        q, k, v = memory.spread(q, k, v)
         memory.layers[layer].put(self._a.places(k.shape[1]), k, v)
         q = q.reshape(batch, each, *q.shape[1:]).transpose(0, 2, 1, 3)
         return cuda_device().cupy().ascontiguousarray(q), memory.rows(layer, first, batch, span)
 
-    def placed(self, layer: int, heads: Heads, turns: Turns) -> tuple[Array, Keys] | None:
-        """Queries and keys as :meth:`appended` gives them, turned; None where that takes several launches."""
+    def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None:
+        """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         memory, (first, batch, _, span) = self._memory, self._a.size
-        q = memory.placed(layer, heads, turns, self._a.places(heads[1].shape[1]), batch)
+        q = memory.rope_append(layer, heads, angles, self._a.places(heads[1].shape[1]), batch)
         return None if q is None else (q, memory.rows(layer, first, batch, span))
 
     def back(self, y: Array) -> Array:
-        """Results of attention [H, T, DV] as they were before values were turned."""
+        """Results of attention [H, T, DV] as they were before values were spread."""
         y = self._memory.back(y)
         return y.transpose(1, 0, 2, 3).reshape(y.shape[1], -1, y.shape[3])
 

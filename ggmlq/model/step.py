@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..base.devices import namespace
 from .arithmetic import Kernels
-from .arithmetic.kernels import Array, Keys, Seen, Tell, Turns
+from .arithmetic.kernels import Angles, Array, Keys, Seen, Tell
 from .caches import Heads
 from .config import Config, Rope
 from .weights import Weights, columns
@@ -35,7 +35,7 @@ class Rows(Protocol):
     def following(self, count: int) -> Any: ...
     def last(self, count: int) -> Any: ...
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]: ...
-    def placed(self, layer: int, heads: Heads, turns: Turns) -> tuple[Array, Keys] | None: ...
+    def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None: ...
     def back(self, y: Array) -> Array: ...
     def advance(self, count: int) -> None: ...
 
@@ -59,7 +59,7 @@ class Step:
         ]
         self.ends = sequences[0][0].last(stops[0]) if len(stops) == 1 else [stop - 1 for stop in stops]
         self.positions = _joined([part.following(count) for part, count in sequences])
-        self._tell, self._turns = tell, dict[Any, Turns]()
+        self._tell, self._angles = tell, dict[Any, Angles]()
         self.joins = tell is None and arithmetic.joins
         self._whole, self.choices = flash or tell is None, {} if choices is None else choices
 
@@ -142,34 +142,34 @@ class Step:
         """The norm of each head, as Qwen3 and Gemma3 have it, told as ``Qcur_normed``."""
         return self.tell(node, self.norm(x, name, layer), layer)
 
-    def turn(self, x: Array, node: str, layer: int, factors: Any = None) -> Array:
-        """Heads [T, H, D] turned by their positions."""
-        how, (_, cos, sin) = self._how(layer), self._turns_of(layer, factors)
-        return self.tell(node, self.a.turned(x, how, cos, sin), layer)
+    def rope(self, x: Array, node: str, layer: int, factors: Any = None) -> Array:
+        """Heads [T, H, D] rotated by their positions."""
+        how, (_, cos, sin) = self._how(layer), self._angles_of(layer, factors)
+        return self.tell(node, self.a.apply_rope(x, how, cos, sin), layer)
 
     def _how(self, layer: int) -> Rope:
         return self.config.window_rope if self.config.windows[layer] else self.config.rope
 
-    def _turns_of(self, layer: int, factors: Any) -> Turns:
-        """The turns of the positions, computed once for all layers that turn alike."""
+    def _angles_of(self, layer: int, factors: Any) -> Angles:
+        """RoPE's angles at the positions, computed once for all layers that have the same."""
         how = self._how(layer)
-        if how not in self._turns:
-            turns = [self.a.turns(how, self.positions[rows], factors) for _, rows in self._parts]
-            self._turns[how] = Turns(how.neox, *map(_joined, zip(*turns, strict=True)))
-        return self._turns[how]
+        if how not in self._angles:
+            angles = [self.a.angles(how, self.positions[rows], factors) for _, rows in self._parts]
+            self._angles[how] = Angles(how.neox, *map(_joined, zip(*angles, strict=True)))
+        return self._angles[how]
 
-    def turned_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
+    def rope_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
                          sinks: Array | None = None, scaled: str | None = None) -> Array:  # fmt: skip
-        """The attention of heads that are turned by their positions, and the product behind it.
+        """The attention of heads that are rotated by their positions, and the product behind it.
 
         ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
         """
         if self.joins and len(self._parts) == 1:
-            part, turns = self._parts[0][0], self._turns_of(layer, factors)
-            if (placed := part.placed(layer, (q, k, v), turns)) is not None:
+            part, angles = self._parts[0][0], self._angles_of(layer, factors)
+            if (appended := part.rope_append(layer, (q, k, v), angles)) is not None:
                 seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
-                return self.product(self._rows_of(part, self.a.attend(*placed, seen)), "attn_output", layer)
-        q, k = self.turn(q, "Qcur", layer, factors), self.turn(k, "Kcur", layer, factors)
+                return self.product(self._rows_of(part, self.a.attend(*appended, seen)), "attn_output", layer)
+        q, k = self.rope(q, "Qcur", layer, factors), self.rope(k, "Kcur", layer, factors)
         if scaled is None:
             return self.attention(q, k, v, layer, sinks=sinks)
         q = q * q.dtype.type(self.config.scale)

@@ -112,7 +112,7 @@ class Frame:
             self.tensor("output.bias", tokens)
 
     def factors(self) -> None:
-        """Factors of the pairs that are turned, one for all contexts or for long and short ones."""
+        """Factors of the pairs that RoPE rotates, one for all contexts or for long and short ones."""
         stem, self._stem = self._stem, ""
         for name in ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"):
             if self.has(name):

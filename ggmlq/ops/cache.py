@@ -307,13 +307,13 @@ class KVCache(Listed):
         with on_device_of(request, self._k.memory):
             on_host = is_host(self._k.memory)
             self._lengths = Lengths(batch) if on_host else DeviceLengths(batch, namespace(self._k.memory))
-        self._turns: tuple[Rotation, Rotation] | None = None
+        self._rotations: tuple[Rotation, Rotation] | None = None
         if rotate is not False:
             keys = Rotation(width, int(rotate), width_v if shared else 0)
-            self._turns = keys, keys if shared else Rotation(width_v, int(rotate))
+            self._rotations = keys, keys if shared else Rotation(width_v, int(rotate))
             if not on_host:
-                for turn in self._turns:
-                    turn.signs_on(self.device)
+                for rotation in self._rotations:
+                    rotation.signs_on(self.device)
 
     @property
     def k(self) -> QuantArray:
@@ -391,8 +391,8 @@ class KVCache(Listed):
                 f"cache holds {self._k.shape[2]}; truncate it, or make one of more positions"
             )
         with on_device_of(request, self._k.memory, self._k):
-            if self._turns is not None:
-                keys, values = self._turns
+            if self._rotations is not None:
+                keys, values = self._rotations
                 k, v = keys.forward(k), None if v is None else values.forward(v)
             ids = self._lengths.placed(more, self._k.shape[1], k.shape[2], self._k.shape[2])
             for to, x in zip(self._flat, (k, v), strict=False):
@@ -457,10 +457,10 @@ class KVCache(Listed):
         """
         if "lengths" in options:
             raise DTypeError(f"attend of {self!r}: it knows the lengths of its sequences; leave lengths out")
-        if self._turns is None:
+        if self._rotations is None:
             return self._attended(q, options)
         request: Any = Request("attend of", self)
-        keys, values = self._turns
+        keys, values = self._rotations
         floats = operand(request, q, "q", bfloat16=True)
         if len(floats.shape) != 4 or floats.shape[3] != self._k.shape[3]:
             raise ShapeError(f"{request}: q has shape {floats.shape}; it is [B, H, T, D]; reshape it")
@@ -471,7 +471,7 @@ class KVCache(Listed):
             return ended(y if result.out is not None else y.astype(result.dtype, copy=False), result)
 
     def _attended(self, q: Any, options: dict[str, Any]) -> Any:
-        """Attention of queries, turned if need be; of a GPU's positions those that there may be."""
+        """Attention of queries, rotated if need be; of a GPU's positions those that there may be."""
         k, v = self._k, self._v
         if is_host(k.memory):
             return attention(q, k, v, lengths=self._lengths.attended, **options)

@@ -168,7 +168,7 @@ class Sizes:
     context: int = 1024
     queries: int = 96  # DeepSeek's short vectors
     latent: int = 64
-    turned: int = 64  # columns of its heads
+    rope: int = 64  # columns of its heads
 
 
 def family_model(
@@ -260,15 +260,15 @@ class _Tensors:
         plain = s.head - s.head // 2
         self.vector(f"{stem}.attn_norm.weight", s.width, mean=1.0)
         if lite:
-            self.matrix(f"{stem}.attn_q", s.heads * (plain + s.turned), s.width)
+            self.matrix(f"{stem}.attn_q", s.heads * (plain + s.rope), s.width)
             self.matrix(f"{stem}.attn_kv_b", s.heads * (plain + s.head), s.latent)
         else:
             self.matrix(f"{stem}.attn_q_a", s.queries, s.width)
             self.vector(f"{stem}.attn_q_a_norm.weight", s.queries, mean=1.0)
-            self.matrix(f"{stem}.attn_q_b", s.heads * (plain + s.turned), s.queries)
+            self.matrix(f"{stem}.attn_q_b", s.heads * (plain + s.rope), s.queries)
             self.matrix(f"{stem}.attn_k_b", s.heads, s.latent, plain)
             self.matrix(f"{stem}.attn_v_b", s.heads, s.head, s.latent)
-        self.matrix(f"{stem}.attn_kv_a_mqa", s.latent + s.turned, s.width)
+        self.matrix(f"{stem}.attn_kv_a_mqa", s.latent + s.rope, s.width)
         self.vector(f"{stem}.attn_kv_a_norm.weight", s.latent, mean=1.0)
         self.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
 
@@ -337,9 +337,9 @@ def _settings(family: str, window: int, context: int) -> dict[str, Any]:
 
 def _latent(family: str, s: Sizes) -> dict[str, Any]:
     """The sizes of DeepSeek's attention, and how it chooses experts."""
-    width = s.head - s.head // 2 + s.turned
+    width = s.head - s.head // 2 + s.rope
     facts: dict[str, Any] = {
-        "attention.kv_lora_rank": s.latent, "rope.dimension_count": s.turned, "expert_shared_count": 1,
+        "attention.kv_lora_rank": s.latent, "rope.dimension_count": s.rope, "expert_shared_count": 1,
         "leading_dense_block_count": 1, "attention.key_length": width, "attention.value_length": s.head,
         "attention.head_count_kv": s.heads, "expert_weights_scale": 1.0,
     }  # fmt: skip
@@ -347,7 +347,7 @@ def _latent(family: str, s: Sizes) -> dict[str, Any]:
         return facts
     return facts | _yarn(s.context) | {
         "attention.q_lora_rank": s.queries, "attention.head_count_kv": 1,
-        "attention.key_length": s.latent + s.turned, "attention.value_length": s.latent,
+        "attention.key_length": s.latent + s.rope, "attention.value_length": s.latent,
         "attention.key_length_mla": width, "attention.value_length_mla": s.head,
         "rope.scaling.yarn_log_multiplier": 0.08, "expert_weights_scale": 2.5, "expert_weights_norm": True,
         "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,

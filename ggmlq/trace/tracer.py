@@ -214,7 +214,7 @@ class Tracer:
 FEW = 8  # slices of a node
 LARGE = 1 << 14  # elements from which on a node is cut
 ALIGNED = 64
-HEADS, ROWS = 1, 1  # axes: ROPE turns each head alike; rows of attention and softmax are independent
+HEADS, ROWS = 1, 1  # axes: ROPE rotates each head alike; rows of attention and softmax are independent
 
 
 @dataclass(frozen=True)

@@ -215,8 +215,7 @@ def driver() -> Driver:
 @cache
 def _torch_driver() -> Driver:
     library = torch_library()
-    facts = library.ndarray, library.empty, library.current, library.stream, library.share
-    return Driver(*facts, card_of)
+    return Driver(library.ndarray, library.empty, library.current, library.stream, library.share, card_of)
 
 
 @cache

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.progress import long_work
 from ...base.slots import Rows, Slot, following, slot_of
@@ -21,7 +21,7 @@ from ..intrinsics.language import BLANK, axes_of, elements_of, types
 from . import compile_process, device, served
 from .compiling import EARLY, Compiled, dotted, name_in
 from .dialect import dialect
-from .submit import MOST, LoadedLaunch, PreparedLaunches, submit
+from .submit import MOST, LoadedLaunch, submit
 
 HOPPER = (9, 0)  # later GPUs get its PTX, too: Numba's PTX for those leaves arrays in memory
 GRAPHS_EARLY = 12030  # the lowest driver whose CUDA graphs can hold dependent launches
@@ -115,7 +115,7 @@ class Kernel(Compiled):
         """
         assert len(arguments) == len(self.parameters), self.name
         if RECORDING.launches is not None:
-            RECORDING.launches.append((self, grid, block, arguments, cluster, max_blocks))
+            RECORDING.launches.append(Launch(self, grid, block, arguments, cluster, max_blocks))
             arguments = tuple(map(_plain, arguments))
         gpu = device.driver()
         index = gpu.device()
@@ -134,38 +134,6 @@ class Kernel(Compiled):
             stream = gpu.stream(index).ptr
             shared = _limiting_shared(shared, max_blocks, early)
             submit(function.ptr, grid, block, words, shared, stream, early, cluster, self.together)
-
-    def prepare(
-        self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        *arguments: Any,
-        cluster: int = 1,
-        max_blocks: int = 0,
-    ) -> PreparedLaunches:
-        """The launch prepared for any number of calls, which fill in addresses: submit.py."""
-        return PreparedLaunches(
-            [self.loaded(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)]
-        )
-
-    def loaded(
-        self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        *arguments: Any,
-        cluster: int = 1,
-        max_blocks: int = 0,
-    ) -> LoadedLaunch:
-        """The launch with the loaded function of the current device, its arguments as words.
-
-        Arguments may have slots in place of arrays, and numbers that follow from the rows of a product.
-        """
-        assert len(arguments) == len(self.parameters), self.name
-        index = device.driver().device()
-        function, bytes_alone, early = self._loaded.get(index) or self._load(index)
-        shared = following(max_blocks, lambda most: _limiting_shared(bytes_alone, most, early))
-        words = self._flat(arguments)
-        return LoadedLaunch(function.ptr, grid, block, words, shared, early, cluster, self.together)
 
     def with_slots(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with slots in place of labelled arrays, except for parameters that are arrays."""
@@ -253,6 +221,31 @@ class Kernel(Compiled):
             if self.origin:
                 store.save(self.origin, machine, code)
         return code
+
+
+class Launch(NamedTuple):
+    """A kernel's launch, to be made later. ``arguments`` may have slots in place of arrays.
+
+    Numbers may follow from the rows of a product.
+    """
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    cluster: int = 1
+    max_blocks: int = 0
+
+    def loaded(self) -> LoadedLaunch:
+        """The launch with the loaded function of the current device, its arguments as words."""
+        kernel, index = self.kernel, device.driver().device()
+        assert len(self.arguments) == len(kernel.parameters), kernel.name
+        function, bytes_alone, early = kernel._loaded.get(index) or kernel._load(index)
+        shared = following(self.max_blocks, lambda most: _limiting_shared(bytes_alone, most, early))
+        words = kernel._flat(self.arguments)
+        return LoadedLaunch(
+            function.ptr, self.grid, self.block, words, shared, early, self.cluster, kernel.together
+        )
 
 
 def _shared_for_blocks(max_blocks: int) -> int:

@@ -27,14 +27,13 @@ import numpy as np
 from ...base.slots import Element, Rows, Slot, labelled
 from ...dispatch.epilogue import PLAIN, Epilogue
 from . import device, serving
-from .launch import RECORDING, Kernel
+from .launch import RECORDING, Launch
 from .submit import Follower, PreparedLaunches
 
 X, Y, WORKSPACE, BIAS, RESIDUAL = 0, 1, 2, 3, 4  # numbers of a call's addresses
 PARTS = 5  # the first number of what is prepared of weights
 APART = 256  # bytes to which arrays between kernels are aligned
 EIGHT, FEW = 8, (0, 1, 2, 4, 8)  # rows of a bucket; the last rows of the first buckets
-RecordedLaunch = tuple[Kernel, tuple[int, ...], tuple[int, ...], tuple[Any, ...], int, int]
 
 
 def bucket(rows: int) -> range:
@@ -52,30 +51,21 @@ def bucket(rows: int) -> range:
 class RecordedLaunches:
     """Launches with slots for the addresses of a call, and the memory that they need between kernels.
 
-    ``workspace``: its bytes. ``memory``: arrays whose addresses are in the launches.
+    ``workspace``: its bytes; ``allocate`` gives them. ``memory``: arrays whose addresses are in launches.
     """
 
     def __init__(
-        self, launches: Iterable[RecordedLaunch], workspace: int = 0, memory: Iterable[Any] = ()
+        self, prepared: PreparedLaunches, workspace: int = 0, memory: tuple[Any, ...] = (),
+        allocate: Any = None,
     ) -> None:  # fmt: skip
-        prepared = _prepared(launches)
-        self._take(prepared, workspace, tuple(memory), device.cupy().cuda.alloc if workspace else None)
-
-    def _take(
-        self, prepared: PreparedLaunches, workspace: int, memory: tuple[Any, ...], allocate: Any
-    ) -> None:
         self.prepared, self.workspace, self._owned, self._allocate = prepared, workspace, memory, allocate
         # (addresses of the slots, by their numbers; a stream) launches all.
         self.launch: Callable[[Sequence[int], int], None] = prepared.launch
 
     @classmethod
-    def of(
-        cls, prepared: PreparedLaunches, workspace: int, memory: tuple[Any, ...], allocate: Any
-    ) -> RecordedLaunches:
-        """Launches that are prepared already; ``allocate``: memory for a workspace."""
-        made = cls.__new__(cls)
-        made._take(prepared, workspace, memory, allocate)
-        return made
+    def of(cls, launches: Iterable[Launch]) -> RecordedLaunches:
+        """Launches that need no memory between them."""
+        return cls(PreparedLaunches(launch.loaded() for launch in launches))
 
     def __call__(
         self, x: int, y: int, stream: int, workspace: int = 0, bias: int = 0, residual: int = 0
@@ -89,13 +79,6 @@ class RecordedLaunches:
             memory = self._allocate(self.workspace)  # goes back to the stream's pool when all is launched
             workspace = memory.ptr
         self.launch((x, y, workspace, bias, residual), stream)
-
-
-def _prepared(launches: Iterable[RecordedLaunch]) -> PreparedLaunches:
-    return PreparedLaunches(
-        kernel.loaded(grid, block, *arguments, cluster=cluster, max_blocks=max_blocks)
-        for kernel, grid, block, arguments, cluster, max_blocks in launches
-    )
 
 
 # --- what rungs label ---------------------------------------------------------------------------
@@ -165,11 +148,12 @@ class Template:
     """
 
     def __init__(
-        self, rows: range, recorded: int, launches: Iterable[RecordedLaunch], workspace: int,
+        self, rows: range, recorded: int, launches: Iterable[Launch], workspace: int,
         parts: Sequence[Callable[[Any], Any]], q: Any,
     ) -> None:  # fmt: skip
         self.rows, self._recorded, self._workspace = rows, recorded, workspace
-        self._prepared, self._parts = _prepared(launches), tuple(parts)
+        self._parts = tuple(parts)
+        self._prepared = PreparedLaunches(launch.loaded() for launch in launches)
         self._format, self._shape = q.format, q.shape
         self._on_torch, self._device = serving.is_torch(), device.current()
         self._allocate: Any = device.cupy().cuda.alloc if workspace else None
@@ -205,7 +189,7 @@ class Template:
             for first, numbers_of in self._groups:
                 for i, word in enumerate(numbers_of(rows), first):
                     words[i] = word
-        return RecordedLaunches.of(prepared, self._workspace, memory, self._allocate)
+        return RecordedLaunches(prepared, self._workspace, memory, self._allocate)
 
 
 def _groups(followers: Iterable[Follower]) -> list[Numbers]:
@@ -221,12 +205,12 @@ def _groups(followers: Iterable[Follower]) -> list[Numbers]:
 
 def recorded_launches(
     run: Callable[[], None], most: int = 0, weights: Any = None
-) -> tuple[list[RecordedLaunch], int]:  # fmt: skip
+) -> tuple[list[Launch], int]:  # fmt: skip
     """The launches that this thread makes while ``run`` runs, and the bytes of their workspace.
 
     ``most``: rows for which those bytes are enough. ``weights``: the array whose parts are labelled.
     """
-    launches: list[RecordedLaunch] = []
+    launches: list[Launch] = []
     RECORDING.launches, RECORDING.workspace, RECORDING.most = launches, 0, most
     RECORDING.weights, RECORDING.parts, RECORDING.decisions = weights, [], []
     try:
@@ -254,12 +238,12 @@ def record(
     )
     if not launches or not ids_before or ids_before != list(map(id, q.prepared_copies())):
         return None
-    steps: list[RecordedLaunch] = []
-    for kernel, grid, block, arguments, cluster, max_blocks in launches:
-        words = kernel.with_slots(arguments)
+    steps: list[Launch] = []
+    for each in launches:
+        words = each.kernel.with_slots(each.arguments)
         if any(hasattr(word, "data") for word in _flat(words)):
             return None
-        steps.append((kernel, grid, block, words, cluster, max_blocks))
+        steps.append(each._replace(arguments=words))
     served = _served(count, RECORDING.decisions)
     return Template(served, count, steps, workspace, RECORDING.parts, q)
 

@@ -8,9 +8,10 @@ for code and for launches. The caller has imported torch; we never do.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -81,6 +82,11 @@ class Flags(NamedTuple):
     """The order of an array's elements in memory."""
 
     c_contiguous: bool
+
+
+def _by_torch(operation: Callable[[Any, Any], Any]) -> Any:
+    """The method of an array that takes torch's operator."""
+    return lambda array, other: TorchArray.over(operation(array.tensor, _as_torch(other)))
 
 
 class TorchArray:
@@ -204,20 +210,8 @@ class TorchArray:
         self.tensor *= _as_torch(other)
         return self
 
-    def __lt__(self, other: Any) -> TorchArray:
-        return TorchArray.over(self.tensor < _as_torch(other))
-
-    def __ge__(self, other: Any) -> TorchArray:
-        return TorchArray.over(self.tensor >= _as_torch(other))
-
-    def __or__(self, other: Any) -> TorchArray:
-        return TorchArray.over(self.tensor | _as_torch(other))
-
-    def __and__(self, other: Any) -> TorchArray:
-        return TorchArray.over(self.tensor & _as_torch(other))
-
-    def __floordiv__(self, other: Any) -> TorchArray:
-        return TorchArray.over(self.tensor // _as_torch(other))
+    __lt__, __ge__, __or__ = map(_by_torch, (operator.lt, operator.ge, operator.or_))
+    __and__, __floordiv__ = map(_by_torch, (operator.and_, operator.floordiv))
 
     def __int__(self) -> int:
         return int(self.tensor)

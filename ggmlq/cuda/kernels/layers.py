@@ -171,9 +171,38 @@ def _norm(kernel: Any, operands: tuple[Any, ...], epsilon: float) -> None:
 # --- RoPE: pairs of columns are rotated by the angles of their positions ------------------------
 
 
+@cache
+def rope_of(halves: bool) -> Any:
+    """The device function for a column of a head with RoPE; ``halves``: pairs are half of them apart.
+
+    ``start``: the head's first column in its row of x; ``cos``, ``sin`` [T, pairs]. Columns behind the pairs
+    stay.
+    """
+
+    @inlined
+    def rope(
+        x: Any, row: Any, start: Any, column: Any, cos: Any, sin: Any, token: Any, pairs: Any
+    ) -> Any:  # fmt: skip
+        value = x[row, start + column]
+        if column < pairs + pairs:
+            if halves:
+                first = column < pairs
+                pair = column if first else column - pairs
+                other = column + pairs if first else column - pairs
+            else:
+                first = (column & 1) == 0
+                pair, other = column >> 1, column ^ 1
+            away = ptx.mul(x[row, start + other], sin[token, pair])
+            value = ptx.fma(value, cos[token, pair], -away if first else away)
+        return value
+
+    return rope
+
+
 @family([(False,), (True,)])
 def rope_kernel(halves: bool) -> Kernel:
-    """The kernel that rotates pairs of columns; ``halves``: pairs are half of them apart, else neighbours."""
+    """The kernel that applies RoPE to heads; ``halves``: pairs are half of them apart."""
+    rope = rope_of(halves)
 
     def kernel(
         x: Any,  # float32 [T · H, D]
@@ -191,26 +220,15 @@ def rope_kernel(halves: bool) -> Kernel:
             row = i // columns
             column = i - row * columns
             token = row // heads
-            value = x[row, column]
-            if column < pairs + pairs:
-                if halves:
-                    first = column < pairs
-                    pair = column if first else column - pairs
-                    other = column + pairs if first else column - pairs
-                else:
-                    first = (column & 1) == 0
-                    pair, other = column >> 1, column ^ 1
-                away = ptx.mul(x[row, other], sin[token, pair])
-                value = ptx.fma(value, cos[token, pair], -away if first else away)
-            out[row, column] = value
+            out[row, column] = rope(x, row, 0, column, cos, sin, token, pairs)
 
-    name = f"rope of {'halves' if halves else 'neighbours'}"
+    name = f"RoPE of {'halves' if halves else 'neighbours'}"
     parameters = ROWS, ROWS, ROWS, ROWS, uint32, uint32, uint32, uint32
     return Kernel(name, kernel, *parameters, threads=THREADS, early=True)
 
 
-def rope(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
-    """Heads [T, H, D] rotated by cosines and sines [T, dims / 2]; columns beyond them stay."""
+def apply_rope(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
+    """RoPE of heads [T, H, D] by cosines and sines [T, dims / 2]; columns beyond them stay."""
     xp, (_, heads, columns) = cupy(), x.shape
     rows = xp.ascontiguousarray(x).reshape(-1, columns)
     out, blocks = xp.empty(rows.shape, np.float32), (-(-x.size // THREADS),)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...base.slots import Slot, following, rows_of
 from ..driver.device import cupy
-from ..driver.launch import Kernel, array, family
+from ..driver.launch import Kernel, Launch, array, family
 from ..driver.recorded import RecordedLaunches, X, Y, between
 from ..intrinsics import bf16x2, codes, dependent_launch, ptx
 from ..intrinsics.atoms import inlined
@@ -129,8 +129,8 @@ def kernel(widen: bool) -> Kernel:
 def halving(size: int) -> RecordedLaunches:
     """The prepared launch that makes halves of ``size`` floats, a multiple of eight."""
     count, change = size // THREAD_VALUES, changer("float32", "float16")
-    step = change, (-(-count // THREADS),), (THREADS,), (Slot(X), Slot(Y), count), 1, 0
-    return RecordedLaunches([step])
+    grid = (-(-count // THREADS),)
+    return RecordedLaunches.of([Launch(change, grid, (THREADS,), (Slot(X), Slot(Y), count))])
 
 
 def narrowed(x: Any, kind: str) -> Any:

@@ -63,12 +63,31 @@ def atom_compiler(narrow: bool, shared: bool = False) -> Any:
     return recompiler(inlined, replacements)
 
 
+class RowConstants(NamedTuple):
+    """The constants of a row of W or R, which make a term of its sum."""
+
+    correction: Any
+    left: Any
+    half: Any
+    negative: Any
+    right: Any
+
+
+class Gates(NamedTuple):
+    """Results of the gates of a unit."""
+
+    z: Any
+    r: Any
+    g: Any
+    added: Any  # R_g h + b_rg
+
+
 class StepFunctions(NamedTuple):
     """Device functions for the parts of a step."""
 
-    input_term: Any  # (sum, five constants, bias, k, gate's shift, counts): a gate's input term
-    hidden_term: Any  # (sum, five constants, k, counts): the deviation of Rh
-    gates: Any  # (dz, dr, dg, pz, pr, pg, bias_added, tables, k, counts): z, r, g, R_g h + b_rg
+    input_term: Any  # (sum, RowConstants, bias, k, gate's shift, counts): a gate's input term
+    hidden_term: Any  # (sum, RowConstants, k, counts): the deviation of Rh
+    gates: Any  # (dz, dr, dg, pz, pr, pg, bias_added, tables, k, counts): Gates
     state: Any  # (z, g, h, k, counts): the next state
 
 
@@ -84,33 +103,25 @@ def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
     rh_z, rh_r, reset_g = step.RH_Z, step.RH_R, step.RESET_G
 
     @inlined
-    def input_term(
-        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, bias: Any, k: Any,
-        shift: Any,
-        counts: Any,
-    ) -> Any:  # fmt: skip
-        return plus(
-            scaled(product(total, correction, left, half, negative, right, k, wx, counts), k, shift), bias
-        )
+    def input_term(total: Any, row: Any, bias: Any, k: Any, shift: Any, counts: Any) -> Any:
+        term = product(total, row.correction, row.left, row.half, row.negative, row.right, k, wx, counts)
+        return plus(scaled(term, k, shift), bias)
 
     @inlined
-    def hidden_term(
-        total: Any, correction: Any, left: Any, half: Any, negative: Any, right: Any, k: Any, counts: Any
-    ) -> Any:  # fmt: skip
-        return product(total, correction, left, half, negative, right, k, rh, counts)
+    def hidden_term(total: Any, row: Any, k: Any, counts: Any) -> Any:
+        return product(total, row.correction, row.left, row.half, row.negative, row.right, k, rh, counts)
 
     @inlined
     def gates(
-        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, z_table: Any, r_table: Any,
-        g_table: Any,
-        k: Any, counts: Any,
+        dz: Any, dr: Any, dg: Any, pz: Any, pr: Any, pg: Any, bias: Any, tables: Any, k: Any, counts: Any
     ) -> Any:  # fmt: skip
+        z_table, r_table, g_table = tables
         z = gate(pz, dz, k, rh_z, z_pre, z_table, counts)
         r = gate(pr, dr, k, rh_r, r_pre, r_table, counts)
         a = added(dg, bias, k, counts)
         m = reset(r, a, k, counts)
         g = gate(pg, m, k, reset_g, g_pre, g_table, counts)
-        return z, r, g, a
+        return Gates(z, r, g, a)
 
     return StepFunctions(input_term, hidden_term, gates, state)
 
@@ -128,11 +139,20 @@ def _copier() -> Any:
 copy_constants = _copier()
 
 
-@inlined
-def clear_counts(counts: Any) -> None:
-    """Set a thread's counts to zero."""
-    for i in range(COUNTER_LENGTH):
-        counts[i] = 0
+@cache
+def constants_and_counts(narrow: bool) -> Any:
+    """The device function for a thread's copy of the constants, and its counts, which are zero."""
+    number = number_type(narrow)
+
+    @inlined
+    def begin(constants: Any) -> Any:
+        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
+        copy_constants(constants, k)
+        for i in range(COUNTER_LENGTH):
+            counts[i] = 0
+        return k, counts
+
+    return begin
 
 
 @inlined
@@ -143,23 +163,40 @@ def add_counts(counts: Any, total: Any) -> None:
             cuda.atomic.add(total, i, int64(counts[i]))
 
 
+class Outs(NamedTuple):
+    """The destinations of states."""
+
+    y: Any  # addresses; 0 for outputs that the call does not want
+    codes: Any
+    v: Any
+    size: Any  # bytes of a code
+    scale: Any  # bits of a float
+    row: Any  # the first: t · N
+    units: Any
+
+
+OUTS = uint64, uint64, uint64, uint32, uint32, uint64, uint32
+
+
 @inlined
-def store_state(
-    y: Any, codes: Any, v: Any, size: Any, at: Any, row: Any, unit: Any, units: Any, scale: Any,
-    state: Any, z: Any, r: Any, g: Any, a: Any, k: Any,
-) -> None:  # fmt: skip
-    """Store a state to y, and to codes and intermediates where these are not 0. ``at``: element of y."""
-    ptx.store_float(y + at * 4, ptx.mul(float32(state), ptx.float_of(scale)))
-    if codes != 0:
+def store_gates(to: Any, row_bytes: Any, gates: Any, k: Any) -> None:
+    """Store the intermediates of a unit, ``row_bytes`` apart."""
+    ptx.store4(to, uint32(gates.z + k[ZEROS]))
+    ptx.store4(to + row_bytes, uint32(gates.r + k[ZEROS + 1]))
+    ptx.store4(to + row_bytes * 2, uint32(gates.g + k[ZEROS + 2]))
+    ptx.store4(to + row_bytes * 3, uint32(gates.added + k[ZEROS + 3]))
+
+
+@inlined
+def store_state(outs: Any, row: Any, unit: Any, state: Any, gates: Any, k: Any) -> None:
+    """Store a state of a row to y, and to codes and intermediates where these are not 0."""
+    at = row * outs.units + unit
+    ptx.store_float(outs.y + at * 4, ptx.mul(float32(state), ptx.float_of(outs.scale)))
+    if outs.codes != 0:
         code = uint32(state + k[ZERO])
-        if size == 1:
-            ptx.store1(codes + at, code)
+        if outs.size == 1:
+            ptx.store1(outs.codes + at, code)
         else:
-            ptx.store2(codes + at * 2, code)
-    if v != 0:
-        to = v + (row * units * 4 + unit) * 4
-        row_bytes = uint64(units) * 4
-        ptx.store4(to, uint32(z + k[ZEROS]))
-        ptx.store4(to + row_bytes, uint32(r + k[ZEROS + 1]))
-        ptx.store4(to + row_bytes * 2, uint32(g + k[ZEROS + 2]))
-        ptx.store4(to + row_bytes * 3, uint32(a + k[ZEROS + 3]))
+            ptx.store2(outs.codes + at * 2, code)
+    if outs.v != 0:
+        store_gates(outs.v + (row * outs.units * 4 + unit) * 4, uint64(outs.units) * 4, gates, k)

@@ -24,8 +24,8 @@ from ..diagnostics import TALLIED
 from ..run import REQUEST, Call
 from ..weights import refuse_not_finite
 from . import encode, plain
+from .atoms import Outs
 from .layout import DeviceWeights, device_weights
-from .plain import Outs
 
 AHEAD = 24 << 20  # bytes of input terms that exist at a time
 SPARE = 128  # rows of states behind the last, where tiles of rows may end

@@ -10,7 +10,7 @@ of x. First states are floats of the caller, or zero; they are quantized in floa
 from __future__ import annotations
 
 from itertools import product as combined
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,37 @@ def _float_of(bits: Any) -> Any:
     return ptx.float_of(uint32(bits))
 
 
+class CodeFormat(NamedTuple):
+    """How x becomes codes: bits of the scale, the zero, what stored codes have more, and ends of codes."""
+
+    scale: Any
+    zero: Any
+    shift: Any
+    low: Any
+    high: Any
+    far_low: Any  # codes beyond are counted as far away
+    far_high: Any
+
+
+class StateFormat(NamedTuple):
+    """How h0 becomes codes; ``first``: the stored form of a state of zero."""
+
+    first: Any
+    scale: Any  # bits of a float64, as are the last two
+    zero: Any
+    shift: Any
+    low: Any
+    high: Any
+    seen_low: Any  # ends that calibration saw: values beyond are counted
+    seen_high: Any
+
+
+@inlined
+def _add_count(total: Any, place: Any, count: Any) -> None:
+    if count != int32(0):
+        cuda.atomic.add(total, place, int64(count))
+
+
 def rounder(kind: str, even: bool) -> Any:
     """The device function from a finite scaled value to a whole number."""
     real = float32 if kind == "float32" else float64
@@ -79,8 +110,8 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
     store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
 
     @inlined
-    def encode(at: Any, between: Any, columns: Any, to: Any, pitch: Any, numbers: Any, counts: Any) -> None:
-        scale, zero, shift, low, high, far_low, far_high = numbers
+    def encode(at: Any, between: Any, columns: Any, to: Any, pitch: Any, fmt: Any, counts: Any) -> None:
+        low, high = fmt.low, fmt.high
         column = uint64(cuda.threadIdx.x) & 31
         at, to = at + column * between, to + column * size
         while column < pitch:
@@ -90,11 +121,11 @@ def x_encoder(kind: str, narrow: bool, even: bool) -> Any:
                 if value - value != none:  # infinities and NaN
                     counts[2] = int32(counts[2] + int32(1))
                     value = none
-                code = int32(rounded(value * value_of(scale)) + zero)
+                code = int32(rounded(value * value_of(fmt.scale)) + fmt.zero)
                 inside = low if code < low else high if code > high else code
                 counts[0] = int32(counts[0] + int32(code != inside))
-                counts[1] = int32(counts[1] + int32(code < far_low or code > far_high))
-                stored = int32(inside + shift)
+                counts[1] = int32(counts[1] + int32(code < fmt.far_low or code > fmt.far_high))
+                stored = int32(inside + fmt.shift)
             store(to, uint32(stored))
             column, at, to = column + 32, at + 32 * between, to + 32 * size
 
@@ -107,23 +138,23 @@ def state_encoder(narrow: bool, even: bool) -> Any:
     store, size = (ptx.store1, 1) if narrow else (ptx.store4, 4)
 
     @inlined
-    def encode(at: Any, between: Any, wide: Any, units: Any, to: Any, padded: Any, numbers: Any,
+    def encode(at: Any, between: Any, wide: Any, units: Any, to: Any, padded: Any, fmt: Any,
                counts: Any) -> None:  # fmt: skip
-        first, scale, zero, shift, low, high, seen_low, seen_high = numbers
+        low, high = fmt.low, fmt.high
         unit = uint64(cuda.threadIdx.x) & 31
         while unit < padded:
-            stored = first
+            stored = fmt.first
             if at != 0 and unit < units:
                 place = at + unit * between
                 value = float64(load_float(place)) if wide == 0 else _load_double(place)
                 if value - value != none:
                     counts[4] = int32(counts[4] + int32(1))
                     value = none
-                code = int32(rounded(value * _double_of(scale)) + zero)
+                code = int32(rounded(value * _double_of(fmt.scale)) + fmt.zero)
                 inside = low if code < low else high if code > high else code
-                beyond = value < _double_of(seen_low) or value > _double_of(seen_high)
+                beyond = value < _double_of(fmt.seen_low) or value > _double_of(fmt.seen_high)
                 counts[3] = int32(counts[3] + int32(code != inside and beyond))
-                stored = int32(inside + shift)
+                stored = int32(inside + fmt.shift)
             store(to + unit * size, uint32(stored))
             unit = unit + 32
 
@@ -146,8 +177,8 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
         counts = cuda.local.array(5, int32)
         for i in range(5):
             counts[i] = int32(0)
-        numbers = scale, zero, shift, low, high, far_low, far_high
-        h_numbers = first, h_scale, h_zero, h_shift, h_low, h_high, seen_low, seen_high
+        fmt = CodeFormat(scale, zero, shift, low, high, far_low, far_high)
+        h_format = StateFormat(first, h_scale, h_zero, h_shift, h_low, h_high, seen_low, seen_high)
         thread = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)
         stride = uint64(cuda.gridDim.x) * (THREADS // 32)
         row = thread >> 5
@@ -156,28 +187,23 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
             more_t, more_i = stride // n, stride % n
             while row < rows:
                 at = x + t * step + i * across
-                encode_x(at, between, columns, codes + row * pitch * size, pitch, numbers, counts)
+                encode_x(at, between, columns, codes + row * pitch * size, pitch, fmt, counts)
                 row, t, i = row + stride, t + more_t, i + more_i
                 if i >= n:
                     t, i = t + 1, i - n
         row = thread >> 5
         while row < n:
             at = h + (row * h_across if h != 0 else uint64(0))
-            encode_h(at, h_between, wide, units, states + row * padded * size, padded, h_numbers, counts)
+            encode_h(at, h_between, wide, units, states + row * padded * size, padded, h_format, counts)
             row = row + stride
         while thread < count:
             store4(counters + thread * 4, uint32(0))
             thread = thread + stride * 32
-        if counts[0] != int32(0):
-            cuda.atomic.add(total, AT, int64(counts[0]))
-        if counts[1] != int32(0):
-            cuda.atomic.add(total, AT_FAR, int64(counts[1]))
-        if counts[2] != int32(0):
-            cuda.atomic.add(total, NOT_FINITE, int64(counts[2]))
-        if counts[3] != int32(0):
-            cuda.atomic.add(total, AT_H, int64(counts[3]))
-        if counts[4] != int32(0):
-            cuda.atomic.add(total, NO_STATES, int64(counts[4]))
+        _add_count(total, AT, counts[0])
+        _add_count(total, AT_FAR, counts[1])
+        _add_count(total, NOT_FINITE, counts[2])
+        _add_count(total, AT_H, counts[3])
+        _add_count(total, NO_STATES, counts[4])
 
     name = f"gru begins with {kind}, to {'bytes' if narrow else 'words'}{', ties to even' if even else ''}"
     parts = *(uint64,) * 10, *(int32,) * 6, *(uint64,) * 3, uint32, *(uint64,) * 3

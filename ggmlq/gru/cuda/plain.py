@@ -15,14 +15,15 @@ from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, int8, int16, int32, int64, uint32, uint64
 from .. import step
 from .atoms import (
-    CONSTANT_COUNT,
-    COUNTER_LENGTH,
+    OUTS,
     STORED,
     VALID,
+    Gates,
+    Outs,
+    RowConstants,
     add_counts,
-    clear_counts,
+    constants_and_counts,
     constants_type,
-    copy_constants,
     number_type,
     step_functions,
     store_state,
@@ -31,19 +32,6 @@ from .atoms import (
 UNITS, BESIDE = 32, 4  # of a block: units, rows
 THREADS = UNITS * BESIDE
 BOTH = ((True,), (False,))
-OUTS = (uint64, uint64, uint64, uint32, uint32, uint64, uint32)  # Outs
-
-
-class Outs(NamedTuple):
-    """The destinations of states (``atoms.store_state``)."""
-
-    y: Any  # addresses; 0 for outputs that the call does not want
-    codes: Any
-    v: Any
-    size: int  # bytes of a code
-    scale: int  # bits of a float
-    row: int  # the first: t · N
-    units: int
 
 
 def grid(rows: int, padded: int) -> tuple[int]:
@@ -51,13 +39,36 @@ def grid(rows: int, padded: int) -> tuple[int]:
     return (-(-rows // BESIDE) * (padded // UNITS),)
 
 
+class Work(NamedTuple):
+    """A thread's unit of a row, and what it counts."""
+
+    row: Any
+    unit: Any
+    k: Any  # constants of all units
+    counts: Any
+
+
+@cache
+def thread_work(narrow: bool) -> Any:
+    """The device function for the work of a thread."""
+    begin = constants_and_counts(narrow)
+
+    @inlined
+    def work_of_thread(padded: Any, constants: Any) -> Any:
+        k, counts = begin(constants)
+        block, across = uint32(cuda.blockIdx.x), uint32(padded // UNITS)
+        thread = uint32(cuda.threadIdx.x)
+        row = uint32(uint32(uint32(block // across) * BESIDE) + uint32(thread // UNITS))
+        unit = uint32(uint32(uint32(block % across) * UNITS) + uint32(thread % UNITS))
+        return Work(row, unit, k, counts)
+
+    return work_of_thread
+
+
 @inlined
-def place_thread(padded: Any) -> Any:
-    """The row and the unit of a thread."""
-    block, across = uint32(cuda.blockIdx.x), uint32(padded // UNITS)
-    thread = uint32(cuda.threadIdx.x)
-    row = uint32(uint32(uint32(block // across) * BESIDE) + uint32(thread // UNITS))
-    return row, uint32(uint32(uint32(block % across) * UNITS) + uint32(thread % UNITS))
+def row_constants(rows: Any, at: Any) -> Any:
+    """The constants of a row of weights."""
+    return RowConstants(rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at])
 
 
 @cache
@@ -90,97 +101,96 @@ def project(narrow: bool) -> Kernel:
     """The kernel of the input terms, for rows of x."""
     dot, input_term = dot_product(narrow), step_functions(narrow).input_term
     z_shift, r_shift, g_shift, number = step.WX_Z, step.WX_R, step.WX_G, number_type(narrow)
+    work_of_thread = thread_work(narrow)
 
     @inlined
-    def gate_term(
-        W: Any, at: Any, x: Any, row: Any, rows: Any, bias: Any, k: Any, shift: Any, counts: Any
-    ) -> Any:  # fmt: skip
-        s = number(dot(W, at, x, row))
-        return input_term(
-            s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], bias, k, shift, counts
-        )
+    def gate_term(W: Any, at: Any, x: Any, rows: Any, bias: Any, shift: Any, w: Any) -> Any:
+        s = number(dot(W, at, x, w.row))
+        return input_term(s, row_constants(rows, at), bias, w.k, shift, w.counts)
 
     def work(
-        W: Any, x: Any, rows: Any, biases: Any, p: Any, total: Any, units: Any, padded: Any, constants_k: Any
+        W: Any, x: Any, rows: Any, biases: Any, p: Any, total: Any, units: Any, padded: Any, constants: Any
     ) -> None:
-        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
-        copy_constants(constants_k, k)
-        clear_counts(counts)
-        row, unit = place_thread(padded)
+        w = work_of_thread(padded, constants)
+        row, unit = w.row, w.unit
         if row < x.shape[0]:
-            counts[VALID] = number(unit < units)
+            w.counts[VALID] = number(unit < units)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            p[row, unit] = gate_term(W, unit, x, row, rows, biases[0, unit], k, z_shift, counts)
-            p[row, at_r] = gate_term(W, at_r, x, row, rows, biases[1, unit], k, r_shift, counts)
-            p[row, at_g] = gate_term(W, at_g, x, row, rows, biases[2, unit], k, g_shift, counts)
-            add_counts(counts, total)
+            p[row, unit] = gate_term(W, unit, x, rows, biases[0, unit], z_shift, w)
+            p[row, at_r] = gate_term(W, at_r, x, rows, biases[1, unit], r_shift, w)
+            p[row, at_g] = gate_term(W, at_g, x, rows, biases[2, unit], g_shift, w)
+            add_counts(w.counts, total)
 
     name = f"gru what x brings, {'narrow' if narrow else 'wide'}"
-    parts = (
-        *operands(narrow), *(array(number, 2),) * 3, array(int64, 1), uint32, uint32, constants_type(narrow),
-    )  # fmt: skip
-    return Kernel(name, work, *parts, threads=THREADS)
+    matrices = *operands(narrow), *(array(number, 2),) * 3
+    return Kernel(name, work, *matrices, *tail(narrow), threads=THREADS)
+
+
+def tail(narrow: bool) -> tuple[Any, ...]:
+    """The types of the last parameters: counts, units, padded units, constants."""
+    return array(int64, 1), uint32, uint32, constants_type(narrow)
+
+
+@cache
+def hidden_terms(narrow: bool) -> Any:
+    """The device function for the deviation of Rh of a gate."""
+    dot, hidden_term, number = dot_product(narrow), step_functions(narrow).hidden_term, number_type(narrow)
+
+    @inlined
+    def hidden(R: Any, at: Any, h: Any, rows: Any, w: Any) -> Any:
+        return hidden_term(number(dot(R, at, h, w.row)), row_constants(rows, at), w.k, w.counts)
+
+    return hidden
 
 
 @family(BOTH)
 def products(narrow: bool) -> Kernel:
     """The kernel of the first part of a step: deviations of Rh [N, 3 · padded]."""
-    dot, hidden_term, number = dot_product(narrow), step_functions(narrow).hidden_term, number_type(narrow)
+    hidden, number, work_of_thread = hidden_terms(narrow), number_type(narrow), thread_work(narrow)
 
     def work(
-        R: Any, h: Any, rows: Any, deviations: Any, total: Any, units: Any, padded: Any, constants_k: Any
+        R: Any, h: Any, rows: Any, deviations: Any, total: Any, units: Any, padded: Any, constants: Any
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
-        copy_constants(constants_k, k)
-        clear_counts(counts)
-        row, unit = place_thread(padded)
-        if row < h.shape[0]:
-            counts[VALID] = number(unit < units)
+        w = work_of_thread(padded, constants)
+        if w.row < h.shape[0]:
+            w.counts[VALID] = number(w.unit < units)
             for gate in range(3):
-                at = uint32(uint32(uint32(gate) * padded) + unit)
-                s = number(dot(R, at, h, row))
-                deviations[row, at] = hidden_term(
-                    s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
-                )
-            add_counts(counts, total)
+                at = uint32(uint32(uint32(gate) * padded) + w.unit)
+                deviations[w.row, at] = hidden(R, at, h, rows, w)
+            add_counts(w.counts, total)
 
     name = f"gru products of a step, {'narrow' if narrow else 'wide'}"
-    parts = (
-        *operands(narrow), *(array(number, 2),) * 2, array(int64, 1), uint32, uint32, constants_type(narrow),
-    )  # fmt: skip
-    return Kernel(name, work, *parts, threads=THREADS)
+    matrices = *operands(narrow), *(array(number, 2),) * 2
+    return Kernel(name, work, *matrices, *tail(narrow), threads=THREADS)
 
 
 @family(BOTH)
 def gates(narrow: bool) -> Kernel:
     """The kernel of the second part: z, r, g and R_g h + b_rg [N, 4 · padded], from Rh and input terms."""
-    number, all_gates = number_type(narrow), step_functions(narrow).gates
+    number, all_gates, work_of_thread = number_type(narrow), step_functions(narrow).gates, thread_work(narrow)
 
     def work(
         deviations: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
-        padded: Any, constants_k: Any,
+        padded: Any, constants: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
-        copy_constants(constants_k, k)
-        clear_counts(counts)
-        row, unit = place_thread(padded)
+        w = work_of_thread(padded, constants)
+        row, unit = w.row, w.unit
         if row < deviations.shape[0] and unit < units:
-            counts[VALID] = number(1)
+            w.counts[VALID] = number(1)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
             x_row = first + row
-            z, r, g, a = all_gates(
+            gates = all_gates(
                 deviations[row, unit], deviations[row, at_r], deviations[row, at_g],
                 p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
-                tables[0], tables[1], tables[2], k, counts,
+                (tables[0], tables[1], tables[2]), w.k, w.counts,
             )  # fmt: skip
-            mid[row, unit], mid[row, at_r], mid[row, at_g] = z, r, g
-            mid[row, uint32(at_g + padded)] = a
-            add_counts(counts, total)
+            mid[row, unit], mid[row, at_r], mid[row, at_g] = gates.z, gates.r, gates.g
+            mid[row, uint32(at_g + padded)] = gates.added
+            add_counts(w.counts, total)
 
     name = f"gru gates of a step, {'narrow' if narrow else 'wide'}"
     matrix = array(number, 2)
-    parts = matrix, matrix, uint64, *(matrix,) * 3, array(int64, 1), uint32, uint32, constants_type(narrow)
-    return Kernel(name, work, *parts, threads=THREADS)
+    return Kernel(name, work, matrix, matrix, uint64, *(matrix,) * 3, *tail(narrow), threads=THREADS)
 
 
 @cache
@@ -189,32 +199,12 @@ def state_epilogue(narrow: bool) -> Any:
     number, next_state = number_type(narrow), step_functions(narrow).state
 
     @inlined
-    def finish(
-        h: Any, after: Any, row: Any, unit: Any, z: Any, r: Any, g: Any, a: Any, y: Any, codes: Any, v: Any,
-        size: Any, scale: Any, first: Any, units: Any, k: Any, counts: Any, total: Any,
-    ) -> None:  # fmt: skip
-        before = number(number(h[row, unit]) - k[STORED])
-        s = next_state(z, g, before, k, counts)
-        after[row, unit] = number(s + k[STORED])
-        x_row = first + row
-        store_state(
-            y,
-            codes,
-            v,
-            size,
-            x_row * units + unit,
-            x_row,
-            unit,
-            units,
-            scale,
-            s,
-            z,
-            r,
-            g,
-            a,
-            k,
-        )
-        add_counts(counts, total)
+    def finish(h: Any, after: Any, gates: Any, outs: Any, w: Any, total: Any) -> None:
+        before = number(number(h[w.row, w.unit]) - w.k[STORED])
+        s = next_state(gates.z, gates.g, before, w.k, w.counts)
+        after[w.row, w.unit] = number(s + w.k[STORED])
+        store_state(outs, outs.row + w.row, w.unit, s, gates, w.k)
+        add_counts(w.counts, total)
 
     return finish
 
@@ -222,27 +212,24 @@ def state_epilogue(narrow: bool) -> Any:
 @family(BOTH)
 def states(narrow: bool) -> Kernel:
     """The kernel of the third part of a step: the next states."""
-    number, finish = number_type(narrow), state_epilogue(narrow)
+    number, finish, work_of_thread = number_type(narrow), state_epilogue(narrow), thread_work(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
         mid: Any, h: Any, after: Any, y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any,
-        units: Any, total: Any, padded: Any, constants_k: Any,
+        units: Any, total: Any, padded: Any, constants: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
-        copy_constants(constants_k, k)
-        clear_counts(counts)
-        row, unit = place_thread(padded)
+        w = work_of_thread(padded, constants)
+        row, unit = w.row, w.unit
         if row < h.shape[0] and unit < units:
-            counts[VALID] = number(1)
+            w.counts[VALID] = number(1)
             z, g = mid[row, unit], mid[row, uint32(uint32(padded + padded) + unit)]
             r, a = (
                 mid[row, uint32(padded + unit)],
                 mid[row, uint32(uint32(padded + padded) + uint32(padded + unit))],
             )
-            finish(
-                h, after, row, unit, z, r, g, a, y, codes, v, size, scale, first, units, k, counts, total
-            )  # fmt: skip
+            outs = Outs(y, codes, v, size, scale, first, units)
+            finish(h, after, Gates(z, r, g, a), outs, w, total)
 
     name = f"gru states of a step, {'narrow' if narrow else 'wide'}"
     parts = array(number, 2), bytes_, bytes_, *OUTS, array(int64, 1), uint32, constants_type(narrow)
@@ -252,38 +239,30 @@ def states(narrow: bool) -> Kernel:
 @family(BOTH)
 def one(narrow: bool) -> Kernel:
     """The kernel of a whole step: products, gates and state of a unit in one thread."""
-    number, dot, atoms = number_type(narrow), dot_product(narrow), step_functions(narrow)
-    hidden_term, all_gates, finish = atoms.hidden_term, atoms.gates, state_epilogue(narrow)
+    number, hidden, all_gates = number_type(narrow), hidden_terms(narrow), step_functions(narrow).gates
+    finish, work_of_thread = state_epilogue(narrow), thread_work(narrow)
     bytes_ = array(int8 if narrow else int32, 2)
 
     def work(
         R: Any, words: Any, h: Any, after: Any, rows: Any, biases: Any, tables: Any, p: Any,
         first_p_row: Any,  # the row of p with which the step begins
         y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any, units: Any, total: Any, padded: Any,
-        constants_k: Any,
+        constants: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(CONSTANT_COUNT, number), cuda.local.array(COUNTER_LENGTH, number)
-        copy_constants(constants_k, k)
-        clear_counts(counts)
-        row, unit = place_thread(padded)
+        w = work_of_thread(padded, constants)
+        row, unit = w.row, w.unit
         if row < h.shape[0] and unit < units:
-            counts[VALID] = number(1)
+            w.counts[VALID] = number(1)
             d = cuda.local.array(3, number)
             for gate in range(3):
-                at = uint32(uint32(uint32(gate) * padded) + unit)
-                s = number(dot(R, at, words, row))
-                d[gate] = hidden_term(
-                    s, rows[0, at], rows[1, at], rows[2, at], rows[3, at], rows[4, at], k, counts
-                )
+                d[gate] = hidden(R, uint32(uint32(uint32(gate) * padded) + unit), words, rows, w)
             at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
             x_row = first_p_row + row
-            z, r, g, a = all_gates(
+            gates = all_gates(
                 d[0], d[1], d[2], p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
-                tables[0], tables[1], tables[2], k, counts,
+                (tables[0], tables[1], tables[2]), w.k, w.counts,
             )  # fmt: skip
-            finish(
-                h, after, row, unit, z, r, g, a, y, codes, v, size, scale, first, units, k, counts, total
-            )  # fmt: skip
+            finish(h, after, gates, Outs(y, codes, v, size, scale, first, units), w, total)
 
     name = f"gru a step at once, {'narrow' if narrow else 'wide'}"
     matrix = array(number, 2)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ...base.slots import Slot
 from ...cuda.driver import device
-from ...cuda.driver.launch import Kernel
+from ...cuda.driver.launch import Kernel, Launch
 from ...cuda.driver.recorded import RecordedLaunches, fork
 from ..run import Call
 from . import encode
@@ -166,7 +166,7 @@ def _record(call: Call, rung: StepsRung) -> RecordedCall:
     weights, launches = device_weights(call), []
 
     def launch(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, cluster: int = 1) -> None:
-        launches.append((kernel, grid, (kernel.threads,), arguments, cluster, 0))
+        launches.append(Launch(kernel, grid, (kernel.threads,), arguments, cluster))
 
     sizes, cp = memory(call, weights), device.cupy()
     count = rung.counters(call, sizes.p[0] // call.x.shape[1])
@@ -188,4 +188,4 @@ def _record(call: Call, rung: StepsRung) -> RecordedCall:
     offset = source - (call.y if call.codes is None else call.codes).data.ptr
     encode.end(launch, last_slot + offset, Slot(LAST), size, owner.ptr, counts)
     host_counts = np.frombuffer(owner, np.int64, encode.COUNTED)
-    return RecordedCall(RecordedLaunches(launches), sizes, count, counts, host_counts, owner)
+    return RecordedCall(RecordedLaunches.of(launches), sizes, count, counts, host_counts, owner)

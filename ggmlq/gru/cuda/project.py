@@ -18,16 +18,7 @@ from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.barrier import from_first_lane
 from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint64
 from .. import step
-from .atoms import (
-    CONSTANT_COUNT,
-    COUNTER_LENGTH,
-    VALID,
-    add_counts,
-    clear_counts,
-    constants_type,
-    copy_constants,
-    step_functions,
-)  # fmt: skip
+from .atoms import VALID, RowConstants, add_counts, constants_and_counts, constants_type, step_functions
 from .call import DeviceCall, project_plain
 from .tile import BYTES, ROWS, UNITS
 
@@ -40,18 +31,16 @@ AT_ONCE = ROWS * TILES * WARPS
 @family()
 def kernel() -> Kernel:
     """The kernel; its blocks are numbered by rows of x, within these by units."""
-    multiply, finish, first_lane = multiplier(), term_epilogue(), from_first_lane
+    multiply, finish, begin = multiplier(), term_epilogue(), constants_and_counts(True)
     z_shift, r_shift, g_shift = step.WX_Z, step.WX_R, step.WX_G
 
     def work(
         W: Any, x: Any, rows_at: Any, biases: Any, p: Any, total: Any, rows: Any, units: Any, padded: Any,
-        columns: Any, constants_k: Any,
+        columns: Any, constants: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(CONSTANT_COUNT, int32), cuda.local.array(COUNTER_LENGTH, int32)
-        copy_constants(constants_k, k)
-        clear_counts(counts)
+        k, counts = begin(constants)
         lane = uint32(cuda.threadIdx.x) & 31
-        warp = first_lane(uint32(cuda.threadIdx.x) >> 5)
+        warp = from_first_lane(uint32(cuda.threadIdx.x) >> 5)
         g, t = uint32(lane >> 2), uint32(lane & 3)
         groups = uint32(padded // UNITS)
         unit = uint32(uint32(uint32(uint32(cuda.blockIdx.x) % groups) * UNITS) + g)
@@ -123,18 +112,18 @@ def term_epilogue() -> Any:
     ) -> None:  # fmt: skip
         row_bytes, unit_offset = uint64(padded) * 4, uint64(unit) * 4
         at = rows_at + unit_offset + row_bytes * gate
-        c0, c1, c2 = load4(at), load4(at + row_bytes * 3), load4(at + row_bytes * 6)
-        c3, c4 = load4(at + row_bytes * 9), load4(at + row_bytes * 12)
+        constants = RowConstants(
+            load4(at), load4(at + row_bytes * 3), load4(at + row_bytes * 6), load4(at + row_bytes * 9),
+            load4(at + row_bytes * 12),
+        )  # fmt: skip
         bias = load4(biases + unit_offset + row_bytes * gate)
         for tile in range(TILES):
             for column in range(2):
                 row = uint32(row0 + uint32(ROWS * tile + column))
                 if row < rows:
                     counts[VALID] = int32(unit < units)
-                    value = input_term(
-                        d[12 * tile + 4 * gate + 2 * half + column], c0, c1, c2, c3, c4, bias, k, shift,
-                        counts,
-                    )  # fmt: skip
+                    total = d[12 * tile + 4 * gate + 2 * half + column]
+                    value = input_term(total, constants, bias, k, shift, counts)
                     to = row * row_bytes * 3 + row_bytes * gate + unit_offset
                     store4(p + to, uint32(value))
 

@@ -86,17 +86,12 @@ def counters(call: Call, some: int) -> int:
 
 def steps(work: DeviceCall, first: int, stop: int) -> None:
     """Run steps whose input terms are in p, as many rows at a time as fit the card."""
-    weights, row_blocks = work.weights, RowBlocks.of(work.call)
-    begin = first // work.chunk_steps * row_blocks.total
+    row_blocks = RowBlocks.of(work.call)
+    shape, begin = row_blocks.shape, first // work.chunk_steps * row_blocks.total
     for part in range(0, row_blocks.total, row_blocks.concurrent):
-        grid = min(row_blocks.concurrent, row_blocks.total - part) * row_blocks.shape.blocks
-        work.launch(
-            kernel(row_blocks.shape), (grid,), weights.R, weights.rh_constants, weights.biases,
-            weights.tables,
-            weights.tables.shape[1], work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts,
-            work.counters_from(APART * (begin + part)), stop - first, first, work.rows,
-            part * row_blocks.shape.rows, weights.k,
-        )  # fmt: skip
+        blocks = min(row_blocks.concurrent, row_blocks.total - part) * shape.blocks
+        counting = work.counters_from(APART * (begin + part))
+        shared_steps.launch_steps(work, kernel(shape), blocks, first, stop, counting, part * shape.rows)
 
 
 RUNG = StepsRung("grid", project, steps, lambda call: RowBlocks.of(call).blocks, counters)

@@ -74,14 +74,8 @@ def clusters(call: Call) -> tuple[StepTile, int]:
 
 def steps(work: DeviceCall, first: int, stop: int) -> None:
     """Run steps whose input terms are in p."""
-    weights, (shape, grid) = work.weights, clusters(work.call)
-    work.launch(
-        kernel(shape), (grid,), weights.R, weights.rh_constants, weights.biases, weights.tables,
-        weights.tables.shape[1],
-        work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts, 0, stop - first, first,
-        work.rows,
-        0, weights.k, cluster=shape.blocks,
-    )  # fmt: skip
+    shape, blocks = clusters(work.call)
+    shared_steps.launch_steps(work, kernel(shape), blocks, first, stop, cluster=shape.blocks)
 
 
 RUNG = StepsRung("cluster", project, steps, lambda call: clusters(call)[1], lambda call, some: 0)

@@ -14,25 +14,25 @@ terms of the next step, is moved between arriving at the meeting point and leavi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...cuda.driver.launch import Kernel
 from ...cuda.intrinsics import barrier, codes8, integers, ptx
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, float32, int32, int64, types, uint32, uint64
 from .atoms import (
-    CONSTANT_COUNT,
-    COUNTER_LENGTH,
     STORED,
     VALID,
     ZERO,
-    ZEROS,
+    Gates,
+    RowConstants,
     add_counts,
-    clear_counts,
+    constants_and_counts,
     constants_type,
-    copy_constants,
     step_functions,
+    store_gates,
 )
+from .call import DeviceCall
 from .tile import (
     BYTES,
     ROWS,
@@ -56,8 +56,8 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
     )
     fetch, give, leave = input_loader(shape), state_writer(shape), last_states(shape)
     place_lane, size_a, size_c = lane_placer(shape), 24 * shape.pairs, 16 * shape.halves
-    first_lane, base, publish = barrier.from_first_lane, ptx.shared_base, state_publisher(shape, cluster)
-    notify, columns = arrival_notifier(cluster), shape.columns
+    publish, notify, columns = state_publisher(shape, cluster), arrival_notifier(cluster), shape.columns
+    begin_counts = constants_and_counts(True)
 
     def work(
         R: Any, rows: Any, biases: Any, tables: Any, entries: Any,
@@ -66,20 +66,17 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
         y: Any, codes: Any, v: Any, size: Any, scale: Any, first_row: Any, units: Any,  # plain.Outs
         total: Any, counter: Any, steps: Any, first: Any, n: Any, row_from: Any, constants_k: Any,
     ) -> None:  # fmt: skip
-        k, counts = cuda.local.array(CONSTANT_COUNT, int32), cuda.local.array(COUNTER_LENGTH, int32)
+        k, counts = begin_counts(constants_k)
         a, constants = cuda.local.array(size_a, int32), cuda.local.array(size_c, int32)
         before, inputs = cuda.local.array(lane_pairs, int32), cuda.local.array(own_3, int32)
-        copy_constants(constants_k, k)
-        clear_counts(counts)
-        position = place_lane(first_lane(uint32(cuda.threadIdx.x) >> 5), row_from)
-        memory = base()
+        position = place_lane(barrier.from_first_lane(uint32(cuda.threadIdx.x) >> 5), row_from, n, units)
+        memory = ptx.shared_base()
         r_table = uint32(memory + uint32(entries << 2))
         table_addresses = memory, r_table, uint32(r_table + uint32(entries << 2))
         now = uint32(first & 1)
-        fetch(inputs, p, position, n)
+        fetch(inputs, p, position)
         begin(
-            a, constants, before, R, rows, biases, tables, entries, memory, h, buffer_bytes, now, position, n,
-            k,
+            a, constants, before, R, rows, biases, tables, entries, memory, h, buffer_bytes, now, position, k
         )  # fmt: skip
         counter = counter + uint64(uint32(uint32(cuda.blockIdx.x) // blocks)) * 128
         step, step_elements = uint32(0), uint64(n) * units
@@ -88,26 +85,23 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
         v = v + (first_row * units * 16 if v != 0 else uint64(0))
         while step < steps:
             make_step(
-                a, constants, before, inputs, table_addresses, memory, h, buffer_bytes, now, v, position,
-                n, units, k,
+                a, constants, before, inputs, table_addresses, memory, h, buffer_bytes, now, v, position, k,
                 counts,
             )  # fmt: skip
-            cuda.syncthreads()
+            cuda.syncthreads()  # all warps have staged their states, which are sent 16 bytes at a time
             publish(memory, h, buffer_bytes, now, position)
             notify(counter)
-            give(before, y, codes, scale, position, n, units, k)
+            # What no other block needs goes on between arriving and waiting.
+            give(before, y, codes, scale, position, k)
             step, now = uint32(step + 1), uint32(1 - now)
             y = y + step_elements * 4
             codes = codes + (codes_step if codes != 0 else uint64(0))
             v = v + (step_elements * 16 if v != 0 else uint64(0))
             p = p + (uint64(n) * (12 * columns) if step < steps else uint64(0))
-            fetch(inputs, p, position, n)
+            fetch(inputs, p, position)
             meet(counter, step)
         if cluster:
-            leave(
-                before, h + uint32(uint32(first + steps) & 1) * buffer_bytes, position, n,
-                units, k,
-            )  # fmt: skip
+            leave(before, h + uint32(uint32(first + steps) & 1) * buffer_bytes, position, k)
         add_counts(counts, total)
 
     parts = (
@@ -118,6 +112,19 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
     return Kernel(
         name, work, *parts, threads=shape.threads, shared=shape.shared if cluster else shape.states_offset,
         least=(9, 0) if cluster else (8, 0), together=not cluster,
+    )  # fmt: skip
+
+
+def launch_steps(
+    work: DeviceCall, one: Kernel, blocks: int, first: int, stop: int, counters: Any = 0, row_from: int = 0,
+    cluster: int = 1,
+) -> None:  # fmt: skip
+    """Launch the kernel for these steps, of the rows from ``row_from`` on."""
+    weights = work.weights
+    work.launch(
+        one, (blocks,), weights.R, weights.rh_constants, weights.biases, weights.tables,
+        weights.tables.shape[1], work.p, work.states, work.buffer_bytes, *work.outs(first), work.counts,
+        counters, stop - first, first, work.rows, row_from, weights.k, cluster=cluster,
     )  # fmt: skip
 
 
@@ -143,10 +150,10 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
     @inlined
     def begin(
         a: Any, constants: Any, before: Any, R: Any, rows: Any, biases: Any, tables: Any, entries: Any,
-        memory: Any, h: Any, buffer_bytes: Any, now: Any, position: Any, n: Any, k: Any,
+        memory: Any, h: Any, buffer_bytes: Any, now: Any, position: Any, k: Any,
     ) -> None:  # fmt: skip
-        lane, _, _, group, row0, unit0 = position
-        unit = uint32(uint32(unit0 + uint32(group << 4)) + uint32(lane >> 2))
+        unit0 = position.unit0
+        unit = uint32(uint32(unit0 + uint32(position.group << 4)) + uint32(position.lane >> 2))
         across = first_column(position)
         load(a, R + uint64(unit) * columns + across, uint32(columns), uint32(columns))
         i = uint32(cuda.threadIdx.x)
@@ -156,10 +163,10 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
         _, pair_unit = pair(0, position)
         read(constants, rows, biases, uint32(unit0 + pair_unit), uint32(columns))
         start = h + now * buffer_bytes
-        states_of_start(before, start, position, n, k)
+        states_of_start(before, start, position, k)
         if cluster:
             to = uint32(memory + states_offset)
-            fill(uint32(to + uint32(now * (rows_ * pitch))), start, row0, n)
+            fill(uint32(to + uint32(now * (rows_ * pitch))), start, position.row0, position.rows)
             sync_cluster()  # no block writes to one that has not started
         cuda.syncthreads()
 
@@ -181,24 +188,24 @@ def step_maker(shape: StepTile, cluster: bool) -> Any:
     @inlined
     def make_step(
         a: Any, constants: Any, before: Any, inputs: Any, tables: Any, memory: Any, h: Any, buffer_bytes: Any,
-        now: Any, v: Any, position: Any, n: Any, units: Any, k: Any, counts: Any,
+        now: Any, v: Any, position: Any, k: Any, counts: Any,
     ) -> None:  # fmt: skip
-        lane, split, row_warp, group, row0, _ = position
+        lane, split = position.lane, position.split
         d, whole = cuda.local.array(size, int32), cuda.local.array(own_3, int32)
         for j in range(size):
             d[j] = int32(0)
         across = first_column(position)
-        row = uint32(uint32(row_warp * (8 * tiles)) + uint32(lane >> 2))
+        row = uint32(uint32(position.row_warp * (8 * tiles)) + uint32(lane >> 2))
         if cluster:
             at = uint32(uint32(memory + states_offset) + uint32(now * (rows_ * pitch)))
             multiply(d, a, uint32(uint32(at + uint32(row * pitch)) + across), uint32(pitch))
         else:
             source = h + now * buffer_bytes + across
-            multiply(d, a, source + uint64(uint32(row0 + row)) * columns, uint64(columns))
-        warps = uint32(uint32(uint32(group * row_warps) + row_warp) * warp_bytes)
+            multiply(d, a, source + uint64(uint32(position.row0 + row)) * columns, uint64(columns))
+        warps = uint32(uint32(uint32(position.group * row_warps) + position.row_warp) * warp_bytes)
         gather(d, whole, uint32(uint32(memory + sums_offset) + warps), split, lane)
         stage = uint32(memory + stage_offset)
-        advance(before, inputs, whole, constants, tables, stage, v, position, n, units, k, counts)
+        advance(before, inputs, whole, constants, tables, stage, v, position, k, counts)
 
     return make_step
 
@@ -210,9 +217,11 @@ def arrival_notifier(cluster: bool) -> Any:
     @inlined
     def say(counter: Any) -> None:
         if cluster:
-            sync_warp()
+            sync_warp()  # the barrier of the cluster is of whole warps (``.aligned``)
             arrive_at_cluster()
         else:
+            # All threads have stored their states before one thread adds with release: who sees the sum sees
+            # them, too. Without this barrier only that thread's own stores would be covered.
             cuda.syncthreads()
             if uint32(cuda.threadIdx.x) == 0:
                 notify(counter, uint32(1))
@@ -233,7 +242,7 @@ def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
         else:
             if uint32(cuda.threadIdx.x) == 0:
                 wait_for_sum(counter, uint32(step * blocks))
-            cuda.syncthreads()
+            cuda.syncthreads()  # one thread has waited for all of its block
 
     return meet
 
@@ -248,7 +257,7 @@ def state_publisher(shape: StepTile, cluster: bool) -> Any:
 
     @inlined
     def publish(memory: Any, h: Any, buffer_bytes: Any, now: Any, position: Any) -> None:
-        _, _, _, _, row0, unit0 = position
+        row0, unit0 = position.row0, position.unit0
         i, other = uint32(cuda.threadIdx.x), uint32(1 - now)
         stage = uint32(memory + stage_offset)
         while i < count:
@@ -270,12 +279,25 @@ def state_publisher(shape: StepTile, cluster: bool) -> Any:
 
 # --- A lane's work after the products of a step, in r3 and r4: from its sums to gates, states and results
 #
-# A lane has ``lane_pairs`` pairs of a unit and a row. ``position`` says which: (lane, split, row_warp,
-# group, row0, unit0); row0 and unit0 are the block's first. From step to step a lane holds three arrays:
+# A lane has ``lane_pairs`` pairs of a unit and a row. ``position`` says which. From step to step a lane holds
+# three arrays:
 #
 #     before     [lane_pairs]       deviations of h
 #     inputs     [3, lane_pairs]    input terms of the next step
 #     constants  [halves, 16]       constants of its units, see ``tile.CONSTANTS``
+
+
+class Position(NamedTuple):
+    """The place of a lane, and what rows and units there are."""
+
+    lane: Any
+    split: Any  # among warps that share the columns
+    row_warp: Any  # among warps with different rows
+    group: Any  # of 16 units
+    row0: Any  # the block's first row and unit
+    unit0: Any
+    rows: Any  # that exist
+    units: Any
 
 
 def lane_placer(shape: StepTile) -> Any:
@@ -284,15 +306,13 @@ def lane_placer(shape: StepTile) -> Any:
     rows, units = shape.rows, shape.groups * UNITS
 
     @inlined
-    def place_lane(warp: Any, row_from: Any) -> Any:
+    def place_lane(warp: Any, row_from: Any, n: Any, all_units: Any) -> Any:
         lane, block = uint32(cuda.threadIdx.x) & 31, uint32(cuda.blockIdx.x)
         row_warp = uint32(uint32(warp // splits) % row_warps)
         row0 = uint32(row_from + uint32(uint32(block // blocks) * rows))
         unit0 = uint32(uint32(block % blocks) * units)
-        return (
-            lane, uint32(warp % splits), row_warp, uint32(warp // (splits * row_warps)),
-            row0, unit0,
-        )  # fmt: skip
+        split, group = uint32(warp % splits), uint32(warp // (splits * row_warps))
+        return Position(lane, split, row_warp, group, row0, unit0, n, all_units)
 
     return place_lane
 
@@ -303,9 +323,9 @@ def pair_locator(shape: StepTile) -> Any:
 
     @inlined
     def pair(i: Any, position: Any) -> Any:
-        lane, split, row_warp, group, _, _ = position
-        e = uint32(uint32(split * lane_pairs) + uint32(i))
-        row = uint32(uint32(row_warp * rows) + uint32(uint32(e >> 2) * ROWS))
+        lane, group = position.lane, position.group
+        e = uint32(uint32(position.split * lane_pairs) + uint32(i))
+        row = uint32(uint32(position.row_warp * rows) + uint32(uint32(e >> 2) * ROWS))
         row = uint32(uint32(row + uint32(uint32(lane & 3) << 1)) + uint32(e & 1))
         half = uint32(uint32(uint32(e >> 1) & 1) << 3)
         return row, uint32(uint32(uint32(group * UNITS) + half) + uint32(lane >> 2))
@@ -319,8 +339,7 @@ def column_locator(shape: StepTile) -> Any:
 
     @inlined
     def across(position: Any) -> Any:
-        lane, split, _, _, _, _ = position
-        return uint32(uint32(split * split_bytes) + uint32(uint32(lane & 3) << 4))
+        return uint32(uint32(position.split * split_bytes) + uint32(uint32(position.lane & 3) << 4))
 
     return across
 
@@ -330,8 +349,8 @@ def input_loader(shape: StepTile) -> Any:
     lane_pairs, columns, pair, load4 = shape.lane_pairs, shape.columns, pair_locator(shape), codes8.load4
 
     @inlined
-    def fetch(inputs: Any, p: Any, position: Any, n: Any) -> None:
-        _, _, _, _, row0, unit0 = position
+    def fetch(inputs: Any, p: Any, position: Any) -> None:
+        row0, unit0, n = position.row0, position.unit0, position.rows
         for j in range(lane_pairs):
             row, unit = pair(j, position)
             row, unit = min(uint32(row0 + row), uint32(n - 1)), uint32(unit0 + unit)
@@ -347,8 +366,8 @@ def first_states(shape: StepTile) -> Any:
     lane_pairs, columns, pair, load1 = shape.lane_pairs, shape.columns, pair_locator(shape), integers.load1
 
     @inlined
-    def load(before: Any, h: Any, position: Any, n: Any, k: Any) -> None:
-        _, _, _, _, row0, unit0 = position
+    def load(before: Any, h: Any, position: Any, k: Any) -> None:
+        row0, unit0, n = position.row0, position.unit0, position.rows
         for j in range(lane_pairs):
             row, unit = pair(j, position)
             row, unit = min(uint32(row0 + row), uint32(n - 1)), uint32(unit0 + unit)
@@ -362,8 +381,8 @@ def last_states(shape: StepTile) -> Any:
     lane_pairs, columns, pair, store1 = shape.lane_pairs, shape.columns, pair_locator(shape), ptx.store1
 
     @inlined
-    def store(before: Any, h: Any, position: Any, n: Any, units: Any, k: Any) -> None:
-        _, _, _, _, row0, unit0 = position
+    def store(before: Any, h: Any, position: Any, k: Any) -> None:
+        row0, unit0, n, units = position.row0, position.unit0, position.rows, position.units
         for j in range(lane_pairs):
             row, unit = pair(j, position)
             row, unit = uint32(row0 + row), uint32(unit0 + unit)
@@ -383,24 +402,20 @@ def state_maker(shape: StepTile) -> Any:
     lane_pairs, own_4, halves, rows, pair = (
         shape.lane_pairs, 4 * shape.lane_pairs, shape.halves, shape.rows, pair_locator(shape),
     )  # fmt: skip
-    atoms, put1, store_intermediates = (
-        step_functions(True, shared=True),
-        integers.put1,
-        _intermediate_writer(),
-    )
-    hidden_term, gates, next_state = atoms.hidden_term, atoms.gates, atoms.state
+    atoms = step_functions(True, shared=True)
+    hidden_term, gates_of, next_state = atoms.hidden_term, atoms.gates, atoms.state
 
     @inlined
     def gate_term(whole: Any, at: Any, c: Any, o: Any, k: Any, counts: Any) -> Any:
-        return hidden_term(whole[at], c[o], c[o + 1], c[o + 2], c[o + 3], c[o + 4], k, counts)
+        constants = RowConstants(c[o], c[o + 1], c[o + 2], c[o + 3], c[o + 4])
+        return hidden_term(whole[at], constants, k, counts)
 
     @inlined
     def advance(
         before: Any, inputs: Any, whole: Any, constants: Any, tables: Any, stage: Any, v: Any, position: Any,
-        n: Any, units: Any, k: Any, counts: Any,
+        k: Any, counts: Any,
     ) -> None:  # fmt: skip
-        _, _, _, _, row0, unit0 = position
-        z_table, r_table, g_table = tables
+        row0, unit0, n, units = position.row0, position.unit0, position.rows, position.units
         intermediates = cuda.local.array(own_4, int32)
         for j in range(lane_pairs):
             row, unit = pair(j, position)
@@ -409,47 +424,30 @@ def state_maker(shape: StepTile) -> Any:
             dz = gate_term(whole, j, constants, c, k, counts)
             dr = gate_term(whole, lane_pairs + j, constants, c + 5, k, counts)
             dg = gate_term(whole, 2 * lane_pairs + j, constants, c + 10, k, counts)
-            z, r, g, a = gates(
+            gates = gates_of(
                 dz, dr, dg, inputs[j], inputs[lane_pairs + j], inputs[2 * lane_pairs + j], constants[c + 15],
-                z_table, r_table, g_table, k, counts,
+                tables, k, counts,
             )  # fmt: skip
-            before[j] = next_state(z, g, before[j], k, counts)
-            (
-                intermediates[4 * j],
-                intermediates[4 * j + 1],
-                intermediates[4 * j + 2],
-                intermediates[4 * j + 3],
-            ) = z, r, g, a
+            before[j] = next_state(gates.z, gates.g, before[j], k, counts)
+            intermediates[4 * j], intermediates[4 * j + 1] = gates.z, gates.r
+            intermediates[4 * j + 2], intermediates[4 * j + 3] = gates.g, gates.added
         for j in range(lane_pairs):
             row, unit = pair(j, position)
             slot = uint32(uint32(uint32(unit >> 4) * rows) + row)
             at = uint32(uint32(stage + uint32(slot << 4)) + uint32(unit & 15))
-            put1(at, int32(before[j] + k[STORED]))
+            integers.put1(at, int32(before[j] + k[STORED]))
         if v != 0:
             for j in range(lane_pairs):
                 row, unit = pair(j, position)
                 row, unit = uint32(row0 + row), uint32(unit0 + unit)
                 if row < n and unit < units:
-                    store_intermediates(v, row, unit, units, intermediates, 4 * j, k)
+                    row_bytes, o = uint64(units) * 4, 4 * j
+                    gates = Gates(
+                        intermediates[o], intermediates[o + 1], intermediates[o + 2], intermediates[o + 3]
+                    )
+                    store_gates(v + (row * row_bytes + unit) * 4, row_bytes, gates, k)
 
     return advance
-
-
-def _intermediate_writer() -> Any:
-    store4 = ptx.store4
-
-    @inlined
-    def store_intermediates(
-        v: Any, row: Any, unit: Any, units: Any, intermediates: Any, o: Any, k: Any
-    ) -> None:
-        row_bytes = uint64(units) * 4
-        at = v + (row * row_bytes + unit) * 4
-        store4(at, uint32(intermediates[o] + k[ZEROS]))
-        store4(at + row_bytes, uint32(intermediates[o + 1] + k[ZEROS + 1]))
-        store4(at + row_bytes * 2, uint32(intermediates[o + 2] + k[ZEROS + 2]))
-        store4(at + row_bytes * 3, uint32(intermediates[o + 3] + k[ZEROS + 3]))
-
-    return store_intermediates
 
 
 def state_writer(shape: StepTile) -> Any:
@@ -458,8 +456,8 @@ def state_writer(shape: StepTile) -> Any:
     store_float, store1, mul, float_of = ptx.store_float, ptx.store1, ptx.mul, ptx.float_of
 
     @inlined
-    def give(before: Any, y: Any, codes: Any, scale: Any, position: Any, n: Any, units: Any, k: Any) -> None:
-        _, _, _, _, row0, unit0 = position
+    def give(before: Any, y: Any, codes: Any, scale: Any, position: Any, k: Any) -> None:
+        row0, unit0, n, units = position.row0, position.unit0, position.rows, position.units
         for j in range(lane_pairs):
             row, unit = pair(j, position)
             row, unit = uint32(row0 + row), uint32(unit0 + unit)

@@ -21,10 +21,10 @@ from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
 from ..config import Rope
-from .kernels import Array, Kernels, Keys, Seen, turns, visible
+from .kernels import Array, Kernels, Keys, Seen, rope_angles, visible
 
 SCORES = 1 << 26  # numbers of scores that are in memory together
-LEAST = 256  # positions that are decoded together, and of a table of turns
+LEAST = 256  # positions that are decoded together, and of a table of RoPE's angles
 
 
 class Cuda(Kernels):
@@ -69,20 +69,20 @@ class Cuda(Kernels):
         """Rows times the experts that their tokens use, [T, U, N]."""
         return expert_linear(x, q, ids)
 
-    def turns(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
+    def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row: rows of a table on the device, which grows by itself."""
         end = int(positions[-1]) + 1
         table = self._tables.get(how)
         if table is None or len(table[0]) < end:
             size = max(LEAST, 1 << (end - 1).bit_length())
-            angles = turns(how, np.arange(size), None if factors is None else to_host(factors))
+            angles = rope_angles(how, np.arange(size), None if factors is None else to_host(factors))
             table = self._tables[how] = self.real(angles[0]), self.real(angles[1])
         start = int(positions[0])
         return table[0][start:end], table[1][start:end]
 
-    def turned(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
-        """Heads [T, H, D] turned by their positions, in one launch."""
-        return _layers().rope(x, how.neox, cos, sin)
+    def apply_rope(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
+        """Heads [T, H, D] rotated by their positions, in one launch."""
+        return _layers().apply_rope(x, how.neox, cos, sin)
 
     def weighted_norm(self, x: Array, epsilon: float, weights: Array) -> Array:
         """The norm of rows times its weights, in one launch."""
@@ -135,14 +135,14 @@ class Cuda(Kernels):
         self, scores: Array, used: int, after: bool, of_one: bool, scale: float
     ) -> tuple[Array, Array] | None:
         """The experts [T, U] of the largest scores and their weights, in one launch."""
-        router = cuda_module("kernels.router")
+        router = cuda_module("kernels.experts.router")
         return (
             router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
         )
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
         """Results of experts added up by their weights, in one launch."""
-        return cuda_module("kernels.router").mixed(y, weights)
+        return cuda_module("kernels.experts.router").mixed(y, weights)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""

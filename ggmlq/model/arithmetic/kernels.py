@@ -85,14 +85,14 @@ def weighed(scores: Array, seen: Any) -> Array:
     return (weights / total).astype(scores.dtype)
 
 
-# --- rope: queries and keys turned by their positions ----------------------------------------
-# Pairs of columns are turned, each by an angle of its own. The angle of pair i at position p is ``p ·
+# --- RoPE: queries and keys rotated by their positions ---------------------------------------
+# Pairs of columns are rotated, each by an angle of its own. The angle of pair i at position p is ``p ·
 # base^(-2i / dims)``, divided by the pair's factor where the file has some. A stretched context multiplies
 # it by a scale; YaRN leaves fast pairs as they were trained.
 
 
-class Turns(NamedTuple):
-    """The turns of some positions: cosine and sine [T, dims / 2].
+class Angles(NamedTuple):
+    """RoPE's angles at some positions: cosine and sine [T, dims / 2].
 
     ``neox``: pairs are half of them apart; otherwise neighbours.
     """
@@ -102,7 +102,7 @@ class Turns(NamedTuple):
     sin: Any
 
 
-def turns(
+def rope_angles(
     rope: Rope, positions: NDArray[np.int64], factors: Any = None, steps: bool = False
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Cosine and sine [T, dims / 2], in float64.
@@ -135,8 +135,8 @@ def turns(
 def _slow_pairs(rope: Rope, pairs: int) -> NDArray[np.float64]:
     """The share of the trained angle for each pair: 1 for fast ones, 0 for slow ones, a ramp between."""
 
-    def pair_of(turns_within: float) -> float:
-        return rope.dims * math.log(rope.context / (turns_within * 2 * math.pi)) / (2 * math.log(rope.base))
+    def pair_of(rotations: float) -> float:
+        return rope.dims * math.log(rope.context / (rotations * 2 * math.pi)) / (2 * math.log(rope.base))
 
     low = max(0.0, math.floor(pair_of(rope.fast)))
     high = min(rope.dims - 1.0, math.ceil(pair_of(rope.slow)))
@@ -145,8 +145,8 @@ def _slow_pairs(rope: Rope, pairs: int) -> NDArray[np.float64]:
     return share
 
 
-def turned(x: NDArray[Any], rope: Rope, cos: NDArray[Any], sin: NDArray[Any]) -> NDArray[Any]:
-    """Heads [T, H, D] turned; columns beyond ``rope.dims`` stay."""
+def apply_rope(x: NDArray[Any], rope: Rope, cos: NDArray[Any], sin: NDArray[Any]) -> NDArray[Any]:
+    """Heads [T, H, D] rotated by RoPE; columns beyond ``rope.dims`` stay."""
     pairs = rope.dims // 2
     if rope.neox:
         first, second = slice(0, pairs), slice(pairs, rope.dims)
@@ -235,13 +235,13 @@ class Kernels:
             softcap=seen.cap, sinks=seen.sinks,
         ))[0]  # fmt: skip
 
-    def turns(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
+    def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row, [T, dims / 2]."""
-        return turns(how, positions, factors, self.steps)
+        return rope_angles(how, positions, factors, self.steps)
 
-    def turned(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
-        """Heads [T, H, D] turned by their positions."""
-        return turned(x, how, cos, sin)
+    def apply_rope(self, x: Array, how: Rope, cos: Array, sin: Array) -> Array:
+        """Heads [T, H, D] rotated by their positions."""
+        return apply_rope(x, how, cos, sin)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share of each token on."""

@@ -3,9 +3,9 @@
     x = x + attention(norm(x))
     x = x + feed_forward(norm(x))      in the first layers; then shared experts plus chosen ones
 
-The cache has the short vector and the turned part of the keys, one head for all. A query is brought into that
-space by a matrix for each head, and what attention gives is brought back by another. Older files have one
-matrix that makes keys and values of all heads: then these are in the cache.
+The cache has the short vector and the part of the keys that has RoPE, one head for all. A query is brought
+into that space by a matrix for each head, and what attention gives is brought back by another. Older files
+have one matrix that makes keys and values of all heads: then these are in the cache.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def layer(step: Step, x: Array, i: int) -> Array:
 
 def _attention(step: Step, x: Array, i: int) -> Array:
     c, xp = step.config, namespace(x)
-    latent, turning = c.latent, c.rope.dims
+    latent, rope_columns = c.latent, c.rope.dims
     q = _queries(step, x, i)
-    plain = q.shape[-1] - turning
+    plain = q.shape[-1] - rope_columns
     both = step.product(x, "attn_kv_a_mqa", i, "kv_cmpr_pe")
-    short, k_pe = columns(both, [latent, turning])
-    q_pe = step.turn(xp.ascontiguousarray(q[..., plain:]), "q_pe", i)
-    k_pe = step.turn(k_pe[:, None, :], "k_pe", i)
+    short, k_pe = columns(both, [latent, rope_columns])
+    q_pe = step.rope(xp.ascontiguousarray(q[..., plain:]), "q_pe", i)
+    k_pe = step.rope(k_pe[:, None, :], "k_pe", i)
     short = step.tell("kv_cmpr", step.norm(short, "attn_kv_a_norm", i), i)
     if c.shared:
         inside = step.by_head(xp.ascontiguousarray(q[..., :plain]), "attn_k_b", i, "q_nope_absorbed")
@@ -102,15 +102,15 @@ def tensors(frame: Frame) -> None:
 
 def _held(c: Config, facts: Facts, width: int) -> None:
     """Refuse sizes of heads, and groups of experts, that do not go together."""
-    latent, turning = facts.number("attention.kv_lora_rank"), c.rope.dims
-    if turning >= (width or c.key_width):
+    latent, rope_columns = facts.number("attention.kv_lora_rank"), c.rope.dims
+    if rope_columns >= (width or c.key_width):
         raise facts.wrong("rope.dimension_count", f"a query's {width or c.key_width} columns are more")
     if not width and c.kv_heads != c.heads:
         raise facts.wrong("attention.head_count_kv", "without key_length_mla it is head_count")
     if width and max(c.kv_heads) > 1:
         raise facts.wrong("attention.head_count_kv", "with key_length_mla all heads share one of keys")
-    if width and c.key_width != latent + turning:
-        raise facts.wrong("attention.key_length", f"with key_length_mla it is {latent} + {turning}")
+    if width and c.key_width != latent + rope_columns:
+        raise facts.wrong("attention.key_length", f"with key_length_mla it is {latent} + {rope_columns}")
     if width and c.value_width != latent:
         raise facts.wrong("attention.value_length", f"with key_length_mla it is {latent}")
     if facts.get("expert_gating_func", 0) > SIGMOID:
@@ -128,7 +128,7 @@ def config(c: Config, facts: Facts) -> Config:
     width = facts.get("attention.key_length_mla", 0)
     _held(c, facts, width)
     stretch = 1 / c.rope.scale
-    # The length of turned pairs goes into the scale of scores; pairs themselves keep theirs.
+    # The length of rotated pairs goes into the scale of scores; pairs themselves keep theirs.
     multiplier = float(facts.get("rope.scaling.yarn_log_multiplier", 0.0)) * 10
     longer = 1 + 0.1 * math.log(stretch)
     length = c.rope.length * longer if c.rope.mix else c.rope.length

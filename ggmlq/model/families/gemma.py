@@ -4,7 +4,7 @@
     x = x + norm(feed_forward(norm(x)))
 
 The embedding is multiplied by the root of the width. Gemma 2 bends scores and logits by a hyperbolic tangent;
-Gemma 3 has a norm of each head, and layers with a window turn by a base of their own.
+Gemma 3 has a norm of each head, and RoPE's base of layers with a window is their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def layer(step: Step, x: Array, i: int) -> Array:
     if third:
         q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
         k = step.head_norm(k, "attn_k_norm", "Kcur_normed", i)
-    y = step.turned_attention(q, k, v, i, scaled="")
+    y = step.rope_attention(q, k, v, i, scaled="")
     y = step.tell("attn_post_norm", step.norm(y, "post_attention_norm", i), i)
     x = step.plus(y, x, "sa_out", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)

@@ -17,7 +17,7 @@ def layer(step: Step, x: Array, i: int) -> Array:
     normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
     q, k, v = step.heads(normed, i)
     sinks = step.weights.vector(f"blk.{i}.attn_sinks.weight")
-    x = step.plus(step.turned_attention(q, k, v, i, sinks=sinks), x, "ffn_inp", i)
+    x = step.plus(step.rope_attention(q, k, v, i, sinks=sinks), x, "ffn_inp", i)
     normed = step.tell("attn_post_norm", step.norm(x, "post_attention_norm", i), i)
     return step.plus(experts(step, normed, i, "swiglu_oai", after=True), x, "l_out", i)
 

@@ -1,4 +1,4 @@
-"""Llama, Mistral and Mixtral: a norm before each part, queries and keys turned as neighbours.
+"""Llama, Mistral and Mixtral: a norm before each part, queries and keys with RoPE of neighbours.
 
 x = x + attention(norm(x))
 x = x + feed_forward(norm(x))      or the sum of two experts
@@ -20,9 +20,9 @@ def layer(step: Step, x: Array, i: int) -> Array:
     q, k, v = step.heads(normed, i)
     factors = longest(step.config, step.weights)
     if not (grows := step.config.temperature):
-        y = step.turned_attention(q, k, v, i, factors)
+        y = step.rope_attention(q, k, v, i, factors)
     else:
-        q, k = step.turn(q, "Qcur", i, factors), step.turn(k, "Kcur", i, factors)
+        q, k = step.rope(q, "Qcur", i, factors), step.rope(k, "Kcur", i, factors)
         steps = np.floor(step.positions / step.config.rope.context)
         q = q * step.a.real((np.log(steps + 1) * grows + 1)[:, None, None])
         y = step.attention(step.tell("Qcur_attn_temp_scaled", q, i), k, v, i)

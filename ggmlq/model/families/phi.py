@@ -21,7 +21,7 @@ def layer(step: Step, x: Array, i: int) -> Array:
     normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
     q, k, v = step.heads(normed, i)
     factors = longest(step.config, step.weights)
-    x = step.plus(step.turned_attention(q, k, v, i, factors, scaled="Qcur"), x, "", i)
+    x = step.plus(step.rope_attention(q, k, v, i, factors, scaled="Qcur"), x, "", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
     return step.plus(step.feed_forward(normed, i, "silu"), x, "l_out", i)
 

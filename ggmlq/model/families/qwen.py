@@ -19,7 +19,7 @@ def layer(step: Step, x: Array, i: int) -> Array:
     if step.config.architecture != "qwen2":
         q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
         k = step.head_norm(k, "attn_k_norm", "Kcur_normed", i)
-    x = step.plus(step.turned_attention(q, k, v, i), x, "ffn_inp", i)
+    x = step.plus(step.rope_attention(q, k, v, i), x, "ffn_inp", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
     if step.config.architecture == "qwen3moe":
         y = experts(step, normed, i, "silu")

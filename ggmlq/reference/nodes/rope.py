@@ -1,6 +1,6 @@
-"""ROPE: pairs of elements turned by angles that grow with the position, in all of ggml's modes.
+"""ROPE: pairs of elements rotated by angles that grow with the position, in all of ggml's modes.
 
-Pairs are neighbours (mode 0) or half of the turned part apart (the others). Models with several kinds of
+Pairs are neighbours (mode 0) or half of the rotated part apart (the others). Models with several kinds of
 positions (mode bit 8) divide pairs into sections, each with its own; YaRN mixes two angles by the pair.
 """
 
@@ -58,13 +58,13 @@ def _angles(c: Call, tokens: int, pairs: int) -> Number:
     return angles
 
 
-def _correction(p: Mapping[str, Any], turns: float) -> float:
-    """The pair at which YaRN's ramp begins or ends: where so many turns fit into the context."""
-    room = p["context"] / (turns * 2 * math.pi)
+def _correction(p: Mapping[str, Any], rotations: float) -> float:
+    """The pair at which YaRN's ramp begins or ends: where so many rotations fit into the context."""
+    room = p["context"] / (rotations * 2 * math.pi)
     return float(p["dims"] * math.log(room) / (2 * math.log(p["base"])))
 
 
-def _turns(c: Call, tokens: int, pairs: int) -> tuple[Number, Number]:
+def _cos_and_sin(c: Call, tokens: int, pairs: int) -> tuple[Number, Number]:
     """Cosine and sine of each pair, with YaRN's angle and length."""
     p = c.params
     away = _angles(c, tokens, pairs)
@@ -83,7 +83,7 @@ def _turns(c: Call, tokens: int, pairs: int) -> tuple[Number, Number]:
 
 @oracle("ROPE", "ROPE_BACK", sources=3, words=WORDS, rowwise=False)
 def rope(c: Call) -> Result:
-    """Pairs of [.., tokens, heads, D] turned by their angles; elements outside of the turned part stay."""
+    """Pairs of [.., tokens, heads, D] rotated by their angles; elements outside of the rotated part stay."""
     x, p = c.number(0), c.params
     tokens, width = x.shape[-3], x.shape[-1]
     dims, offset = p["dims"], p.get("offset", 0)
@@ -91,11 +91,11 @@ def rope(c: Call) -> Result:
     pairs = width // 2 if vision else dims // 2
     first = offset + (2 if p["mode"] == 0 else 1) * np.arange(pairs)
     second = first + (1 if p["mode"] == 0 else pairs)
-    cos, sin = (part.map(lambda v: v[:, None, :]) for part in _turns(c, tokens, pairs))
+    cos, sin = (part.map(lambda v: v[:, None, :]) for part in _cos_and_sin(c, tokens, pairs))
     if c.op == "ROPE_BACK":
         sin = -sin
     a, b = x[..., first], x[..., second]
     value, error = x.value.copy(), np.zeros(x.shape)
-    for at, turned in ((first, a * cos - b * sin), (second, a * sin + b * cos)):
-        value[..., at], error[..., at] = turned.value, turned.error
+    for at, rotated in ((first, a * cos - b * sin), (second, a * sin + b * cos)):
+        value[..., at], error[..., at] = rotated.value, rotated.error
     return settled(Number(value, error), c.kind)

@@ -25,20 +25,16 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import publish, pv_starter, qk_starter, settler
-from .kv_tiles import CHUNK, KINDS, UNIT_COLUMNS, copier, pair_loader, tile_decoder, unit_columns
+from .kv_tiles import CHUNK, KINDS, UNIT_COLUMNS, copier, load_pair, tile_decoder, unit_columns
 from .parameters import (
-    ADDRESSES,
-    SIZES,
-    STRIDES,
-    Addresses,
-    RowRanges,
-    Sizes,
-    Strides,
+    PARAMETERS,
+    Place,
+    arguments_of,
     find_row_ranges,
-    kv_addresses,
-    kv_range_finder,
     length_of,
+    new_row_ranges,
     queries_of,
+    work_at,
 )
 from .plan import (
     FLOAT16_TYPES,
@@ -50,15 +46,7 @@ from .plan import (
     WIDTHS,
     row_bytes,
 )
-from .softmax import (
-    LOG2_E,
-    clearer,
-    masked_softmax,
-    o_rescaler,
-    softmax_state,
-    start_rows,
-    unrolled,
-)
+from .softmax import LOG2_E, clearer, masked_softmax, o_rescaler, softmax_state, start_rows, unrolled
 from .split_kv import rows_writer
 
 HOPPER = (9, 0)
@@ -247,20 +235,19 @@ def swizzled(row: Any, chunk: Any, rows: Any) -> Any:
 @cache
 def barrier_maker(plan: HopperPlan) -> Any:
     """The device function by which one thread makes the barriers of stages."""
-    init, publish_barriers, at = barriers.init, barriers.publish_barriers, plan.barriers_at
     # Arrivals of a phase: every thread of the producer, for its own copies; a lane of each consumer warp.
-    full, free = plan.team_threads, plan.warps
+    full, free, at = plan.team_threads, plan.warps, plan.barriers_at
 
     @inlined
     def make(base: Any) -> None:
         if cuda.threadIdx.x == 0:
             for stage in range(STAGES):
                 place = base + at + uint32(8 * stage)
-                init(place + KEYS_FULL, uint32(full))
-                init(place + KEYS_FREE, uint32(free))
-                init(place + VALUES_FULL, uint32(full))
-                init(place + VALUES_FREE, uint32(free))
-            publish_barriers()
+                barriers.init(place + KEYS_FULL, uint32(full))
+                barriers.init(place + KEYS_FREE, uint32(free))
+                barriers.init(place + VALUES_FULL, uint32(full))
+                barriers.init(place + VALUES_FREE, uint32(free))
+            barriers.publish_barriers()
 
     return make
 
@@ -268,24 +255,17 @@ def barrier_maker(plan: HopperPlan) -> Any:
 # --- tile scheduler ---------------------------------------------------------------------------
 
 
-class WorkTile(NamedTuple):
-    """A tile of rows that a block takes, and the steps of it."""
-
-    unit: Any
-    first_row: Any
-    length: Any
-    kv: Any
-
-
 @cache
-def tile_placer(rows: int) -> Any:
-    """The device function for the unit and the first row of a work tile, those with most positions first.
+def tile_taker(plan: HopperPlan) -> Any:
+    """The device function for a work tile by its number; producer and consumers ask for the same ones.
 
-    Where no tile has rows of two heads, the last queries of all heads come first.
+    Those with most positions come first: where no tile has rows of two heads, the last queries of all heads.
     """
+    rows, positions = plan.rows, plan.positions
 
     @inlined
-    def place(number: Any, units: Any, sizes: Any) -> Any:
+    def take(number: Any, arguments: Any, units: Any) -> Any:
+        sizes = arguments.sizes
         per_head = sizes.queries // rows
         if per_head * rows == sizes.queries:
             heads = units * sizes.group
@@ -298,21 +278,8 @@ def tile_placer(rows: int) -> Any:
             unit = number - from_last * units
             tiles = (sizes.queries * sizes.group + (rows - 1)) // rows
             tile = tiles - 1 - from_last
-        return unit, tile * rows
-
-    return place
-
-
-@cache
-def tile_taker(plan: HopperPlan) -> Any:
-    """The device function for a work tile by its number; producer and consumers ask for the same ones."""
-    place, find_kv_range = tile_placer(plan.rows), kv_range_finder(plan.rows, plan.positions)
-
-    @inlined
-    def take(number: Any, addresses: Any, sizes: Any, units: Any) -> Any:
-        unit, start = place(number, units, sizes)
-        length = length_of(addresses, sizes, unit)
-        return WorkTile(unit, start, length, find_kv_range(sizes, length, start))
+        place = Place(unit, units, tile * rows, length_of(arguments.addresses, sizes, unit))
+        return work_at(place, arguments, rows, positions)
 
     return take
 
@@ -339,7 +306,7 @@ def next_tile(number: Any) -> Any:
 
 
 def producer(plan: HopperPlan) -> Any:
-    """The device function ``produce(at, kv_at, strides, kv, number)`` of a work tile.
+    """The device function ``produce(at, work, strides, number)`` of a work tile.
 
     ``number``: of its first step.
     """
@@ -432,19 +399,19 @@ def float_producer(plan: HopperPlan) -> Any:
         arrive(full)
 
     @inlined
-    def produce(at: Any, kv_at: Any, strides: Any, kv: Any, number: Any) -> None:
-        first, last, end = kv.first_step, kv.end_step, kv.end
+    def produce(at: Any, work: Any, strides: Any, number: Any) -> None:
+        first, last, end = work.kv.first_step, work.kv.end_step, work.kv.end
         if first < last:
-            full = fetch_keys(at, kv_at.keys, strides.k_position, first, number, end)
+            full = fetch_keys(at, work.keys, strides.k_position, first, number, end)
             for step in range(first, last):
                 # K of the next step before V of this one: consumers ask for them in that order
                 if step + int32(1) < last:
                     next_full = fetch_keys(
-                        at, kv_at.keys, strides.k_position, step + int32(1), number + uint32(1), end
+                        at, work.keys, strides.k_position, step + int32(1), number + uint32(1), end
                     )
                     fill(full)
                     full = next_full
-                next_full = fetch_values(at, kv_at.values, strides.v_position, step, number, end)
+                next_full = fetch_values(at, work.values, strides.v_position, step, number, end)
                 fill(full)
                 full, number = next_full, number + uint32(1)
             wait_for_all()  # nothing is copied behind the last tile
@@ -497,19 +464,18 @@ def block_copier(plan: HopperPlan) -> Any:
     positions, size, at, commit = plan.positions, plan.copy_bytes, plan.copies_at, ptx.commit
 
     @inlined
-    def copy(
-        base: Any, kv_at: Any, strides: Any, kv: Any, number: Any, place: Any, rank: Any
-    ) -> None:  # fmt: skip
+    def copy(base: Any, work: Any, strides: Any, number: Any, place: Any, rank: Any) -> None:
+        kv = work.kv
         to, half = base + at + place * size, int32(number >> 1)
         if number == 0 or number & 1 != 0:
             step = kv.first_step + half + int32(number & 1)
             if step < kv.end_step:
                 first = uint32(step * int32(positions))
-                copy_keys(to, kv_at.keys, strides.k_position, first, uint32(kv.end), rank)
+                copy_keys(to, work.keys, strides.k_position, first, uint32(kv.end), rank)
         elif kv.first_step + half - int32(1) < kv.end_step:
             step = kv.first_step + half - int32(1)
             first = uint32(step * int32(positions))
-            copy_values(to, kv_at.values, strides.v_position, first, uint32(kv.end), rank)
+            copy_values(to, work.values, strides.v_position, first, uint32(kv.end), rank)
         commit()  # also where nothing was copied: each thread counts groups
 
     return copy
@@ -526,18 +492,18 @@ def block_producer(plan: HopperPlan) -> Any:
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
 
     @inlined
-    def produce(at: Any, kv_at: Any, strides: Any, kv: Any, before: Any) -> None:
+    def produce(at: Any, work: Any, strides: Any, before: Any) -> None:
         rank, place, free = uint32(cuda.threadIdx.x) - consumers, uint32(0), uint32(COPIED_TILES - 1)
         # tiles of a work tile: 0 is K0, 2 n - 1 is K of step n, 2 n is V of step n - 1
-        steps = uint32(max(int32(0), kv.end_step - kv.first_step))
+        steps = uint32(max(int32(0), work.kv.end_step - work.kv.first_step))
         meet()  # nobody decodes tiles of the work tile before, over which the first copies go
         for i in range(COPIED_TILES - 1):
-            copy(at, kv_at, strides, kv, uint32(i), uint32(i), rank)
+            copy(at, work, strides, uint32(i), uint32(i), rank)
         number = uint32(0)
         while number <= 2 * steps and steps > 0:
             wait()  # this thread's copies of the tile have arrived
             meet()  # … and those of the others; and all have decoded the tile whose place is filled next
-            copy(at, kv_at, strides, kv, number + (COPIED_TILES - 1), free, rank)
+            copy(at, work, strides, number + (COPIED_TILES - 1), free, rank)
             copied = at + copies_at + place * size
             half, odd = number >> 1, number & 1
             if number == 0 or odd != 0:
@@ -562,9 +528,7 @@ def query_loader(plan: HopperPlan) -> Any:
     Those of the tile's floats are copied, all at the same time; others are converted, pair after pair.
     """
     threads, rows_count, pairs, chunks = LANES * plan.warps, plan.rows, plan.width // 2, plan.width // 8
-    load_pair, put4, copy, commit, wait = (
-        pair_loader(), halves.put4, bf16x2.copy16_or_zeros, ptx.commit, ptx.wait_for_all_but(0)
-    )  # fmt: skip
+    copy, wait = bf16x2.copy16_or_zeros, ptx.wait_for_all_but(0)
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
     same = KINDS["bfloat16" if plan.k == "bf16" else "float16"]
 
@@ -577,7 +541,7 @@ def query_loader(plan: HopperPlan) -> Any:
                 inside = row < count
                 source = rows + number * uint64(CHUNK) if inside else rows
                 copy(to + swizzled(row, chunk, rows_count), source, CHUNK if inside else 0)
-            commit()
+            ptx.commit()
             wait()
             return
         for i in range(rows_count * pairs // threads):
@@ -587,7 +551,7 @@ def query_loader(plan: HopperPlan) -> Any:
             if row < count:
                 low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
                 word = narrowed(low, high)
-            put4(to + swizzled(row, pair >> 2, rows_count) + (pair & 3) * 4, word)
+            halves.put4(to + swizzled(row, pair >> 2, rows_count) + (pair & 3) * 4, word)
 
     return load
 
@@ -690,7 +654,7 @@ def make_mainloop(plan: HopperPlan) -> Any:
         start_qk(s, at, warp, number)
         wait_qk_alone(s, at, number)
         softmax(s, kv.first_step * int32(positions), column, kv, seen, factor, state)
-        pack_p(0, s, p)
+        pack_p(s, p)
         own = PING_PONG + (warp >> 2)
         others = 2 * PING_PONG + 1 - own
         for step in range(kv.first_step + int32(1), kv.end_step):
@@ -709,8 +673,8 @@ def make_mainloop(plan: HopperPlan) -> Any:
                 publish()
             wait_pv(o, at, number)
             if grown:  # only now: o was being added to
-                rescale_o(0, o, state)
-            pack_p(0, s, p)  # likewise p was being read
+                rescale_o(o, state)
+            pack_p(s, p)  # likewise p was being read
             number += 1
         # the last values: no scores to overlap with
         start_pv(o, p, at, number)
@@ -725,35 +689,32 @@ def consumer(plan: HopperPlan) -> Any:
     width, o_count, ping_pong = plan.width, plan.width_v // 2, plan.groups > 1
     meet = barriers.named_barrier(CONSUMERS_MEET, LANES * plan.warps)
     let_other_start = barriers.ping_pong(LANES * plan.warps)[1]
-    take, load_queries, mainloop, write, clear = (
-        tile_taker(plan), query_loader(plan), make_mainloop(plan), rows_writer(plan),
-        clearer(o_count // 8),
-    )  # fmt: skip
+    take, load_queries, mainloop = tile_taker(plan), query_loader(plan), make_mainloop(plan)
+    write, clear = rows_writer(plan), clearer(o_count // 8)
 
     @inlined
-    def consume(at: Any, addresses: Any, sizes: Any, factor: Any, units: Any, tiles: Any) -> None:
+    def consume(at: Any, arguments: Any, factor: Any, units: Any, tiles: Any) -> None:
         (warp, lane), number, tile = warp_and_lane(), uint32(0), uint32(cuda.blockIdx.y)
         g, t = g_and_t(lane)
-        seen = RowRanges(cuda.local.array(2, int32), cuda.local.array(2, int32))
-        state = softmax_state()
+        seen, state = new_row_ranges(), softmax_state()
         o, column = cuda.local.array(o_count, float32), int32(t) * int32(2)
         if ping_pong and warp >= uint32(GROUP_WARPS):
             let_other_start(uint32(PING_PONG))  # the first warpgroup is the first to start
         while tile < tiles:
-            work = take(tile, addresses, sizes, units)
+            work = take(tile, arguments, units)
             kv = work.kv
             meet()  # nobody multiplies with the queries of the work tile before
-            queries = queries_of(addresses, sizes, work.first_row, width, work.unit)
-            load_queries(at, queries, sizes.q_kind, kv.rows)
-            find_row_ranges(seen, work.first_row + warp * MMA_ROWS + g, 8, sizes, work.length)
-            clear(0, o)
+            load_queries(at, queries_of(arguments, work.place, width), arguments.sizes.q_kind, kv.rows)
+            row = work.place.first_row + warp * MMA_ROWS + g
+            find_row_ranges(seen, row, 8, arguments.sizes, work.place.length)
+            clear(o)
             start_rows(state)
             publish()  # queries become visible to wgmma: each thread for what it has written
             meet()  # … and those of all are there
             if kv.first_step < kv.end_step:
                 mainloop(o, state, at, warp, kv, column, seen, factor, number)
                 number += uint32(kv.end_step - kv.first_step)
-            write(o, state, work.first_row, kv.rows, addresses, sizes, work.unit, units)
+            write(o, state, work, arguments)
             tile = next_tile(tile)
 
     return consume
@@ -768,35 +729,33 @@ def kernel(plan: HopperPlan) -> Kernel:
     produce, consume, take, make_barriers, rows = (
         producer(plan), consumer(plan), tile_taker(plan), barrier_maker(plan), plan.rows
     )  # fmt: skip
-    base, float_of, start_dependent = ptx.shared_base, ptx.float_of, dependent_launch.take_turn
     (most, least), consumers = plan.registers, plan.warps
     give_registers, take_registers = barriers.registers("dec", least), barriers.registers("inc", most)
 
-    def attend(address_words: Any, stride_words: Any, size_words: Any, scale: Any, units: Any) -> None:
-        at = (base() + 1023) & 0xFFFFFC00  # the swizzle needs tiles at multiples of 1024
+    def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, units: Any) -> None:
+        at = (ptx.shared_base() + 1023) & 0xFFFFFC00  # the swizzle needs tiles at multiples of 1024
         make_barriers(at)
-        start_dependent()  # barriers are made while the kernel before still runs
-        addresses, strides, sizes = Addresses(*address_words), Strides(*stride_words), Sizes(*size_words)
-        tiles = (sizes.queries * sizes.group + (rows - 1)) // rows * units
+        dependent_launch.take_turn()  # barriers are made while the kernel before still runs
+        arguments = arguments_of(addresses, strides, sizes)
+        tiles = (arguments.sizes.queries * arguments.sizes.group + (rows - 1)) // rows * units
         cuda.syncthreads()  # barriers are there: nobody waits at one, or arrives, before it is made
         if warp_and_lane()[0] >= consumers:
             if least:
                 give_registers()  # the consumers' sums take them
             tile, number = uint32(cuda.blockIdx.y), uint32(0)
             while tile < tiles:
-                work = take(tile, addresses, sizes, units)
+                work = take(tile, arguments, units)
                 kv = work.kv
-                kv_at = kv_addresses(addresses, strides, sizes, work.unit)
                 # Both sides count steps alike, and so agree on stages and phases without a word.
-                produce(at, kv_at, strides, kv, number)
+                produce(at, work, arguments.strides, number)
                 number += uint32(max(int32(0), kv.end_step - kv.first_step))
                 tile = next_tile(tile)
             return
         if most:
             take_registers()
-        consume(at, addresses, sizes, ptx.mul(float_of(scale), LOG2_E), units, tiles)
+        consume(at, arguments, ptx.mul(ptx.float_of(scale), LOG2_E), units, tiles)
 
     return Kernel(
-        f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
+        f"attention of {plan}", attend, *PARAMETERS, threads=plan.threads,
         blocks=plan.blocks, shared=plan.shared_bytes, least=HOPPER, exact=True, early=True, lto=True,
     )  # fmt: skip

@@ -102,16 +102,15 @@ def stage_copier(plan: Plan) -> Any:
     positions, v_in_k, commit = plan.positions, plan.v_in_k, ptx.commit
 
     @inlined
-    def copy_stage(
-        at: Any, stage: Any, kv_at: Any, strides: Any, step: Any, kv: Any, team: Any
-    ) -> None:  # fmt: skip
+    def copy_stage(at: Any, stage: Any, work: Any, strides: Any, step: Any, team: Any) -> None:
+        kv = work.kv
         if step < kv.end_step:
             first, to = uint32(step * int32(positions)) + team.first_row, uint32(kv.end)
             place = at + keys_at + stage * stage_k + team.first_row * length_k
-            copy_keys(place, kv_at.keys, strides.k_position, first, to, team.rank)
+            copy_keys(place, work.keys, strides.k_position, first, to, team.rank)
             if not v_in_k:
                 place = at + values_at + stage * stage_v + team.first_row * length_v
-                copy_values(place, kv_at.values, strides.v_position, first, to, team.rank)
+                copy_values(place, work.values, strides.v_position, first, to, team.rank)
         commit()
 
     return copy_stage
@@ -121,6 +120,8 @@ def stage_copier(plan: Plan) -> Any:
 
 FP16_1024 = 0x64646464  # the upper bytes of 1024 … 1279 as halves
 UNIT_COLUMNS = 8  # that a thread decodes from two words
+MAX_HALF = 65504.0  # larger numbers are cut
+HALF_LIMIT = float32(MAX_HALF)
 
 
 @inlined
@@ -240,22 +241,21 @@ def decoder(name: str) -> Decoder:
     return float_decoder() if name == "f32" else block_decoder(name)
 
 
-@cache
-def float_decoder() -> Decoder:
-    """The decoder of rows of float32, which are cut to what halves hold."""
-    take_floats, larger, smaller, narrowed = ptx.take_floats, ptx.larger, ptx.smaller, halves.narrowed
-    most = float32(MAX_HALF)
+@inlined
+def cut(value: Any) -> Any:
+    """A float32 cut to what halves hold."""
+    return ptx.smaller(ptx.larger(value, -HALF_LIMIT), HALF_LIMIT)
 
-    @inlined
-    def cut(value: Any) -> Any:
-        return smaller(larger(value, -most), most)
+
+def float_decoder() -> Decoder:
+    """The decoder of rows of float32."""
 
     @inlined
     def read(row: Any, unit: Any, packed: Any, i: Any) -> None:
         for j in range(2):
-            four = take_floats(row + unit * 32 + uint32(16 * j))
-            packed[4 * i + 2 * j] = narrowed(cut(four[0]), cut(four[1]))
-            packed[4 * i + 2 * j + 1] = narrowed(cut(four[2]), cut(four[3]))
+            four = ptx.take_floats(row + unit * 32 + uint32(16 * j))
+            packed[4 * i + 2 * j] = halves.narrowed(cut(four[0]), cut(four[1]))
+            packed[4 * i + 2 * j + 1] = halves.narrowed(cut(four[2]), cut(four[3]))
 
     @inlined
     def convert(packed: Any, i: Any, out: Any) -> None:
@@ -382,71 +382,51 @@ SUBNORMAL_BITS = 24  # powers of two by which a code in a half is too small
 # None is too large: no value exceeds 65504, so scales are up to 65504 / 127 and 65504 / 8.
 P_LIFT_BITS = {"q8_0": 6, "q4_0": 2}
 
+
+@inlined
+def two_pairs(word: Any) -> Any:
+    """Bytes 0 and 1, then 2 and 3 of a word as halves without other bits."""
+    low = bf16x2.permute(word, uint32(0), uint32(0x4140))
+    return low, bf16x2.permute(word, uint32(0), uint32(0x4342))
+
+
 # --- floats of a kind -------------------------------------------------------------------------
 
 KINDS = {"float32": 0, "float16": 1, "bfloat16": 2}  # a kernel learns a kind when it runs
-MAX_HALF = 65504.0  # larger numbers are cut
 
 
-@cache
-def pair_loader() -> Any:
-    """The device function ``load(start, pair, kind)``: two floats of memory, cut to what halves hold."""
-    load8, load4, float_of, half_value = bf16x2.load8, codes8.load4, ptx.float_of, ptx.half_value
-    larger, smaller, most = ptx.larger, ptx.smaller, float32(MAX_HALF)
-
-    @inlined
-    def load(start: Any, pair: Any, kind: Any) -> Any:
-        low, high = float32(0), float32(0)
-        if kind == 0:
-            two = load8(start + pair * 8)
-            low, high = float_of(two[0]), float_of(two[1])
-            low, high = smaller(larger(low, -most), most), smaller(larger(high, -most), most)
-        else:
-            word = uint32(load4(start + pair * 4))
-            if kind == 1:
-                low, high = half_value(word & 0xFFFF), half_value(word >> 16)
-            else:
-                low, high = float_of(word << 16), float_of(word & 0xFFFF0000)
-        return low, high
-
-    return load
+@inlined
+def pair_of_words(first: Any, second: Any, kind: Any) -> Any:
+    """Two floats of the words that memory has of them, cut to what halves hold."""
+    low, high = ptx.float_of(first), ptx.float_of(second)
+    if kind == 0:
+        low, high = cut(low), cut(high)
+    elif kind == 1:
+        low, high = ptx.half_value(first & 0xFFFF), ptx.half_value(first >> 16)
+    else:
+        low, high = ptx.float_of(first << 16), ptx.float_of(first & 0xFFFF0000)
+    return low, high
 
 
-@cache
-def pair_of_words() -> Any:
-    """The device function ``floats(first, second, kind)``: two floats of the words that memory has of them.
-
-    They are cut to what halves hold.
-    """
-    float_of, half_value = ptx.float_of, ptx.half_value
-    larger, smaller, most = ptx.larger, ptx.smaller, float32(MAX_HALF)
-
-    @inlined
-    def floats(first: Any, second: Any, kind: Any) -> Any:
-        low, high = float_of(first), float_of(second)
-        if kind == 0:
-            low, high = smaller(larger(low, -most), most), smaller(larger(high, -most), most)
-        elif kind == 1:
-            low, high = half_value(first & 0xFFFF), half_value(first >> 16)
-        else:
-            low, high = float_of(first << 16), float_of(first & 0xFFFF0000)
-        return low, high
-
-    return floats
+@inlined
+def load_pair(start: Any, pair: Any, kind: Any) -> Any:
+    """Two floats of memory, cut to what halves hold."""
+    low, high = float32(0), float32(0)
+    if kind == 0:
+        two = bf16x2.load8(start + pair * 8)
+        low, high = ptx.float_of(two[0]), ptx.float_of(two[1])
+        low, high = cut(low), cut(high)
+    else:
+        word = uint32(codes8.load4(start + pair * 4))
+        low, high = pair_of_words(word, word, kind)
+    return low, high
 
 
-@cache
-def pair_storer() -> Any:
-    """The device function ``store(start, pair, kind, low, high)``: two floats, each rounded once."""
-    store_pair, store4 = ptx.store_pair, ptx.store4
-    to_halves, to_bfloats = halves.narrowed, bf16x2.narrowed
-
-    @inlined
-    def store(start: Any, pair: Any, kind: Any, low: Any, high: Any) -> None:
-        if kind == 0:
-            store_pair(start + pair * 8, low, high)
-        else:
-            word = to_halves(low, high) if kind == 1 else to_bfloats(low, high)
-            store4(start + pair * 4, word)
-
-    return store
+@inlined
+def store_pair(start: Any, pair: Any, kind: Any, low: Any, high: Any) -> None:
+    """Store two floats, each rounded once."""
+    if kind == 0:
+        ptx.store_pair(start + pair * 8, low, high)
+    else:
+        word = halves.narrowed(low, high) if kind == 1 else bf16x2.narrowed(low, high)
+        ptx.store4(start + pair * 4, word)

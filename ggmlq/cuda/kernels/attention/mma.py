@@ -26,39 +26,22 @@ from .kv_tiles import (
     SUBNORMAL_BITS,
     ZERO_POINTS,
     Team,
+    load_pair,
     padded_putter,
-    pair_loader,
     stage_copier,
     tile_decoder,
+    two_pairs,
 )
-from .parameters import (
-    ADDRESSES,
-    SIZES,
-    STRIDES,
-    Addresses,
-    RowRanges,
-    Sizes,
-    Strides,
-    block_placer,
-    find_row_ranges,
-    kv_addresses,
-    kv_range_finder,
-    queries_of,
-)
+from .parameters import PARAMETERS, arguments_of, block_place, queries_of, work_at
 from .plan import MIN_CAPABILITY, MMA_ROWS, Plan, plans, row_bytes
 from .softmax import (
-    LOG2_E,
     clearer,
     columns_first_place,
-    masked_softmax,
-    mma_of,
-    o_rescaler,
-    read_score_options,
+    lane_rows_maker,
+    mma_into,
     row_reducer,
     rows_first_place,
-    score_modifier,
-    softmax_state,
-    start_rows,
+    softmax_step,
     unrolled,
 )
 from .split_kv import block_merger, rows_writer
@@ -92,7 +75,6 @@ def query_loader(plan: Plan) -> Any:
     ``kind``: 0 for float32, 1 for float16, 2 for bfloat16. Rows from ``count`` on become zeros.
     """
     threads, rows_count, pairs, pitch = plan.threads, plan.rows, plan.width // 2, plan.pitch(plan.width)
-    load_pair, put4 = pair_loader(), halves.put4
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
 
     @inlined
@@ -106,7 +88,7 @@ def query_loader(plan: Plan) -> Any:
                 if row < count:
                     low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
                     word = narrowed(low, high)
-                put4(to + row * pitch + pair * 4, word)
+                halves.put4(to + row * pitch + pair * 4, word)
 
     return load
 
@@ -162,16 +144,13 @@ def make_qk_gemm(plan: Plan) -> Any:
     product does not wait for its neighbour.
     """
     groups, steps, pitch = plan.team_positions // MMA_ROWS, plan.width // MMA_ROWS, plan.pitch(plan.width)
-    mma, load, add = mma_of(plan.k), halves.load_matrices, ptx.add
+    add_product = mma_into(plan.k)
 
     def sixteen(j: Any, a: Any, keys: Any, s: Any) -> None:
         # A: 16 rows × 16 columns of queries; B: the same columns × 8 positions, twice
-        b = load(keys + j * MMA_ROWS * pitch)
-        o = 8 * j
-        v = mma(a[0], a[1], a[2], a[3], b[0], b[1], s[o], s[o + 1], s[o + 2], s[o + 3])
-        s[o], s[o + 1], s[o + 2], s[o + 3] = v[0], v[1], v[2], v[3]
-        v = mma(a[0], a[1], a[2], a[3], b[2], b[3], s[o + 4], s[o + 5], s[o + 6], s[o + 7])
-        s[o + 4], s[o + 5], s[o + 6], s[o + 7] = v[0], v[1], v[2], v[3]
+        b = halves.load_matrices(keys + j * MMA_ROWS * pitch)
+        add_product(a, b[0], b[1], s, 8 * j)
+        add_product(a, b[2], b[3], s, 8 * j + 4)
 
     all_positions, one = unrolled(groups, sixteen), unrolled(1, sixteen)
 
@@ -179,23 +158,23 @@ def make_qk_gemm(plan: Plan) -> Any:
 
     @inlined
     def qk_gemm(queries: Any, keys: Any, s: Any) -> None:
-        clear_all(0, s)
+        clear_all(s)
         for step in range(steps):
-            a = load(queries + uint32(step) * (2 * MMA_ROWS))
-            all_positions(0, a, keys + uint32(step) * (2 * MMA_ROWS), s)
+            a = halves.load_matrices(queries + uint32(step) * (2 * MMA_ROWS))
+            all_positions(a, keys + uint32(step) * (2 * MMA_ROWS), s)
 
     @inlined
     def qk_gemm_in_two(queries: Any, keys: Any, s: Any) -> None:
         other = cuda.local.array(8, float32)
-        clear_all(0, s)
-        clear_all(0, other)
+        clear_all(s)
+        clear_all(other)
         for step in range(0, steps, 2):
             at = uint32(step) * (2 * MMA_ROWS)
-            a, b = load(queries + at), load(queries + at + 2 * MMA_ROWS)
-            one(0, a, keys + at, s)
-            one(0, b, keys + at + 2 * MMA_ROWS, other)
+            a, b = halves.load_matrices(queries + at), halves.load_matrices(queries + at + 2 * MMA_ROWS)
+            one(a, keys + at, s)
+            one(b, keys + at + 2 * MMA_ROWS, other)
         for i in range(8):
-            s[i] = add(s[i], other[i])
+            s[i] = ptx.add(s[i], other[i])
 
     return qk_gemm_in_two if groups == 1 and steps % 2 == 0 else qk_gemm
 
@@ -216,20 +195,13 @@ def no_place(lane: Any, pitch: Any) -> Any:
     return uint32(0)
 
 
-@inlined
-def two_pairs(word: Any) -> Any:
-    """Bytes 0 and 1, then 2 and 3 of a word as halves without other bits."""
-    permute = bf16x2.permute
-    return permute(word, uint32(0), uint32(0x4140)), permute(word, uint32(0), uint32(0x4342))
-
-
 @cache
 def code_pairs(name: str) -> Any:
     """The device function for pairs of halves of two words: four of the first, then four of the second.
 
     Of q4_0 both words are the same one, of which the first four are the low bits.
     """
-    zero, sub = np.uint32(ZERO_POINTS[name] * 0x00010001), halves.sub
+    zero = np.uint32(ZERO_POINTS[name] * 0x00010001)
 
     @inlined
     def pairs(first: Any, second: Any) -> Any:
@@ -238,7 +210,7 @@ def code_pairs(name: str) -> Any:
         else:
             first, second = first & uint32(0x0F0F0F0F), second >> uint32(4) & uint32(0x0F0F0F0F)
         (a, b), (c, d) = two_pairs(first), two_pairs(second)
-        return sub(a, zero), sub(b, zero), sub(c, zero), sub(d, zero)
+        return halves.sub(a, zero), halves.sub(b, zero), halves.sub(c, zero), halves.sub(d, zero)
 
     return pairs
 
@@ -274,14 +246,13 @@ def block_scores_adder(plan: Plan, even: bool) -> Any:
     """The device function that adds the products of one block's columns to scores of sixteen positions."""
     name, length, pitch = plan.k, row_bytes(plan.k, plan.width), plan.pitch(plan.width)
     take, pairs, is_q8 = key_words(name, even), code_pairs(name), name == "q8_0"
-    take2, take8, take16, half_value, fma = halves.take2, bf16x2.take8, ptx.take16, ptx.half_value, ptx.fma
 
     @inlined
     def query_words(at: Any) -> Any:
         if is_q8:
-            v = take16(at)
+            v = ptx.take16(at)
             return uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3])
-        first, second = take8(at), take8(at + uint32(MMA_ROWS * 2))
+        first, second = bf16x2.take8(at), bf16x2.take8(at + uint32(MMA_ROWS * 2))
         return first[0], first[1], second[0], second[1]
 
     @inlined
@@ -298,10 +269,11 @@ def block_scores_adder(plan: Plan, even: bool) -> Any:
             v = mma_f16(low[2], high[2], low[3], high[3], b2, b3, v[0], v[1], v[2], v[3])
             # sums of a lane are of positions 2 t and 2 t + 1: these scales, not those of its own codes
             at = row + t * uint32(2 * length)
-            d0, d1 = half_value(take2(at)), half_value(take2(at + uint32(length)))
+            d0 = ptx.half_value(halves.take2(at))
+            d1 = ptx.half_value(halves.take2(at + uint32(length)))
             i = 4 * half
-            s[i], s[i + 1] = fma(d0, v[0], s[i]), fma(d1, v[1], s[i + 1])
-            s[i + 2], s[i + 3] = fma(d0, v[2], s[i + 2]), fma(d1, v[3], s[i + 3])
+            s[i], s[i + 1] = ptx.fma(d0, v[0], s[i]), ptx.fma(d1, v[1], s[i + 1])
+            s[i + 2], s[i + 3] = ptx.fma(d0, v[2], s[i + 2]), ptx.fma(d1, v[3], s[i + 3])
 
     return add
 
@@ -313,7 +285,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
     ``queries``, ``keys``: addresses of the first rows.
     """
     assert plan.team_positions == MMA_ROWS
-    add_even, add_odd, mul = block_scores_adder(plan, True), block_scores_adder(plan, False), ptx.mul
+    add_even, add_odd = block_scores_adder(plan, True), block_scores_adder(plan, False)
     pairs, size = plan.width // (2 * BLOCK_COLUMNS), row_bytes(plan.k, BLOCK_COLUMNS)
     whole = float32(2.0**SUBNORMAL_BITS)
 
@@ -326,7 +298,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
             add_even(at, keys, block, s)
             add_odd(at + uint32(2 * BLOCK_COLUMNS), keys, block + uint32(size), s)
         for i in range(8):
-            s[i] = mul(s[i], whole)
+            s[i] = ptx.mul(s[i], whole)
 
     return qk_gemm
 
@@ -340,20 +312,17 @@ def make_pv_gemm(plan: Plan) -> Any:
     groups, columns = plan.team_positions // MMA_ROWS, plan.width_v // MMA_ROWS
     pitch = plan.pitch(plan.width if plan.v_in_k else plan.width_v)
     name = plan.k if plan.v_in_k else plan.v
-    mma, load = mma_of(name), halves.load_transposed
+    add_product = mma_into(name)
     together = next(n for n in (4, 2, 1) if columns % n == 0)
     narrowed = bf16x2.narrowed if name == "bf16" else halves.narrowed
 
-    def sixteens(first: Any, a0: Any, a1: Any, a2: Any, a3: Any, values: Any, o: Any) -> None:
+    def sixteens(first: Any, a: Any, values: Any, o: Any) -> None:
         for i in range(together):
             j = first + i
             # B: 16 positions × 8 columns of values, twice: ``ldmatrix`` transposes them on the way
-            b = load(values + uint32(j * 2 * MMA_ROWS))
-            n = 8 * j
-            v = mma(a0, a1, a2, a3, b[0], b[1], o[n], o[n + 1], o[n + 2], o[n + 3])
-            o[n], o[n + 1], o[n + 2], o[n + 3] = v[0], v[1], v[2], v[3]
-            v = mma(a0, a1, a2, a3, b[2], b[3], o[n + 4], o[n + 5], o[n + 6], o[n + 7])
-            o[n + 4], o[n + 5], o[n + 6], o[n + 7] = v[0], v[1], v[2], v[3]
+            b = halves.load_transposed(values + uint32(j * 2 * MMA_ROWS))
+            add_product(a, b[0], b[1], o, 8 * j)
+            add_product(a, b[2], b[3], o, 8 * j + 4)
 
     all_columns = unrolled(columns // together, sixteens, together)
 
@@ -362,15 +331,9 @@ def make_pv_gemm(plan: Plan) -> Any:
         # Scores of 16 positions, an accumulator, are at once A of this product: no lane needs another's.
         a0, a1 = narrowed(s[i], s[i + 1]), narrowed(s[i + 2], s[i + 3])
         a2, a3 = narrowed(s[i + 4], s[i + 5]), narrowed(s[i + 6], s[i + 7])
-        all_columns(0, a0, a1, a2, a3, values + j * MMA_ROWS * pitch, o)
+        all_columns((a0, a1, a2, a3), values + j * MMA_ROWS * pitch, o)
 
-    all_groups = unrolled(groups, group)
-
-    @inlined
-    def pv_gemm(s: Any, values: Any, o: Any) -> None:
-        all_groups(0, s, values, o)
-
-    return pv_gemm
+    return unrolled(groups, group)
 
 
 @cache
@@ -381,36 +344,33 @@ def make_block_pv_gemm(plan: Plan) -> Any:
     the even ones in four sums of rows g and g + 8, the odd ones in the next four.
     """
     name, length, size = plan.v, row_bytes(plan.v, plan.width_v), row_bytes(plan.v, BLOCK_COLUMNS)
-    take2, permute, pairs = halves.take2, bf16x2.permute, code_pairs(name)
-    mul, narrowed, mul_halves, is_q8 = ptx.mul, halves.narrowed, product_of_halves, name == "q8_0"
+    pairs, is_q8, add_product = code_pairs(name), name == "q8_0", mma_into("f16")
     lifted = float32(2.0 ** P_LIFT_BITS[name])
+
+    @inlined
+    def of_two_rows(at: Any, picks: Any) -> Any:
+        return bf16x2.permute(halves.take2(at), halves.take2(at + uint32(length)), uint32(picks))
 
     @inlined
     def two_rows(at: Any) -> Any:
         """Codes of columns 2 g, 2 g + 1 of two rows, and of those sixteen columns on."""
-        first = permute(take2(at), take2(at + uint32(length)), uint32(0x5140))
+        first = of_two_rows(at, 0x5140)
         second = first
         if is_q8:  # a byte of q4_0 has columns c and c + 16: one word serves both
-            at += uint32(MMA_ROWS)
-            second = permute(take2(at), take2(at + uint32(length)), uint32(0x5140))
+            second = of_two_rows(at + uint32(MMA_ROWS), 0x5140)
         return pairs(first, second)
-
-    @inlined
-    def scales_of(at: Any) -> Any:
-        return permute(take2(at), take2(at + uint32(length)), uint32(0x5410))
 
     def one(b: Any, a: Any, places: Any, o: Any) -> None:
         # A scale belongs to a position, over which this product sums: so it is multiplied with p.
         codes, scales = places[0] + uint32(b * size), places[1] + uint32(b * size)
-        d, e = scales_of(scales), scales_of(scales + uint32(8 * length))
-        a0, a1, a2, a3 = mul_halves(a[0], d), mul_halves(a[1], d), mul_halves(a[2], e), mul_halves(a[3], e)
+        d, e = of_two_rows(scales, 0x5410), of_two_rows(scales + uint32(8 * length), 0x5410)
+        a0, a1 = product_of_halves(a[0], d), product_of_halves(a[1], d)
+        a2, a3 = product_of_halves(a[2], e), product_of_halves(a[3], e)
         w = cuda.local.array(8, uint32)
         w[0], w[1], w[2], w[3] = two_rows(codes)
         w[4], w[5], w[6], w[7] = two_rows(codes + uint32(8 * length))
         for j in range(4):
-            n = 16 * b + 4 * j
-            v = mma_f16(a0, a1, a2, a3, w[j], w[4 + j], o[n], o[n + 1], o[n + 2], o[n + 3])
-            o[n], o[n + 1], o[n + 2], o[n + 3] = v[0], v[1], v[2], v[3]
+            add_product((a0, a1, a2, a3), w[j], w[4 + j], o, 16 * b + 4 * j)
 
     all_blocks = unrolled(plan.width_v // BLOCK_COLUMNS, one)
 
@@ -420,10 +380,10 @@ def make_block_pv_gemm(plan: Plan) -> Any:
         a, places = cuda.local.array(4, uint32), cuda.local.array(2, uint32)
         # p is lifted before it is rounded: its product with a small scale would be a subnormal half.
         for i in range(4):
-            a[i] = narrowed(mul(s[2 * i], lifted), mul(s[2 * i + 1], lifted))
+            a[i] = halves.narrowed(ptx.mul(s[2 * i], lifted), ptx.mul(s[2 * i + 1], lifted))
         places[1] = values + t * uint32(2 * length)
         places[0] = places[1] + g * uint32(2) + uint32(CODES_AT)
-        all_blocks(0, a, places, o)
+        all_blocks(a, places, o)
 
     return pv_gemm
 
@@ -431,7 +391,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
 # --- consumer: a step up to its scores --------------------------------------------------------
 
 
-class Lane(NamedTuple):
+class LaneOperands(NamedTuple):
     """Addresses at which a lane reads operands; those of K and V without the offset of their tile."""
 
     q: Any
@@ -455,8 +415,7 @@ def scores_maker(plan: Plan) -> Any:
 
     @inlined
     def make_scores(
-        s: Any, at: Any, lane: Any, stage: Any, kv_at: Any, strides: Any, step: Any, kv: Any, team: Any,
-        v_column: Any,
+        s: Any, at: Any, lane_at: Any, stage: Any, work: Any, arguments: Any, step: Any, team: Any
     ) -> Any:  # fmt: skip
         k_offset, v_offset = find_keys(at, stage, team), uint32(0)
         if early and not v_in_k:
@@ -467,15 +426,15 @@ def scores_maker(plan: Plan) -> Any:
         free = stage + ahead
         free = free - stages if free >= stages else free
         if early:
-            copy_stage(at, free, kv_at, strides, step + int32(ahead), kv, team)
-        qk_gemm(lane.q, lane.k + k_offset, s)
+            copy_stage(at, free, work, arguments.strides, step + int32(ahead), team)
+        qk_gemm(lane_at.q, lane_at.k + k_offset, s)
         if not early:  # values are decoded over the keys
             wait_for_team()  # all have read the keys' tile
             v_offset = find_values(at, stage, team)
             wait_for_team()  # values are written, and their stage is free
-            copy_stage(at, free, kv_at, strides, step + int32(ahead), kv, team)
+            copy_stage(at, free, work, arguments.strides, step + int32(ahead), team)
         if v_in_k:  # columns of the same tile: 2 bytes each
-            v_offset = k_offset + uint32(2) * v_column
+            v_offset = k_offset + uint32(2) * arguments.sizes.v_column
         return v_offset
 
     return make_scores
@@ -488,52 +447,38 @@ def scores_maker(plan: Plan) -> Any:
 def positions_writer(plan: Plan) -> Any:
     """The epilogue of warps with positions of their own: partials in shared memory, merged by the block."""
     columns, pitch, stats_at = plan.width_v // 8, plan.partials_pitch, plan.partial_stats_at
-    put_pair, mul, base, finish, warps = (
-        halves.put_pair, ptx.mul, ptx.shared_base, block_merger(plan), plan.warps
-    )  # fmt: skip
     # Sums of blocks decoded in registers are brought to their size here, once.
     whole = float32(2.0 ** (SUBNORMAL_BITS - P_LIFT_BITS.get(plan.v, 0)))
-    sum_of_row = row_reducer(plan, ptx.add)
+    sum_of_row, finish = row_reducer(plan, ptx.add), block_merger(plan)
 
     def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
-            put_pair(to + uint32(32 * j + 8 * r * pitch * 4), o[4 * j + 2 * r], o[4 * j + 2 * r + 1])
+            halves.put_pair(to + uint32(32 * j + 8 * r * pitch * 4), o[4 * j + 2 * r], o[4 * j + 2 * r + 1])
 
     def sixteen(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
             for i in range(2):
                 a, b = 8 * j + 2 * r + i, 8 * j + 4 + 2 * r + i
-                put_pair(to + uint32(64 * j + 8 * i + 8 * r * pitch * 4), mul(o[a], whole), mul(o[b], whole))
+                place = to + uint32(64 * j + 8 * i + 8 * r * pitch * 4)
+                halves.put_pair(place, ptx.mul(o[a], whole), ptx.mul(o[b], whole))
 
     per_lane = 16 if plan.in_registers else 8  # bytes of a lane's columns
     all_columns = unrolled(columns // 2, sixteen) if plan.in_registers else unrolled(columns, eight)
 
     @inlined
-    def write(o: Any, state: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        (warp, lane), at = warp_and_lane(), base()
+    def write(o: Any, state: Any, work: Any, arguments: Any) -> None:
+        (warp, lane), at = warp_and_lane(), ptx.shared_base()
         g, t = g_and_t(lane)
         cuda.syncthreads()  # partials lie over queries, keys and values: all warps have read theirs
         place = warp * MMA_ROWS + g
-        all_columns(0, o, at + place * (pitch * 4) + t * per_lane)
+        all_columns(o, at + place * (pitch * 4) + t * per_lane)
         for r in range(2):
             row_sum = sum_of_row(state.row_sum[r])
             if t == 0:  # four lanes have the same numbers
-                put_pair(at + stats_at + (place + uint32(8 * r)) * 8, state.row_max[r], row_sum)
+                stats = at + stats_at + (place + uint32(8 * r)) * 8
+                halves.put_pair(stats, state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
-        finish(at, uint32(warps), start, count, addresses, sizes, addresses.partials)
-
-    return write
-
-
-@cache
-def block_rows_writer(plan: Plan) -> Any:
-    """The epilogue of warps with rows of their own, where blocks are (split, rows, unit)."""
-    write_rows = rows_writer(plan)
-
-    @inlined
-    def write(o: Any, state: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        unit, units = uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
-        write_rows(o, state, start, count, addresses, sizes, unit, units)
+        finish(at, work, arguments)
 
     return write
 
@@ -544,37 +489,31 @@ def block_rows_writer(plan: Plan) -> Any:
 @family(plans)
 def kernel(plan: Plan) -> Kernel:
     """The kernel: block (split of the positions, rows of a unit, unit)."""
-    positions, stages, by_rows, options, width, ahead = (
-        plan.positions, plan.stages, plan.by_rows, plan.options, plan.width, plan.ahead
+    positions, stages, by_rows, width, ahead, rows = (
+        plan.positions, plan.stages, plan.by_rows, plan.width, plan.ahead, plan.rows
     )  # fmt: skip
     pitch_q, pitch_k = plan.pitch(plan.width), plan.row_pitch(plan.k, plan.width)
     pitch_v = pitch_k if plan.v_in_k else plan.row_pitch(plan.v, plan.width_v)
     o_count, score_count = plan.width_v // 2, plan.team_positions // 2
-    find_kv_range, copy_stage, load_queries, make_scores, place = (
-        kv_range_finder(plan.rows, positions), stage_copier(plan), query_loader(plan), scores_maker(plan),
-        block_placer(plan.rows),
-    )  # fmt: skip
-    place_q, place_k, make_pv = (
+    copy_stage, load_queries, make_scores = stage_copier(plan), query_loader(plan), scores_maker(plan)
+    rows_first, columns_first, make_pv = (
         (no_place, no_place, make_block_pv_gemm)
         if plan.in_registers
         else (rows_first_place, columns_first_place, make_pv_gemm)
     )
-    pv_gemm = make_pv(plan)
-    score_mod, softmax, rescale_o = score_modifier(plan), masked_softmax(plan), o_rescaler(plan)
-    write = block_rows_writer(plan) if plan.by_rows else positions_writer(plan)
-    base, clear, wait_for_team = ptx.shared_base, clearer(o_count // 8), team_barrier(plan)
-    wait_for_stage, float_of, start_dependent = (
-        ptx.wait_for_all_but(ahead - 1), ptx.float_of, dependent_launch.take_turn
-    )  # fmt: skip
+    pv_gemm, clear = make_pv(plan), clearer(o_count // 8)
+    rows_of_lane, softmax = lane_rows_maker(plan), softmax_step(plan)
+    write = rows_writer(plan) if by_rows else positions_writer(plan)
+    wait_for_team, wait_for_stage = team_barrier(plan), ptx.wait_for_all_but(ahead - 1)
 
-    def attend(address_words: Any, stride_words: Any, size_words: Any, scale: Any, cap: Any) -> None:
+    def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
         # q, K, V and lengths may be written by the kernel before: nothing is read until it has ended.
-        start_dependent()
-        addresses, strides, sizes = Addresses(*address_words), Strides(*stride_words), Sizes(*size_words)
-        (warp, lane), at, block = warp_and_lane(), base(), place(addresses, sizes)
+        dependent_launch.take_turn()
+        arguments = arguments_of(addresses, strides, sizes)
+        (warp, lane), at, place = warp_and_lane(), ptx.shared_base(), block_place(arguments, rows)
         g, t = g_and_t(lane)
-        kv = find_kv_range(sizes, block.length, block.first_row)
-        kv_at = kv_addresses(addresses, strides, sizes, block.unit)
+        work = work_at(place, arguments, rows, positions)
+        kv = work.kv
         warp_row = warp * MMA_ROWS  # first row or position of the warp
         team = Team(
             0 if by_rows else warp_row, uint32(cuda.threadIdx.x) if by_rows else lane
@@ -582,30 +521,22 @@ def kernel(plan: Plan) -> Kernel:
 
         # producer: the first steps are on their way before the queries, which are loaded through registers
         for i in range(ahead):
-            copy_stage(at, uint32(i), kv_at, strides, kv.first_step + int32(i), kv, team)
-        queries = queries_of(addresses, sizes, block.first_row, width, block.unit)
-        load_queries(at, queries, sizes.q_kind, kv.rows)
+            copy_stage(at, uint32(i), work, arguments.strides, kv.first_step + int32(i), team)
+        load_queries(at, queries_of(arguments, place, width), arguments.sizes.q_kind, kv.rows)
         if not by_rows:
             # Queries are of the block, and in the loop a warp waits for itself alone.
             cuda.syncthreads()
 
         # rows of a lane: what they see, their softmax, their sums
-        seen = RowRanges(cuda.local.array(2, int32), cuda.local.array(2, int32))
-        row = block.first_row + g + warp_row - team.first_row
-        find_row_ranges(seen, row, 8, sizes, block.length)
-        if options:
-            score_options = read_score_options(scale, cap, row, 8, addresses, strides, sizes, block.length)
-        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
-        factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
-        state = softmax_state()
+        row = place.first_row + g + warp_row - team.first_row
+        lane_rows = rows_of_lane(row, 8, arguments, place.length, scale, cap)
         o, s = cuda.local.array(o_count, float32), cuda.local.array(score_count, float32)
-        clear(0, o)
-        start_rows(state)
+        clear(o)
         # Rows of queries by warp, positions by team: one of the two offsets is 0.
-        lane_at = Lane(
-            at + place_q(lane, pitch_q) + (warp_row - team.first_row) * pitch_q,
-            at + place_k(lane, pitch_k) + team.first_row * pitch_k,
-            at + place_q(lane, pitch_v) + team.first_row * pitch_v,
+        lane_at = LaneOperands(
+            at + rows_first(lane, pitch_q) + (warp_row - team.first_row) * pitch_q,
+            at + columns_first(lane, pitch_k) + team.first_row * pitch_k,
+            at + rows_first(lane, pitch_v) + team.first_row * pitch_v,
         )
 
         # consumer
@@ -615,22 +546,15 @@ def kernel(plan: Plan) -> Kernel:
             # … and those of the rest of its team; and all have left the stage and the tiles of the step
             # before, which are about to be written.
             wait_for_team()
-            v_offset = make_scores(
-                s, at, lane_at, stage, kv_at, strides, step, kv, team, sizes.v_column
-            )  # fmt: skip
-            origin, column = step * int32(positions), int32(t) * int32(2) + int32(team.first_row)
-            if options:
-                score_mod(0, s, origin + column, score_options)
-            # o is multiplied only where a maximum of the warp has grown; else its scale is 1.
-            if softmax(s, origin, column, kv, seen, factor, state):
-                rescale_o(0, o, state)
+            v_offset = make_scores(s, at, lane_at, stage, work, arguments, step, team)
+            softmax(s, o, step, int32(t) * int32(2) + int32(team.first_row), kv, lane_rows)
             pv_gemm(s, lane_at.v + v_offset, o)
             stage = stage + 1 if stage + 1 < stages else 0
 
         # epilogue
-        write(o, state, block.first_row, kv.rows, addresses, sizes)
+        write(o, lane_rows.state, work, arguments)
 
     return Kernel(
-        f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
-        blocks=plan.blocks, shared=plan.shared_bytes, least=MIN_CAPABILITY, early=True,
+        f"attention of {plan}", attend, *PARAMETERS, threads=plan.threads, blocks=plan.blocks,
+        shared=plan.shared_bytes, least=MIN_CAPABILITY, early=True,
     )  # fmt: skip

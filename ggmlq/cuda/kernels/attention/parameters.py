@@ -8,7 +8,6 @@ unit and goes over one *split* of the positions that they see, in *steps* of as 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 from ...intrinsics import integers
@@ -61,9 +60,27 @@ class Sizes(NamedTuple):
     v_column: Any  # first column of the values in the keys
 
 
-ADDRESSES = types.UniTuple(uint64, len(Addresses._fields))
-STRIDES = types.UniTuple(uint64, len(Strides._fields))
-SIZES = types.UniTuple(uint32, len(Sizes._fields))
+class Arguments(NamedTuple):
+    """The arguments of mma.py, swap_ab.py and hopper.py alike, beside the scale."""
+
+    addresses: Any
+    strides: Any
+    sizes: Any
+
+
+def words_of(word: Any, record: Any) -> Any:
+    """The type of a kernel's parameter that has the words of a record."""
+    return types.UniTuple(word, len(record._fields))
+
+
+# The last two: the scale, and a cap, or the number of units.
+PARAMETERS = words_of(uint64, Addresses), words_of(uint64, Strides), words_of(uint32, Sizes), uint32, uint32
+
+
+@inlined
+def arguments_of(addresses: Any, strides: Any, sizes: Any) -> Any:
+    """The records of a kernel's words."""
+    return Arguments(Addresses(*addresses), Strides(*strides), Sizes(*sizes))
 
 
 #     positions   0 ───────────────────────────────────────────────── length
@@ -93,18 +110,21 @@ class KvRange(NamedTuple):
     end_step: Any
 
 
-class BlockPlace(NamedTuple):
-    """The place of a block."""
+class Place(NamedTuple):
+    """Query rows that a block takes."""
 
     unit: Any
+    units: Any  # of the launch
     first_row: Any
     length: Any  # positions of the sequence
 
 
-class KvAddresses(NamedTuple):
-    """Addresses of position 0 of a unit's keys and values."""
+class Work(NamedTuple):
+    """The rows of a block, and the split of their positions that it goes over."""
 
-    keys: Any
+    place: Any
+    kv: Any  # KvRange
+    keys: Any  # address of position 0 of the unit's keys
     values: Any
 
 
@@ -148,23 +168,18 @@ def steps_of_split(begin: Any, end: Any, step: Any, split: Any, splits: Any, fix
     return first + int32(start), first + int32(stop)
 
 
-@cache
-def kv_range_finder(rows: int, step: int) -> Any:
-    """The device function for the K/V range of a block of ``rows`` rows, in steps of ``step`` positions.
+@inlined
+def kv_range(sizes: Any, length: Any, start: Any, rows: Any, step: Any) -> Any:
+    """The K/V range of up to ``rows`` rows from ``start`` on, in steps of ``step`` positions.
 
-    ``start``: its first row. The split is blockIdx.x.
+    The split is blockIdx.x.
     """
-
-    @inlined
-    def kv_range(sizes: Any, length: Any, start: Any) -> Any:
-        all_rows = sizes.queries * sizes.group
-        count = min(uint32(rows), all_rows - start)
-        seen = seen_range(start, start + count - 1, sizes.queries, sizes.causal, sizes.window, length)
-        split, splits = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        first, last = steps_of_split(seen.begin, seen.end, int32(step), split, splits, sizes.fixed_steps)
-        return KvRange(count, seen.common_begin, min(seen.common_end, seen.end), seen.end, first, last)
-
-    return kv_range
+    all_rows = sizes.queries * sizes.group
+    count = min(uint32(rows), all_rows - start)
+    seen = seen_range(start, start + count - 1, sizes.queries, sizes.causal, sizes.window, length)
+    split, splits = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+    first, last = steps_of_split(seen.begin, seen.end, int32(step), split, splits, sizes.fixed_steps)
+    return KvRange(count, seen.common_begin, min(seen.common_end, seen.end), seen.end, first, last)
 
 
 @inlined
@@ -181,22 +196,6 @@ def length_of(addresses: Any, sizes: Any, unit: Any) -> Any:
     return length
 
 
-@cache
-def block_placer(rows: int) -> Any:
-    """The device function for the place of a block where blocks are (split, rows, unit).
-
-    The last rows see most positions under a causal mask, and come first: what starts last is then short.
-    """
-
-    @inlined
-    def place(addresses: Any, sizes: Any) -> Any:
-        start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * rows
-        unit = uint32(cuda.blockIdx.z)
-        return BlockPlace(unit, start, length_of(addresses, sizes, unit))
-
-    return place
-
-
 @inlined
 def head_address(address: Any, sequence_stride: Any, head_stride: Any, sizes: Any, unit: Any) -> Any:
     """The address of position 0 of a unit's keys, or values."""
@@ -206,18 +205,32 @@ def head_address(address: Any, sequence_stride: Any, head_stride: Any, sizes: An
 
 
 @inlined
-def kv_addresses(addresses: Any, strides: Any, sizes: Any, unit: Any) -> Any:
-    """Addresses of position 0 of a unit's keys and values."""
-    keys = head_address(addresses.k, strides.k_sequence, strides.k_head, sizes, unit)
-    values = head_address(addresses.v, strides.v_sequence, strides.v_head, sizes, unit)
-    return KvAddresses(keys, values)
+def block_place(arguments: Any, rows: Any) -> Any:
+    """The place of a block where blocks are (split, rows, unit).
+
+    The last rows see most positions under a causal mask, and come first: what starts last is then short.
+    """
+    start = uint32(cuda.gridDim.y - cuda.blockIdx.y - 1) * rows
+    unit, units = uint32(cuda.blockIdx.z), uint32(cuda.gridDim.z)
+    return Place(unit, units, start, length_of(arguments.addresses, arguments.sizes, unit))
 
 
 @inlined
-def queries_of(addresses: Any, sizes: Any, start: Any, width: Any, unit: Any) -> Any:
-    """The address of a unit's query rows from ``start`` on."""
-    row = uint64(unit) * uint64(sizes.queries * sizes.group) + start
-    return addresses.q + row * width * (uint64(4) if sizes.q_kind == 0 else uint64(2))
+def work_at(place: Any, arguments: Any, rows: Any, step: Any) -> Any:
+    """The work of up to ``rows`` rows at a place, in steps of ``step`` positions."""
+    addresses, strides, sizes = arguments
+    kv = kv_range(sizes, place.length, place.first_row, rows, step)
+    keys = head_address(addresses.k, strides.k_sequence, strides.k_head, sizes, place.unit)
+    values = head_address(addresses.v, strides.v_sequence, strides.v_head, sizes, place.unit)
+    return Work(place, kv, keys, values)
+
+
+@inlined
+def queries_of(arguments: Any, place: Any, width: Any) -> Any:
+    """The address of the query rows at a place."""
+    sizes = arguments.sizes
+    row = uint64(place.unit) * uint64(sizes.queries * sizes.group) + place.first_row
+    return arguments.addresses.q + row * width * (uint64(4) if sizes.q_kind == 0 else uint64(2))
 
 
 @inlined
@@ -238,3 +251,9 @@ def find_row_ranges(seen: Any, row: Any, step: Any, sizes: Any, length: Any) -> 
         all_rows = sizes.queries * sizes.group
         query = uint32(min(row + uint32(r) * step, all_rows - 1)) % sizes.queries
         seen.begins[r], seen.ends[r] = seen_by_query(query, sizes.queries, sizes.causal, sizes.window, length)
+
+
+@inlined
+def new_row_ranges() -> Any:
+    """The arrays of ranges; :func:`find_row_ranges` sets them."""
+    return RowRanges(cuda.local.array(2, int32), cuda.local.array(2, int32))

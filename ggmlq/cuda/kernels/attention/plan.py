@@ -70,7 +70,7 @@ class Plan:
     swap_ab: bool = False
 
     def __str__(self) -> str:
-        kind = "rows" if self.by_rows else "positions" + ", turned" * self.swap_ab
+        kind = "rows" if self.by_rows else "positions" + ", swap_ab" * self.swap_ab
         values = "in keys" if self.v_in_k else self.v
         changed = ", options" if self.options else ""
         return f"{self.k}, {values}, {self.width}/{self.width_v}, {self.warps} warps by {kind}{changed}"

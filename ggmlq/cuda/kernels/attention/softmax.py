@@ -19,6 +19,7 @@ from ...intrinsics.assembly import f32, instruction
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from .parameters import find_row_ranges, new_row_ranges
 
 LOG2_E, TWICE_LOG2_E = float32(1 / math.log(2)), float32(2 / math.log(2))
 MINUS_INFINITY, LOWEST_FINITE = float32(float("-inf")), float32(-3e38)
@@ -27,78 +28,34 @@ MINUS_INFINITY, LOWEST_FINITE = float32(float("-inf")), float32(-3e38)
 
 
 def unrolled(count: int, body: Callable[..., None], step: int = 1) -> Any:
-    """The device function that calls ``body(i, …)`` ``count`` times, i growing by ``step``.
+    """The device function that calls ``body(i, …)`` ``count`` times, i growing by ``step`` from 0 on.
 
-    The calls are written out: arrays of a thread stay in registers only where every index is a constant.
+    It takes what ``body`` takes behind i. The calls are written out: arrays of a thread stay in registers
+    only where every index is a constant.
     """
-    join = JOINED[len(inspect.signature(body).parameters) - 1]
-    return _repeated(count, inlined(body), step, join)
-
-
-def _repeated(count: int, body: Any, step: int, join: Any) -> Any:
-    if count == 1:
-        return body
-    half = count // 2
-    return inlined(
-        join(_repeated(half, body, step, join), _repeated(count - half, body, step, join), half * step)
-    )
-
-
-def _of_one(first: Any, second: Any, ahead: int) -> Any:
-    def both(i: Any, a: Any) -> None:
-        first(i, a)
-        second(i + ahead, a)
-
-    return both
-
-
-def _of_two(first: Any, second: Any, ahead: int) -> Any:
-    def both(i: Any, a: Any, b: Any) -> None:
-        first(i, a, b)
-        second(i + ahead, a, b)
-
-    return both
-
-
-def _of_three(first: Any, second: Any, ahead: int) -> Any:
-    def both(i: Any, a: Any, b: Any, c: Any) -> None:
-        first(i, a, b, c)
-        second(i + ahead, a, b, c)
-
-    return both
-
-
-def _of_four(first: Any, second: Any, ahead: int) -> Any:
-    def both(i: Any, a: Any, b: Any, c: Any, d: Any) -> None:
-        first(i, a, b, c, d)
-        second(i + ahead, a, b, c, d)
-
-    return both
-
-
-def _of_five(first: Any, second: Any, ahead: int) -> Any:
-    def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> None:
-        first(i, a, b, c, d, e)
-        second(i + ahead, a, b, c, d, e)
-
-    return both
-
-
-def _of_six(first: Any, second: Any, ahead: int) -> Any:
-    def both(i: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> None:
-        first(i, a, b, c, d, e, f)
-        second(i + ahead, a, b, c, d, e, f)
-
-    return both
-
-
-# By the number of arguments beside i.
-JOINED = {1: _of_one, 2: _of_two, 3: _of_three, 4: _of_four, 5: _of_five, 6: _of_six}
+    arguments = ", ".join(list(inspect.signature(body).parameters)[1:])
+    calls = [f"    body({i * step}, {arguments})" for i in range(count)]
+    namespace: dict[str, Any] = {"__name__": __name__, "body": inlined(body)}
+    exec("\n".join([f"def all_calls({arguments}):", *calls]), namespace)
+    return inlined(namespace["all_calls"])
 
 
 def mma_of(name: str) -> Any:
     """The ``mma`` m16n8k16 for tiles of a type: bf16, or halves for all others."""
     return bf16x2.mma if name == "bf16" else codes8.mma_f16
+
+
+@cache
+def mma_into(name: str) -> Any:
+    """The device function that adds a product of A's four words and B's two to four sums from ``n`` on."""
+    mma = mma_of(name)
+
+    @inlined
+    def add_product(a: Any, b0: Any, b1: Any, sums: Any, n: Any) -> None:
+        v = mma(a[0], a[1], a[2], a[3], b0, b1, sums[n], sums[n + 1], sums[n + 2], sums[n + 3])
+        sums[n], sums[n + 1], sums[n + 2], sums[n + 3] = v[0], v[1], v[2], v[3]
+
+    return add_product
 
 
 @cache
@@ -184,14 +141,14 @@ class ScoreOptions(NamedTuple):
 
 @inlined
 def read_score_options(
-    scale: Any, cap: Any, row: Any, step: Any, addresses: Any, strides: Any, sizes: Any, length: Any,
+    scale: Any, cap: Any, row: Any, step: Any, arguments: Any, length: Any
 ) -> Any:  # fmt: skip
     """Read what changes the scores of the rows ``row``, ``row`` + ``step``."""
+    addresses, strides, sizes = arguments
     numbers, places = cuda.local.array(4, float32), cuda.local.array(3, int32)
     mask_strides = cuda.local.array(2, uint64)
     numbers[0], numbers[1] = ptx.float_of(scale), ptx.float_of(cap)
-    load_float, mask = ptx.load_float, uint64(0)
-    unit = uint32(cuda.blockIdx.z)
+    mask, unit = uint64(0), uint32(cuda.blockIdx.z)
     sequence = unit // sizes.kv_heads
     for r in range(2):
         # row = head in the group · queries + query; rows past the end are clamped to the last
@@ -202,7 +159,7 @@ def read_score_options(
         # A mask without slopes counts once; with neither there is nothing to add.
         numbers[2 + r] = float32(0) if addresses.mask == 0 else float32(1)
         if addresses.slopes != 0:
-            numbers[2 + r] = load_float(addresses.slopes + head * uint64(4))
+            numbers[2 + r] = ptx.load_float(addresses.slopes + head * uint64(4))
         at = (
             addresses.mask
             + sequence * strides.mask_sequence
@@ -218,14 +175,12 @@ def read_score_options(
 
 @cache
 def score_modifier(plan: Any) -> Any:
-    """The device function ``score_mod(0, s, at, options)``: scaled scores, capped, with slope · mask added.
+    """The device function ``score_mod(s, at, options)``: scaled scores, capped, with slope · mask added.
 
     ``at``: the position of a lane's first score. Scores become natural ones: the factor of the softmax is
     then log2 e alone. Without a mask the slope is multiplied with the distance to the row's own position.
     """
-    mul, fma, div, load_float, tanh, score_stride = (
-        ptx.mul, ptx.fma, ptx.div, ptx.load_float, hyperbolic_tangent, plan.score_stride,
-    )  # fmt: skip
+    score_stride = plan.score_stride
 
     def quad(j: Any, s: Any, at: Any, options: Any) -> None:
         numbers, places = options.numbers, options.places
@@ -233,15 +188,15 @@ def score_modifier(plan: Any) -> Any:
         for r in range(2):
             for i in range(2):
                 position = at + int32(8 * j + score_stride * i)
-                value = mul(s[4 * j + 2 * r + i], scale)
+                value = ptx.mul(s[4 * j + 2 * r + i], scale)
                 if cap > float32(0):  # 0: no cap
-                    value = mul(cap, tanh(div(value, cap)))
+                    value = ptx.mul(cap, hyperbolic_tangent(ptx.div(value, cap)))
                 if options.mask == 0:
-                    value = fma(numbers[2 + r], float32(position - places[r]), value)
+                    value = ptx.fma(numbers[2 + r], float32(position - places[r]), value)
                 elif position < places[2]:  # the last step may go beyond the mask's end
                     row = options.mask + uint64(r) * options.strides[1]
                     place = row + uint64(position) * options.strides[0]
-                    value = fma(numbers[2 + r], load_float(place), value)
+                    value = ptx.fma(numbers[2 + r], ptx.load_float(place), value)
                 s[4 * j + 2 * r + i] = value
 
     return unrolled(plan.score_quads, quad)
@@ -273,21 +228,6 @@ def start_rows(state: Any) -> None:
 
 
 @cache
-def masker(plan: Any) -> Any:
-    """The device function ``mask(0, s, at, seen)``: scores outside each row's range become -inf."""
-    score_stride = plan.score_stride
-
-    def quad(j: Any, s: Any, at: Any, seen: Any) -> None:
-        for r in range(2):
-            for i in range(2):
-                position = at + int32(8 * j + score_stride * i)
-                if position < seen.begins[r] or position >= seen.ends[r]:
-                    s[4 * j + 2 * r + i] = MINUS_INFINITY
-
-    return unrolled(plan.score_quads, quad)
-
-
-@cache
 def row_reducer(plan: Any, combine: Any) -> Any:
     """The device function that combines a number of each lane that has scores of the same row."""
     swap_ab = plan.swap_ab
@@ -313,19 +253,17 @@ def exponentials_maker(plan: Any) -> Any:
     values so far are then to be rescaled by ``state.o_scale``. The warp agrees on that, and branches as one.
     """
     quads, max_of_row = plan.score_quads, row_reducer(plan, ptx.larger)
-    larger, fma, mul, add, sub, exp2 = ptx.larger, ptx.fma, ptx.mul, ptx.add, ptx.sub, power_of_two
-    lanes_where_equal = lane.lanes_where_equal
 
     def largest(j: Any, s: Any, most: Any) -> None:
         for r in range(2):
-            most[r] = larger(most[r], larger(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]))
+            most[r] = ptx.larger(most[r], ptx.larger(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]))
 
     def power(j: Any, s: Any, factor: Any, bases: Any, sums: Any) -> None:
         for r in range(2):
             for i in range(2):
-                p = exp2(fma(s[4 * j + 2 * r + i], factor, -bases[r]))
+                p = power_of_two(ptx.fma(s[4 * j + 2 * r + i], factor, -bases[r]))
                 s[4 * j + 2 * r + i] = p
-                sums[r] = add(sums[r], p)
+                sums[r] = ptx.add(sums[r], p)
 
     find_largest, take_powers = unrolled(quads, largest), unrolled(quads, power)
 
@@ -336,22 +274,22 @@ def exponentials_maker(plan: Any) -> Any:
         for r in range(2):
             most[r], sums[r] = MINUS_INFINITY, float32(0)
         # the maximum of the lane's scores, then of the row's, then of all steps so far
-        find_largest(0, s, most)
+        find_largest(s, most)
         grown = uint32(0)
         for r in range(2):
             most[r] = max_of_row(most[r])
-            most[r] = larger(state.row_max[r], mul(most[r], factor))
+            most[r] = ptx.larger(state.row_max[r], ptx.mul(most[r], factor))
             # Finite: a row that has seen nothing would else have -inf - -inf, a NaN that stays in its sums.
-            bases[r] = larger(most[r], LOWEST_FINITE)
+            bases[r] = ptx.larger(most[r], LOWEST_FINITE)
             # 2 ** (before - now): 1 if nothing grew, 0 at the first step, where there is nothing to rescale
-            state.o_scale[r] = exp2(sub(state.row_max[r], bases[r]))
+            state.o_scale[r] = power_of_two(ptx.sub(state.row_max[r], bases[r]))
             grown |= uint32(most[r] > state.row_max[r])
             state.row_max[r] = most[r]
         # One fma makes each exponent: score · factor - maximum, rounded once.
-        take_powers(0, s, factor, bases, sums)
+        take_powers(s, factor, bases, sums)
         for r in range(2):
-            state.row_sum[r] = fma(state.row_sum[r], state.o_scale[r], sums[r])
-        return lanes_where_equal(grown, uint32(0)) != ALL_LANES
+            state.row_sum[r] = ptx.fma(state.row_sum[r], state.o_scale[r], sums[r])
+        return lane.lanes_where_equal(grown, uint32(0)) != ALL_LANES
 
     return online_softmax
 
@@ -363,12 +301,21 @@ def masked_softmax(plan: Any) -> Any:
     ``origin``: the step's first position, ``column``: that of the lane's first score in it. A step that all
     rows of the block see in full needs no mask. It returns what ``online_softmax`` does.
     """
-    step, mask, online_softmax = plan.positions, masker(plan), exponentials_maker(plan)
+    step, score_stride, online_softmax = plan.positions, plan.score_stride, exponentials_maker(plan)
+
+    def quad(j: Any, s: Any, at: Any, seen: Any) -> None:
+        for r in range(2):
+            for i in range(2):
+                position = at + int32(8 * j + score_stride * i)
+                if position < seen.begins[r] or position >= seen.ends[r]:
+                    s[4 * j + 2 * r + i] = MINUS_INFINITY
+
+    mask = unrolled(plan.score_quads, quad)
 
     @inlined
     def softmax(s: Any, origin: Any, column: Any, kv: Any, seen: Any, factor: Any, state: Any) -> Any:
         if origin < kv.common_begin or origin + int32(step) > kv.common_end:
-            mask(0, s, origin + column, seen)
+            mask(s, origin + column, seen)
         return online_softmax(s, factor, state)
 
     return softmax
@@ -376,12 +323,66 @@ def masked_softmax(plan: Any) -> Any:
 
 @cache
 def o_rescaler(plan: Any) -> Any:
-    """The device function ``rescale_o(0, o, state)``: sums of both rows times their ``o_scale``."""
-    mul = ptx.mul
+    """The device function ``rescale_o(o, state)``: sums of both rows times their ``o_scale``."""
 
     def quad(j: Any, o: Any, state: Any) -> None:
         for r in range(2):
             for i in range(2):
-                o[4 * j + 2 * r + i] = mul(o[4 * j + 2 * r + i], state.o_scale[r])
+                o[4 * j + 2 * r + i] = ptx.mul(o[4 * j + 2 * r + i], state.o_scale[r])
 
     return unrolled(plan.o_count // 4, quad)
+
+
+# --- a step's softmax, of mma.py and swap_ab.py -----------------------------------------------
+
+
+class LaneRows(NamedTuple):
+    """The two query rows of a lane."""
+
+    seen: Any  # RowRanges
+    options: Any  # ScoreOptions, or of no use
+    factor: Any  # makes scores powers of two
+    state: Any  # SoftmaxState
+
+
+@cache
+def lane_rows_maker(plan: Any) -> Any:
+    """The device function for the rows ``row``, ``row`` + ``step`` of a lane before the first step."""
+    has_options = plan.options
+
+    @inlined
+    def rows_of_lane(
+        row: Any, step: Any, arguments: Any, length: Any, scale: Any, cap: Any
+    ) -> Any:  # fmt: skip
+        seen, options = new_row_ranges(), uint32(0)
+        find_row_ranges(seen, row, step, arguments.sizes, length)
+        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
+        if has_options:
+            options = read_score_options(scale, cap, row, step, arguments, length)
+        factor = LOG2_E if has_options else ptx.mul(ptx.float_of(scale), LOG2_E)
+        state = softmax_state()
+        start_rows(state)
+        return LaneRows(seen, options, factor, state)
+
+    return rows_of_lane
+
+
+@cache
+def softmax_step(plan: Any) -> Any:
+    """The device function that makes p of the scores of a step; sums o so far are rescaled where need be.
+
+    ``column``: position of the lane's first score in the step.
+    """
+    score_mod, softmax, rescale_o = score_modifier(plan), masked_softmax(plan), o_rescaler(plan)
+    positions, has_options = plan.positions, plan.options
+
+    @inlined
+    def softmax_of_step(s: Any, o: Any, step: Any, column: Any, kv: Any, rows: Any) -> None:
+        origin = step * int32(positions)
+        if has_options:
+            score_mod(s, origin + column, rows.options)
+        # o is multiplied only where a maximum of the warp has grown; else its scale is 1.
+        if softmax(s, origin, column, kv, rows.seen, rows.factor, rows.state):
+            rescale_o(o, rows.state)
+
+    return softmax_of_step

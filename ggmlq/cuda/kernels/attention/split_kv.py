@@ -22,8 +22,9 @@ from ...driver.launch import Kernel, family
 from ...intrinsics import bf16x2, dependent_launch, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
-from ...intrinsics.language import cuda, float32, types, uint32, uint64
-from .kv_tiles import pair_storer
+from ...intrinsics.language import cuda, float32, uint32, uint64
+from .kv_tiles import store_pair
+from .parameters import words_of
 from .plan import LANES, MIN_CAPABILITY, MMA_ROWS, WIDTHS, Plan
 from .softmax import LOG2_E, MINUS_INFINITY, power_of_two, reciprocal, row_reducer, unrolled
 
@@ -66,46 +67,52 @@ class MergedPair(NamedTuple):
     high: Any
 
 
-@cache
-def partials_merger() -> Any:
-    """The device function that merges ``count`` partials of a row in shared memory: two columns of it.
+@inlined
+def merge_partials(stats: Any, stats_stride: Any, sums: Any, sums_stride: Any, count: Any) -> Any:
+    """Merge ``count`` partials of a row in shared memory: two columns of it.
 
     ``stats`` and ``sums`` are addresses of the first ones, the others lie further on.
     """
-    take_pair, larger, fma = ptx.take_pair, ptx.larger, ptx.fma
-
-    @inlined
-    def merge(stats: Any, stats_stride: Any, sums: Any, sums_stride: Any, count: Any) -> Any:
-        row_max, row_sum, low, high = MINUS_INFINITY, float32(0), float32(0), float32(0)
-        for w in range(count):  # all maxima first: then each partial is multiplied once
-            row_max = larger(row_max, take_pair(stats + uint32(w) * stats_stride)[0])
-        for w in range(count):
-            stat = take_pair(stats + uint32(w) * stats_stride)
-            two = take_pair(sums + uint32(w) * sums_stride)
-            scale = merge_scale(stat[0], row_max)
-            row_sum = fma(stat[1], scale, row_sum)
-            low, high = fma(two[0], scale, low), fma(two[1], scale, high)
-        return MergedPair(row_max, row_sum, low, high)
-
-    return merge
+    row_max, row_sum, low, high = MINUS_INFINITY, float32(0), float32(0), float32(0)
+    for w in range(count):  # all maxima first: then each partial is multiplied once
+        row_max = ptx.larger(row_max, ptx.take_pair(stats + uint32(w) * stats_stride)[0])
+    for w in range(count):
+        stat = ptx.take_pair(stats + uint32(w) * stats_stride)
+        two = ptx.take_pair(sums + uint32(w) * sums_stride)
+        scale = merge_scale(stat[0], row_max)
+        row_sum = ptx.fma(stat[1], scale, row_sum)
+        low, high = ptx.fma(two[0], scale, low), ptx.fma(two[1], scale, high)
+    return MergedPair(row_max, row_sum, low, high)
 
 
 @cache
-def pair_writer() -> Any:
-    """The device function that writes two columns of the result of a row of the block's unit."""
-    store, mul = pair_storer(), ptx.mul
+def warps_merger(plan: Plan) -> Any:
+    """The device function that merges the partials of a block's warps: two columns of one of its rows.
+
+    ``at``: sums [warp, row, column], and behind all of them stats [warp, row].
+    """
+    row_bytes, rows, stats_at, warps = 4 * plan.partials_pitch, plan.rows, plan.partial_stats_at, plan.warps
 
     @inlined
-    def write(row: Any, pair: Any, merged: Any, addresses: Any, sizes: Any) -> None:
-        unit, rows = uint32(cuda.blockIdx.z), sizes.queries * sizes.group
-        head = (unit % sizes.kv_heads) * sizes.group + uint32(row) // sizes.queries
-        factor = final_scale(merged.row_max, merged.row_sum, addresses.sinks, head)
-        size = uint64(4) if sizes.y_kind == 0 else uint64(2)
-        number = uint64(unit) * rows + row
-        to = addresses.y + number * sizes.y_columns * size
-        store(to, pair, sizes.y_kind, mul(merged.low, factor), mul(merged.high, factor))
+    def merge_warps(at: Any, row: Any, pair: Any) -> Any:
+        stats, sums = at + stats_at + row * 8, at + row * row_bytes
+        return merge_partials(
+            stats, uint32(rows * 8), sums + pair * 8, uint32(rows * row_bytes), uint32(warps)
+        )
 
-    return write
+    return merge_warps
+
+
+@inlined
+def write_pair(row: Any, pair: Any, merged: Any, addresses: Any, sizes: Any) -> None:
+    """Write two columns of the result of a row of the block's unit."""
+    unit, rows = uint32(cuda.blockIdx.z), sizes.queries * sizes.group
+    head = (unit % sizes.kv_heads) * sizes.group + uint32(row) // sizes.queries
+    factor = final_scale(merged.row_max, merged.row_sum, addresses.sinks, head)
+    size = uint64(4) if sizes.y_kind == 0 else uint64(2)
+    number = uint64(unit) * rows + row
+    to = addresses.y + number * sizes.y_columns * size
+    store_pair(to, pair, sizes.y_kind, ptx.mul(merged.low, factor), ptx.mul(merged.high, factor))
 
 
 @inlined
@@ -120,34 +127,29 @@ def stats_of(partials: Any, rows: Any, width: Any, units: Any) -> Any:
 
 @cache
 def rows_writer(plan: Any) -> Any:
-    """The epilogue of warps with rows of their own: each writes its results, or its partials.
-
-    ``units``: number of all, beside the unit of the rows.
-    """
-    columns, width = plan.width_v // 8, plan.width_v
-    store, mul, bits, sum_of_row = pair_storer(), ptx.mul, uint32, row_reducer(plan, ptx.add)
+    """The epilogue of warps with rows of their own: each writes its results, or its partials."""
+    columns, width, sum_of_row = plan.width_v // 8, plan.width_v, row_reducer(plan, ptx.add)
 
     def eight(j: Any, o: Any, factors: Any, places: Any, inside: Any, kind: Any, t: Any) -> None:
         for r in range(2):
-            if inside[r] != bits(0):
-                low, high = mul(o[4 * j + 2 * r], factors[r]), mul(o[4 * j + 2 * r + 1], factors[r])
-                store(places[r], 4 * j + t, kind, low, high)
+            if inside[r] != uint32(0):
+                low, high = ptx.mul(o[4 * j + 2 * r], factors[r]), ptx.mul(o[4 * j + 2 * r + 1], factors[r])
+                store_pair(places[r], 4 * j + t, kind, low, high)
 
     all_columns = unrolled(columns, eight)
 
     @inlined
-    def write(
-        o: Any, state: Any, start: Any, count: Any, addresses: Any, sizes: Any, unit: Any, units: Any
-    ) -> None:  # fmt: skip
+    def write(o: Any, state: Any, work: Any, arguments: Any) -> None:
+        addresses, sizes, unit = arguments.addresses, arguments.sizes, work.place.unit
         (warp, lane), rows = warp_and_lane(), sizes.queries * sizes.group
         g, t = g_and_t(lane)
         factors, inside = cuda.local.array(2, float32), cuda.local.array(2, uint32)
         places, kind = cuda.local.array(2, uint64), sizes.y_kind
         for r in range(2):
             row, row_sum = g + warp * MMA_ROWS + uint32(8 * r), sum_of_row(state.row_sum[r])
-            inside[r] = uint32(1) if row < count else uint32(0)
+            inside[r] = uint32(1) if row < work.kv.rows else uint32(0)
             # Rows past the end have the address of the last one, and are not written.
-            row = uint32(min(start + row, rows - 1))
+            row = uint32(min(work.place.first_row + row, rows - 1))
             number = uint64(unit) * rows + row
             if addresses.partials == 0:  # a result: divided, in the kind of y
                 head = (unit % sizes.kv_heads) * sizes.group + row // sizes.queries
@@ -156,12 +158,12 @@ def rows_writer(plan: Any) -> Any:
                 places[r] = addresses.y + number * sizes.y_columns * size
             else:  # a partial: float32, not divided yet
                 factors[r], kind = float32(1), uint32(0)
-                number += uint64(cuda.blockIdx.x) * units * rows
+                number += uint64(cuda.blockIdx.x) * work.place.units * rows
                 places[r] = addresses.partials + number * (4 * width)
                 if inside[r] != 0 and t == 0:
-                    to = stats_of(addresses.partials, rows, width, units) + number * 8
+                    to = stats_of(addresses.partials, rows, width, work.place.units) + number * 8
                     ptx.store_pair(to, state.row_max[r], row_sum)
-        all_columns(0, o, factors, places, inside, kind, t)
+        all_columns(o, factors, places, inside, kind, t)
 
     return write
 
@@ -170,36 +172,29 @@ def rows_writer(plan: Any) -> Any:
 def block_merger(plan: Plan) -> Any:
     """The epilogue of warps with positions of their own: it merges what they have put into shared memory.
 
-    ``at``: sums [warp, row, column] of the block's rows, then stats. ``partials``: the address of the grid's
-    partials, or 0 where the block has all positions and writes results.
+    ``at``: their partials (:func:`warps_merger`). Where the block has all positions it writes results, else
+    partials of the grid.
     """
-    pairs, width, pitch, threads = plan.width_v // 2, plan.width_v, plan.partials_pitch, plan.threads
-    stats_at, store_pair, partial_rows = plan.partial_stats_at, ptx.store_pair, plan.rows
-    merge, write = partials_merger(), pair_writer()
+    pairs, width, threads, merge_warps = plan.width_v // 2, plan.width_v, plan.threads, warps_merger(plan)
 
     @inlined
-    def finish(
-        at: Any, warps: Any, start: Any, count: Any, addresses: Any, sizes: Any, partials: Any
-    ) -> None:  # fmt: skip
+    def finish(at: Any, work: Any, arguments: Any) -> None:
+        addresses, sizes, partials = arguments.addresses, arguments.sizes, arguments.addresses.partials
         rows, number = sizes.queries * sizes.group, uint32(cuda.threadIdx.x)
         # a thread has every so many-th pair of columns of the block's rows, neighbours have neighbours
-        while number < count * pairs:
+        while number < work.kv.rows * pairs:
             row = number // pairs
             pair = number - row * pairs
-            stats, sums = at + stats_at + row * 8, at + row * (pitch * 4)
-            merged = merge(
-                stats, uint32(partial_rows * 8), sums + pair * 8, uint32(partial_rows * pitch * 4),
-                warps,
-            )  # fmt: skip
+            merged = merge_warps(at, row, pair)
             if partials == 0:
-                write(start + row, pair, merged, addresses, sizes)
+                write_pair(work.place.first_row + row, pair, merged, addresses, sizes)
             else:
                 # [split, unit, row] is [blockIdx.x, blockIdx.z, row]
-                place = uint64(uint32(cuda.blockIdx.z)) * rows + uint64(start + row)
+                place = uint64(uint32(cuda.blockIdx.z)) * rows + uint64(work.place.first_row + row)
                 place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * rows
-                store_pair(partials + place * (4 * width) + pair * uint64(8), merged.low, merged.high)
+                ptx.store_pair(partials + place * (4 * width) + pair * uint64(8), merged.low, merged.high)
                 if pair == 0:
-                    store_pair(
+                    ptx.store_pair(
                         stats_of(partials, rows, width, uint32(cuda.gridDim.z)) + place * 8,
                         merged.row_max,
                         merged.row_sum,
@@ -219,7 +214,6 @@ def block_merger(plan: Plan) -> Any:
 
 MERGE_THREADS, MERGE_THREADS_MANY_ROWS = 512, 128  # of a block; the latter where rows alone fill the card
 QUAD_COLUMNS = 4  # columns of a thread
-MERGE_ADDRESSES, MERGE_SIZES = types.UniTuple(uint64, 3), types.UniTuple(uint32, 7)
 
 
 class MergeAddresses(NamedTuple):
@@ -250,22 +244,16 @@ class Partial(NamedTuple):
     quad: Any
 
 
-@cache
-def partial_reader(width: int) -> Any:
-    """The device function that reads a split of a row; one that there is not has seen nothing."""
-    load_floats, load8, float_of, size = ptx.load_floats, bf16x2.load8, ptx.float_of, 4 * width
-
-    @inlined
-    def read(partials: Any, stats: Any, number: Any, lane: Any, there: Any) -> Any:
-        row_max, row_sum, none = MINUS_INFINITY, float32(0), float32(0)
-        quad = none, none, none, none
-        if there:
-            quad = load_floats(partials + number * size + lane * uint64(16))
-            stat = load8(stats + number * 8)
-            row_max, row_sum = float_of(stat[0]), float_of(stat[1])
-        return Partial(row_max, row_sum, quad)
-
-    return read
+@inlined
+def read_partial(partials: Any, width: Any, stats: Any, number: Any, lane: Any, there: Any) -> Any:
+    """Read a split of a row of ``width`` columns; one that there is not has seen nothing."""
+    row_max, row_sum, none = MINUS_INFINITY, float32(0), float32(0)
+    quad = none, none, none, none
+    if there:
+        quad = ptx.load_floats(partials + number * (4 * width) + lane * uint64(16))
+        stat = bf16x2.load8(stats + number * 8)
+        row_max, row_sum = ptx.float_of(stat[0]), ptx.float_of(stat[1])
+    return Partial(row_max, row_sum, quad)
 
 
 @inlined
@@ -290,12 +278,9 @@ def merger(width: int, threads: int) -> Kernel:
     # beside those of the maxima: one wait for memory instead of two.
     ahead = 4 if threads == MERGE_THREADS else 8
     held, noted = QUAD_COLUMNS * ahead, 2 * ahead
-    store, read, fma, mul, add, start_dependent = (
-        pair_storer(), partial_reader(width), ptx.fma, ptx.mul, ptx.add, dependent_launch.take_turn
-    )  # fmt: skip
 
     def merge(address_words: Any, size_words: Any) -> None:
-        start_dependent()
+        dependent_launch.take_turn()
         addresses, sizes = MergeAddresses(*address_words), MergeSizes(*size_words)
         columns, sums_of_p = (
             cuda.shared.array((together, width), float32), cuda.shared.array(together, float32)
@@ -308,7 +293,7 @@ def merger(width: int, threads: int) -> Kernel:
         for i in range(ahead):
             p = which + uint32(i * together)
             number, there = p * uint64(rows) + row, which < together and p < splits
-            partial = read(addresses.partials, stats_at, number, lane, there)
+            partial = read_partial(addresses.partials, width, stats_at, number, lane, there)
             stats[2 * i], stats[2 * i + 1] = partial.row_max, partial.row_sum
             for j in range(QUAD_COLUMNS):
                 quads[QUAD_COLUMNS * i + j] = partial.quad[j]
@@ -319,19 +304,19 @@ def merger(width: int, threads: int) -> Kernel:
             sums[i] = float32(0)
         for i in range(ahead):
             scale = merge_scale(stats[2 * i], row_max)
-            row_sum = fma(stats[2 * i + 1], scale, row_sum)
+            row_sum = ptx.fma(stats[2 * i + 1], scale, row_sum)
             for j in range(QUAD_COLUMNS):
-                sums[j] = fma(quads[QUAD_COLUMNS * i + j], scale, sums[j])
+                sums[j] = ptx.fma(quads[QUAD_COLUMNS * i + j], scale, sums[j])
         if which < together:
             # the splits that were not read ahead, now that the maximum is known
             p = which + ahead * together
             while p < splits:
                 number = p * uint64(rows) + row
-                partial = read(addresses.partials, stats_at, number, lane, True)
+                partial = read_partial(addresses.partials, width, stats_at, number, lane, True)
                 scale = merge_scale(partial.row_max, row_max)
-                row_sum = fma(partial.row_sum, scale, row_sum)
+                row_sum = ptx.fma(partial.row_sum, scale, row_sum)
                 for i in range(QUAD_COLUMNS):
-                    sums[i] = fma(partial.quad[i], scale, sums[i])
+                    sums[i] = ptx.fma(partial.quad[i], scale, sums[i])
                 p += together
             for i in range(QUAD_COLUMNS):
                 columns[which, lane * QUAD_COLUMNS + uint32(i)] = sums[i]
@@ -340,21 +325,15 @@ def merger(width: int, threads: int) -> Kernel:
         if thread < width // 2:  # two columns a thread
             low, high, row_sum = float32(0), float32(0), float32(0)
             for w in range(together):
-                low, high = add(low, columns[w, 2 * thread]), add(high, columns[w, 2 * thread + 1])
-                row_sum = add(row_sum, sums_of_p[w])
+                low, high = ptx.add(low, columns[w, 2 * thread]), ptx.add(high, columns[w, 2 * thread + 1])
+                row_sum = ptx.add(row_sum, sums_of_p[w])
             per_head = sizes.queries * sizes.group
             head = (row // per_head) % sizes.kv_heads * sizes.group + row % per_head // sizes.queries
             factor = final_scale(row_max, row_sum, addresses.sinks, head)
             size = uint64(4) if sizes.y_kind == 0 else uint64(2)
             to = addresses.y + uint64(row) * sizes.y_columns * size
-            store(to, uint64(thread), sizes.y_kind, mul(low, factor), mul(high, factor))
+            store_pair(to, uint64(thread), sizes.y_kind, ptx.mul(low, factor), ptx.mul(high, factor))
 
-    return Kernel(
-        f"merge {width}, {threads} threads",
-        merge,
-        MERGE_ADDRESSES,
-        MERGE_SIZES,
-        threads=threads,
-        least=MIN_CAPABILITY,
-        early=True,
-    )
+    parameters = words_of(uint64, MergeAddresses), words_of(uint32, MergeSizes)
+    name = f"merge {width}, {threads} threads"
+    return Kernel(name, merge, *parameters, threads=threads, least=MIN_CAPABILITY, early=True)

@@ -10,7 +10,7 @@ While the kernel before still runs the same rows come into the second cache.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,38 +29,22 @@ from .kv_tiles import (
     Team,
     pair_of_words,
     stage_copier,
+    two_pairs,
 )
-from .parameters import (
-    ADDRESSES,
-    SIZES,
-    STRIDES,
-    Addresses,
-    RowRanges,
-    Sizes,
-    Strides,
-    block_placer,
-    find_row_ranges,
-    kv_addresses,
-    kv_range_finder,
-    queries_of,
-)
+from .parameters import PARAMETERS, arguments_of, block_place, queries_of, work_at
 from .plan import FLOAT16_TYPES, LANES, MIN_CAPABILITY, MMA_ROWS, Plan, row_bytes, swap_ab_plans
 from .softmax import (
-    LOG2_E,
     clearer,
     columns_first_place,
-    masked_softmax,
+    lane_rows_maker,
+    mma_into,
     mma_of,
-    o_rescaler,
-    read_score_options,
     row_reducer,
     rows_first_place,
-    score_modifier,
-    softmax_state,
-    start_rows,
+    softmax_step,
     unrolled,
 )
-from .split_kv import block_merger, pair_writer, partials_merger
+from .split_kv import block_merger, merge_partials, warps_merger, write_pair
 
 #     s[16 positions, 8 rows] = K · Qᵀ          o[16 columns, 8 rows] += Vᵀ · Pᵀ      for each 16 columns of V
 #
@@ -89,7 +73,6 @@ def prefetcher(plan: Plan, name: str, width: int) -> Any:
     positions, length, line = plan.team_positions, row_bytes(name, width), 128
     spread, lines = name in FLOAT16_TYPES, -(-length // line)
     count = positions * lines if spread else -(-positions * length // line)
-    start = bf16x2.prefetch
 
     @inlined
     def prefetch(rows: Any, stride: Any, first: Any, end: Any, lane: Any) -> None:
@@ -101,9 +84,9 @@ def prefetcher(plan: Plan, name: str, width: int) -> Any:
                 if spread:
                     row = number // lines
                     within = (number - row * lines) * line
-                    start(rows + uint64(first + row) * stride + within)
+                    bf16x2.prefetch(rows + uint64(first + row) * stride + within)
                 else:
-                    start(rows + first * uint64(length) + uint64(number * line))
+                    bf16x2.prefetch(rows + first * uint64(length) + uint64(number * line))
 
     return prefetch
 
@@ -115,51 +98,26 @@ def early_reader(plan: Plan) -> Any:
     The kernel before may be writing rows, and lengths: what is read here is of no use but to be near. It goes
     to L2, where later writes are seen.
     """
-    find_kv_range, place = kv_range_finder(plan.rows, plan.positions), block_placer(plan.rows)
-    prefetch_keys, prefetch_values = (
-        prefetcher(plan, plan.k, plan.width),
-        prefetcher(plan, plan.v, plan.width_v),
-    )
-    stages, positions = plan.stages, plan.positions
+    prefetch_keys = prefetcher(plan, plan.k, plan.width)
+    prefetch_values = prefetcher(plan, plan.v, plan.width_v)
+    stages, rows, positions = plan.stages, plan.rows, plan.positions
 
     @inlined
-    def read(addresses: Any, strides: Any, sizes: Any) -> None:
-        (warp, lane), block = warp_and_lane(), place(addresses, sizes)
-        kv = find_kv_range(sizes, block.length, block.first_row)
-        kv_at = kv_addresses(addresses, strides, sizes, block.unit)
+    def read(arguments: Any) -> None:
+        strides = arguments.strides
+        (warp, lane), place = warp_and_lane(), block_place(arguments, rows)
+        work = work_at(place, arguments, rows, positions)
+        kv = work.kv
         if kv.end_step - kv.first_step > int32(stages):
             return  # with many steps the memory is busy anyway
         for i in range(stages):
             step = kv.first_step + int32(i)
             if step < kv.end_step:
                 first = uint32(step * int32(positions)) + warp * MMA_ROWS
-                prefetch_keys(kv_at.keys, strides.k_position, first, uint32(kv.end), lane)
-                prefetch_values(kv_at.values, strides.v_position, first, uint32(kv.end), lane)
+                prefetch_keys(work.keys, strides.k_position, first, uint32(kv.end), lane)
+                prefetch_values(work.values, strides.v_position, first, uint32(kv.end), lane)
 
     return read
-
-
-@cache
-def starter(plan: Plan) -> Any:
-    """The device function with which a block starts: rows come near, then it waits for the kernel before."""
-    cluster_size, arrive, read_early = (
-        barriers.cluster_size, barriers.arrive_at_cluster_relaxed, early_reader(plan)
-    )  # fmt: skip
-    let_successor_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
-    )  # fmt: skip
-
-    @inlined
-    def begin(addresses: Any, strides: Any, sizes: Any) -> None:
-        if cluster_size() > 1:
-            # So that others know that this block's shared memory exists. They wait for it before they write
-            # here, at the end (``cluster_merger``); relaxed, as nothing was written that they read.
-            arrive()
-        let_successor_start()  # its blocks may take multiprocessors that this kernel leaves free
-        read_early(addresses, strides, sizes)
-        wait_for_predecessor()  # behind this queries, rows and lengths are what they shall be
-
-    return begin
 
 
 # --- producer: queries ------------------------------------------------------------------------
@@ -177,83 +135,55 @@ def query_reader(plan: Plan) -> Any:
     It waits for none of them. Queries are asked of memory before keys and values: behind those they would
     come last, and all products wait for them.
     """
-    threads, pairs, load8, load4 = plan.threads, plan.width // 2, bf16x2.load8, codes8.load4
+    threads, pairs = plan.threads, plan.width // 2
 
-    def one(i: Any, rows: Any, kind: Any, count: Any, raw: Any) -> None:
+    def read(i: Any, rows: Any, kind: Any, count: Any, raw: Any) -> None:
         number = uint32(cuda.threadIdx.x) + i * threads
         raw[2 * i], raw[2 * i + 1] = uint32(0), uint32(0)  # rows that there are not
         if number < count * pairs:
             if kind == 0:
-                two = load8(rows + number * uint64(8))
+                two = bf16x2.load8(rows + number * uint64(8))
                 raw[2 * i], raw[2 * i + 1] = two[0], two[1]
             else:
-                raw[2 * i] = uint32(load4(rows + number * uint64(4)))
+                raw[2 * i] = uint32(codes8.load4(rows + number * uint64(4)))
 
-    read_all = unrolled(words_of_queries(plan) // 2, one)
-
-    @inlined
-    def read(rows: Any, kind: Any, count: Any, raw: Any) -> None:
-        read_all(0, rows, kind, count, raw)
-
-    return read
+    return unrolled(words_of_queries(plan) // 2, read)
 
 
 @cache
 def query_putter(plan: Plan) -> Any:
     """The device function ``put(to, kind, raw)``: what ``query_reader`` read, as a tile of 16-bit floats."""
     threads, rows_count, pairs, pitch = plan.threads, plan.rows, plan.width // 2, plan.pitch(plan.width)
-    floats_of, put4 = pair_of_words(), halves.put4
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
 
-    def one(i: Any, to: Any, kind: Any, raw: Any) -> None:
+    def put(i: Any, to: Any, kind: Any, raw: Any) -> None:
         at = uint32(cuda.threadIdx.x) + i * threads
         row = at // pairs
         pair = at - row * pairs
         if row < rows_count:
-            low, high = floats_of(raw[2 * i], raw[2 * i + 1], kind)
-            put4(to + row * pitch + pair * 4, narrowed(low, high))
+            low, high = pair_of_words(raw[2 * i], raw[2 * i + 1], kind)
+            halves.put4(to + row * pitch + pair * 4, narrowed(low, high))
 
-    put_all = unrolled(words_of_queries(plan) // 2, one)
-
-    @inlined
-    def put(to: Any, kind: Any, raw: Any) -> None:
-        put_all(0, to, kind, raw)
-
-    return put
+    return unrolled(words_of_queries(plan) // 2, put)
 
 
 # --- qk_gemm and pv_gemm of floats ------------------------------------------------------------
 
 
-class Gemms(NamedTuple):
-    """Device functions of a plan."""
-
-    take_queries: Any  # (queries, q, z): of shared memory into registers, and where sums of blocks begin
-    qk_gemm: Any  # (keys, q, z, s)
-    pv_gemm: Any  # (s, values, o)
-
-
-def gemms(plan: Plan) -> Gemms:
-    """The products of a plan."""
-    if plan.k in FLOAT16_TYPES:
-        return Gemms(query_taker(plan), make_qk_gemm(plan), make_pv_gemm(plan))
-    return Gemms(block_query_taker(plan), make_block_qk_gemm(plan), make_block_pv_gemm(plan))
-
-
 @cache
 def query_taker(plan: Plan) -> Any:
     """The device function ``take(queries, q, z)``: columns 2 t, 2 t + 1, also 8 on, of each sixteen."""
-    pitch, take4 = plan.pitch(plan.width), bf16x2.take4
+    pitch = plan.pitch(plan.width)
 
     def sixteen(j: Any, at: Any, q: Any) -> None:
-        q[2 * j], q[2 * j + 1] = take4(at + 32 * j), take4(at + (32 * j + 16))
+        q[2 * j], q[2 * j + 1] = bf16x2.take4(at + 32 * j), bf16x2.take4(at + (32 * j + 16))
 
     all_columns = unrolled(plan.width // MMA_ROWS, sixteen)
 
     @inlined
     def take(queries: Any, q: Any, z: Any) -> None:
         g, t = g_and_t(warp_and_lane()[1])
-        all_columns(0, queries + g * pitch + t * 4, q)
+        all_columns(queries + g * pitch + t * 4, q)
 
     return take
 
@@ -261,15 +191,14 @@ def query_taker(plan: Plan) -> Any:
 @cache
 def make_qk_gemm(plan: Plan) -> Any:
     """The device function ``qk_gemm(keys, q, z, s)``; two sums, so that a product waits for no neighbour."""
-    pitch, mma, load, add = plan.pitch(plan.width), mma_of(plan.k), halves.load_matrices, ptx.add
+    pitch, add_product = plan.pitch(plan.width), mma_into(plan.k)
 
     def two(j: Any, at: Any, q: Any, v: Any) -> None:
         for i in range(2):
             # A: 16 positions × 16 columns of keys; B: the same columns × 8 rows of queries
-            a = load(at + uint32(64 * j + 32 * i))
-            n, o = 4 * j + 2 * i, 4 * i
-            w = mma(a[0], a[1], a[2], a[3], q[n], q[n + 1], v[o], v[o + 1], v[o + 2], v[o + 3])
-            v[o], v[o + 1], v[o + 2], v[o + 3] = w[0], w[1], w[2], w[3]
+            a = halves.load_matrices(at + uint32(64 * j + 32 * i))
+            n = 4 * j + 2 * i
+            add_product(a, q[n], q[n + 1], v, 4 * i)
 
     all_columns = unrolled(plan.width // (2 * MMA_ROWS), two)
 
@@ -278,10 +207,10 @@ def make_qk_gemm(plan: Plan) -> Any:
         v = cuda.local.array(8, float32)
         for i in range(8):
             v[i] = float32(0)
-        all_columns(0, keys + rows_first_place(warp_and_lane()[1], pitch), q, v)
+        all_columns(keys + rows_first_place(warp_and_lane()[1], pitch), q, v)
         for i in range(2):
             for r in range(2):
-                s[2 * r + i] = add(v[2 * i + r], v[4 + 2 * i + r])
+                s[2 * r + i] = ptx.add(v[2 * i + r], v[4 + 2 * i + r])
 
     return qk_gemm
 
@@ -293,13 +222,11 @@ def make_pv_gemm(plan: Plan) -> Any:
     Scores are an accumulator of [positions, rows]; B of the second product is [positions, rows] as well, but
     held the other way round, which ``movmatrix`` (``transposed``) does within the warp.
     """
-    pitch, mma, load, place = (
-        plan.pitch(plan.width_v), mma_of(plan.v), halves.load_transposed, columns_first_place
-    )  # fmt: skip
-    narrowed, transposed = bf16x2.narrowed if plan.v == "bf16" else halves.narrowed, halves.transposed
+    pitch, mma = plan.pitch(plan.width_v), mma_of(plan.v)
+    narrowed = bf16x2.narrowed if plan.v == "bf16" else halves.narrowed
 
     def sixteen(j: Any, at: Any, low: Any, high: Any, o: Any) -> None:
-        a, n = load(at + 2 * MMA_ROWS * j), 4 * j
+        a, n = halves.load_transposed(at + 2 * MMA_ROWS * j), 4 * j
         # A: 16 columns of values × 16 positions. ``mma`` gives both rows of column g, then of column g + 8; o
         # has both columns of a row side by side, as s has both of its positions.
         v = mma(a[0], a[1], a[2], a[3], low, high, o[n], o[n + 2], o[n + 1], o[n + 3])
@@ -309,8 +236,8 @@ def make_pv_gemm(plan: Plan) -> Any:
 
     @inlined
     def pv_gemm(s: Any, values: Any, o: Any) -> None:
-        low, high = transposed(narrowed(s[0], s[2])), transposed(narrowed(s[1], s[3]))
-        all_columns(0, values + place(warp_and_lane()[1], pitch), low, high, o)
+        low, high = halves.transposed(narrowed(s[0], s[2])), halves.transposed(narrowed(s[1], s[3]))
+        all_columns(values + columns_first_place(warp_and_lane()[1], pitch), low, high, o)
 
     return pv_gemm
 
@@ -347,7 +274,7 @@ def block_query_taker(plan: Plan) -> Any:
     ``z``: two floats a block.
     """
     pitch, is_q8, zero = plan.pitch(plan.width), plan.k == "q8_0", ZERO_POINTS[plan.k]
-    take4, permute, mul_halves, mma = bf16x2.take4, bf16x2.permute, product_of_halves, mma_of("f16")
+    take4, permute, mma = bf16x2.take4, bf16x2.permute, mma_of("f16")
     low, high = np.uint32(halves.pair(-zero * SUBNORMAL)), np.uint32(halves.pair(-16 * zero * SUBNORMAL))
     high = low if is_q8 else high
 
@@ -359,8 +286,8 @@ def block_query_taker(plan: Plan) -> Any:
         else:
             evens, odds = uint32(0x5410), uint32(0x7632)
             q[n], q[n + 1] = permute(a, b, evens), permute(a, b, odds)
-            q[n + 2] = mul_halves(permute(c, d, evens), SIXTEENTH)
-            q[n + 3] = mul_halves(permute(c, d, odds), SIXTEENTH)
+            q[n + 2] = product_of_halves(permute(c, d, evens), SIXTEENTH)
+            q[n + 3] = product_of_halves(permute(c, d, odds), SIXTEENTH)
 
     # -zero · Σ q by two products like those of codes: A is -zero in all places, as a subnormal. Upper fours
     # count sixteen times, and so does their zero point.
@@ -393,7 +320,7 @@ def block_query_taker(plan: Plan) -> Any:
     @inlined
     def take(queries: Any, q: Any, z: Any) -> None:
         g, t = g_and_t(warp_and_lane()[1])
-        all_pairs(0, queries + g * pitch, t, q, z)
+        all_pairs(queries + g * pitch, t, q, z)
 
     return take
 
@@ -404,16 +331,12 @@ def key_pairs(name: str) -> Any:
 
     Bytes of both words, or fours of the first: bytes 0 and 2, bytes 1 and 3, then the upper fours of them.
     """
-    permute, none = bf16x2.permute, np.uint32(0)
 
     @inlined
     def of_bytes(first: Any, second: Any) -> Any:
         first, second = first ^ 0x80808080, second ^ 0x80808080
-        low, high = uint32(0x4140), uint32(0x4342)
-        return (
-            permute(first, none, low), permute(first, none, high),
-            permute(second, none, low), permute(second, none, high),
-        )  # fmt: skip
+        (a, b), (c, d) = two_pairs(first), two_pairs(second)
+        return a, b, c, d
 
     @inlined
     def of_fours(first: Any, second: Any) -> Any:
@@ -431,7 +354,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
     ``keys``: the address of the first position.
     """
     length, size = row_bytes(plan.k, plan.width), row_bytes(plan.k, 2 * BLOCK_COLUMNS)
-    take4, permute, half_values, fma, mul = bf16x2.take4, bf16x2.permute, codes.half_values, ptx.fma, ptx.mul
+    take4, permute = bf16x2.take4, bf16x2.permute
     mma, pairs, is_q8, middle = mma_of("f16"), key_pairs(plan.k), plan.k == "q8_0", size // 8 * 4
     whole = float32(2.0**SUBNORMAL_BITS)
 
@@ -446,7 +369,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
         # The scale of a key's block is multiplied with its sum, not with 32 codes.
         for i in range(2):
             for r in range(2):
-                s[2 * r + i] = fma(d[i], v[2 * i + r], s[2 * r + i])
+                s[2 * r + i] = ptx.fma(d[i], v[2 * i + r], s[2 * r + i])
 
     def pair(j: Any, keys: Any, places: Any, q: Any, z: Any, s: Any) -> None:
         w, x = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
@@ -460,7 +383,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
             if is_q8:
                 w[2 * i + 1] = take4(at + 16)
                 x[2 * i + 1] = take4(at + (middle + 20))
-            d[i], e[i] = half_values(take4(row))[0], half_values(last)[1]
+            d[i], e[i] = codes.half_values(take4(row))[0], codes.half_values(last)[1]
         multiply(w, 8 * j, q, z, 4 * j, d, s)
         multiply(x, 8 * j + 4, q, z, 4 * j + 2, e, s)
 
@@ -473,9 +396,9 @@ def make_block_qk_gemm(plan: Plan) -> Any:
         places[0], places[1] = t * 4, first_lane_picks(t)
         for i in range(4):
             s[i] = float32(0)
-        all_pairs(0, keys + g * (2 * length), places, q, z, s)
+        all_pairs(keys + g * (2 * length), places, q, z, s)
         for i in range(4):
-            s[i] = mul(s[i], whole)
+            s[i] = ptx.mul(s[i], whole)
 
     return qk_gemm
 
@@ -556,12 +479,8 @@ def make_block_pv_gemm(plan: Plan) -> Any:
     type's lift.
     """
     name, length, size = plan.v, row_bytes(plan.v, plan.width_v), row_bytes(plan.v, 2 * BLOCK_COLUMNS)
-    read, pairs, mma, mul_halves = (
-        value_words(name, length), value_pairs(name), mma_of("f16"), product_of_halves
-    )  # fmt: skip
-    mul, narrowed, transposed, lifted = (
-        ptx.mul, halves.narrowed, halves.transposed, float32(2.0 ** P_LIFT_BITS[name])
-    )  # fmt: skip
+    read, pairs, mma = value_words(name, length), value_pairs(name), mma_of("f16")
+    lifted = float32(2.0 ** P_LIFT_BITS[name])
     lane_bytes = 4 if name == "q8_0" else 2
 
     @inlined
@@ -578,8 +497,8 @@ def make_block_pv_gemm(plan: Plan) -> Any:
         w, x, d = cuda.local.array(4, uint32), cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         read(values + j * size, places, w, x, d)
         low, high = probabilities[0], probabilities[1]
-        multiply(w, mul_halves(low, d[0]), mul_halves(high, d[1]), 16 * j, o)
-        multiply(x, mul_halves(low, d[2]), mul_halves(high, d[3]), 16 * j + 8, o)
+        multiply(w, product_of_halves(low, d[0]), product_of_halves(high, d[1]), 16 * j, o)
+        multiply(x, product_of_halves(low, d[2]), product_of_halves(high, d[3]), 16 * j + 8, o)
 
     all_pairs = unrolled(plan.width_v // (2 * BLOCK_COLUMNS), pair)
 
@@ -590,8 +509,9 @@ def make_block_pv_gemm(plan: Plan) -> Any:
         places[0], places[1] = g * lane_bytes, first_lane_picks(g)
         # p is lifted before it is rounded: its product with a small scale would be a subnormal half.
         for i in range(2):
-            probabilities[i] = transposed(narrowed(mul(s[i], lifted), mul(s[2 + i], lifted)))
-        all_pairs(0, values + t * (4 * length), places, probabilities, o)
+            two = halves.narrowed(ptx.mul(s[i], lifted), ptx.mul(s[2 + i], lifted))
+            probabilities[i] = halves.transposed(two)
+        all_pairs(values + t * (4 * length), places, probabilities, o)
 
     return pv_gemm
 
@@ -603,21 +523,20 @@ def make_block_pv_gemm(plan: Plan) -> Any:
 def column_placer(plan: Plan) -> Any:
     """The device function ``place(o, to, g)``: a lane's sums go to two rows of shared memory."""
     pitch, sixteens, name = 4 * plan.partials_pitch, plan.width_v // 16, plan.v
-    put_pair, put_float, mul = halves.put_pair, bf16x2.put_float, ptx.mul
     whole = 2.0 ** (SUBNORMAL_BITS - P_LIFT_BITS.get(name, 0))
     first, second = float32(whole), float32(whole if name == "q8_0" else whole / 16)
 
     def of_floats(n: Any, o: Any, to: Any, places: Any) -> None:
         for r in range(2):
             for i in range(2):
-                put_float(to + uint32(64 * n + 32 * i + pitch * r) + places[0], o[4 * n + 2 * r + i])
+                bf16x2.put_float(to + uint32(64 * n + 32 * i + pitch * r) + places[0], o[4 * n + 2 * r + i])
 
     def of_blocks(n: Any, o: Any, to: Any, places: Any) -> None:
         for k in range(4):
             scale = second if k & 1 else first
             for r in range(2):
                 m, at = 16 * n + 4 * k + 2 * r, to + uint32(256 * n + pitch * r)
-                put_pair(at + places[k], mul(o[m], scale), mul(o[m + 1], scale))
+                halves.put_pair(at + places[k], ptx.mul(o[m], scale), ptx.mul(o[m + 1], scale))
 
     floats = name in FLOAT16_TYPES
     all_columns = unrolled(sixteens, of_floats) if floats else unrolled(sixteens // 4, of_blocks)
@@ -635,7 +554,7 @@ def column_placer(plan: Plan) -> Any:
         else:
             for k in range(4):
                 places[k] = uint32(64 * k) + g * 8
-        all_columns(0, o, to, places)  # each row's sums in the order of its columns
+        all_columns(o, to, places)  # each row's sums in the order of its columns
 
     return place
 
@@ -650,51 +569,39 @@ def cluster_merger(plan: Plan) -> Any:
         block 0   warps' partials ──► pairs of all shares ──┬──► inbox of block 0   [0] [1] … ──► share 0 of y
         block 1   warps' partials ──► pairs of all shares ──┴──► inbox of block 1   [0] [1] … ──► share 1 of y
     """
-    pairs, pitch, threads, warps = plan.width_v // 2, plan.partials_pitch, plan.threads, plan.warps
-    stats_at, partial_rows, inbox_at, inbox_stats_at = (
-        plan.partial_stats_at, plan.rows, plan.inbox_at, plan.inbox_stats_at
-    )  # fmt: skip
-    merge, write, put, base = partials_merger(), pair_writer(), barriers.put_pair_in_block, ptx.shared_base
-    wait, sync = barriers.wait_for_cluster, barriers.sync_cluster
-    rank_here, size = barriers.rank_in_cluster, barriers.cluster_size
+    pairs, threads, merge_warps, partial_rows = plan.width_v // 2, plan.threads, warps_merger(plan), plan.rows
+    inbox_at, inbox_stats_at, put = plan.inbox_at, plan.inbox_stats_at, barriers.put_pair_in_block
 
     @inlined
-    def share(at: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        blocks, rank, number = size(), rank_here(), uint32(cuda.threadIdx.x)
-        all_pairs = count * pairs
+    def share(at: Any, work: Any, arguments: Any) -> None:
+        blocks, rank = barriers.cluster_size(), barriers.rank_in_cluster()
+        number, addresses = uint32(cuda.threadIdx.x), arguments.addresses
+        all_pairs = work.kv.rows * pairs
         each = (all_pairs + blocks - 1) // blocks  # pairs of a share, which its block merges
-        inbox, stats_inbox = base() + inbox_at, base() + inbox_stats_at
-        # The other half of the arrival in ``starter``: the others have started, so their shared memory
+        inbox, stats_inbox = ptx.shared_base() + inbox_at, ptx.shared_base() + inbox_stats_at
+        # The other half of the arrival in ``kernel``: the others have started, so their shared memory
         # exists. A store into that of a block that has not started is undefined.
-        wait()
+        barriers.wait_for_cluster()
         while number < all_pairs:
             row = number // pairs
             pair = number - row * pairs
-            stats, sums = at + stats_at + row * 8, at + row * (pitch * 4)
-            merged = merge(
-                stats, uint32(partial_rows * 8), sums + pair * 8, uint32(partial_rows * pitch * 4),
-                uint32(warps),
-            )  # fmt: skip
+            merged = merge_warps(at, row, pair)
             owner = number // each
             put(inbox + (rank * each + number - owner * each) * 8, owner, merged.low, merged.high)
             if pair < blocks:  # stats of a row to each block once
-                put(
-                    stats_inbox + (rank * partial_rows + row) * 8, pair, merged.row_max,
-                    merged.row_sum,
-                )  # fmt: skip
+                stats = stats_inbox + (rank * partial_rows + row) * 8
+                put(stats, pair, merged.row_max, merged.row_sum)
             number += threads
         # All have put theirs, and it is visible. No block ends before that, so none writes into shared memory
         # of a block that is gone.
-        sync()
+        barriers.sync_cluster()
         # the block's own share: partials of all blocks, in the order of their splits
         number = rank * each + uint32(cuda.threadIdx.x)
         while number < min(all_pairs, (rank + 1) * each):
             row = number // pairs
-            merged = merge(
-                stats_inbox + row * 8, uint32(partial_rows * 8),
-                inbox + (number - rank * each) * 8, each * 8, blocks,
-            )  # fmt: skip
-            write(start + row, number - row * pairs, merged, addresses, sizes)
+            stats, sums = stats_inbox + row * 8, inbox + (number - rank * each) * 8
+            merged = merge_partials(stats, uint32(partial_rows * 8), sums, each * 8, blocks)
+            write_pair(work.place.first_row + row, number - row * pairs, merged, addresses, arguments.sizes)
             number += threads
 
     return share
@@ -704,16 +611,12 @@ def cluster_merger(plan: Plan) -> Any:
 def writer(plan: Plan) -> Any:
     """The epilogue: lanes 4 g + t have rows 2 t and 2 t + 1; partials of warps are merged, then written."""
     pitch, stats_at, rows = 4 * plan.partials_pitch, plan.partial_stats_at, plan.rows
-    sum_of_row, share, cluster_size = (
-        row_reducer(plan, ptx.add), cluster_merger(plan), barriers.cluster_size
-    )  # fmt: skip
-    put_pair, base, finish, warps, place = (
-        halves.put_pair, ptx.shared_base, block_merger(plan), plan.warps, column_placer(plan),
-    )  # fmt: skip
+    sum_of_row, place = row_reducer(plan, ptx.add), column_placer(plan)
+    share, finish = cluster_merger(plan), block_merger(plan)
 
     @inlined
-    def write(o: Any, state: Any, start: Any, count: Any, addresses: Any, sizes: Any) -> None:
-        (warp, lane), at = warp_and_lane(), base()
+    def write(o: Any, state: Any, work: Any, arguments: Any) -> None:
+        (warp, lane), at = warp_and_lane(), ptx.shared_base()
         g, t = g_and_t(lane)
         cuda.syncthreads()  # partials lie over keys and values: all warps have read theirs
         row = warp * rows + 2 * t
@@ -721,12 +624,12 @@ def writer(plan: Plan) -> Any:
         for r in range(2):
             row_sum = sum_of_row(state.row_sum[r])
             if g == 0:  # eight lanes have the same numbers
-                put_pair(at + stats_at + (row + uint32(r)) * 8, state.row_max[r], row_sum)
+                halves.put_pair(at + stats_at + (row + uint32(r)) * 8, state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
-        if cluster_size() > 1:
-            share(at, start, count, addresses, sizes)
+        if barriers.cluster_size() > 1:
+            share(at, work, arguments)
         else:
-            finish(at, uint32(warps), start, count, addresses, sizes, addresses.partials)
+            finish(at, work, arguments)
 
     return write
 
@@ -737,58 +640,59 @@ def writer(plan: Plan) -> Any:
 @family(swap_ab_plans)
 def kernel(plan: Plan) -> Kernel:
     """The kernel: block (split of the positions, eight rows of a unit, unit)."""
-    positions, stages, options, width, o_count = (
-        plan.positions, plan.stages, plan.options, plan.width, plan.o_count
+    positions, stages, width, o_count, rows = (
+        plan.positions, plan.stages, plan.width, plan.o_count, plan.rows
     )  # fmt: skip
     pitch_k, pitch_v = plan.row_pitch(plan.k, width), plan.row_pitch(plan.v, plan.width_v)
     stage_k, stage_v = plan.stage(plan.k, width), plan.stage(plan.v, plan.width_v)
     keys_at, values_at, score_step = plan.keys_at, plan.values_at, 2 if plan.score_stride == 1 else 1
-    find_kv_range, copy_stage, gemm = kv_range_finder(plan.rows, positions), stage_copier(plan), gemms(plan)
-    take_queries, qk_gemm, pv_gemm = gemm.take_queries, gemm.qk_gemm, gemm.pv_gemm
+    read_early, copy_stage, wait_for_stage = (
+        early_reader(plan), stage_copier(plan), ptx.wait_for_all_but(stages - 1)
+    )  # fmt: skip
+    makers = (
+        (query_taker, make_qk_gemm, make_pv_gemm)
+        if plan.k in FLOAT16_TYPES
+        else (block_query_taker, make_block_qk_gemm, make_block_pv_gemm)
+    )
+    take_queries, qk_gemm, pv_gemm = (make(plan) for make in makers)
     read_queries, put_queries, raw_words = query_reader(plan), query_putter(plan), words_of_queries(plan)
-    score_mod, place, softmax, rescale_o = (
-        score_modifier(plan), block_placer(plan.rows), masked_softmax(plan), o_rescaler(plan)
-    )  # fmt: skip
-    write, base, clear, query_words, zeros = (
-        writer(plan), ptx.shared_base, clearer(o_count // 8), width // 8, width // MMA_ROWS
-    )  # fmt: skip
-    wait_for_stage, float_of, begin = ptx.wait_for_all_but(stages - 1), ptx.float_of, starter(plan)
+    rows_of_lane, softmax = lane_rows_maker(plan), softmax_step(plan)
+    write, clear, query_words, zeros = writer(plan), clearer(o_count // 8), width // 8, width // MMA_ROWS
 
-    def attend(address_words: Any, stride_words: Any, size_words: Any, scale: Any, cap: Any) -> None:
-        addresses, strides, sizes = Addresses(*address_words), Strides(*stride_words), Sizes(*size_words)
-        begin(addresses, strides, sizes)
-        (warp, lane), at, block = warp_and_lane(), base(), place(addresses, sizes)
-        g, t = g_and_t(lane)
-        kv = find_kv_range(sizes, block.length, block.first_row)
-        kv_at = kv_addresses(addresses, strides, sizes, block.unit)
+    def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
+        arguments = arguments_of(addresses, strides, sizes)
+
+        # start: rows come near, then the block waits for the kernel before
+        if barriers.cluster_size() > 1:
+            # So that others know that this block's shared memory exists. They wait for it before they write
+            # here, at the end (``cluster_merger``); relaxed, as nothing was written that they read.
+            barriers.arrive_at_cluster_relaxed()
+        # the next kernel's blocks may take multiprocessors that this one leaves free
+        dependent_launch.let_successor_start()
+        read_early(arguments)
+        # behind this queries, rows and lengths are what they shall be
+        dependent_launch.wait_for_predecessor()
+
+        (warp, lane), at, place = warp_and_lane(), ptx.shared_base(), block_place(arguments, rows)
+        (g, t), work = g_and_t(lane), work_at(place, arguments, rows, positions)
+        kv = work.kv
         team = Team(warp * MMA_ROWS, lane)
 
         # producer: queries are asked of memory, then all stages; then queries are put where products take
         # them
-        seen, raw = (
-            RowRanges(cuda.local.array(2, int32), cuda.local.array(2, int32)),
-            cuda.local.array(raw_words, uint32),
-        )
-        queries = queries_of(addresses, sizes, block.first_row, width, block.unit)
-        read_queries(queries, sizes.q_kind, kv.rows, raw)
+        raw = cuda.local.array(raw_words, uint32)
+        read_queries(queries_of(arguments, place, width), arguments.sizes.q_kind, kv.rows, raw)
         for i in range(stages):
-            copy_stage(at, uint32(i), kv_at, strides, kv.first_step + int32(i), kv, team)
-        put_queries(at, sizes.q_kind, raw)
+            copy_stage(at, uint32(i), work, arguments.strides, kv.first_step + int32(i), team)
+        put_queries(at, arguments.sizes.q_kind, raw)
 
         # rows of a lane: what they see, their softmax, their sums
-        row = block.first_row + 2 * t
-        find_row_ranges(seen, row, 1, sizes, block.length)
-        if options:
-            score_options = read_score_options(scale, cap, row, 1, addresses, strides, sizes, block.length)
-        # score_mod makes natural scores of them; without it the scale joins the factor of the exponential
-        factor = LOG2_E if options else ptx.mul(float_of(scale), LOG2_E)
-        state = softmax_state()
+        lane_rows = rows_of_lane(place.first_row + 2 * t, 1, arguments, place.length, scale, cap)
         s, o, q, z = (
             cuda.local.array(4, float32), cuda.local.array(o_count, float32),
             cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32),
         )  # fmt: skip
-        clear(0, o)
-        start_rows(state)
+        clear(o)
         cuda.syncthreads()  # queries are of the block: each warp takes what all have put
         take_queries(at, q, z)
         k_at, v_at = (
@@ -802,21 +706,16 @@ def kernel(plan: Plan) -> Kernel:
             wait_for_stage()  # this lane's copies of the step have arrived
             cuda.syncwarp()  # … and those of the other lanes
             qk_gemm(k_at + stage * stage_k, q, z, s)
-            origin = step * int32(positions)
-            if options:
-                score_mod(0, s, origin + column, score_options)
-            if softmax(s, origin, column, kv, seen, factor, state):
-                rescale_o(0, o, state)
+            softmax(s, o, step, column, kv, lane_rows)
             pv_gemm(s, v_at + stage * stage_v, o)
             cuda.syncwarp()  # all lanes have read the stage, which the next copies write
-            copy_stage(at, stage, kv_at, strides, step + int32(stages), kv, team)
+            copy_stage(at, stage, work, arguments.strides, step + int32(stages), team)
             stage = stage + 1 if stage + 1 < stages else 0
 
         # epilogue
-        write(o, state, block.first_row, kv.rows, addresses, sizes)
+        write(o, lane_rows.state, work, arguments)
 
     return Kernel(
-        f"attention of {plan}", attend, ADDRESSES, STRIDES, SIZES, uint32, uint32, threads=plan.threads,
-        limits_blocks=True,
+        f"attention of {plan}", attend, *PARAMETERS, threads=plan.threads, limits_blocks=True,
         blocks=plan.blocks, shared=plan.shared_bytes, least=MIN_CAPABILITY, early=True,
     )  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 
 from ....base.slots import Slot, following
 from ....dispatch.epilogue import Epilogue
-from ...driver.launch import Kernel, family
+from ...driver.launch import Kernel, Launch, family
 from ...driver.recorded import RecordedLaunches, X, Y
 from ...intrinsics import codes, dependent_launch, ptx
 from ...intrinsics.assembly import (
@@ -604,4 +604,4 @@ def plan(m: int, n: int, letter: str) -> RecordedLaunches:
     A call fills in the addresses of the bias and of the results, and the stream.
     """
     grid, arguments = (-(-n // BIAS_THREADS), min(m, MAX_GRID_ROWS)), (Slot(X), Slot(Y), m, n)
-    return RecordedLaunches([(bias_adder(NAMES[letter]), grid, (BIAS_THREADS,), arguments, 1, 0)])
+    return RecordedLaunches.of([Launch(bias_adder(NAMES[letter]), grid, (BIAS_THREADS,), arguments)])

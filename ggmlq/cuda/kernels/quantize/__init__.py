@@ -1,7 +1,7 @@
 """``gq.quantize`` on the GPU: encoders that write the CPU's bytes, in encoders.py.
 
-decode.py is ``dequantize`` on the GPU, and ``take``; rows.py is ``put``; heads.py puts keys and values into a
-cache, turned by their positions on the way; _block.py has parts of them.
+decode.py is ``dequantize`` on the GPU, and ``take``; rows.py is ``put``; rope_append.py appends keys and
+values to a KV cache, with RoPE on the way; _block.py has parts of them.
 """
 
 from __future__ import annotations

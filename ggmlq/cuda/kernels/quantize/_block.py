@@ -32,7 +32,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
         thread = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         part, b = uint32(thread & LANES - 1), uint32(thread >> 2)
         live = b < blocks
-        if not live:
+        if not live:  # it has the last block's values: the others of its warp need it in their shuffles
             b = blocks - 1
         v = cuda.local.array(VALUES, float32)
         source = x + b * uint64(128) + uint64(part) * 16
@@ -42,7 +42,7 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
             v[i], v[i + 1], v[i + 2], v[i + 3] = four[0], four[1], four[2], four[3]
         scale = encode(v, part, raw + b * uint64(size), live)
         if finite(v) != float32(0) or uint32(scale & 0x7C00) == 0x7C00:
-            set_bits(unfit, uint32(1))
+            set_bits(unfit, uint32(1))  # an atomic: blocks of threads meet in one word
 
     parameters = (uint64, uint64, uint64, uint32)
     return Kernel(name, kernel, *parameters, threads=THREADS)
@@ -75,26 +75,25 @@ def largest_size(v: Any) -> Any:
     return ptx.float_of(size)
 
 
-@inlined
-def smallest(v: Any) -> Any:
-    """The smallest value; of zeros with different signs any."""
-    low = v[0]
-    for i in range(1, VALUES):
-        low = ptx.smaller(low, v[i])
-    for step in (2, 1):
-        low = ptx.smaller(low, cuda.shfl_xor_sync(ALL_LANES, low, step))
-    return low
+def reduction(choose: Any) -> Any:
+    """The device function for the value of a block that ``choose`` takes: the smallest, or the largest.
+
+    Of zeros with different signs it is any.
+    """
+
+    @inlined
+    def reduced(v: Any) -> Any:
+        value = v[0]
+        for i in range(1, VALUES):
+            value = choose(value, v[i])
+        for step in (2, 1):
+            value = choose(value, cuda.shfl_xor_sync(ALL_LANES, value, step))
+        return value
+
+    return reduced
 
 
-@inlined
-def highest(v: Any) -> Any:
-    """The largest value of a block."""
-    high = v[0]
-    for i in range(1, VALUES):
-        high = ptx.larger(high, v[i])
-    for step in (2, 1):
-        high = ptx.larger(high, cuda.shfl_xor_sync(ALL_LANES, high, step))
-    return high
+smallest, highest = reduction(ptx.smaller), reduction(ptx.larger)
 
 
 @inlined

@@ -190,14 +190,14 @@ def floater(zero: int) -> Any:
     return float_of_byte
 
 
-def thread_values(kind: str) -> int:
-    """Values of a thread."""
-    return RUNS * 16 // KINDS[kind]
+def thread_values(fmt: BlockFormat, kind: str) -> int:
+    """Values of a thread: of each run of a K type, of two stores otherwise."""
+    return (RUNS if fmt.name in LAYOUTS else 2) * 16 // KINDS[kind]
 
 
-def k_threads_of_block(fmt: BlockFormat, kind: str) -> int:
+def threads_of_block(fmt: BlockFormat, kind: str) -> int:
     """Threads that decode a block together."""
-    return fmt.block_size // thread_values(kind)
+    return fmt.block_size // thread_values(fmt, kind)
 
 
 def k_part_decoder(fmt: BlockFormat, kind: str) -> Any:
@@ -241,28 +241,6 @@ def k_part_decoder(fmt: BlockFormat, kind: str) -> Any:
                 if has_offset:
                     v[i] = sub(v[i], offset)
             store(place + uint64(run * COLUMNS * 16 // each), v, 0)
-
-    return decode
-
-
-def k_decoder(fmt: BlockFormat, kind: str, threads: int) -> Any:
-    """The kernel's function for one format and kind of values; ``threads``: of a block of threads."""
-    decode_part, parts, take_turn = (
-        k_part_decoder(fmt, kind),
-        k_threads_of_block(fmt, kind),
-        dependent_launch.take_turn,
-    )
-
-    def decode(
-        blocks: Any,  # uint8 [count, bytes of a block]
-        out: Any,  # values of the kind [count, block size]
-        blocks_in_all: Any,
-    ) -> None:
-        take_turn()
-        index = uint32(cuda.blockIdx.x) * uint32(threads) + uint32(cuda.threadIdx.x)
-        b = index // uint32(parts)
-        if b < blocks_in_all:
-            decode_part(blocks, b, index % uint32(parts), out, b)
 
     return decode
 
@@ -314,13 +292,6 @@ def partner(fmt: BlockFormat) -> int:
     return fmt.block_size // 2
 
 
-def threads_of_block(fmt: BlockFormat, kind: str) -> int:
-    """Threads that decode a block together."""
-    if fmt.name in LAYOUTS:
-        return k_threads_of_block(fmt, kind)
-    return fmt.block_size * KINDS[kind] // 32
-
-
 def part_decoder(fmt: BlockFormat, kind: str) -> Any:
     """The device function ``decode(blocks, b, part, out, to)``: a thread's part of block b, to block ``to``.
 
@@ -355,24 +326,33 @@ def part_decoder(fmt: BlockFormat, kind: str) -> Any:
 @family((fmt, kind) for fmt in BLOCK_FORMATS for kind in KINDS)
 def decoder(fmt: BlockFormat, kind: str) -> Kernel:
     """The kernel for one format and one kind of values."""
-    name = f"dequantize {fmt.name} to {kind}"
-    facts: dict[str, Any] = {"threads": DECODE_THREADS, "least": LEAST[kind], "early": True}
-    if fmt.name in LAYOUTS:
-        return Kernel(name, k_decoder(fmt, kind, DECODE_THREADS), uint64, uint64, uint32, **facts)
     decode_part, parts = part_decoder(fmt, kind), threads_of_block(fmt, kind)
-    take_turn = dependent_launch.take_turn
+
+    def by_words(
+        blocks: Any,  # address of the blocks
+        out: Any,  # values of the kind [count, block size]
+        count: Any,
+    ) -> None:
+        dependent_launch.take_turn()
+        index = uint32(cuda.blockIdx.x) * DECODE_THREADS + uint32(cuda.threadIdx.x)
+        b = index // uint32(parts)
+        if b < count:
+            decode_part(blocks, b, index % uint32(parts), out, b)
 
     def by_atoms(
         blocks: Any,  # uint8 [blocks, bytes of one]
         out: Any,  # values of the kind [blocks, block size]
     ) -> None:
-        take_turn()
+        dependent_launch.take_turn()
         index = uint32(cuda.blockIdx.x) * DECODE_THREADS + uint32(cuda.threadIdx.x)
         b = index // parts
         if b < uint32(blocks.shape[0]):
             decode_part(blocks, b, index % parts, out, b)
 
-    return Kernel(name, by_atoms, BLOCKS, uint64, **facts)
+    decode: Any = by_words if fmt.name in LAYOUTS else by_atoms
+    parameters = (uint64, uint64, uint32) if fmt.name in LAYOUTS else (BLOCKS, uint64)
+    name = f"dequantize {fmt.name} to {kind}"
+    return Kernel(name, decode, *parameters, threads=DECODE_THREADS, least=LEAST[kind], early=True)
 
 
 def dequantize(q: QuantArray, dtype: np.dtype[Any]) -> Any:
@@ -401,12 +381,9 @@ def decoded(q: QuantArray, kind: str) -> Any:
 
 def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
     """Decode blocks [count, bytes of one] into ``out``, values of a kind."""
-    by_words = fmt.name in LAYOUTS
-    store_length = thread_values(kind) if by_words else 32 // KINDS[kind]
-    more = (len(blocks),) if by_words else ()
-    decoder(fmt, kind)(
-        (-(-out.size // (store_length * DECODE_THREADS)),), (DECODE_THREADS,), blocks, out, *more
-    )
+    grid = -(-out.size // (thread_values(fmt, kind) * DECODE_THREADS))
+    more = (len(blocks),) if fmt.name in LAYOUTS else ()
+    decoder(fmt, kind)((grid,), (DECODE_THREADS,), blocks, out, *more)
 
 
 # Rows taken from arrays on a GPU: blocks decoded as decode.py does, by ids; one kernel, of any format.
@@ -481,22 +458,18 @@ def take(q: QuantArray, ids: Any, dtype: np.dtype[Any]) -> Any:
     kind = dtype.name if dtype.name in KINDS else "float32"
     out, fmt = cupy().empty((*ids.shape, *q.shape[1:]), DTYPES[kind]), q.format
     if out.size:
-        _take(fmt, kind, q, ids.reshape(-1), out.reshape(-1))
+        columns, raw, ids, flat = out.size // ids.size, q.raw.reshape(-1), ids.reshape(-1), out.reshape(-1)
+        if isinstance(fmt, BlockFormat):
+            per_row, blocks = columns // fmt.block_size, raw.reshape(-1, fmt.dtype.itemsize)
+            grid: tuple[int, ...] = (-(-len(ids) * per_row * threads_of_block(fmt, kind) // THREADS),)
+            block_taker(fmt, kind)(grid, (THREADS,), blocks, ids, flat, per_row, len(q))
+        elif fmt.name in SCALARS:
+            grid = (len(ids), -(-columns // (STEP * THREADS)))
+            stored = raw.view(np.uint32 if fmt.name == "f32" else np.uint16)
+            words = flat.view(np.uint32 if kind == "float32" else np.uint16)
+            scalar_taker(fmt.name, kind)(grid, (THREADS,), stored, ids, words, columns, len(q))
+        else:
+            raise UnsupportedError(
+                f"take(q, ids) of {q!r}: on a GPU rows are taken from blocks, f32, f16 and bf16; use q[ids]"
+            )
     return converted(out, dtype) if kind == "float32" else out.view(dtype)
-
-
-def _take(fmt: Any, kind: str, q: QuantArray, ids: Any, out: Any) -> None:
-    columns, raw = out.size // len(ids), q.raw.reshape(-1)
-    words = out.view(np.uint32 if kind == "float32" else np.uint16)
-    if isinstance(fmt, BlockFormat):
-        per_row, blocks = columns // fmt.block_size, raw.reshape(-1, fmt.dtype.itemsize)
-        grid: tuple[int, ...] = (-(-len(ids) * per_row * threads_of_block(fmt, kind) // THREADS),)
-        block_taker(fmt, kind)(grid, (THREADS,), blocks, ids, out, per_row, len(q))
-        return
-    if fmt.name not in SCALARS:
-        raise UnsupportedError(
-            f"take(q, ids) of {q!r}: on a GPU rows are taken from blocks, f32, f16 and bf16; use q[ids]"
-        )
-    grid = (len(ids), -(-columns // (STEP * THREADS)))
-    stored = raw.view(np.uint32 if fmt.name == "f32" else np.uint16)
-    scalar_taker(fmt.name, kind)(grid, (THREADS,), stored, ids, words, columns, len(q))

@@ -49,9 +49,10 @@ from ._block import (
     two_words,
 )
 
-# --- q4_0 ------------------------------------------------------------------------------------
+# --- q4_0, q5_0 ------------------------------------------------------------------------------
 
-# The extreme value gets code 0, so d is that value / -8; see formats/q4_0.py.
+# The extreme value gets code 0, so d is that value / -8, or / -16; see formats/q4_0.py, and formats/q5_0.py
+# for the fifth bits, which are stored apart.
 
 
 @inlined
@@ -64,24 +65,36 @@ def code_all(q: Any, v: Any, d: Any, highest: Any) -> None:
         q[i] = ptx.truncated(ptx.smaller(steps, float32(highest)))
 
 
-@inlined
-def encode_q4_0(v: Any, part: Any, at: Any, live: Any) -> Any:
-    # adding +0 makes the extreme of a block of -0.0 a +0.0; a product with 2**-3 is that quotient
-    d = ptx.mul(ptx.add(extreme(v, part), float32(0)), float32(-0.125))
-    q = cuda.local.array(VALUES, int32)
-    code_all(q, v, d, 15)
-    scale = ptx.half_bits(d)
-    near, far = two_words(q)
-    if live:
-        store_word(at + uint64(Q4_0_QS) + uint64(part) * uint64(4), nibbles(near, far))
-        if part == uint32(0):
-            ptx.store2(at, scale)
-    return scale
+def symmetric_encoder(highest: int, qs: int, qh: int | None = None) -> Any:
+    """The encoder of q4_0 and q5_0: codes up to ``highest``, offsets of nibbles and of fifth bits."""
+    per_extreme, five = float32(-2 / (highest + 1)), qh is not None
+
+    @inlined
+    def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+        # adding +0 makes the extreme of a block of -0.0 a +0.0; a product with a power of two is a quotient
+        d = ptx.mul(ptx.add(extreme(v, part), float32(0)), per_extreme)
+        q = cuda.local.array(VALUES, int32)
+        code_all(q, v, d, highest)
+        if five:
+            near, far = two_words(q)
+            scale, bits = ptx.half_bits(d), fifth_bits(near, far, part)
+        else:
+            scale = ptx.half_bits(d)
+            near, far = two_words(q)
+        if live:
+            store_word(at + qs + uint64(part) * 4, nibbles(near, far))
+            if part == 0:
+                ptx.store2(at, scale)
+                if five:
+                    store_word(at + qh, bits)
+        return scale
+
+    return encode
 
 
-# --- q4_1 ------------------------------------------------------------------------------------
+# --- q4_1, q5_1 ------------------------------------------------------------------------------
 
-# Codes count steps from the lowest value; the layout is in formats/q4_1.py.
+# Codes count steps from the lowest value; the layouts are in formats/q4_1.py and formats/q5_1.py.
 
 
 @inlined
@@ -96,87 +109,99 @@ def steps(value: Any, low: Any, per: Any) -> Any:
     return ptx.add(ptx.mul(ptx.sub(value, low), per), float32(0.5))
 
 
-@inlined
-def encode_q4_1(v: Any, part: Any, at: Any, live: Any) -> Any:
-    low = lowest(v, part)
-    d = scaled(v, low, 15)
-    per = inverse(d)
-    q = cuda.local.array(VALUES, int32)
-    for i in range(VALUES):
-        q[i] = ptx.truncated(ptx.smaller(steps(v[i], low, per), float32(15)))
-    scale, least = ptx.half_bits(d), ptx.half_bits(low)
-    near, far = two_words(q)
-    if live:
-        ptx.store4(at + uint64(Q4_1_QS) + uint64(part) * uint64(4), nibbles(near, far))
-        if part == uint32(0):
-            ptx.store4(at, ptx.low_halves(scale, least))
-    return max(uint32(scale & uint32(0x7C00)), uint32(least & uint32(0x7C00)))
+def offset_encoder(most: int, qs: int, qh: int | None = None) -> Any:
+    """The encoder of q4_1 and q5_1: codes up to ``most``, offsets of nibbles and of fifth bits."""
+    five = qh is not None
+
+    @inlined
+    def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+        low = lowest(v, part)
+        d = scaled(v, low, most)
+        per = inverse(d)
+        q = cuda.local.array(VALUES, int32)
+        for i in range(VALUES):
+            count = steps(v[i], low, per)
+            q[i] = ptx.truncated(count if five else ptx.smaller(count, float32(most)))
+        if five:
+            near, far = two_words(q)
+            scale, least = ptx.half_bits(d), ptx.half_bits(low)
+            bits = fifth_bits(near, far, part)
+        else:
+            scale, least = ptx.half_bits(d), ptx.half_bits(low)
+            near, far = two_words(q)
+        if live:
+            ptx.store4(at + qs + uint64(part) * 4, nibbles(near, far))
+            if part == 0:
+                ptx.store4(at, ptx.low_halves(scale, least))
+                if five:
+                    ptx.store4(at + qh, bits)
+        return max(uint32(scale & 0x7C00), uint32(least & 0x7C00))
+
+    return encode
 
 
-# --- q5_0 ------------------------------------------------------------------------------------
+# --- q8_0, q8_1 ------------------------------------------------------------------------------
 
-# As q4_0 with one more bit, stored apart; the layout is in formats/q5_0.py.
-
-
-@inlined
-def encode_q5_0(v: Any, part: Any, at: Any, live: Any) -> Any:
-    d = ptx.mul(ptx.add(extreme(v, part), float32(0)), float32(-0.0625))
-    q = cuda.local.array(VALUES, int32)
-    code_all(q, v, d, 31)
-    low, high = two_words(q)
-    scale, bits = ptx.half_bits(d), fifth_bits(low, high, part)
-    if live:
-        store_word(at + Q5_0_QS + uint64(part) * 4, nibbles(low, high))
-        if part == 0:
-            ptx.store2(at, scale)
-            store_word(at + Q5_0_QH, bits)
-    return scale
-
-
-# --- q5_1 ------------------------------------------------------------------------------------
-
-# As q4_1 with one more bit, stored apart; the layout is in formats/q5_1.py.
-
-
-@inlined
-def encode_q5_1(v: Any, part: Any, at: Any, live: Any) -> Any:
-    low = lowest(v, part)
-    d = scaled(v, low, 31)
-    per = inverse(d)
-    q = cuda.local.array(VALUES, int32)
-    for i in range(VALUES):
-        q[i] = ptx.truncated(steps(v[i], low, per))
-    near, far = two_words(q)
-    scale, least, bits = ptx.half_bits(d), ptx.half_bits(low), fifth_bits(near, far, part)
-    if live:
-        ptx.store4(at + Q5_1_QS + uint64(part) * 4, nibbles(near, far))
-        if part == 0:
-            ptx.store4(at, ptx.low_halves(scale, least))
-            ptx.store4(at + Q5_1_QH, bits)
-    return max(uint32(scale & 0x7C00), uint32(least & 0x7C00))
-
-
-# --- q8_0 ------------------------------------------------------------------------------------
-
-# Codes x / (amax / 127), halves away from zero; see formats/q8_0.py.
+# Codes x / (amax / 127), halves away from zero; q8_1 has the block's sum beside the scale: formats/q8_0.py,
+# formats/q8_1.py.
+#
+# Programs differ in how they divide and round and in what they store as the sum. ``gq.quantize`` writes
+# ``ggml-ref``; llama.cpp's CUDA backend makes ``ggml-mmvq`` of activations, for products of up to 8 rows.
 
 
 @inlined
-def encode_q8_0(v: Any, part: Any, at: Any, live: Any) -> Any:
-    d = ptx.div(largest_size(v), float32(127))
-    per = inverse(d)
-    q = cuda.local.array(VALUES, int32)
-    for i in range(VALUES):
-        q[i] = half_away(ptx.mul(v[i], per))
-    scale = ptx.half_bits(d)
-    near, far = two_words(q)
-    if live:
-        codes = at + uint64(Q8_0_QS) + uint64(part) * uint64(4)
-        store_word(codes, near)
-        store_word(codes + uint64(16), far)
-        if part == uint32(0):
-            ptx.store2(at, scale)
-    return scale
+def by_the_inverse(value: Any, d: Any, per: Any) -> Any:
+    """The code of a value by multiplication: value × ``per``, the inverse of d."""
+    return half_away(ptx.mul(value, per))
+
+
+@inlined
+def by_the_scale(value: Any, d: Any, per: Any) -> Any:
+    """The code of a value by division: value / d, or 0 if d is 0, as where the whole block is."""
+    v = ptx.div(value, d)
+    return min(max(half_away(v if d != float32(0) else float32(0)), int32(-127)), int32(127))
+
+
+@inlined
+def sum_of_decoded(v: Any, q: Any, d: Any) -> Any:
+    """The sum of a block's codes times d."""
+    return ptx.mul(float32(sum_of_codes(q)), d)
+
+
+@inlined
+def sum_of_floats(v: Any, q: Any, d: Any) -> Any:
+    """The sum of a block's values."""
+    return sum_of_values(v)
+
+
+def q8_encoder(code: Any, qs: int, block_sum: Any = None) -> Any:
+    """The encoder of q8_0, or with ``block_sum`` of q8_1."""
+    has_sum = block_sum is not None
+    # Blocks of q8_0 have 34 bytes, and begin at even addresses.
+    store, block_sum = (ptx.store4, block_sum) if has_sum else (store_word, sum_of_floats)
+
+    @inlined
+    def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
+        d = ptx.div(largest_size(v), float32(127))
+        per = inverse(d)
+        q = cuda.local.array(VALUES, int32)
+        for i in range(VALUES):
+            q[i] = code(v[i], d, per)
+        s = block_sum(v, q, d) if has_sum else float32(0)
+        scale, sum_bits = ptx.half_bits(d), ptx.half_bits(s)
+        near, far = two_words(q)
+        if live:
+            codes = at + qs + uint64(part) * 4
+            store(codes, near)
+            store(codes + 16, far)
+            if part == 0:
+                if has_sum:
+                    ptx.store4(at, ptx.low_halves(scale, sum_bits))
+                else:
+                    ptx.store2(at, scale)
+        return max(uint32(scale & 0x7C00), uint32(sum_bits & 0x7C00)) if has_sum else scale
+
+    return encode
 
 
 # --- iq4_nl ----------------------------------------------------------------------------------
@@ -242,17 +267,17 @@ def best_scale(x: Any, part: Any, largest: Any) -> Any:
     """The scale of the best of sixteen tries, each refitted to the levels that it gives."""
     scale, best = float32(0), float32(0)
     first = int32(uint32(cuda.threadIdx.x) & 28)
-    for turn in range(TRIES // LANES):
-        inverse = start_of(int32(int32(LANES * turn) + int32(part)), largest)
+    for round_number in range(TRIES // LANES):
+        inverse = start_of(int32(int32(LANES * round_number) + int32(part)), largest)
         lx, l2 = float32(0), float32(0)
         for i in range(RUN):
             this = level(ptx.mul(inverse, x[i]))
             weighted = ptx.mul(ptx.mul(x[i], x[i]), this)
             lx, l2 = ptx.add(lx, ptx.mul(weighted, x[i])), ptx.add(l2, ptx.mul(weighted, this))
-        for lane in range(LANES):  # the tries of this turn, in order
+        for lane in range(LANES):  # the tries of this round, in order
             a = cuda.shfl_sync(ALL_LANES, lx, int32(first + int32(lane)))
             b = cuda.shfl_sync(ALL_LANES, l2, int32(first + int32(lane)))
-            if b > float32(0) and ((turn == 0 and lane == 0) or ptx.mul(a, a) > ptx.mul(best, b)):
+            if b > float32(0) and ((round_number == 0 and lane == 0) or ptx.mul(a, a) > ptx.mul(best, b)):
                 scale = ptx.div(a, b)
                 best = ptx.mul(scale, a)
     return scale
@@ -369,9 +394,14 @@ def encode_mxfp4(v: Any, part: Any, at: Any, live: Any) -> Any:
 
 
 ENCODERS = {
-    "q4_0": encode_q4_0, "q4_1": encode_q4_1, "q5_0": encode_q5_0, "q5_1": encode_q5_1, "q8_0": encode_q8_0,
-    "iq4_nl": encode_iq4_nl, "mxfp4": encode_mxfp4,
+    "q4_0": symmetric_encoder(15, Q4_0_QS), "q4_1": offset_encoder(15, Q4_1_QS),
+    "q5_0": symmetric_encoder(31, Q5_0_QS, Q5_0_QH), "q5_1": offset_encoder(31, Q5_1_QS, Q5_1_QH),
+    "q8_0": q8_encoder(by_the_inverse, Q8_0_QS), "iq4_nl": encode_iq4_nl, "mxfp4": encode_mxfp4,
 }  # fmt: skip
+Q8_1_ENCODERS = {
+    "ggml-ref": q8_encoder(by_the_inverse, Q8_1_QS, sum_of_decoded),
+    "ggml-mmvq": q8_encoder(by_the_scale, Q8_1_QS, sum_of_floats),
+}
 
 
 @family((FORMATS[name],) for name in ENCODERS)
@@ -380,57 +410,7 @@ def encoder(fmt: Format) -> Kernel:
     return block_kernel(f"quantize {fmt.name}", ENCODERS[fmt.name], fmt.dtype.itemsize)
 
 
-# --- q8_1 ------------------------------------------------------------------------------------
-
-# As q8_0 with the block's sum beside the scale; see formats/q8_1.py.
-#
-# Programs differ in how they divide and round and in what they store as the sum. ``gq.quantize`` writes
-# ``ggml-ref``; llama.cpp's CUDA backend makes ``ggml-mmvq`` of activations, for products of up to 8 rows.
-
-
-@inlined
-def by_the_inverse(value: Any, d: Any, per: Any) -> Any:
-    """The code of a value by multiplication: value × ``per``, the inverse of d."""
-    return half_away(ptx.mul(value, per))
-
-
-@inlined
-def by_the_scale(value: Any, d: Any, per: Any) -> Any:
-    """The code of a value by division: value / d, or 0 if d is 0, as where the whole block is."""
-    v = ptx.div(value, d)
-    return min(max(half_away(v if d != float32(0) else float32(0)), int32(-127)), int32(127))
-
-
-def q8_1_encoder(code: Any, sum_of_floats: bool) -> Any:
-    """The device function that encodes a block; its sum is that of the floats, or of the codes times d."""
-
-    @inlined
-    def encode(v: Any, part: Any, at: Any, live: Any) -> Any:
-        d = ptx.div(largest_size(v), float32(127))
-        per = inverse(d)
-        q = cuda.local.array(VALUES, int32)
-        for i in range(VALUES):
-            q[i] = code(v[i], d, per)
-        s = sum_of_values(v) if sum_of_floats else ptx.mul(float32(sum_of_codes(q)), d)
-        scale, sum_bits = ptx.half_bits(d), ptx.half_bits(s)
-        near, far = two_words(q)
-        if live:
-            codes = at + Q8_1_QS + uint64(part) * 4
-            ptx.store4(codes, near)
-            ptx.store4(codes + 16, far)
-            if part == 0:
-                ptx.store4(at, ptx.low_halves(scale, sum_bits))
-        return max(uint32(scale & 0x7C00), uint32(sum_bits & 0x7C00))
-
-    return encode
-
-
-Q8_1_ENCODERS = {
-    "ggml-ref": q8_1_encoder(by_the_inverse, False),
-    "ggml-mmvq": q8_1_encoder(by_the_scale, True),
-}
-
-
 @family((arithmetic,) for arithmetic in Q8_1_ENCODERS)
 def q8_1_kernel(arithmetic: str = "ggml-ref") -> Kernel:
+    """The kernel that encodes q8_1 in an arithmetic."""
     return block_kernel(f"quantize q8_1 as {arithmetic}", Q8_1_ENCODERS[arithmetic], Q8_1.itemsize)

@@ -58,7 +58,7 @@ def searching(rows_of_block: int) -> Any:
         thread, count = uint64(cuda.threadIdx.x), uint64(ids.shape[0])
         if thread < rows_of_block:
             repeated[thread] = int32(0)
-        cuda.syncthreads()
+        cuda.syncthreads()  # all flags are clear before a thread sets one
         for i in range(int32(last - first) + int32(1)):
             row = uint64(first) + uint64(i)
             this, at, same = ids[row], row + 1 + thread, int32(0)
@@ -70,8 +70,8 @@ def searching(rows_of_block: int) -> Any:
                 same |= int32(ids[at] == this)
                 at += uint64(THREADS)
             if same != int32(0):
-                repeated[i] = int32(1)
-        cuda.syncthreads()
+                repeated[i] = int32(1)  # several threads may, all the same number
+        cuda.syncthreads()  # all have looked: a thread reads what others have found
         return repeated
 
     return search
@@ -97,7 +97,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
         thread = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)
         part, b = uint32(uint32(cuda.threadIdx.x) & LANES - 1), thread // LANES
         live = b < blocks
-        if not live:
+        if not live:  # it has the last block's values: the others of its warp need it in their shuffles
             b = blocks - uint64(1)
         row = b // per_row
         at = ids[row]
