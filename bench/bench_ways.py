@@ -34,7 +34,7 @@ from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.codes8 import small_m
-from ggmlq.cuda.kernels.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
+from ggmlq.cuda.kernels.codes8.tiles import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
 from ggmlq.cuda.kernels.cost import gemv, warp_specialized
 from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS
 from ggmlq.cuda.ladder.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16

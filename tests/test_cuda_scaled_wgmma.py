@@ -20,15 +20,16 @@ import ggmlq as gq
 from ggmlq.cuda.driver import device, launch, submit, tensor_maps
 from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.cuda.driver.tensor_maps import Box
-from ggmlq.cuda.kernels.codes8.boxed import BoxTile, SharedLayout
 from ggmlq.cuda.kernels.codes8.small_m import TILES
-from ggmlq.cuda.kernels.codes8.variant import (
+from ggmlq.cuda.kernels.codes8.tiles import (
     COLUMN_SCALE_TILES,
     CONSUMER_REGISTERS,
     FLOAT_TILES,
     INTEGER_TILES,
     PAIR_TILE,
     PRODUCER_REGISTERS,
+    BoxTile,
+    SharedLayout,
     expert_variants,
     float_variants,
     integer_variants,

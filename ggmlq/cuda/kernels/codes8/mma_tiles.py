@@ -23,6 +23,7 @@ from ..hopper.frame import MAX_SHARED_BYTES
 from ..mma.copies import offset_advancer
 from ..mma.shape import MOST_STAGES, ByteTile
 from .rows import STEPS, OperandPair, operand_pair, too_short
+from .tiles import RatedTile
 
 # The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
 #
@@ -55,14 +56,14 @@ def stage_fetcher(tile: ByteTile) -> Any:
     threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
     chunks, w_offset = step // 16, rows * step
     rows_apart = threads // chunks  # rows between two copies of one thread
-    swizzle, copy16_or_zeros = swizzler(step), bf16x2.copy16_or_zeros
+    swizzle = swizzler(step)
 
     @inlined
     def start_copies(to: Any, source: Any, count: Any, left: Any, pitch: Any, inside: Any) -> None:
         for p in range(0, count, rows_apart):
             if count % rows_apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
                 size = uint32(16) if inside and int32(p) < left else uint32(0)
-                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
+                bf16x2.copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
 
     @inlined
     def fetch(
@@ -82,7 +83,7 @@ def stage_fetcher(tile: ByteTile) -> Any:
 def fragment_loader(tile: ByteTile) -> Any:
     """The device function that loads 32 columns of a stage into registers, as fragments of ``mma``."""
     (down, across), step, w_offset = tile.grid, tile.step, tile.rows * tile.step
-    swizzle, load_matrices = swizzler(step), ptx.load_matrices
+    swizzle = swizzler(step)
 
     @inlined
     def load(at: Any, wm: Any, wn: Any, part: Any, a: Any, b: Any) -> None:
@@ -92,12 +93,12 @@ def fragment_loader(tile: ByteTile) -> Any:
         chunk_at = (((lane >> 4) + chunk) ^ swizzle(row)) << 4
         a_at = at + (wm + row) * step + chunk_at
         for i in range(down):
-            four_into(a, 4 * i, load_matrices(a_at + uint32(16 * step * i)))
+            four_into(a, 4 * i, ptx.load_matrices(a_at + uint32(16 * step * i)))
         row = (lane >> 4 << 3) + (lane & 7)
         chunk_at = (((lane >> 3 & 1) + chunk) ^ swizzle(row)) << 4
         b_at = at + w_offset + (wn + row) * step + chunk_at
         for j in range(across // 2):
-            four_into(b, 4 * j, load_matrices(b_at + uint32(16 * step * j)))
+            four_into(b, 4 * j, ptx.load_matrices(b_at + uint32(16 * step * j)))
 
     return load
 
@@ -135,7 +136,7 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     """
     count, length, step = tile.stages, tile.stage, tile.step
     after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
-    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
+    wait = ptx.wait_for_all_but(count - 2)
     first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
     warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns
     chunks, parts, (count_a, count_b) = step // 16, step // 32, tile.fragments
@@ -154,29 +155,29 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
         steps = (k + (step - 1)) // step
         for i in range(count):
             if uint32(i) < steps:
-                at = base() + uint32(i * length)
+                at = ptx.shared_base() + uint32(i * length)
                 fetch(at, x_at, w_at, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
                 fetch_scales(at, scale_source, uint32(i))
-            commit()
+            ptx.commit()
         a, b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         next_a, next_b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         here = uint32(0)
         first_there()
         cuda.syncthreads()
-        load(base(), wm, wn, 0, next_a, next_b)
+        load(ptx.shared_base(), wm, wn, 0, next_a, next_b)
         for now in range(steps):
             for p in range(parts - 1):
                 for i in range(count_a):
                     a[i] = next_a[i]
                 for i in range(count_b):
                     b[i] = next_b[i]
-                load(base() + here, wm, wn, p + 1, next_a, next_b)
+                load(ptx.shared_base() + here, wm, wn, p + 1, next_a, next_b)
                 multiply(sums, part, a, b)
             for i in range(count_a):
                 a[i] = next_a[i]
             for i in range(count_b):
                 b[i] = next_b[i]
-            at = base() + here
+            at = ptx.shared_base() + here
             hold(at, wm, wn, held)
             wait()
             cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
@@ -184,9 +185,10 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
             if later < steps:
                 fetch(at, x_at, w_at, left_x, left_w, later, k, pitch_x, pitch_w)
                 fetch_scales(at, scale_source, later)
-            commit()
+            ptx.commit()
             here = after(here)
-            load(base() + here, wm, wn, 0, next_a, next_b)  # after the last stage: a load that nobody uses
+            # After the last stage: a load that nobody uses.
+            load(ptx.shared_base() + here, wm, wn, 0, next_a, next_b)
             multiply(sums, part, a, b)
             finish(sums, part, held, uint32(now), scale_source)
         all_there()  # no copy may be in flight when a block ends
@@ -199,13 +201,6 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
 PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
 FILL, SHORTEST, MOST_PARTS = 2, 4, 8  # blocks a multiprocessor; steps of a part; parts of K
 RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
-
-
-class RatedTile(NamedTuple):
-    """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
-
-    tile: ByteTile
-    efficiency: float
 
 
 def refuses(problem: ScaledLinear, least: tuple[int, int]) -> str | None:

@@ -28,8 +28,7 @@ from ...layouts import groups as sorting
 from ...layouts.code_tiles import CHUNK, CHUNKS, GATHER_THREADS, gatherer
 from ...layouts.groups import HEAD, UsePlan
 from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, zero_terms
-from .variant import SCALE_ROWS, OutputKind, Variant
-from .wgmma_sums import SIZES, columns_of_box
+from .tiles import SCALE_ROWS, SIZES, OutputKind, Variant, columns_of_box
 
 THREADS = 256  # of a block that gathers scales
 AHEAD = 1  # steps that kernels read ahead of the last one
@@ -135,7 +134,7 @@ def _round_up(size: int) -> int:
 @family()
 def scale_gatherer() -> Kernel:
     """The kernel that copies scales of any strides and tiles to [groups, rows of x]."""
-    take_turn, load_float, store_float = dependent_launch.take_turn, ptx.load_float, ptx.store_float
+    take_turn = dependent_launch.take_turn
 
     def gather(
         scales: Any, row: Any, column: Any,  # address, and bytes between rows and between columns
@@ -148,7 +147,7 @@ def scale_gatherer() -> Kernel:
         i, group = uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x), uint32(cuda.blockIdx.y)
         if i < m:
             at = scales + uint32(i // rows) * row + group * column
-            store_float(to + (uint64(group) * pitch + i) * 4, load_float(at))
+            ptx.store_float(to + (uint64(group) * pitch + i) * 4, ptx.load_float(at))
 
     return Kernel("gather scales", gather, *(uint64,) * 4, *(uint32,) * 3, threads=THREADS, early=True)
 
@@ -233,7 +232,7 @@ def _terms_maker(groups: Any, zeros: bool) -> Callable[[ScaledArray], IntegerTer
 
 
 class Words(NamedTuple):
-    """The words of a kernel, in the order of schedules.py or small_m.py."""
+    """The words of a kernel, in the order of kernel.py or small_m.py."""
 
     operands: tuple[Any, ...]
     sizes: tuple[int, ...]
@@ -267,7 +266,7 @@ def small_m_words(
     k, points = min(both.x.columns, both.w.columns), (0, 0, 0, 0)
     if variant.zeros:
         terms = integer_terms(w, both.groups, True)
-        points = (*zero_terms(x, both.groups, weights=False), terms.points, terms.others)
+        points = *zero_terms(x, both.groups, weights=False), terms.points, terms.others
     a, b = both.x.scales, prepared_w_scales(w, both.w)
     codes = map_codes(both.x, k, box_rows), map_codes(both.w, k, variant.tile.rows)
     operands = *codes, out, a.at, a.row, a.column, b.at, b.row, b.column, *points

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from ....dispatch.card import UNKNOWN, Card, clusters
 from ...intrinsics.wgmma import STEP
-from ..codes8.boxed import BoxTile, best_tile
 from ..codes8.small_m import SPLITS, SmallMTile
 from ..codes8.small_m import TILES as FEW
-from ..codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
+from ..codes8.tiles import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES, BoxTile, best_tile
 from .stage import at_one_time, constants
 
 UNIT = 128 * 128  # outputs of a tile that constants are for

@@ -29,18 +29,19 @@ from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import STEP
 from ...kernels.codes8 import operands
-from ...kernels.codes8.boxed import BoxTile, RatedTile
 from ...kernels.codes8.epilogue import row_writer
+from ...kernels.codes8.kernel import code_consumers
+from ...kernels.codes8.kernel import experts as expert_schedule
 from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
-from ...kernels.codes8.schedules import experts as expert_schedule
-from ...kernels.codes8.schedules import weights_of
-from ...kernels.codes8.variant import (  # fmt: skip
+from ...kernels.codes8.tiles import (
     EXPERT_COLUMN_SCALE_TILES,
     EXPERT_FLOAT_TILES,
     EXPERT_INTEGER_TILES,
     EXPERT_ZERO_POINT_TILES,
     SCALE_ROWS,
+    BoxTile,
     OutputKind,
+    RatedTile,
     Variant,
     expert_variants,
 )
@@ -51,9 +52,9 @@ from ...layouts import groups
 @family(expert_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take the tiles of all experts."""
-    weights = weights_of(variant, rows_are_sorted=True)
-    schedule = expert_schedule(variant, weights)
-    return frame.kernel(f"tma for experts {variant}", weights, schedule, row_writer(variant))
+    consumers = code_consumers(variant, rows_are_sorted=True)
+    schedule = expert_schedule(variant, consumers)
+    return frame.kernel(f"tma for experts {variant}", consumers, schedule, row_writer(variant))
 
 
 @lru_cache(4096)

@@ -34,14 +34,14 @@ from ...kernels.codes8.small_m import (
     SmallMTile,
     SmallMVariant,
     small_m,
-    small_m_weights,
+    small_m_consumers,
     sum_exchanger,
 )
-from ...kernels.codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
+from ...kernels.codes8.tiles import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
 from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 
-MOST = TILES[-1].columns
+MAX_ROWS_OF_X = TILES[-1].columns
 
 
 def variants() -> list[tuple[SmallMVariant]]:
@@ -62,14 +62,14 @@ def variants() -> list[tuple[SmallMVariant]]:
 @family(variants())
 def kernel(variant: SmallMVariant) -> Kernel:
     """The kernel: a block for each tile of rows of w and part of K; the blocks of a tile are a cluster."""
-    weights = small_m_weights(variant)
-    schedule = small_m(variant, weights)
-    return frame.kernel(f"tma few rows {variant}", weights, schedule, sum_exchanger(variant))
+    consumers = small_m_consumers(variant)
+    schedule = small_m(variant, consumers)
+    return frame.kernel(f"tma few rows {variant}", consumers, schedule, sum_exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:
-    if problem.m > MOST:
-        return f"takes up to {MOST} rows of x"
+    if problem.m > MAX_ROWS_OF_X:
+        return f"takes up to {MAX_ROWS_OF_X} rows of x"
     return refuses_persistent(problem)
 
 

@@ -24,11 +24,10 @@ from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import STEP
 from ...kernels.codes8 import operands as operands8
-from ...kernels.codes8.boxed import BoxTile
+from ...kernels.codes8.kernel import code_consumers, split_k
 from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
-from ...kernels.codes8.schedules import split_k, weights_of
 from ...kernels.codes8.small_m import exchanger, row_split
-from ...kernels.codes8.variant import MOST_SPLITS, SPLIT_TILES, Variant, split_variants
+from ...kernels.codes8.tiles import MOST_SPLITS, SPLIT_TILES, BoxTile, Variant, split_variants
 from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 
@@ -36,9 +35,9 @@ from ...kernels.hopper import frame
 @family(split_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that make a part of the steps of one tile; those of a tile are a cluster."""
-    weights = weights_of(variant)
-    schedule = split_k(variant, weights)
-    return frame.kernel(f"tma divided {variant}", weights, schedule, exchanger(variant))
+    consumers = code_consumers(variant)
+    schedule = split_k(variant, consumers)
+    return frame.kernel(f"tma divided {variant}", consumers, schedule, exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:

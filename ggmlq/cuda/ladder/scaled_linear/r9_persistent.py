@@ -28,31 +28,32 @@ from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import STEP
 from ...kernels.codes8 import operands as operands8
-from ...kernels.codes8.boxed import BoxTile, best_tile
 from ...kernels.codes8.epilogue import tile_writer
+from ...kernels.codes8.kernel import code_consumers, dense
 from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
-from ...kernels.codes8.schedules import dense, weights_of
-from ...kernels.codes8.variant import (  # fmt: skip
+from ...kernels.codes8.tiles import (
     CODED_ZERO_POINT_TILES,
     COLUMN_SCALE_TILES,
     FLOAT_TILES,
     INTEGER_TILES,
     PAIR_TILE,
+    BoxTile,
     Variant,
+    best_tile,
     float_variants,
     integer_variants,
 )
 from ...kernels.hopper import frame
 
-LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
+MIN_OPERATIONS_OF_PAIRS = 3e11  # some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
 
 
 @family(float_variants() + integer_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take tile after tile."""
-    weights = weights_of(variant)
-    schedule = dense(variant, weights)
-    return frame.kernel(f"tma persistent {variant}", weights, schedule, tile_writer(variant))
+    consumers = code_consumers(variant)
+    schedule = dense(variant, consumers)
+    return frame.kernel(f"tma persistent {variant}", consumers, schedule, tile_writer(variant))
 
 
 @register(
@@ -87,7 +88,11 @@ def launch(
 
 def _gains_by_pairs(tile: BoxTile, m: int, n: int, k: int) -> bool:
     """True where the tile has pairs, and the product is so long that the card's power limits it."""
-    return replace(tile, pair=True) == PAIR_TILE and PAIR_TILE.divides(n) and 2 * m * n * k >= LONG
+    return (
+        replace(tile, pair=True) == PAIR_TILE
+        and PAIR_TILE.divides(n)
+        and 2 * m * n * k >= MIN_OPERATIONS_OF_PAIRS
+    )
 
 
 def _grid(tile: BoxTile, m: int, n: int) -> tuple[int]:
