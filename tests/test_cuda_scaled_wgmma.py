@@ -92,7 +92,7 @@ def test_few_rows_add_up():
     for tile in TILES:
         assert (tile.shared + tile.list_bytes + 1024) * tile.blocks <= 228 << 10
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
-        assert tile.stages % tile.turns == 0
+        assert tile.stages % tile.step_groups == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages
     assert SharedLayout(BoxTile(256, 256, 4)).fits is False
 

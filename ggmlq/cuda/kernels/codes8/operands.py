@@ -134,7 +134,7 @@ def _round_up(size: int) -> int:
 @family()
 def scale_gatherer() -> Kernel:
     """The kernel that copies scales of any strides and tiles to [groups, rows of x]."""
-    take_turn = dependent_launch.take_turn
+    start_dependent = dependent_launch.take_turn
 
     def gather(
         scales: Any, row: Any, column: Any,  # address, and bytes between rows and between columns
@@ -143,7 +143,7 @@ def scale_gatherer() -> Kernel:
         rows: Any,  # rows of x that share a scale
         pitch: Any,
     ) -> None:  # fmt: skip
-        take_turn()
+        start_dependent()
         i, group = uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x), uint32(cuda.blockIdx.y)
         if i < m:
             at = scales + uint32(i // rows) * row + group * column

@@ -51,7 +51,7 @@ from .tiles import FLOAT32_OUTPUT, KILO, BoxTile, OutputKind, Variant
 # enough copies are in flight to fill the memory's bandwidth. A block makes 64 or 128 outputs of every row of
 # x. Its first copies of weights start before the predecessor ends, if it knows which they are; x follows
 # after that. The rest of a block is a chain in which each part waits for the one before, so the chain is
-# short: asynchronous copies bring the scales, and with 64 rows two warpgroups take the steps in turns.
+# short: asynchronous copies bring the scales, and with 64 rows each of two warpgroups takes every other step.
 #
 #     stage    codes of w [rows, 128] · codes of x [columns, 128]               swizzled
 #     scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
@@ -75,9 +75,9 @@ SPLITS = (8, 4, 2, 1)  # blocks of a cluster that share K
 class SmallMTile:
     """Rows of w and of x, and a ring of stages: deep for one block, or short, so that several blocks fit."""
 
-    rows: int  # 64: warpgroups take steps in turns; 128: each has its own rows
+    rows: int  # 64: each warpgroup takes every other step; 128: each has its own rows
     columns: int
-    stages: int  # a multiple of ``turns``: a barrier's parity tells only two phases apart
+    stages: int  # a multiple of ``step_groups``: a barrier's parity tells only two phases apart
     blocks: int  # blocks that fit on a multiprocessor
     chunk: int = 32  # steps whose scales are in shared memory at a time
 
@@ -87,14 +87,14 @@ class SmallMTile:
         return f"{self.rows}x{self.columns}, {self.stages} stages"
 
     @property
-    def turns(self) -> int:
-        """Warpgroups that share the rows of the tile, and take its steps in turns."""
+    def step_groups(self) -> int:
+        """Warpgroups that share the rows of the tile: each takes every so many-th step."""
         return 64 * CONSUMER_WARPGROUPS // self.rows
 
     @property
     def wide_exchange(self) -> bool:
         """True where sums go to other blocks 16 bytes at a time."""
-        return self.turns == 1 or self.columns >= 64
+        return self.step_groups == 1 or self.columns >= 64
 
     @property
     def pitch(self) -> int:
@@ -121,7 +121,7 @@ class SmallMTile:
 
     @property
     def barriers(self) -> int:
-        return self.sums + self.turns * self.columns * self.pitch
+        return self.sums + self.step_groups * self.columns * self.pitch
 
     @property
     def row_list(self) -> int:
@@ -306,7 +306,7 @@ def exchanger(variant: Variant) -> Any:
 def sum_exchanger(variant: SmallMVariant) -> Any:
     """The device function that sends sums to the blocks that add them up."""
     tile = variant.tile
-    columns, pitch, turns, sums_offset = tile.columns, tile.pitch, tile.turns, tile.sums
+    columns, pitch, step_groups, sums_offset = tile.columns, tile.pitch, tile.step_groups, tile.sums
     log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
     push, stage = (
         cluster_pusher(columns, variant.integer, pitch),
@@ -315,29 +315,27 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
     meet = barriers.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
-    def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+    def store(ring: Any, totals: Any, place: Any, rank: Any, halvings: Any) -> None:
         share = uint32(log - halvings)  # log2 of the columns that a block finishes
-        source = uint32(uint32(uint32(rank * turns) + turn) << share)
+        source = uint32(uint32(uint32(rank * step_groups) + place.step_group) << share)
         if halvings != 0:
             barriers.wait_for_cluster()  # the shared memory of the others exists
-        push(totals, uint32(ring + sums_offset + uint32(row << 2)), column, share, source)
+        push(totals, uint32(ring + sums_offset + uint32(place.row << 2)), place.column, share, source)
 
     @inlined
-    def exchange_wide(
-        ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any
-    ) -> None:
+    def exchange_wide(ring: Any, totals: Any, place: Any, rank: Any, halvings: Any) -> None:
         share = uint32(uint32(log) - halvings)
         meet()  # the stages are free
-        column_index = uint32(turn * uint32(columns) + column)
-        stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(row << uint32(2))))
+        column_index = uint32(place.step_group * uint32(columns) + place.column)
+        stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(place.row << uint32(2))))
         meet()
         if halvings != uint32(0):
             barriers.wait_for_cluster()
         i = uint32(cuda.threadIdx.x)
-        while i < uint32(turns * fours * columns):
+        while i < uint32(step_groups * fours * columns):
             c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
             v = ptx.take16(uint32(ring + c * uint32(pitch) + at))
-            source = uint32(rank * uint32(turns) + uint32(c >> uint32(log)))
+            source = uint32(rank * uint32(step_groups) + uint32(c >> uint32(log)))
             c = uint32(c & uint32(columns - 1))
             owner = uint32(c >> share)
             target = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
@@ -355,7 +353,7 @@ def sum_reducer(variant: SmallMVariant) -> Any:
     """
     tile, log = variant.tile, variant.tile.columns.bit_length() - 1
     sums_offset, reduce = tile.sums, integer_reduction(variant) if variant.integer else float_reduction()
-    (load_beside, write), pitch, turns = quad_epilogue(variant.out), tile.pitch, tile.turns
+    (load_beside, write), pitch, step_groups = quad_epilogue(variant.out), tile.pitch, tile.step_groups
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
     targets = tile.row_list + 4 * tile.columns if variant.listed else 0
 
@@ -365,7 +363,7 @@ def sum_reducer(variant: SmallMVariant) -> Any:
     ) -> None:  # fmt: skip
         share = uint32(log - halvings)  # log2 of the columns that a block finishes
         i, items = uint32(cuda.threadIdx.x), uint32(fours << share)
-        apart, sources = uint32(pitch << share), uint32(turns << halvings)
+        apart, sources = uint32(pitch << share), uint32(step_groups << halvings)
         while i < items:
             c, q = uint32(i >> shift), uint32(uint32(i & fours - 1) << 2)
             at = uint32(ring + sums_offset + c * pitch + uint32(q << 2))
@@ -548,25 +546,32 @@ def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
     return copy_scales
 
 
-def thread_placer(tile: SmallMTile) -> Any:
-    """The device function for the position of a thread.
+class SmallMPlace(NamedTuple):
+    """The place of a consumer thread."""
 
-    It returns the lane, the first row and column among the sums of the block, the warpgroup's turn, and the
-    lower words of the operands' descriptors.
-    """
-    side_by_side, x_offset = tile.turns == 1, tile.rows * STEP
+    lane: Any
+    row: Any  # of the thread's first sum, in the block's tile; likewise its column
+    column: Any
+    step_group: Any  # the first step that its warpgroup takes
+    a: Any  # lower word of the descriptor of the first stage's w; likewise of x
+    b: Any
+
+
+def thread_placer(tile: SmallMTile) -> Any:
+    """The device function for the SmallMPlace of a thread."""
+    side_by_side, x_offset = tile.step_groups == 1, tile.rows * STEP
 
     @inlined
     def place_thread(ring: Any, group: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
         lane = uint32(thread & 31)
         below = uint32(group << uint32(6)) if side_by_side else 0
-        turn = uint32(0) if side_by_side else group
+        step_group = uint32(0) if side_by_side else group
         warp = uint32(uint32(thread >> 5) & 3)
         row = uint32(below + uint32(warp << 4) + uint32(lane >> 2))
         a = uint32(LOW | uint32(uint32(ring + below * STEP) >> 4))
         b = uint32(LOW | uint32(uint32(ring + x_offset) >> 4))
-        return lane, row, uint32(uint32(lane & 3) << 1), turn, a, b
+        return SmallMPlace(lane, row, uint32(uint32(lane & 3) << 1), step_group, a, b)
 
     return place_thread
 
@@ -586,11 +591,11 @@ def scale_placer(variant: SmallMVariant) -> Any:
 
 def stage_strider(tile: SmallMTile) -> Any:
     """The device function that gives the stage and the parity of a warpgroup's next step."""
-    after, turns = stage_advancer(tile.stages), tile.turns
+    after, step_groups = stage_advancer(tile.stages), tile.step_groups
 
     @inlined
     def stride(stage: Any, phase: Any) -> Any:
-        for _ in range(turns):
+        for _ in range(step_groups):
             stage, phase = after(stage, phase)
         return stage, phase
 
@@ -606,7 +611,12 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
     do = float_products(variant.form, 0)
     zeros, nothing, begin, first_products, unscaled = do.zeros, do.nothing, do.start, do.first, do.scales_of_w
     row_factors, promoted = do.factors[0], do.promote[0]
-    rows, turns, place_thread, stride = tile.rows, tile.turns, thread_placer(tile), stage_strider(tile)
+    rows, step_groups, place_thread, stride = (
+        tile.rows,
+        tile.step_groups,
+        thread_placer(tile),
+        stage_strider(tile),
+    )
     copy_w_scales, copy_x_scales = scale_copier(rows), scale_copier(columns, variant.listed)
     place_scales, meet = scale_placer(variant), barriers.named_barrier(1, CONSUMER_THREADS)
     wait_for_copies = ptx.wait_for_all_but(0)
@@ -616,10 +626,10 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
         of, work, m = job.words.terms.scales, job.work, job.words.m
         row0, n, first, last = work.row_w, work.end_w, work.first, work.last
         rank, halvings = job.finals.rank, job.finals.halvings
-        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(warp >> 2))
+        place = place_thread(ring, uint32(warp >> 2))
         w_scales_at, x_scales_at, row_list = place_scales(ring)
-        totals, sums, stage, phase = zeros(), nothing(), turn, uint32(0)
-        base, step = first, uint32(first + turn)
+        totals, sums, stage, phase = zeros(), nothing(), place.step_group, uint32(0)
+        base, step = first, uint32(first + place.step_group)
         while base < last:
             stop = min(uint32(base + chunk), last)
             copy_w_scales(w_scales_at, of.w, of.row_w, of.column_w, of.rows_w, of.span_w, row0, n, base, stop)
@@ -631,25 +641,25 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
             wait_for_copies()
             meet()
             ahead = uint32(uint32(step - base) << 2)
-            w_scale_at = uint32(w_scales_at + ahead * rows + uint32(row << 2))
-            across = uint32(x_scales_at + ahead * columns + uint32(column << 2))
+            w_scale_at = uint32(w_scales_at + ahead * rows + uint32(place.row << 2))
+            across = uint32(x_scales_at + ahead * columns + uint32(place.column << 2))
             while step < stop:
                 barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
                 barriers.wait(barrier, phase)
                 sums = begin(sums, w_scale_at)
                 factors_now = row_factors(sums, unscaled(of.w))
-                sums = first_products(sums, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
-                if lane == 0:
+                sums = first_products(sums, uint32(place.a + stage_offset), uint32(place.b + stage_offset))
+                if place.lane == 0:
                     barriers.arrive(uint32(barrier + 8 * stages))
                 totals = promoted(totals, sums, factors_now, across)
                 stage, phase = stride(stage, phase)
-                w_scale_at = uint32(w_scale_at + 4 * turns * rows)
-                across = uint32(across + 4 * turns * columns)
-                step = uint32(step + turns)
+                w_scale_at = uint32(w_scale_at + 4 * step_groups * rows)
+                across = uint32(across + 4 * step_groups * columns)
+                step = uint32(step + step_groups)
             meet()  # nobody reads these scales any more
             base = stop
         dependent_launch.wait_for_predecessor()  # even without a step: the predecessor may read the outputs
-        send(ring, totals, row, column, turn, rank, halvings)
+        send(ring, totals, place, rank, halvings)
 
     return consume
 
@@ -659,7 +669,12 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
     tile = variant.tile
     stages, length, columns = tile.stages, tile.stage // 16, tile.columns
     nothing, advance, drain = unpromoted_products(variant.form)
-    rows, turns, place_thread, stride = tile.rows, tile.turns, thread_placer(tile), stage_strider(tile)
+    rows, step_groups, place_thread, stride = (
+        tile.rows,
+        tile.step_groups,
+        thread_placer(tile),
+        stage_strider(tile),
+    )
     copy_w_scales, copy_x_scales, place_scales = (
         integer_scale_copier(variant.zeros), integer_scale_copier(variant.zeros, variant.listed),
         scale_placer(variant),
@@ -671,8 +686,8 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
         of, at_zero, work, m = job.words.terms.scales, job.words.terms.zeros, job.work, job.words.m
         row0, n, first, last = work.row_w, work.end_w, work.first, work.last
         rank, halvings = job.finals.rank, job.finals.halvings
-        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(warp >> 2))
-        totals, stage, phase, before = nothing(), turn, uint32(0), uint32(0)
+        place = place_thread(ring, uint32(warp >> 2))
+        totals, stage, phase, before = nothing(), place.step_group, uint32(0), uint32(0)
         w_scales_at, x_scales_at, row_list = place_scales(ring)
         copy_w_scales(
             w_scales_at, uint32(rows), of.w, of.row_w, of.rows_w, at_zero.points_w, at_zero.others_w, row0, n
@@ -683,19 +698,19 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
             row_list, m,
         )  # fmt: skip
         ptx.commit()
-        step = uint32(first + turn)
+        step = uint32(first + place.step_group)
         while step < last:
             barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
             barriers.wait(barrier, phase)
-            totals = advance(totals, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
-            if before != 0 and lane == 0:
+            totals = advance(totals, uint32(place.a + stage_offset), uint32(place.b + stage_offset))
+            if before != 0 and place.lane == 0:
                 barriers.arrive(before)
             before = uint32(barrier + 8 * stages)
             stage, phase = stride(stage, phase)
-            step = uint32(step + turns)
+            step = uint32(step + step_groups)
         totals = drain(totals)
         wait_for_copies()
-        send(ring, totals, row, column, turn, rank, halvings)
+        send(ring, totals, place, rank, halvings)
 
     return consume
 
@@ -771,7 +786,7 @@ def part_of(rank: Any, steps: Any, halvings: Any) -> Any:
 
 def starter(variant: SmallMVariant) -> Any:
     """The device function by which one thread makes the barriers."""
-    return barrier_initializer(variant.tile.stages, 4 * variant.tile.groups // variant.tile.turns)
+    return barrier_initializer(variant.tile.stages, 4 * variant.tile.groups // variant.tile.step_groups)
 
 
 def producers(variant: SmallMVariant, consumers: CodeConsumers) -> Any:

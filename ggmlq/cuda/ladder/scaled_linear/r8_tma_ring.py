@@ -23,7 +23,7 @@ from ...intrinsics import boxes
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import float_products
 from ...kernels.codes8.epilogue import writer
-from ...kernels.codes8.kernel import dense_producers, late_opener, raster, thread_placer
+from ...kernels.codes8.kernel import TileWork, dense_producers, late_opener, raster, thread_placer
 from ...kernels.codes8.tiles import RASTER_HEIGHT, BoxTile, Variant
 from ...kernels.hopper.frame import stage_advancer
 from .r7_wgmma import refuses, run, variants
@@ -66,7 +66,7 @@ def kernel(variant: Variant) -> Kernel:
         across = uint32(uint32(n + (columns - 1)) // columns)
         if warp >= fetching:
             stride = uint32(down * across)  # each block has one tile
-            work = number, stride, (down, across), uint32(0), steps
+            work = TileWork(number, stride, (down, across), uint32(0), steps)
             if thread == 32 * fetching:
                 produce_w(ring, full, w, column_scales_map, work, span)
             if thread == 32 * fetching + 32:
