@@ -80,11 +80,15 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
 
 def _box_text(kind: str) -> str:
     lines = ["{.reg .pred other; .reg .b32 at, w<4>; setp.ne.u32 other, $0, 0;"]
+    # The warp's box before is read from the same buffer: its lanes overwrite it only when the first, which
+    # started the box, has seen it read.
     lines += [f"@other bra free; {UNTIL_READ} free: bar.warp.sync -1;"]
     if kind == "float32":
         lines += float_patch("$2", [f"${6 + i}" for i in range(16)])
     else:
         lines += narrow_patch(kind, "$2", [f"${6 + i}" for i in range(32)])
+    # The copy engine reads shared memory through another proxy: each lane's fence shows it what that lane
+    # wrote, and the first lane starts the box when all lanes are past theirs.
     lines += ["fence.proxy.async.shared::cta; bar.warp.sync -1;"]
     lines += [f"@other bra over; {PUT} [$3, {{$4, $5}}], [$1]; {COMMIT} over:", "}"]
     return "\n".join(lines)
@@ -359,6 +363,8 @@ def _rows_text(below: int, to: str) -> str:
         lines += [f"mul.wide.u32 to{i}, u{i}, w; add.u64 to{i}, to{i}, far;"]
     patch_length = 64 // size  # sums of a thread
     for patch in range(TEXT_SUMS // patch_length):
+        # Lanes take rows that others have put: the first barrier waits until the patch before is taken, the
+        # second until this one is there.
         patch_sums = [f"${9 + patch_length * patch + j}" for j in range(patch_length)]
         staged = float_patch("$8", patch_sums) if to == "float32" else narrow_patch(to, "$8", patch_sums)
         lines += ["bar.warp.sync -1;", *staged, "bar.warp.sync -1;", f"@!whole bra single{patch};"]
@@ -654,7 +660,7 @@ def _code_writer(variant: Variant) -> Any:
         while number < uint32(halves * across):
             barriers.sync_warp()  # nobody reads the patch before any more
             stage(totals, number, at)
-            barriers.sync_warp()
+            barriers.sync_warp()  # all lanes have put theirs
             below = uint32(row + inner + r + uint32(number // uint32(across)) * uint32(64))
             along = uint32(
                 column + uint32(number % uint32(across)) * uint32(PATCH_COLUMNS) + q * uint32(LANE_CODES)

@@ -195,20 +195,6 @@ def raster(tile: BoxTile, raster_height: int) -> Any:
     return of_pair if pair else one
 
 
-def code_fetcher(tile: BoxTile, is_w: bool) -> Any:
-    """The device function that starts the box of an operand's codes; a block of a pair fetches its half of
-    the rows of x for both blocks.
-    """
-    box_rows = tile.box_rows
-
-    @inlined
-    def fetch_half(to: Any, codes: Any, column: Any, row: Any, done: Any) -> None:
-        first, both = uint32(barriers.rank_in_cluster() * uint32(box_rows)), uint32(3)
-        boxes.fetch_for_all(uint32(to + first * uint32(STEP)), codes, column, uint32(row + first), done, both)
-
-    return fetch_half if tile.pair and not is_w else boxes.fetch
-
-
 def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
     """The device function that starts the boxes of one operand's stage, whose barrier is ``done``.
 
@@ -223,7 +209,7 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
     )
     scaled = layout.w_scales if is_w else layout.x_scales
     scales_at, scale_bytes = layout.scales + 4 * layout.tile.rows * layout.x_scales * is_w, layout.scale_bytes
-    fetch_codes = code_fetcher(layout.tile, is_w)
+    halves_x, box_rows = layout.tile.pair and not is_w, layout.tile.box_rows
 
     @inlined
     def start_boxes(
@@ -233,15 +219,14 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
         if is_w:
             barriers.expect(done, uint32(size))
         to = uint32(ring + stage * length + first)
-        fetch_codes(to, codes, uint32(step * STEP), at, done)
+        if halves_x:  # each block of a pair fetches its half of the rows of x for both
+            first_row, both = uint32(barriers.rank_in_cluster() * uint32(box_rows)), uint32(3)
+            to = uint32(to + first_row * uint32(STEP))
+            boxes.fetch_for_all(to, codes, uint32(step * STEP), uint32(at + first_row), done, both)
+        else:
+            boxes.fetch(to, codes, uint32(step * STEP), at, done)
         if scaled:
-            boxes.fetch(
-                uint32(ring + scales_at + stage * scale_bytes),
-                scales,
-                scale_column,
-                group,
-                done,
-            )
+            boxes.fetch(uint32(ring + scales_at + stage * scale_bytes), scales, scale_column, group, done)
 
     return start_boxes
 

@@ -12,6 +12,7 @@ import numpy as np
 from ....arrays.scaled import ScaledArray
 from ....dispatch.card import older_than
 from ....dispatch.problems import ScaledLinear
+from ....errors import UnsupportedError
 from ...driver import device
 from ...driver.recorded import between
 from ...intrinsics import bf16x2, ptx
@@ -136,11 +137,14 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     """
     count, length, step = tile.stages, tile.stage, tile.step
     after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
-    wait = ptx.wait_for_all_but(count - 2)
-    first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
+    # Copies are waited for in groups, one a stage; stages beyond the end have empty ones, so counts stay
+    # right. Before the loop `count` groups were started: with all but count - 1 of them the first stage is
+    # there. At the end of step `now` count + now were, and now + 2 stages must be there: all but count - 2.
+    first_there, next_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(count - 2)
+    all_there = ptx.wait_for_all_but(0)
     warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns
     chunks, parts, (count_a, count_b) = step // 16, step // 32, tile.fragments
-    fetch_scales, multiply, hold, finish = work
+    fetch_scales, multiply, hold, finish = work.fetch, work.multiply, work.hold, work.finish
 
     @inlined
     def run_loop(
@@ -163,7 +167,7 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
         next_a, next_b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         here = uint32(0)
         first_there()
-        cuda.syncthreads()
+        cuda.syncthreads()  # a thread waited for its own copies alone
         load(ptx.shared_base(), wm, wn, 0, next_a, next_b)
         for now in range(steps):
             for p in range(parts - 1):
@@ -179,7 +183,7 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
                 b[i] = next_b[i]
             at = ptx.shared_base() + here
             hold(at, wm, wn, held)
-            wait()
+            next_there()
             cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
             later = uint32(now) + count
             if later < steps:
@@ -196,10 +200,10 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     return run_loop
 
 
-# What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
-# scales: addresses, bytes from row to row and column to column · rows and steps that share one
-PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
-FILL, SHORTEST, MOST_PARTS = 2, 4, 8  # blocks a multiprocessor; steps of a part; parts of K
+# The parameters of a kernel on tiles: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of
+# blocks · scales: addresses, bytes from row to row and column to column · rows and steps that share one
+TILE_PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
+BLOCKS_OF_MULTIPROCESSOR, MIN_STEPS_OF_PART, MAX_PARTS_OF_K = 2, 4, 8  # where blocks share K
 RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
 
 
@@ -232,15 +236,23 @@ def too_large(problem: ScaledLinear, rated_tiles: Sequence[RatedTile]) -> str | 
 
 
 def best_tile(rated_tiles: Sequence[RatedTile], step: int, m: int, n: int) -> ByteTile:
-    """The tile with which the multiprocessors finish first, by an estimate from its size and efficiency."""
+    """The tile with which the multiprocessors finish first, by an estimate from its size and efficiency.
+
+    :func:`too_large` has refused problems for whose card none fits.
+    """
     shared, count = device.most_shared(), device.multiprocessors()
 
     def time(rated: RatedTile) -> float:
         down, across = rated.tile.tiles(m, n)
         return -(-down * across // count) * rated.tile.rows * rated.tile.columns / rated.efficiency
 
-    tiles = [fitting(rated.tile, step, shared) for rated in sorted(rated_tiles, key=time)]
-    return next(tile for tile in tiles if tile is not None)
+    for rated in sorted(rated_tiles, key=time):
+        if (tile := fitting(rated.tile, step, shared)) is not None:
+            return tile
+    raise UnsupportedError(
+        f"a product of codes in steps of {step} columns: no tile of this kernel fits into the {shared} bytes "
+        "of shared memory that a block has here; let another kernel be chosen"
+    )
 
 
 def is_wide(tile: Any) -> bool:
@@ -311,4 +323,5 @@ def span_of(pair: OperandPair, steps: int, splits: int) -> tuple[int, int]:
 def best_parts(tile: ByteTile, m: int, n: int, steps: int) -> int:
     """The parts of K that fill the multiprocessors, where there are few tiles, and none is short."""
     down, across = tile.tiles(m, n)
-    return max(1, min(device.multiprocessors() * FILL // (down * across), steps // SHORTEST, MOST_PARTS))
+    blocks = device.multiprocessors() * BLOCKS_OF_MULTIPROCESSOR
+    return max(1, min(blocks // (down * across), steps // MIN_STEPS_OF_PART, MAX_PARTS_OF_K))

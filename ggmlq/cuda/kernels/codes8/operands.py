@@ -1,4 +1,5 @@
-"""Operands of 8-bit products as Hopper's copy engine fetches them: maps of codes, scales in order of steps.
+"""Operands of 8-bit products as Hopper's copy engine fetches them: maps of codes, scales in order of steps;
+all words of a kernel.
 
 Scales of x are a matrix [groups of K, M] of floats whose rows begin at multiples of 16 bytes: as
 quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Scales of w are a small
@@ -7,8 +8,7 @@ table that is prepared once and stays with the array.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +27,13 @@ from ...intrinsics.wgmma import STEP
 from ...layouts import groups as sorting
 from ...layouts.code_tiles import CHUNK, CHUNKS, GATHER_THREADS, gatherer
 from ...layouts.groups import HEAD, UsePlan
-from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, zero_terms
+from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, code_kind, making, operand_pair, zero_terms
 from .tiles import SCALE_ROWS, SIZES, OutputKind, Variant, columns_of_box
 
 THREADS = 256  # of a block that gathers scales
 AHEAD = 1  # steps that kernels read ahead of the last one
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up to one
+SPARE = 256  # columns behind the last expert's in a table, where its last tile may end
 
 
 def map_codes(rows: CodeRows, columns: int, box_rows: int) -> int:
@@ -153,35 +154,50 @@ def scale_gatherer() -> Kernel:
 
 
 # --- scales of w, prepared once ------------------------------------------------------------------
+#
+# Codes of w are read in place; of experts through one map, all one below the other. Scales are a small table.
+# There each expert begins at a multiple of SCALE_ROWS columns, so that a tile finds its scales by a division.
+# Where not all rows of a tile share a scale, the table has one for each row. Boxes bring those, and a box
+# must begin at a multiple of 16 bytes.
 
 
-def shares_scales(w: CodeRows, columns_per_scale: int) -> bool:
-    """True where each ``columns_per_scale`` rows of w share a scale."""
-    return w.scales.rows % columns_per_scale == 0 or w.scales.rows >= len(w.codes)
+def shares_scales(w: ScaledArray, columns_per_scale: int) -> bool:
+    """True where each ``columns_per_scale`` rows of w, or of each expert from its first on, share a scale."""
+    *experts, n, _ = w.shape
+    r = w.tiling.r
+    if r >= n * prod(experts) or (experts and r % n == 0):
+        return True
+    return r % columns_per_scale == 0 and (not experts or n % columns_per_scale == 0)
+
+
+def table_columns(n: int) -> int:
+    """Columns of an expert in tables."""
+    return -(-n // SCALE_ROWS) * SCALE_ROWS
+
+
+def rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
+    """For each column of a table, the first row of w that it stands for.
+
+    A table ends with whole tiles: behind the last column it repeats the last row.
+    """
+    *experts, n, _ = w.shape
+    if not experts:
+        return np.minimum(np.arange(0, -(-n // WIDEST) * WIDEST, columns_per_scale), n - 1)
+    first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
+    rows = (n * np.arange(experts[0])[:, None] + first_rows).reshape(-1)
+    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // columns_per_scale)])
 
 
 def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
-    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` rows of w, prepared once.
+    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once.
 
-    The table is larger than the operand: it ends with whole tiles, and with steps that kernels read ahead.
-    Groups that were filled up have more steps than K says.
+    It ends with steps that kernels read ahead. Groups that were filled up have more steps than K says.
     """
-    return w.prepared(_table_maker(columns_per_scale, steps))
+    return w.prepared(making(_scale_table, columns_per_scale, steps))
 
 
-@cache
-def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
-    def make(w: ScaledArray) -> Any:
-        n = len(w.matrix().codes)
-        width = -(-n // WIDEST) * WIDEST // columns_per_scale
-        return scale_table(w, np.minimum(np.arange(width) * columns_per_scale, n - 1), steps)
-
-    return make
-
-
-def scale_table(w: ScaledArray, rows: NDArray[np.int64], steps: int) -> Any:
-    """The scales of these rows of w in the order of steps: float32 [steps, rows]."""
-    cp, matrix = device.cupy(), w.matrix()
+def _scale_table(columns_per_scale: int, steps: int, w: ScaledArray) -> Any:
+    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table(w, columns_per_scale)
     over, k = matrix.over, matrix.codes.shape[1]
     columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
     table = cp.empty((len(columns), len(rows)), np.float32)  # a single step has a pitch that maps take, too
@@ -205,30 +221,45 @@ class IntegerTerms(NamedTuple):
     others: Any
 
 
-def integer_terms(w: ScaledArray, groups: Any, zeros: bool) -> IntegerTerms:
-    """The terms of w, prepared once."""
-    terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
+def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
+    """The terms of w for each column of a table, prepared once."""
+    terms: IntegerTerms = w.prepared(making(_integer_terms, groups, zeros))
     return terms
 
 
-@cache
-def _terms_maker(groups: Any, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
-    def make(w: ScaledArray) -> IntegerTerms:
-        cp, matrix = device.cupy(), w.matrix()
-        n = len(matrix.codes)
-        width = -(-n // WIDEST) * WIDEST
-        scales = matrix.scales[cp.asarray(np.minimum(np.arange(width), n - 1) // matrix.over.r), 0]
-        if not zeros:
-            return IntegerTerms(cp.ascontiguousarray(scales), 0, 0)
-        zero_parts = cp.zeros((2, width), np.int32)
-        points, others = zero_terms(w, groups, weights=True)
-        zero_parts[0, :n], zero_parts[1, :n] = points[0], others[0]
-        return IntegerTerms(cp.ascontiguousarray(scales), zero_parts[0], zero_parts[1])
-
-    return make
+def _integer_terms(groups: ColumnGroups, zeros: bool, w: ScaledArray) -> IntegerTerms:
+    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table(w, 1)
+    scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
+    if not zeros:
+        return IntegerTerms(scales, 0, 0)
+    pick = cp.asarray(rows)
+    points, others = (cp.ascontiguousarray(part[0][pick]) for part in zero_terms(w, groups, weights=True))
+    return IntegerTerms(scales, points, others)
 
 
 # --- all words of a kernel -----------------------------------------------------------------------
+
+
+class CodesProduct(NamedTuple):
+    """A product, or one of experts, as the launches of Hopper's kernels take it."""
+
+    x: ScaledArray
+    w: ScaledArray
+    both: OperandPair
+    k: int  # columns, those that fill up groups included
+    kinds: tuple[str, str]  # names of both codes in variants
+    integer: bool
+    zeros: bool  # zero points of either
+    column_scales: bool  # floats: each row of w has its own scale
+
+    @classmethod
+    def of(cls, x: ScaledArray, w: ScaledArray) -> CodesProduct:
+        """The product of x with w, or with experts."""
+        both, integer = operand_pair(x, w, STEP), w.code.kind == "integer"
+        return cls(
+            x, w, both, min(both.x.columns, both.w.columns), (code_kind(x), code_kind(w)), integer,
+            x.zeros is not None or w.zeros is not None, not (integer or shares_scales(w, SCALE_ROWS)),
+        )  # fmt: skip
 
 
 class Words(NamedTuple):
@@ -239,12 +270,13 @@ class Words(NamedTuple):
     owner: Any = None  # an array that operands point to
 
 
-def kernel_words(variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair, y: Any) -> Words:
+def kernel_words(variant: Any, product: CodesProduct, y: Any) -> Words:
     """The words of the kernels for many rows of x, but for a schedule's own.
 
     ``y``: the outputs, or the address of their map.
     """
-    tile, n, k = variant.tile, len(both.w.codes), min(both.x.columns, both.w.columns)
+    x, w, both, k, tile = product.x, product.w, product.both, product.k, variant.tile
+    n = len(both.w.codes)
     codes, steps = (map_codes(both.x, k, tile.box_rows), map_codes(both.w, k, tile.columns)), -(-k // STEP)
     sizes, x_scales = (len(both.x.codes), n, steps), both.x.scales
     if variant.integer:
@@ -259,11 +291,9 @@ def kernel_words(variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair
     return Words(operands, (*sizes, scales.span, table.strides[0]), scales.owner)
 
 
-def small_m_words(
-    variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair, box_rows: int, out: Any
-) -> Words:  # fmt: skip
+def small_m_words(variant: Any, product: CodesProduct, box_rows: int, out: Any) -> Words:
     """The words of the kernels for few rows of x; of ``sizes``, only those about scales."""
-    k, points = min(both.x.columns, both.w.columns), (0, 0, 0, 0)
+    x, w, both, k, points = product.x, product.w, product.both, product.k, (0, 0, 0, 0)
     if variant.zeros:
         terms = integer_terms(w, both.groups, True)
         points = *zero_terms(x, both.groups, weights=False), terms.points, terms.others
@@ -273,14 +303,7 @@ def small_m_words(
     return Words(operands, (a.rows, a.steps, b.rows, b.steps))
 
 
-# Operands of experts' products of 8-bit codes: rows of x in the order of a plan, scales of w by expert.
-#
-# Codes of w are read in place through one map, all experts one below the other. Their scales are a small
-# table that is prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that
-# a tile finds its scales by a division. Where not all of 128 rows share a scale, the table has one for each
-# row. Boxes bring those, and a box must begin at a multiple of 16 bytes.
-
-SPARE = 256  # columns behind the last expert's, where its last tile may end
+# --- experts: rows of x in the order of a plan ----------------------------------------------------
 
 
 class SortedRows(NamedTuple):
@@ -325,59 +348,6 @@ def map_terms(sorted_rows: SortedRows, box_rows: int) -> int:
     return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
 
 
-# --- scales of w, prepared once ---------------------------------------------------------------
-
-
-def table_columns(n: int) -> int:
-    """Columns of an expert in tables."""
-    return -(-n // SCALE_ROWS) * SCALE_ROWS
-
-
-def expert_shares_scales(w: ScaledArray, columns_per_scale: int) -> bool:
-    """True where each ``columns_per_scale`` rows of an expert, from its first on, share a scale."""
-    experts, n, _ = w.shape
-    r = w.tiling.r
-    return r >= experts * n or r % n == 0 or (r % columns_per_scale == 0 and n % columns_per_scale == 0)
-
-
-def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
-    """For each column of the table, the first row of w that it stands for."""
-    experts, n, _ = w.shape
-    first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
-    rows = (n * np.arange(experts)[:, None] + first_rows).reshape(-1)
-    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // columns_per_scale)])
-
-
-def expert_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
-    """The scales of w, float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once."""
-    return w.prepared(_expert_table_maker(columns_per_scale, steps))
-
-
-@cache
-def _expert_table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
-    return lambda w: scale_table(w, _rows_of_table(w, columns_per_scale), steps)
-
-
-def expert_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
-    """The terms of w that integer products need, for each column of the table, prepared once."""
-    terms: IntegerTerms = w.prepared(_expert_terms_maker(groups, zeros))
-    return terms
-
-
-@cache
-def _expert_terms_maker(groups: ColumnGroups, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
-    def make(w: ScaledArray) -> IntegerTerms:
-        cp, matrix, rows = device.cupy(), w.matrix(), _rows_of_table(w, 1)
-        scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
-        if not zeros:
-            return IntegerTerms(scales, 0, 0)
-        pick = cp.asarray(rows)
-        points, others = (cp.ascontiguousarray(part[0][pick]) for part in zero_terms(w, groups, weights=True))
-        return IntegerTerms(scales, points, others)
-
-    return make
-
-
 def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bool) -> tuple[Any, int]:
     """The scales and zero-point terms that are gathered with rows of x, and how many rows share them."""
     if not zeros:
@@ -394,11 +364,10 @@ def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bo
 # --- all words of a kernel --------------------------------------------------------------------
 
 
-def expert_words(
-    variant: Variant, x: ScaledArray, w: ScaledArray, both: OperandPair, ids: Any, plan: UsePlan, out: Any
-) -> Words:  # fmt: skip
+def expert_words(variant: Variant, product: CodesProduct, ids: Any, plan: UsePlan, out: Any) -> Words:
     """The words of a product with experts: the uses are sorted, their rows gathered."""
-    tile, n, columns = variant.tile, w.shape[1], min(both.x.columns, both.w.columns)
+    x, w, both, columns, tile = product.x, product.w, product.both, product.k, variant.tile
+    n = w.shape[1]
     steps, w_map = -(-columns // STEP), map_codes(both.w, columns, tile.columns)
     if variant.integer:
         terms, shared = x_terms(x, both.x, both.groups, variant.zeros)
@@ -408,10 +377,10 @@ def expert_words(
     maps = *map_rows(rows, both.x, ids.size, columns, tile.rows), w_map
     if variant.integer:
         of_x = rows.terms if variant.zeros else (rows.terms, 0, 0)
-        operands = *maps, out, *of_x, *expert_terms(w, both.groups, variant.zeros)
+        operands = *maps, out, *of_x, *integer_terms(w, both.groups, variant.zeros)
         sizes: tuple[int, ...] = n, steps, plan.height
     else:
-        table = expert_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
+        table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
         by_column = map_table(table, table.shape[1], tile.columns) if variant.column_scales else 0
         operands = *maps, map_terms(rows, tile.rows), by_column, table, out
         span = both.x.scales.steps if terms.shape[1] > 1 else 1 << 30

@@ -25,24 +25,8 @@ from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS, LOW, STEP, Form, float_products, unpromoted_products
 from ...layouts.groups import NO_EXPERT, finder
 from ..hopper.frame import Frame, Schedule, barrier_initializer, stage_advancer
-from .epilogue import (
-    cluster_pusher,
-    column_stager,
-    quad_encoder,
-    quad_scale_loader,
-    quad_storer,
-    row_stager,
-)
-from .kernel import (
-    CodeConsumers,
-    CodeMaps,
-    CodeWords,
-    Job,
-    encloser,
-    ring_placer,
-    tuples,
-    two_producers,
-)
+from .epilogue import cluster_pusher, column_stager, quad_encoder, quad_scale_loader, quad_storer, row_stager
+from .kernel import CodeConsumers, CodeMaps, CodeWords, Job, encloser, ring_placer, tuples, two_producers
 from .tiles import FLOAT32_OUTPUT, KILO, BoxTile, OutputKind, Variant
 
 # Products of 8-bit codes with few rows of x: weights are the wide operand of ``wgmma``, a cluster splits K.
@@ -784,11 +768,6 @@ def part_of(rank: Any, steps: Any, halvings: Any) -> Any:
     return first, uint32(uint32(uint32(rank + 1) * steps) >> halvings)
 
 
-def starter(variant: SmallMVariant) -> Any:
-    """The device function by which one thread makes the barriers."""
-    return barrier_initializer(variant.tile.stages, 4 * variant.tile.groups // variant.tile.step_groups)
-
-
 def producers(variant: SmallMVariant, consumers: CodeConsumers) -> Any:
     """The device function of both producers."""
     of_w, of_x = (producer(variant, is_w) for is_w in (True, False))
@@ -821,7 +800,8 @@ def small_m(variant: SmallMVariant, consumers: CodeConsumers) -> Schedule:
 
     ``sizes``: m, n, steps, log2 of the blocks that share K; then those about scales.
     """
-    tile, start, place_ring = variant.tile, starter(variant), ring_placer(variant.tile.barriers)
+    tile, place_ring = variant.tile, ring_placer(variant.tile.barriers)
+    start = barrier_initializer(tile.stages, 4 * tile.groups // tile.step_groups)
     rows, columns, read_words = tile.rows, tile.columns, consumers.read
 
     @inlined
@@ -857,11 +837,11 @@ def small_m_experts(variant: SmallMVariant, consumers: CodeConsumers, ids_per_la
 
     ``sizes``: uses, uses of a row of x, experts; then those of small_m without m.
     """
-    tile, start, place_ring = variant.tile, starter(variant), ring_placer(variant.tile.barriers)
+    tile, place_ring = variant.tile, ring_placer(variant.tile.barriers)
+    start = barrier_initializer(tile.stages, 4 * tile.groups // tile.step_groups)
     rows, list_offset, read_words = tile.rows, tile.row_list, consumers.read
-    write_list, read_list, write_nan = (
-        use_list_writer(tile, ids_per_lane), use_list_reader(tile), nan_writer(variant)
-    )  # fmt: skip
+    write_list, write_nan = use_list_writer(tile, ids_per_lane), nan_writer(variant)
+    end = tile.row_list + 8 * tile.columns  # of the list: how many uses a block serves, and their expert
     start_dependent = dependent_launch.take_turn
 
     def enclose(run: Any) -> Any:
@@ -875,7 +855,7 @@ def small_m_experts(variant: SmallMVariant, consumers: CodeConsumers, ids_per_la
                 if thread == 0:
                     start(full)
             cuda.syncthreads()
-            served, expert = read_list(ring)
+            served, expert = bf16x2.take4(uint32(ring + end)), bf16x2.take4(uint32(ring + (end + 4)))
             row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * rows)
             if expert == NO_EXPERT:
                 if rank == 0:
@@ -917,17 +897,6 @@ def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
             ptx.put(uint32(ring + (end + 4)), expert)
 
     return make
-
-
-def use_list_reader(tile: SmallMTile) -> Any:
-    """The device function that reads from the list how many uses the block serves, and their expert."""
-    end = tile.row_list + 8 * tile.columns
-
-    @inlined
-    def read(ring: Any) -> Any:
-        return bf16x2.take4(uint32(ring + end)), bf16x2.take4(uint32(ring + (end + 4)))
-
-    return read
 
 
 def nan_writer(variant: SmallMVariant) -> Any:

@@ -157,7 +157,7 @@ INTEGER_TILES = (
 # Larger tiles have no registers left for zero points where results become codes.
 CODED_ZERO_POINT_TILES = INTEGER_TILES[2:]
 SPLIT_TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
-MOST_SPLITS = 8  # blocks that share K
+MAX_SPLITS = 8  # blocks that share K
 
 LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
 # How busy they keep a multiprocessor: that of LOW is a guess.

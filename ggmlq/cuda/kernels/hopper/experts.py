@@ -20,16 +20,7 @@ from ...layouts.groups import BYTES, HEAD, entry_finder, planner
 from ...layouts.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout
 from ..epilogue import results
 from .frame import Schedule
-from .kernel import (
-    TWO_ADDRESSES,
-    Job,
-    Operands,
-    TileResults,
-    Walk,
-    XRows,
-    block_starter,
-    x_tile_producer,
-)
+from .kernel import TWO_ADDRESSES, Job, Operands, TileResults, Walk, XRows, block_starter, x_tile_producer
 from .stream_k import Outputs, store_split, stored_split
 from .tiles import (
     CONSUMER_THREADS,

@@ -121,23 +121,16 @@ def map_finder(box_row: int) -> Callable[[QuantArray], Any]:
 
 
 def map_words(x: Any, tile: WarpSpecializedTile) -> tuple[int, ...] | None:
-    """The words of the map of x behind its address; None where the driver makes no such map."""
+    """The words behind the address in the map of x [rows, K], read as it lies in boxes of a tile's rows; None
+    where the driver makes no such map, which it does for all rows or for none.
+    """
     rows, k = rows_of(x), x.shape[1]
-    if x_map_words(int(rows), k, tile.columns) is None:
-        return None
 
     def words(rows: int) -> tuple[int, ...]:
-        encoded = x_map_words(rows, k, tile.columns)
-        assert encoded is not None, "the driver makes such maps for all rows or for none"
-        return encoded
+        box = tensor_maps.Box(0, rows, k, 2 * k, "bfloat16", tile.columns, STEP)
+        return tensor_maps.words_behind_address(box) or ()
 
-    return all_following(rows, words)
-
-
-def x_map_words(m: int, k: int, box_rows: int) -> tuple[int, ...] | None:
-    """The words behind the address in the map of x [m, k], read as it lies in boxes of ``box_rows`` rows."""
-    box = tensor_maps.Box(0, m, k, 2 * k, "bfloat16", box_rows, STEP)
-    return tensor_maps.words_behind_address(box)
+    return all_following(rows, words) if words(int(rows)) else None
 
 
 # --- parameters ---------------------------------------------------------------------------------

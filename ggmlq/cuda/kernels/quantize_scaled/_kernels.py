@@ -202,11 +202,7 @@ def tried(shapes: Any) -> Any:
 # Limited by memory: 3.03 bytes an element of 16 bits, and about 10 instructions.
 
 LANE_FLOATS, ROWS, COLUMNS = 16, 8, 512  # floats of a lane; rows and columns that a block has at a time
-ROWS_AT_ONCE = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 1,
-}  # that a warp loads, if codes are quick
+ROWS_AT_ONCE = {"float16": 2, "bfloat16": 2, "float32": 1}  # that a warp loads, if codes are quick
 GROUP_THREADS = 32 * ROWS
 GROUPS = (128, 16, 32, 64, 256, 512)  # columns of a group
 

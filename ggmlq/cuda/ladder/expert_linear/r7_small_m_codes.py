@@ -23,7 +23,6 @@ from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import INTEGERS, STEP
 from ...kernels.codes8 import operands as operands8
 from ...kernels.codes8 import small_m
-from ...kernels.codes8.rows import code_kind, operand_pair
 from ...kernels.codes8.small_m import (
     IDS_PER_LANE,
     MAX_USES,
@@ -94,11 +93,12 @@ def refuses(problem: ExpertLinear) -> str | None:
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, cut: Cut | None = None) -> None:
     """``cut``: one to take in place of the best."""
-    (experts, n, _), both, (tokens, used) = q.shape, operand_pair(x, q, STEP), ids.shape
-    k, zeros = min(both.x.columns, both.w.columns), x.zeros is not None or q.zeros is not None
+    (experts, n, _), product, (tokens, used) = q.shape, operands8.CodesProduct.of(x, q), ids.shape
+    k, both = product.k, product.both
     tile, split = cut or cut_for(tokens, used, experts, n, k)
-    variant = SmallMVariant(tile, code_kind(x), code_kind(q), OutputKind(str(out.dtype)), zeros, listed=True)
-    (x_map, w_map, y, *scales), sizes, _ = operands8.small_m_words(variant, x, q, both, 1, out)
+    output = OutputKind(str(out.dtype))
+    variant = SmallMVariant(tile, *product.kinds, output, product.zeros, listed=True)
+    (x_map, w_map, y, *scales), sizes, _ = operands8.small_m_words(variant, product, 1, out)
     ids_per_lane = next(count for count in IDS_PER_LANE if ids.size <= 32 * count)
     kernel(variant, ids_per_lane)(
         (-(-n // tile.rows) * split, ids.size), (variant.threads,), (x_map, w_map, y, ids, *scales),

@@ -28,7 +28,7 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS
 from ...kernels.codes8.mma_tiles import (
-    PARAMETERS,
+    TILE_PARAMETERS,
     LoopSteps,
     RatedTile,
     best_tile,
@@ -130,7 +130,7 @@ def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 
     name = f"mma_int8 {a} {b}, {tile}{', zeros' if zeros else ''}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
-    return Kernel(name, product, *PARAMETERS, *(uint64,) * 4, least=LEAST, **sizes)
+    return Kernel(name, product, *TILE_PARAMETERS, *(uint64,) * 4, least=LEAST, **sizes)
 
 
 @family(grouped_cases())
@@ -187,7 +187,7 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
 
     name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' * uniform}{', zeros' * zeros}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
-    return Kernel(name, product, *PARAMETERS, *(uint64,) * 4, uint32, least=LEAST, **sizes)
+    return Kernel(name, product, *TILE_PARAMETERS, *(uint64,) * 4, uint32, least=LEAST, **sizes)
 
 
 def refuses(problem: ScaledLinear) -> str | None:

@@ -29,7 +29,7 @@ from ...intrinsics import codes8, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...kernels.codes8.mma_tiles import (
-    PARAMETERS,
+    TILE_PARAMETERS,
     LoopSteps,
     RatedTile,
     is_uniform,
@@ -140,7 +140,7 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
-    return Kernel(full, product, *PARAMETERS, uint32, least=least, **sizes)
+    return Kernel(full, product, *TILE_PARAMETERS, uint32, least=least, **sizes)
 
 
 def cases(tiles: Sequence[RatedTile], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:

@@ -24,11 +24,11 @@ from ...driver.launch import Kernel, family
 from ...intrinsics import barrier as barriers
 from ...intrinsics import boxes, dependent_launch
 from ...intrinsics.language import cuda, uint32, uint64
-from ...intrinsics.wgmma import STEP, float_products
+from ...intrinsics.wgmma import float_products
 from ...kernels.codes8 import operands as operands8
 from ...kernels.codes8.epilogue import writer
 from ...kernels.codes8.kernel import box_fetcher, raster, ring_placer, thread_placer
-from ...kernels.codes8.rows import operand_pair, refuses_boxes
+from ...kernels.codes8.rows import refuses_boxes
 from ...kernels.codes8.tiles import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, BoxTile, Variant
 from ...kernels.hopper.frame import barrier_initializer
 
@@ -119,10 +119,9 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out)
-    column_scales = not operands8.shares_scales(both.w, 128)
-    variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
-    words, kernel = operands8.kernel_words(variant, x, w, both, to.at), make(variant)
+    (m, n), product, to = out.shape, operands8.CodesProduct.of(x, w), operands8.outputs(out)
+    variant = Variant(tile, *product.kinds, to.out, to.boxed, product.column_scales)
+    words, kernel = operands8.kernel_words(variant, product, to.at), make(variant)
     kernel((tile.tiles(m, n),), (kernel.threads,), *words.operands, *words.sizes)
 
 

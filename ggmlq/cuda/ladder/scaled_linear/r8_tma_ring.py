@@ -80,10 +80,7 @@ def kernel(variant: Variant) -> Kernel:
             w_scales = table + uint64(uint32(column // columns_per_scale)) * 4
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
-                barrier, scales_offset_now = (
-                    uint32(full + stage * 8),
-                    uint32(stage * scale_bytes),
-                )
+                barrier, scales_offset_now = (uint32(full + stage * 8), uint32(stage * scale_bytes))
                 barriers.wait(barrier, phase)
                 sums = begin(sums, uint32(row_scales_at + scales_offset_now))
                 factors_now = thread_factors(sums, scales_of_w(w_scales))
