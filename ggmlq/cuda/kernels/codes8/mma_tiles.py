@@ -18,7 +18,7 @@ from ...driver.recorded import between
 from ...intrinsics import bf16x2, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import four_into, warp_and_lane, warp_origin
-from ...intrinsics.language import cuda, int32, uint32, uint64
+from ...intrinsics.language import cuda, int32, types, uint32, uint64
 from ..epilogue.results import FOUR, add_partials, result_of
 from ..hopper.frame import MAX_SHARED_BYTES
 from ..mma.copies import offset_advancer
@@ -200,9 +200,40 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     return run_loop
 
 
-# The parameters of a kernel on tiles: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of
-# blocks · scales: addresses, bytes from row to row and column to column · rows and steps that share one
-TILE_PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
+class TileSizes(NamedTuple):
+    """The sizes of a product, and the raster of its tiles."""
+
+    m: Any
+    n: Any
+    k: Any
+    pitch_x: Any  # bytes from row to row of codes; likewise of w
+    pitch_w: Any
+    down: Any  # tiles
+    across: Any
+    raster_height: Any  # tiles that blocks go down before they take the next column of tiles
+
+
+class TileScales(NamedTuple):
+    """The scales of both operands, in the order in which kernels/epilogue/mma_sums.py takes them."""
+
+    x: Any  # address; likewise of w
+    w: Any
+    row_x: Any  # bytes from row to row
+    row_w: Any
+    column_x: Any  # from column to column
+    column_w: Any
+    rows_x: Any  # rows that share one
+    rows_w: Any
+    steps_x: Any  # steps that share one
+    steps_w: Any
+
+
+# The parameters of a kernel on tiles: addresses of x, w and y; TileSizes; TileScales, the addresses and bytes
+# apart from the numbers that share one.
+TILE_PARAMETERS = (
+    types.UniTuple(uint64, 3), types.UniTuple(uint32, 8),
+    types.UniTuple(uint64, 6), types.UniTuple(uint32, 4),
+)  # fmt: skip
 BLOCKS_OF_MULTIPROCESSOR, MIN_STEPS_OF_PART, MAX_PARTS_OF_K = 2, 4, 8  # where blocks share K
 RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
 
@@ -278,9 +309,9 @@ def launch(
     down, across = tile.tiles(m, n)
     k = min(pair.x.columns, pair.w.columns)
     kernel(
-        (down * across, parts)[: 1 + (parts > 1)], (tile.threads,), pair.x.codes, pair.w.codes, out,
-        m, n, k, pair.x.pitch, pair.w.pitch, down, across, raster_height,
-        x.at, w.at, x.row, w.row, x.column, w.column, x.rows, w.rows, x.steps, w.steps, *more,
+        (down * across, parts)[: 1 + (parts > 1)], (tile.threads,), (pair.x.codes, pair.w.codes, out),
+        tuple(TileSizes(m, n, k, pair.x.pitch, pair.w.pitch, down, across, raster_height)),
+        (x.at, w.at, x.row, w.row, x.column, w.column), (x.rows, w.rows, x.steps, w.steps), *more,
     )  # fmt: skip
 
 
