@@ -5,6 +5,20 @@ block, consumers; epilogue.py goes on from their sums.
     split_k    a block makes one part of the steps of one tile; the blocks of a tile are a cluster
     experts    blocks stay and take the tiles of all experts from a plan (layouts/groups.py)
 
+A tile of 256 × 128 outputs, and who computes them:
+
+                           128 rows of w
+                         +---------------+
+    256 rows   warp 0    | 16 rows       |  warpgroup 0: 64 rows a wgmma, first rows 0 … 63, then 64 … 127
+    of x       warp 1    |               |
+               warp 2    |               |     a thread of lane 4 g + t has, of its warp's 16 rows, rows g
+               warp 3    |               |     and g + 8, and of each 8 columns columns 2 t and 2 t + 1
+               warps 0 … 3, second half  |
+               warps 4 … 7, two halves   |  warpgroup 1: rows 128 … 255
+                         +---------------+
+               warp 8      one thread: the copy engine fetches codes of w
+               warp 9      one thread: it fetches codes and scales of x
+
 Two producer threads in different warps fill the ring, one with codes of w, one with those of x, for each of
 their steps takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its
 boxes. Consumer warps wait until it is full, and arrive at its other barrier when they have multiplied it. The
@@ -266,6 +280,9 @@ def step_producer(layout: SharedLayout, is_w: bool) -> Any:
         step, (group, left) = first, first_group(first, span)
         while step < last:
             done = uint32(full + stage * 8)
+            # Consumers may still read the stage: a box would overwrite it under their products. It does not
+            # matter which producer comes first: the phase of `done` cannot end before that of w has announced
+            # the bytes of both operands, and all are there.
             barriers.wait(uint32(done + 8 * stages), uint32(phase ^ 1))
             start_boxes(ring, done, stage, codes, scales, at, scale_column, step, group)
             stage, phase = after(stage, phase)
@@ -312,6 +329,8 @@ def stage_emptier(tile: BoxTile) -> Any:
 
     @inlined
     def of_pair(empty: Any, lane: Any) -> None:
+        # Each block fetches half of x for both: it may write a stage of the other one only when the consumers
+        # of both have read theirs.
         if lane < uint32(2):
             barriers.arrive_in_block(empty, lane)
 
@@ -416,12 +435,14 @@ def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
                 )  # fmt: skip
                 if column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)
+                # Scales of columns are read from the stage, so with them it is empty only now.
                 empty_stage(empty, place.lane)
                 if not column_scales:
                     totals = promote_last(totals, sums, last_factors, column_scales_now)
                 scale = next_scale
             write(totals, place, ring, words.y, column, row, words.m, words.n, job.finals)
             number = uint32(number + work.stride)
+        # The copy engine may still read the buffers of outputs, which end with the block.
         if boxed and place.lane == uint32(0):
             boxes.wait_until_written()
 
@@ -483,6 +504,7 @@ def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
                 a, b = uint32(place.a + stage * length), uint32(place.b + stage * length)
                 barriers.wait(barrier, phase)
                 totals = advance(totals, a, b)
+                # `advance` starts products and waits for those before: now nobody reads the stage before.
                 if step > 0:
                     empty_stage(previous_empty, place.lane)
                 previous_empty = uint32(barrier + 8 * stages)
@@ -587,6 +609,7 @@ def opener(variant: Variant) -> Any:
         ring, full = place_ring()
         if uint32(cuda.threadIdx.x) == 0:
             start(full)
+        # Nobody may wait or arrive at barriers that are not made yet; of a pair, the other block does, too.
         if pair:
             barriers.sync_cluster()
         else:

@@ -206,11 +206,9 @@ def _scale_table(columns_per_scale: int, steps: int, w: ScaledArray) -> Any:
 
 
 def map_table(table: Any, n: int, box_columns: int) -> int:
-    """The map of a table that has a scale for each row of w."""
-    steps = len(table)
-    return tensor_maps.map_address(
-        Box(table.data.ptr, steps, n, table.strides[0], "float32", 1, box_columns, False)
-    )
+    """The map of a table [steps, n or more] that has a scale for each row of an operand."""
+    box = Box(table.data.ptr, len(table), n, table.strides[0], "float32", 1, box_columns, False)
+    return tensor_maps.map_address(box)
 
 
 class IntegerTerms(NamedTuple):
@@ -311,7 +309,7 @@ class SortedRows(NamedTuple):
 
     plan: Any
     use_of_row: Any  # the use of each row
-    codes: Any  # uint8 [height, K]
+    codes: CodeRows  # uint8 [height, K], with the scales of x
     terms: Any  # 32 bits [columns, height]
 
 
@@ -329,23 +327,8 @@ def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: UsePla
         x.pitch, rows, plan_sizes.uses // rows, out.shape[-1], chunks, threads, out.itemsize,
         shared, columns, height,
     )  # fmt: skip
-    return SortedRows(plan, plan[HEAD + 4 * plan_sizes.slots :], codes, sorted_terms)
-
-
-def map_rows(sorted_rows: SortedRows, x: CodeRows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
-    """Maps of the gathered codes, and of the codes in place, which is 0 where rows have several uses."""
-    height, pitch = sorted_rows.codes.shape
-    gathered = tensor_maps.map_address(
-        Box(sorted_rows.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP)
-    )
-    return gathered, map_codes(x, columns, box_rows) if len(x.codes) == uses else 0
-
-
-def map_terms(sorted_rows: SortedRows, box_rows: int) -> int:
-    """The map of gathered scales of floats."""
-    columns, height = sorted_rows.terms.shape
-    at = sorted_rows.terms.data.ptr
-    return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
+    rows_of_plan = x._replace(codes=codes, pitch=x.columns)
+    return SortedRows(plan, plan[HEAD + 4 * plan_sizes.slots :], rows_of_plan, sorted_terms)
 
 
 def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bool) -> tuple[Any, int]:
@@ -374,7 +357,8 @@ def expert_words(variant: Variant, product: CodesProduct, ids: Any, plan: UsePla
     else:
         terms, shared = both.x.scales.at, both.x.scales.rows
     rows = sort_rows(both.x, terms, shared, ids, plan, out)
-    maps = *map_rows(rows, both.x, ids.size, columns, tile.rows), w_map
+    in_place = map_codes(both.x, columns, tile.rows) if len(both.x.codes) == ids.size else 0
+    maps = map_codes(rows.codes, columns, tile.rows), in_place, w_map
     if variant.integer:
         of_x = rows.terms if variant.zeros else (rows.terms, 0, 0)
         operands = *maps, out, *of_x, *integer_terms(w, both.groups, variant.zeros)
@@ -382,7 +366,7 @@ def expert_words(variant: Variant, product: CodesProduct, ids: Any, plan: UsePla
     else:
         table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
         by_column = map_table(table, table.shape[1], tile.columns) if variant.column_scales else 0
-        operands = *maps, map_terms(rows, tile.rows), by_column, table, out
+        operands = *maps, map_table(rows.terms, plan.height, tile.rows), by_column, table, out
         span = both.x.scales.steps if terms.shape[1] > 1 else 1 << 30
         sizes = n, steps, span, table.strides[0]
     return Words((*operands, rows.plan, rows.use_of_row), (*sizes, table_columns(n)), rows)

@@ -687,6 +687,7 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
             barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
             barriers.wait(barrier, phase)
             totals = advance(totals, uint32(place.a + stage_offset), uint32(place.b + stage_offset))
+            # `advance` starts products and waits for those before: now nobody reads the stage before.
             if before != 0 and place.lane == 0:
                 barriers.arrive(before)
             before = uint32(barrier + 8 * stages)
