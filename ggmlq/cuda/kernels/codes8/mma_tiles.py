@@ -24,7 +24,6 @@ from ..hopper.frame import MAX_SHARED_BYTES
 from ..mma.copies import offset_advancer
 from ..mma.shape import MOST_STAGES, ByteTile
 from .rows import STEPS, OperandPair, operand_pair, too_short
-from .tiles import RatedTile
 
 # The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
 #
@@ -198,6 +197,13 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
         all_there()  # no copy may be in flight when a block ends
 
     return run_loop
+
+
+class RatedTile(NamedTuple):
+    """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
+
+    tile: ByteTile
+    efficiency: float
 
 
 class TileSizes(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product as combined
 from math import gcd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ....codes import CODES as ALL_CODES
 from ....dispatch.epilogue import is_written
@@ -114,7 +114,7 @@ class SharedLayout:
 class RatedTile(NamedTuple):
     """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
 
-    tile: Any  # BoxTile; or ByteTile, of mma_tiles.py
+    tile: BoxTile
     efficiency: float
 
 
@@ -128,8 +128,7 @@ def best_tile(tiles: Sequence[RatedTile], m: int, n: int, multiprocessors: int =
         tile = choice.tile
         return -(-tile.tiles(m, n) // count) * tile.rows * tile.columns / choice.efficiency
 
-    best: BoxTile = min(tiles, key=time).tile
-    return best
+    return min(tiles, key=time).tile
 
 
 # --- variants ----------------------------------------------------------------------------------

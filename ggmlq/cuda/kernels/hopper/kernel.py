@@ -584,6 +584,7 @@ def section_waiter(reorders: bool) -> Any:
 def reorderer() -> Any:
     """The device function of warps that make x_tiles until no ticket is left."""
     order_floats, order_halves, order_bfloats = (row_pair_reorderer(kind) for kind in KINDS)
+    assert SECTION_STEPS * STEP == LANES * THREAD_COLUMNS, "a row of a section is one piece for each lane"
 
     @inlined
     def reorder_rows(

@@ -28,7 +28,6 @@ from ...intrinsics.language import uint32, uint64
 from ...layouts import operand
 from ...layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
 from ...layouts.pack import LONGEST
-from ...layouts.x_tiles import THREAD_COLUMNS
 from .frame import MAX_SHARED_BYTES
 
 CONSUMER_WARPS = FRAGMENT_ROWS  # one for each fragment row of a tile
@@ -368,7 +367,7 @@ def next_work_unit(
 # its first load from the section.
 
 LANES, TICKET_ROWS = 32, 8  # lanes of a warp, rows of a ticket
-SECTION_STEPS = LANES * THREAD_COLUMNS // 64  # of 64 columns each
+SECTION_STEPS = 8  # of 64 columns: 16 for each lane of a warp
 MIN_SECTIONS_BEFOREHAND = 2  # that the kernel before makes
 MIN_NUMBERS_LEFT = 1 << 21  # to the product, below which it does not pay
 # Microseconds: to begin; for a number that the product makes; for a number that is made beforehand.
