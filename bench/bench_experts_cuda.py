@@ -40,7 +40,7 @@ from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.codes8 import small_m
 from ggmlq.cuda.kernels.codes8.small_m import SPLITS
-from ggmlq.cuda.kernels.codes8.variant import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
+from ggmlq.cuda.kernels.codes8.tiles import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
 from ggmlq.cuda.ladder.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
 from ggmlq.cuda.layouts import code_tiles, groups, x_tiles
 from ggmlq.cuda.layouts.groups import MOST_LISTED
@@ -325,7 +325,7 @@ def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
     """Rows of the chosen kernel; for few tokens also of the other one."""
     pair, most = ("gemv", "grouped"), MOST_LISTED
     if cell.name in TILES:
-        pair, most = ("small_m_codes", "grouped_codes"), small_m.MOST
+        pair, most = ("small_m_codes", "grouped_codes"), small_m.MAX_USES
     usual = cell.shape.tokens or TOKENS
     for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
         row = cell.time(tokens, "even", "auto")

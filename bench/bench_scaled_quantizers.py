@@ -66,12 +66,12 @@ def main() -> None:
 
 def _try(turns: int | None, pieces: int | None) -> None:
     """Set numbers that choose other kernels than the library does, to see which is faster."""
-    from ggmlq.cuda.kernels.quantize_scaled import _groups
+    from ggmlq.cuda.kernels.quantize_scaled import _kernels
 
     if turns:
-        _groups.TURNS |= {"float16": turns, "bfloat16": turns}
+        _kernels.ROWS_AT_ONCE |= {"float16": turns, "bfloat16": turns}
     if pieces:
-        _groups.MOST_LOADS = pieces
+        _kernels.MAX_LOADS = pieces
 
 
 def cases(everything: bool) -> Any:

@@ -34,7 +34,7 @@ from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.codes8 import small_m
-from ggmlq.cuda.kernels.codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
+from ggmlq.cuda.kernels.codes8.tiles import FLOAT_TILES, MAX_SPLITS, SPLIT_TILES
 from ggmlq.cuda.kernels.cost import gemv, warp_specialized
 from ggmlq.cuda.kernels.hopper.tiles import UNIT_FRAGMENTS
 from ggmlq.cuda.ladder.linear import r13_gemv, r16_warp_specialized, r17_gemv_int16
@@ -156,7 +156,7 @@ def code_ways(m: int, n: int, k: int) -> Iterator[Way]:
     if m <= SHORT:
         return
     for box in SPLIT_TILES:
-        for cut in range(2, MOST_SPLITS + 1):
+        for cut in range(2, MAX_SPLITS + 1):
             if cut <= steps and box.tiles(m, n) * cut <= MOST_BLOCKS:
                 facts = box.rows, box.columns, box.stages, 0, cut
                 yield facts, partial(code_product, r11_split_k, x, y, tile=box, split=cut)

@@ -37,16 +37,16 @@ from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.intrinsics import barrier
-from ggmlq.cuda.kernels.codes8.boxed import BoxTile
 from ggmlq.cuda.kernels.codes8.operands import scale_gatherer
 from ggmlq.cuda.kernels.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
-from ggmlq.cuda.kernels.codes8.variant import (
+from ggmlq.cuda.kernels.codes8.tiles import (
     COLUMN_SCALE_TILES,
     FLOAT32_OUTPUT,
     FLOAT_TILES,
     INTEGER_TILES,
     MOST_SPLITS,
     SPLIT_TILES,
+    BoxTile,
     OutputKind,
     Variant,
 )

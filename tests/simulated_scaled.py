@@ -169,11 +169,7 @@ def put_gpu(capability):
 
     simulator.FakeCUDAKernel.__call__ = lambda self, *operands: self.fn(*operands)
     fake = Fake()
-    parts = [
-        quantize_scaled._three_passes,
-        quantize_scaled._groups,
-    ]
-    for module in (*parts, quantize_scaled._codes, decode, storing_floats, lane):
+    for module in (quantize_scaled._kernels, quantize_scaled._codes, decode, storing_floats, lane):
         module.cuda = fake
     codes.load_words, codes.load4, codes.atomic_max = loading(4, np.uint32), loading(1, np.uint32), atomic_max
     codes.load2, codes.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))

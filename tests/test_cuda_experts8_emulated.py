@@ -14,12 +14,12 @@ from test_cuda_scaled_emulated import on_card
 from test_cuda_scaled_linear import error, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.kernels.codes8.boxed import BoxTile
-from ggmlq.cuda.kernels.codes8.variant import (
+from ggmlq.cuda.kernels.codes8.tiles import (
     EXPERT_COLUMN_SCALE_TILES,
     EXPERT_FLOAT_TILES,
     EXPERT_INTEGER_TILES,
     LOW,
+    BoxTile,
 )
 from ggmlq.cuda.ladder.expert_linear.r6_grouped_codes import tile_for
 from ggmlq.cuda.ladder.expert_linear.r7_small_m_codes import TILES, Cut

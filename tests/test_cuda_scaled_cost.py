@@ -9,7 +9,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from test_cuda_scaled_linear import card
 
 from ggmlq.cuda.kernels.codes8 import small_m
-from ggmlq.cuda.kernels.codes8.variant import SPLIT_TILES
+from ggmlq.cuda.kernels.codes8.tiles import SPLIT_TILES
 from ggmlq.cuda.kernels.cost import codes8
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Operand, ScaledLinear

@@ -47,7 +47,7 @@ def safe(s, code, zeros):
     """True for scales whose quotients the kernels take from the inverse."""
     bits, mask = s.view(U32), U32((1 << 25 - division.boundary_bits(code, zeros)) - 1)
     low = (bits + U32(division.NEAR)) & mask
-    return (low > 2 * division.NEAR) & (bits - U32(division.LEAST) < U32(division.SPAN))
+    return (low > 2 * division.NEAR) & (bits - U32(division.MIN_SAFE_SCALE) < U32(division.SAFE_SPAN))
 
 
 def boundaries(code):

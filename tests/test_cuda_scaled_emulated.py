@@ -20,7 +20,7 @@ from fake_cupy import DeviceArray, on_device
 from test_cuda_scaled_linear import error, scaled
 
 import ggmlq as gq
-from ggmlq.cuda.kernels.codes8.boxed import BoxTile
+from ggmlq.cuda.kernels.codes8.tiles import BoxTile
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.epilogue import PLAIN, Epilogue
 

@@ -20,15 +20,16 @@ import ggmlq as gq
 from ggmlq.cuda.driver import device, launch, submit, tensor_maps
 from ggmlq.cuda.driver.launch import Kernel
 from ggmlq.cuda.driver.tensor_maps import Box
-from ggmlq.cuda.kernels.codes8.boxed import BoxTile, SharedLayout
 from ggmlq.cuda.kernels.codes8.small_m import TILES
-from ggmlq.cuda.kernels.codes8.variant import (
+from ggmlq.cuda.kernels.codes8.tiles import (
     COLUMN_SCALE_TILES,
     CONSUMER_REGISTERS,
     FLOAT_TILES,
     INTEGER_TILES,
     PAIR_TILE,
     PRODUCER_REGISTERS,
+    BoxTile,
+    SharedLayout,
     expert_variants,
     float_variants,
     integer_variants,
@@ -91,7 +92,7 @@ def test_few_rows_add_up():
     for tile in TILES:
         assert (tile.shared + tile.list_bytes + 1024) * tile.blocks <= 228 << 10
         assert tile.stage % 1024 == tile.sums % 16 == tile.barriers % 8 == tile.pitch % 16 == 0
-        assert tile.stages % tile.turns == 0
+        assert tile.stages % tile.step_groups == 0
         assert tile.columns * tile.pitch <= tile.scales  # what is sent lies in the stages
     assert SharedLayout(BoxTile(256, 256, 4)).fits is False
 

@@ -31,7 +31,7 @@ from ggmlq.cuda.kernels.cost.warp_specialized import (
     most_partials,
 )
 from ggmlq.cuda.kernels.epilogue.results import MAX_GATED_COLUMNS
-from ggmlq.cuda.kernels.hopper import kernel, late_x_tiles, tiles
+from ggmlq.cuda.kernels.hopper import kernel, tiles
 from ggmlq.cuda.kernels.hopper.tiles import (
     Raster,
     TileSplit,
@@ -181,11 +181,11 @@ def test_the_first_tiles_do_not_wait_for_late_activations(fresh):
     order = Raster(16, 16, 112, 112)
     for _ in range(50):
         wave_us, steps = float(fresh.uniform(20, 400)), 8 * int(fresh.integers(1, 30))
-        late = late_x_tiles.plan_late(order, True, 256, steps, 0, 0, wave_us)
+        late = tiles.plan_late(order, True, 256, steps, 0, 0, wave_us)
         numbers = 16 * 256 * steps * 64
         if late.tickets:
-            assert late.ready >= min(late_x_tiles.MIN_SECTIONS_BEFOREHAND, late.sections)
-            late_us = numbers * (1 - late.ready / late.sections) * late_x_tiles.NUMBER_US
+            assert late.ready >= min(tiles.MIN_SECTIONS_BEFOREHAND, late.sections)
+            late_us = numbers * (1 - late.ready / late.sections) * tiles.NUMBER_US
             assert late_us <= max(wave_us, 1e-9)
             assert (late.sections - late.ready) * late.section_tickets == late.tickets
 
@@ -256,7 +256,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     Blocks of a cluster send their sums to each other. The product itself makes the x_tiles of wide tiles,
     except the first ones. A bias and a residual of some kind are added, or a gate multiplies.
     """
-    monkeypatch.setattr(late_x_tiles, "MIN_NUMBERS_LEFT", 0)
+    monkeypatch.setattr(tiles, "MIN_NUMBERS_LEFT", 0)
     cut = int(fresh.integers(2, MAX_CLUSTER + 1))
 
     def shared(tiles, stages, wave):

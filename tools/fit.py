@@ -31,8 +31,8 @@ import ggmlq as gq
 from ggmlq.base.progress import Progress
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.kernels.codes8.boxed import BoxTile
 from ggmlq.cuda.kernels.codes8.small_m import TILES
+from ggmlq.cuda.kernels.codes8.tiles import BoxTile
 from ggmlq.cuda.kernels.cost import codes8, gemv, stage, warp_specialized
 from ggmlq.cuda.kernels.cost.stage import KINDS, PLACE, constants
 from ggmlq.cuda.kernels.gemv.stages import SplitBlocks

@@ -25,11 +25,11 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x on a Hopper card:
 and in each of its blocks, which stay on the card until all tiles are computed:
 
     kernels/hopper/kernel.py               parameters, shared memory; the producer's thread fetches weights
-                                           and x_tiles into the ring of stages, or x as it lies; two
+                                           and x_tiles into the ring of stages, or x as it lies; with wide
+                                           tiles three more warps make later x_tiles meanwhile; two
                                            warpgroups wait for full stages, unpack and multiply; epilogue
     kernels/hopper/tiles.py                the tile, the steps of it that come next, and its place
     layouts/weights.py                     a fragment's bits to bfloat16 weights, scale included
-    kernels/hopper/late_x_tiles.py         with wide tiles: three more warps make the later x_tiles meanwhile
     kernels/hopper/stream_k.py             sums of tiles that blocks share, in memory or within a cluster
 
 Up to 32 rows r13_gemv.py comes first where its estimate is lower: each of its warps keeps fragments in flight

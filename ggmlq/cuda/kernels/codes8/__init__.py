@@ -5,18 +5,15 @@
     mma_tiles.py   kernels of ``mma.sync``, for any card from capability 8.0 on: which tile serves a shape,
                    the arguments that all of them take, their ring of stages, the main loop along K
 
-The kernel of Hopper's ``wgmma`` (kernels/hopper/frame.py), whose operands the copy engine fetches in boxes
-(boxed.py):
+The kernel of Hopper's ``wgmma`` (kernels/hopper/frame.py), whose operands the copy engine fetches in boxes:
 
-    variant.py     what a kernel is compiled for: its tile, its codes, its outputs
-    boxed.py       the ring that the copy engine fills in boxes: tiles, layout, producers, raster; the tile
-                   with which all multiprocessors are done first
+    kernel.py      parameters, the job of a block, the ring and its producers, consumers from a full stage to
+                   sums; the tiles of a block: dense, split along K, experts
+    epilogue.py    from sums to outputs: bias, conversion, stores; exchange in a cluster
+    tiles.py       tiles, their shared memory, the one with which all multiprocessors are done first;
+                   variants: what a kernel is compiled for
     operands.py    maps of codes, scales in the order of steps, all words of a kernel; rows sorted by expert
-    schedules.py   the tiles of a block: dense, split along K, experts; its producers, and the warps that
-                   multiply, from a full stage to sums
-    epilogue.py    bias, conversion and stores of the outputs
-    wgmma_sums.py  sums of ``wgmma``: integers to floats, boxes or elements of results, exchange in a cluster
     small_m.py     the same kernel with few rows of x, where weights are the wide operand, for one product or
-                   experts: tiles, the rows and the part of K of a block, producers, warps that multiply, and
-                   sums that the blocks of a cluster exchange
+                   experts: tiles, the rows and the part of K of a block, producers, consumers, and sums that
+                   the blocks of a cluster exchange
 """

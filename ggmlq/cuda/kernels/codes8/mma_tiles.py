@@ -12,12 +12,13 @@ import numpy as np
 from ....arrays.scaled import ScaledArray
 from ....dispatch.card import older_than
 from ....dispatch.problems import ScaledLinear
+from ....errors import UnsupportedError
 from ...driver import device
 from ...driver.recorded import between
 from ...intrinsics import bf16x2, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import four_into, warp_and_lane, warp_origin
-from ...intrinsics.language import cuda, int32, uint32, uint64
+from ...intrinsics.language import cuda, int32, types, uint32, uint64
 from ..epilogue.results import FOUR, add_partials, result_of
 from ..hopper.frame import MAX_SHARED_BYTES
 from ..mma.shape import MAX_STAGES, ByteTile, offset_advancer
@@ -54,14 +55,14 @@ def stage_fetcher(tile: ByteTile) -> Any:
     threads, rows, columns, step = tile.threads, tile.rows, tile.columns, tile.step
     chunks, w_offset = step // 16, rows * step
     rows_apart = threads // chunks  # rows between two copies of one thread
-    swizzle, copy16_or_zeros = swizzler(step), bf16x2.copy16_or_zeros
+    swizzle = swizzler(step)
 
     @inlined
     def start_copies(to: Any, source: Any, count: Any, left: Any, pitch: Any, inside: Any) -> None:
         for p in range(0, count, rows_apart):
             if count % rows_apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
                 size = uint32(16) if inside and int32(p) < left else uint32(0)
-                copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
+                bf16x2.copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
 
     @inlined
     def fetch(
@@ -81,7 +82,7 @@ def stage_fetcher(tile: ByteTile) -> Any:
 def fragment_loader(tile: ByteTile) -> Any:
     """The device function that loads 32 columns of a stage into registers, as fragments of ``mma``."""
     (down, across), step, w_offset = tile.grid, tile.step, tile.rows * tile.step
-    swizzle, load_matrices = swizzler(step), ptx.load_matrices
+    swizzle = swizzler(step)
 
     @inlined
     def load(at: Any, wm: Any, wn: Any, part: Any, a: Any, b: Any) -> None:
@@ -91,12 +92,12 @@ def fragment_loader(tile: ByteTile) -> Any:
         chunk_at = (((lane >> 4) + chunk) ^ swizzle(row)) << 4
         a_at = at + (wm + row) * step + chunk_at
         for i in range(down):
-            four_into(a, 4 * i, load_matrices(a_at + uint32(16 * step * i)))
+            four_into(a, 4 * i, ptx.load_matrices(a_at + uint32(16 * step * i)))
         row = (lane >> 4 << 3) + (lane & 7)
         chunk_at = (((lane >> 3 & 1) + chunk) ^ swizzle(row)) << 4
         b_at = at + w_offset + (wn + row) * step + chunk_at
         for j in range(across // 2):
-            four_into(b, 4 * j, load_matrices(b_at + uint32(16 * step * j)))
+            four_into(b, 4 * j, ptx.load_matrices(b_at + uint32(16 * step * j)))
 
     return load
 
@@ -134,11 +135,14 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     """
     count, length, step = tile.stages, tile.stage, tile.step
     after, fetch, load = offset_advancer(count, length), stage_fetcher(tile), fragment_loader(tile)
-    base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(count - 2)
-    first_there, all_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(0)
+    # Copies are waited for in groups, one a stage; stages beyond the end have empty ones, so counts stay
+    # right. Before the loop `count` groups were started: with all but count - 1 of them the first stage is
+    # there. At the end of step `now` count + now were, and now + 2 stages must be there: all but count - 2.
+    first_there, next_there = ptx.wait_for_all_but(count - 1), ptx.wait_for_all_but(count - 2)
+    all_there = ptx.wait_for_all_but(0)
     warp_rows, warp_columns, across = tile.warp_rows, tile.warp_columns, tile.columns // tile.warp_columns
     chunks, parts, (count_a, count_b) = step // 16, step // 32, tile.fragments
-    fetch_scales, multiply, hold, finish = work
+    fetch_scales, multiply, hold, finish = work.fetch, work.multiply, work.hold, work.finish
 
     @inlined
     def run_loop(
@@ -153,39 +157,40 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
         steps = (k + (step - 1)) // step
         for i in range(count):
             if uint32(i) < steps:
-                at = base() + uint32(i * length)
+                at = ptx.shared_base() + uint32(i * length)
                 fetch(at, x_at, w_at, left_x, left_w, uint32(i), k, pitch_x, pitch_w)
                 fetch_scales(at, scale_source, uint32(i))
-            commit()
+            ptx.commit()
         a, b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         next_a, next_b = cuda.local.array(count_a, int32), cuda.local.array(count_b, int32)
         here = uint32(0)
         first_there()
-        cuda.syncthreads()
-        load(base(), wm, wn, 0, next_a, next_b)
+        cuda.syncthreads()  # a thread waited for its own copies alone
+        load(ptx.shared_base(), wm, wn, 0, next_a, next_b)
         for now in range(steps):
             for p in range(parts - 1):
                 for i in range(count_a):
                     a[i] = next_a[i]
                 for i in range(count_b):
                     b[i] = next_b[i]
-                load(base() + here, wm, wn, p + 1, next_a, next_b)
+                load(ptx.shared_base() + here, wm, wn, p + 1, next_a, next_b)
                 multiply(sums, part, a, b)
             for i in range(count_a):
                 a[i] = next_a[i]
             for i in range(count_b):
                 b[i] = next_b[i]
-            at = base() + here
+            at = ptx.shared_base() + here
             hold(at, wm, wn, held)
-            wait()
+            next_there()
             cuda.syncthreads()  # all see the next stage, and nobody reads this one any more
             later = uint32(now) + count
             if later < steps:
                 fetch(at, x_at, w_at, left_x, left_w, later, k, pitch_x, pitch_w)
                 fetch_scales(at, scale_source, later)
-            commit()
+            ptx.commit()
             here = after(here)
-            load(base() + here, wm, wn, 0, next_a, next_b)  # after the last stage: a load that nobody uses
+            # After the last stage: a load that nobody uses.
+            load(ptx.shared_base() + here, wm, wn, 0, next_a, next_b)
             multiply(sums, part, a, b)
             finish(sums, part, held, uint32(now), scale_source)
         all_there()  # no copy may be in flight when a block ends
@@ -193,18 +198,49 @@ def main_loop(tile: ByteTile, work: LoopSteps) -> Any:
     return run_loop
 
 
-# What a kernel takes: x, w, y · m, n, k, pitches, tiles down and across, tiles of a group of blocks ·
-# scales: addresses, bytes from row to row and column to column · rows and steps that share one
-PARAMETERS = (uint64,) * 3 + (uint32,) * 8 + (uint64,) * 6 + (uint32,) * 4
-FILL, SHORTEST, MOST_PARTS = 2, 4, 8  # blocks a multiprocessor; steps of a part; parts of K
-RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
-
-
 class RatedTile(NamedTuple):
     """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
 
     tile: ByteTile
     efficiency: float
+
+
+class TileSizes(NamedTuple):
+    """The sizes of a product, and the raster of its tiles."""
+
+    m: Any
+    n: Any
+    k: Any
+    pitch_x: Any  # bytes from row to row of codes; likewise of w
+    pitch_w: Any
+    down: Any  # tiles
+    across: Any
+    raster_height: Any  # tiles that blocks go down before they take the next column of tiles
+
+
+class TileScales(NamedTuple):
+    """The scales of both operands, in the order in which kernels/epilogue/mma_sums.py takes them."""
+
+    x: Any  # address; likewise of w
+    w: Any
+    row_x: Any  # bytes from row to row
+    row_w: Any
+    column_x: Any  # from column to column
+    column_w: Any
+    rows_x: Any  # rows that share one
+    rows_w: Any
+    steps_x: Any  # steps that share one
+    steps_w: Any
+
+
+# The parameters of a kernel on tiles: addresses of x, w and y; TileSizes; TileScales, the addresses and bytes
+# apart from the numbers that share one.
+TILE_PARAMETERS = (
+    types.UniTuple(uint64, 3), types.UniTuple(uint32, 8),
+    types.UniTuple(uint64, 6), types.UniTuple(uint32, 4),
+)  # fmt: skip
+BLOCKS_OF_MULTIPROCESSOR, MIN_STEPS_OF_PART, MAX_PARTS_OF_K = 2, 4, 8  # where blocks share K
+RASTER_HEIGHT = 8  # tiles that blocks go down before they take the next column of tiles
 
 
 def refuses(problem: ScaledLinear, least: tuple[int, int]) -> str | None:
@@ -236,15 +272,23 @@ def too_large(problem: ScaledLinear, rated_tiles: Sequence[RatedTile]) -> str | 
 
 
 def best_tile(rated_tiles: Sequence[RatedTile], step: int, m: int, n: int) -> ByteTile:
-    """The tile with which the multiprocessors finish first, by an estimate from its size and efficiency."""
+    """The tile with which the multiprocessors finish first, by an estimate from its size and efficiency.
+
+    :func:`too_large` has refused problems for whose card none fits.
+    """
     shared, count = device.most_shared(), device.multiprocessors()
 
     def time(rated: RatedTile) -> float:
         down, across = rated.tile.tiles(m, n)
         return -(-down * across // count) * rated.tile.rows * rated.tile.columns / rated.efficiency
 
-    tiles = [fitting(rated.tile, step, shared) for rated in sorted(rated_tiles, key=time)]
-    return next(tile for tile in tiles if tile is not None)
+    for rated in sorted(rated_tiles, key=time):
+        if (tile := fitting(rated.tile, step, shared)) is not None:
+            return tile
+    raise UnsupportedError(
+        f"a product of codes in steps of {step} columns: no tile of this kernel fits into the {shared} bytes "
+        "of shared memory that a block has here; let another kernel be chosen"
+    )
 
 
 def is_wide(tile: Any) -> bool:
@@ -270,9 +314,9 @@ def launch(
     down, across = tile.tiles(m, n)
     k = min(pair.x.columns, pair.w.columns)
     kernel(
-        (down * across, parts)[: 1 + (parts > 1)], (tile.threads,), pair.x.codes, pair.w.codes, out,
-        m, n, k, pair.x.pitch, pair.w.pitch, down, across, raster_height,
-        x.at, w.at, x.row, w.row, x.column, w.column, x.rows, w.rows, x.steps, w.steps, *more,
+        (down * across, parts)[: 1 + (parts > 1)], (tile.threads,), (pair.x.codes, pair.w.codes, out),
+        tuple(TileSizes(m, n, k, pair.x.pitch, pair.w.pitch, down, across, raster_height)),
+        (x.at, w.at, x.row, w.row, x.column, w.column), (x.rows, w.rows, x.steps, w.steps), *more,
     )  # fmt: skip
 
 
@@ -315,4 +359,5 @@ def span_of(pair: OperandPair, steps: int, splits: int) -> tuple[int, int]:
 def best_parts(tile: ByteTile, m: int, n: int, steps: int) -> int:
     """The parts of K that fill the multiprocessors, where there are few tiles, and none is short."""
     down, across = tile.tiles(m, n)
-    return max(1, min(device.multiprocessors() * FILL // (down * across), steps // SHORTEST, MOST_PARTS))
+    blocks = device.multiprocessors() * BLOCKS_OF_MULTIPROCESSOR
+    return max(1, min(blocks // (down * across), steps // MIN_STEPS_OF_PART, MAX_PARTS_OF_K))

@@ -1,4 +1,5 @@
-"""Operands of 8-bit products as Hopper's copy engine fetches them: maps of codes, scales in order of steps.
+"""Operands of 8-bit products as Hopper's copy engine fetches them: maps of codes, scales in order of steps;
+all words of a kernel.
 
 Scales of x are a matrix [groups of K, M] of floats whose rows begin at multiples of 16 bytes: as
 quantize_scaled(..., order="columns") may leave them, or gathered by a small kernel. Scales of w are a small
@@ -7,8 +8,7 @@ table that is prepared once and stays with the array.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +27,13 @@ from ...intrinsics.wgmma import STEP
 from ...layouts import groups as sorting
 from ...layouts.code_tiles import CHUNK, CHUNKS, GATHER_THREADS, gatherer
 from ...layouts.groups import HEAD, UsePlan
-from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, zero_terms
-from .variant import SCALE_ROWS, OutputKind, Variant
-from .wgmma_sums import SIZES, columns_of_box
+from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, code_kind, making, operand_pair, zero_terms
+from .tiles import SCALE_ROWS, SIZES, OutputKind, Variant, columns_of_box
 
 THREADS = 256  # of a block that gathers scales
 AHEAD = 1  # steps that kernels read ahead of the last one
 WIDEST = 768  # a multiple of every tile's columns: tables are filled up to one
+SPARE = 256  # columns behind the last expert's in a table, where its last tile may end
 
 
 def map_codes(rows: CodeRows, columns: int, box_rows: int) -> int:
@@ -135,7 +135,7 @@ def _round_up(size: int) -> int:
 @family()
 def scale_gatherer() -> Kernel:
     """The kernel that copies scales of any strides and tiles to [groups, rows of x]."""
-    take_turn, load_float, store_float = dependent_launch.take_turn, ptx.load_float, ptx.store_float
+    start_dependent = dependent_launch.take_turn
 
     def gather(
         scales: Any, row: Any, column: Any,  # address, and bytes between rows and between columns
@@ -144,45 +144,60 @@ def scale_gatherer() -> Kernel:
         rows: Any,  # rows of x that share a scale
         pitch: Any,
     ) -> None:  # fmt: skip
-        take_turn()
+        start_dependent()
         i, group = uint32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x), uint32(cuda.blockIdx.y)
         if i < m:
             at = scales + uint32(i // rows) * row + group * column
-            store_float(to + (uint64(group) * pitch + i) * 4, load_float(at))
+            ptx.store_float(to + (uint64(group) * pitch + i) * 4, ptx.load_float(at))
 
     return Kernel("gather scales", gather, *(uint64,) * 4, *(uint32,) * 3, threads=THREADS, early=True)
 
 
 # --- scales of w, prepared once ------------------------------------------------------------------
+#
+# Codes of w are read in place; of experts through one map, all one below the other. Scales are a small table.
+# There each expert begins at a multiple of SCALE_ROWS columns, so that a tile finds its scales by a division.
+# Where not all rows of a tile share a scale, the table has one for each row. Boxes bring those, and a box
+# must begin at a multiple of 16 bytes.
 
 
-def shares_scales(w: CodeRows, columns_per_scale: int) -> bool:
-    """True where each ``columns_per_scale`` rows of w share a scale."""
-    return w.scales.rows % columns_per_scale == 0 or w.scales.rows >= len(w.codes)
+def shares_scales(w: ScaledArray, columns_per_scale: int) -> bool:
+    """True where each ``columns_per_scale`` rows of w, or of each expert from its first on, share a scale."""
+    *experts, n, _ = w.shape
+    r = w.tiling.r
+    if r >= n * prod(experts) or (experts and r % n == 0):
+        return True
+    return r % columns_per_scale == 0 and (not experts or n % columns_per_scale == 0)
+
+
+def table_columns(n: int) -> int:
+    """Columns of an expert in tables."""
+    return -(-n // SCALE_ROWS) * SCALE_ROWS
+
+
+def rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
+    """For each column of a table, the first row of w that it stands for.
+
+    A table ends with whole tiles: behind the last column it repeats the last row.
+    """
+    *experts, n, _ = w.shape
+    if not experts:
+        return np.minimum(np.arange(0, -(-n // WIDEST) * WIDEST, columns_per_scale), n - 1)
+    first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
+    rows = (n * np.arange(experts[0])[:, None] + first_rows).reshape(-1)
+    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // columns_per_scale)])
 
 
 def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
-    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` rows of w, prepared once.
+    """The scales of w as float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once.
 
-    The table is larger than the operand: it ends with whole tiles, and with steps that kernels read ahead.
-    Groups that were filled up have more steps than K says.
+    It ends with steps that kernels read ahead. Groups that were filled up have more steps than K says.
     """
-    return w.prepared(_table_maker(columns_per_scale, steps))
+    return w.prepared(making(_scale_table, columns_per_scale, steps))
 
 
-@cache
-def _table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
-    def make(w: ScaledArray) -> Any:
-        n = len(w.matrix().codes)
-        width = -(-n // WIDEST) * WIDEST // columns_per_scale
-        return scale_table(w, np.minimum(np.arange(width) * columns_per_scale, n - 1), steps)
-
-    return make
-
-
-def scale_table(w: ScaledArray, rows: NDArray[np.int64], steps: int) -> Any:
-    """The scales of these rows of w in the order of steps: float32 [steps, rows]."""
-    cp, matrix = device.cupy(), w.matrix()
+def _scale_table(columns_per_scale: int, steps: int, w: ScaledArray) -> Any:
+    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table(w, columns_per_scale)
     over, k = matrix.over, matrix.codes.shape[1]
     columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
     table = cp.empty((len(columns), len(rows)), np.float32)  # a single step has a pitch that maps take, too
@@ -191,11 +206,9 @@ def scale_table(w: ScaledArray, rows: NDArray[np.int64], steps: int) -> Any:
 
 
 def map_table(table: Any, n: int, box_columns: int) -> int:
-    """The map of a table that has a scale for each row of w."""
-    steps = len(table)
-    return tensor_maps.map_address(
-        Box(table.data.ptr, steps, n, table.strides[0], "float32", 1, box_columns, False)
-    )
+    """The map of a table [steps, n or more] that has a scale for each row of an operand."""
+    box = Box(table.data.ptr, len(table), n, table.strides[0], "float32", 1, box_columns, False)
+    return tensor_maps.map_address(box)
 
 
 class IntegerTerms(NamedTuple):
@@ -206,46 +219,62 @@ class IntegerTerms(NamedTuple):
     others: Any
 
 
-def integer_terms(w: ScaledArray, groups: Any, zeros: bool) -> IntegerTerms:
-    """The terms of w, prepared once."""
-    terms: IntegerTerms = w.prepared(_terms_maker(groups, zeros))
+def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
+    """The terms of w for each column of a table, prepared once."""
+    terms: IntegerTerms = w.prepared(making(_integer_terms, groups, zeros))
     return terms
 
 
-@cache
-def _terms_maker(groups: Any, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
-    def make(w: ScaledArray) -> IntegerTerms:
-        cp, matrix = device.cupy(), w.matrix()
-        n = len(matrix.codes)
-        width = -(-n // WIDEST) * WIDEST
-        scales = matrix.scales[cp.asarray(np.minimum(np.arange(width), n - 1) // matrix.over.r), 0]
-        if not zeros:
-            return IntegerTerms(cp.ascontiguousarray(scales), 0, 0)
-        zero_parts = cp.zeros((2, width), np.int32)
-        points, others = zero_terms(w, groups, weights=True)
-        zero_parts[0, :n], zero_parts[1, :n] = points[0], others[0]
-        return IntegerTerms(cp.ascontiguousarray(scales), zero_parts[0], zero_parts[1])
-
-    return make
+def _integer_terms(groups: ColumnGroups, zeros: bool, w: ScaledArray) -> IntegerTerms:
+    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table(w, 1)
+    scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
+    if not zeros:
+        return IntegerTerms(scales, 0, 0)
+    pick = cp.asarray(rows)
+    points, others = (cp.ascontiguousarray(part[0][pick]) for part in zero_terms(w, groups, weights=True))
+    return IntegerTerms(scales, points, others)
 
 
 # --- all words of a kernel -----------------------------------------------------------------------
 
 
+class CodesProduct(NamedTuple):
+    """A product, or one of experts, as the launches of Hopper's kernels take it."""
+
+    x: ScaledArray
+    w: ScaledArray
+    both: OperandPair
+    k: int  # columns, those that fill up groups included
+    kinds: tuple[str, str]  # names of both codes in variants
+    integer: bool
+    zeros: bool  # zero points of either
+    column_scales: bool  # floats: each row of w has its own scale
+
+    @classmethod
+    def of(cls, x: ScaledArray, w: ScaledArray) -> CodesProduct:
+        """The product of x with w, or with experts."""
+        both, integer = operand_pair(x, w, STEP), w.code.kind == "integer"
+        return cls(
+            x, w, both, min(both.x.columns, both.w.columns), (code_kind(x), code_kind(w)), integer,
+            x.zeros is not None or w.zeros is not None, not (integer or shares_scales(w, SCALE_ROWS)),
+        )  # fmt: skip
+
+
 class Words(NamedTuple):
-    """The words of a kernel, in the order of schedules.py or small_m.py."""
+    """The words of a kernel, in the order of kernel.py or small_m.py."""
 
     operands: tuple[Any, ...]
     sizes: tuple[int, ...]
     owner: Any = None  # an array that operands point to
 
 
-def kernel_words(variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair, y: Any) -> Words:
+def kernel_words(variant: Any, product: CodesProduct, y: Any) -> Words:
     """The words of the kernels for many rows of x, but for a schedule's own.
 
     ``y``: the outputs, or the address of their map.
     """
-    tile, n, k = variant.tile, len(both.w.codes), min(both.x.columns, both.w.columns)
+    x, w, both, k, tile = product.x, product.w, product.both, product.k, variant.tile
+    n = len(both.w.codes)
     codes, steps = (map_codes(both.x, k, tile.box_rows), map_codes(both.w, k, tile.columns)), -(-k // STEP)
     sizes, x_scales = (len(both.x.codes), n, steps), both.x.scales
     if variant.integer:
@@ -260,28 +289,19 @@ def kernel_words(variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair
     return Words(operands, (*sizes, scales.span, table.strides[0]), scales.owner)
 
 
-def small_m_words(
-    variant: Any, x: ScaledArray, w: ScaledArray, both: OperandPair, box_rows: int, out: Any
-) -> Words:  # fmt: skip
+def small_m_words(variant: Any, product: CodesProduct, box_rows: int, out: Any) -> Words:
     """The words of the kernels for few rows of x; of ``sizes``, only those about scales."""
-    k, points = min(both.x.columns, both.w.columns), (0, 0, 0, 0)
+    x, w, both, k, points = product.x, product.w, product.both, product.k, (0, 0, 0, 0)
     if variant.zeros:
         terms = integer_terms(w, both.groups, True)
-        points = (*zero_terms(x, both.groups, weights=False), terms.points, terms.others)
+        points = *zero_terms(x, both.groups, weights=False), terms.points, terms.others
     a, b = both.x.scales, prepared_w_scales(w, both.w)
     codes = map_codes(both.x, k, box_rows), map_codes(both.w, k, variant.tile.rows)
     operands = *codes, out, a.at, a.row, a.column, b.at, b.row, b.column, *points
     return Words(operands, (a.rows, a.steps, b.rows, b.steps))
 
 
-# Operands of experts' products of 8-bit codes: rows of x in the order of a plan, scales of w by expert.
-#
-# Codes of w are read in place through one map, all experts one below the other. Their scales are a small
-# table that is prepared once, as in operands.py, but each expert begins at a multiple of 128 columns, so that
-# a tile finds its scales by a division. Where not all of 128 rows share a scale, the table has one for each
-# row. Boxes bring those, and a box must begin at a multiple of 16 bytes.
-
-SPARE = 256  # columns behind the last expert's, where its last tile may end
+# --- experts: rows of x in the order of a plan ----------------------------------------------------
 
 
 class SortedRows(NamedTuple):
@@ -289,7 +309,7 @@ class SortedRows(NamedTuple):
 
     plan: Any
     use_of_row: Any  # the use of each row
-    codes: Any  # uint8 [height, K]
+    codes: CodeRows  # uint8 [height, K], with the scales of x
     terms: Any  # 32 bits [columns, height]
 
 
@@ -307,76 +327,8 @@ def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: UsePla
         x.pitch, rows, plan_sizes.uses // rows, out.shape[-1], chunks, threads, out.itemsize,
         shared, columns, height,
     )  # fmt: skip
-    return SortedRows(plan, plan[HEAD + 4 * plan_sizes.slots :], codes, sorted_terms)
-
-
-def map_rows(sorted_rows: SortedRows, x: CodeRows, uses: int, columns: int, box_rows: int) -> tuple[int, int]:
-    """Maps of the gathered codes, and of the codes in place, which is 0 where rows have several uses."""
-    height, pitch = sorted_rows.codes.shape
-    gathered = tensor_maps.map_address(
-        Box(sorted_rows.codes.data.ptr, height, columns, pitch, "uint8", box_rows, STEP)
-    )
-    return gathered, map_codes(x, columns, box_rows) if len(x.codes) == uses else 0
-
-
-def map_terms(sorted_rows: SortedRows, box_rows: int) -> int:
-    """The map of gathered scales of floats."""
-    columns, height = sorted_rows.terms.shape
-    at = sorted_rows.terms.data.ptr
-    return tensor_maps.map_address(Box(at, columns, height, 4 * height, "float32", 1, box_rows, False))
-
-
-# --- scales of w, prepared once ---------------------------------------------------------------
-
-
-def table_columns(n: int) -> int:
-    """Columns of an expert in tables."""
-    return -(-n // SCALE_ROWS) * SCALE_ROWS
-
-
-def expert_shares_scales(w: ScaledArray, columns_per_scale: int) -> bool:
-    """True where each ``columns_per_scale`` rows of an expert, from its first on, share a scale."""
-    experts, n, _ = w.shape
-    r = w.tiling.r
-    return r >= experts * n or r % n == 0 or (r % columns_per_scale == 0 and n % columns_per_scale == 0)
-
-
-def _rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
-    """For each column of the table, the first row of w that it stands for."""
-    experts, n, _ = w.shape
-    first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
-    rows = (n * np.arange(experts)[:, None] + first_rows).reshape(-1)
-    return np.concatenate([rows, np.repeat(rows[-1:], SPARE // columns_per_scale)])
-
-
-def expert_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
-    """The scales of w, float32 [steps, width], one for each ``columns_per_scale`` columns, prepared once."""
-    return w.prepared(_expert_table_maker(columns_per_scale, steps))
-
-
-@cache
-def _expert_table_maker(columns_per_scale: int, steps: int) -> Callable[[ScaledArray], Any]:
-    return lambda w: scale_table(w, _rows_of_table(w, columns_per_scale), steps)
-
-
-def expert_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
-    """The terms of w that integer products need, for each column of the table, prepared once."""
-    terms: IntegerTerms = w.prepared(_expert_terms_maker(groups, zeros))
-    return terms
-
-
-@cache
-def _expert_terms_maker(groups: ColumnGroups, zeros: bool) -> Callable[[ScaledArray], IntegerTerms]:
-    def make(w: ScaledArray) -> IntegerTerms:
-        cp, matrix, rows = device.cupy(), w.matrix(), _rows_of_table(w, 1)
-        scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
-        if not zeros:
-            return IntegerTerms(scales, 0, 0)
-        pick = cp.asarray(rows)
-        points, others = (cp.ascontiguousarray(part[0][pick]) for part in zero_terms(w, groups, weights=True))
-        return IntegerTerms(scales, points, others)
-
-    return make
+    rows_of_plan = x._replace(codes=codes, pitch=x.columns)
+    return SortedRows(plan, plan[HEAD + 4 * plan_sizes.slots :], rows_of_plan, sorted_terms)
 
 
 def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bool) -> tuple[Any, int]:
@@ -395,26 +347,26 @@ def x_terms(x: ScaledArray, rows_of_x: CodeRows, groups: ColumnGroups, zeros: bo
 # --- all words of a kernel --------------------------------------------------------------------
 
 
-def expert_words(
-    variant: Variant, x: ScaledArray, w: ScaledArray, both: OperandPair, ids: Any, plan: UsePlan, out: Any
-) -> Words:  # fmt: skip
+def expert_words(variant: Variant, product: CodesProduct, ids: Any, plan: UsePlan, out: Any) -> Words:
     """The words of a product with experts: the uses are sorted, their rows gathered."""
-    tile, n, columns = variant.tile, w.shape[1], min(both.x.columns, both.w.columns)
+    x, w, both, columns, tile = product.x, product.w, product.both, product.k, variant.tile
+    n = w.shape[1]
     steps, w_map = -(-columns // STEP), map_codes(both.w, columns, tile.columns)
     if variant.integer:
         terms, shared = x_terms(x, both.x, both.groups, variant.zeros)
     else:
         terms, shared = both.x.scales.at, both.x.scales.rows
     rows = sort_rows(both.x, terms, shared, ids, plan, out)
-    maps = *map_rows(rows, both.x, ids.size, columns, tile.rows), w_map
+    in_place = map_codes(both.x, columns, tile.rows) if len(both.x.codes) == ids.size else 0
+    maps = map_codes(rows.codes, columns, tile.rows), in_place, w_map
     if variant.integer:
         of_x = rows.terms if variant.zeros else (rows.terms, 0, 0)
-        operands = *maps, out, *of_x, *expert_terms(w, both.groups, variant.zeros)
+        operands = *maps, out, *of_x, *integer_terms(w, both.groups, variant.zeros)
         sizes: tuple[int, ...] = n, steps, plan.height
     else:
-        table = expert_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
+        table = w_scale_table(w, 1 if variant.column_scales else variant.columns_per_scale, steps)
         by_column = map_table(table, table.shape[1], tile.columns) if variant.column_scales else 0
-        operands = *maps, map_terms(rows, tile.rows), by_column, table, out
+        operands = *maps, map_table(rows.terms, plan.height, tile.rows), by_column, table, out
         span = both.x.scales.steps if terms.shape[1] > 1 else 1 << 30
         sizes = n, steps, span, table.strides[0]
     return Words((*operands, rows.plan, rows.use_of_row), (*sizes, table_columns(n)), rows)

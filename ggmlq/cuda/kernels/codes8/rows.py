@@ -9,7 +9,7 @@ distances in bytes between their rows and columns, in whichever order they lie.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,14 @@ from ...intrinsics.wgmma import STEP
 STEPS = (128, 64, 32)  # columns of K that a kernel may take in one step
 INTEGER_KINDS = {"int8": "s8", "int8_full": "s8", "uint8": "u8"}  # codes, as instructions name them
 ADDRESSES = (1 << 64) - 1
+
+
+@cache
+def making(make: Callable[..., Any], *arguments: Any) -> Callable[[ScaledArray], Any]:
+    """The function ``make(*arguments, array)`` of an array alone: the same one each time, as the key of what
+    is prepared must be.
+    """
+    return partial(make, *arguments)
 
 
 def code_kind(s: ScaledArray) -> str:
@@ -90,7 +98,7 @@ def code_rows(s: ScaledArray, groups: ColumnGroups, keep: bool = False) -> CodeR
     if _readable_in_place(codes, groups):
         columns, pitch = k, codes.strides[0] if len(codes) > 1 else k
     else:
-        codes = s.prepared(_padded_copy_maker(groups)) if keep else _padded_copy(matrix, groups)
+        codes = s.prepared(making(_prepared_padded_copy, groups)) if keep else _padded_copy(matrix, groups)
         columns = pitch = codes.shape[1]
     steps_per_scale = matrix.over.c // groups.length * groups.span if matrix.over.c < k else max(1, columns)
     row, column = (stride & ADDRESSES for stride in matrix.scales.strides)
@@ -108,9 +116,8 @@ def _aligned(codes: Any) -> bool:
     return bool(codes.data.ptr % 16 == 0 and (len(codes) < 2 or codes.strides[0] % 16 == 0))
 
 
-@cache
-def _padded_copy_maker(groups: ColumnGroups) -> Callable[[ScaledArray], Any]:
-    return lambda s: _padded_copy(s.matrix(), groups)
+def _prepared_padded_copy(groups: ColumnGroups, s: ScaledArray) -> Any:
+    return _padded_copy(s.matrix(), groups)
 
 
 def _padded_copy(matrix: Matrix, groups: ColumnGroups) -> Any:
@@ -160,17 +167,12 @@ class ZeroTerms(NamedTuple):
 def zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
     """The zero-point terms of an operand; those of ``weights`` are prepared once and stay with the array."""
     terms: ZeroTerms = (
-        s.prepared(_zero_terms_maker(groups, True)) if weights else _zero_terms(s, groups, False)
+        s.prepared(making(_zero_terms, groups, True)) if weights else _zero_terms(groups, False, s)
     )
     return terms
 
 
-@cache
-def _zero_terms_maker(groups: ColumnGroups, weights: bool) -> Callable[[ScaledArray], ZeroTerms]:
-    return lambda s: _zero_terms(s, groups, weights)
-
-
-def _zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerms:
+def _zero_terms(groups: ColumnGroups, weights: bool, s: ScaledArray) -> ZeroTerms:
     cp, matrix = cupy(), s.matrix()
     (rows, k), length = matrix.codes.shape, groups.length
     count = -(-k // length)
@@ -194,7 +196,7 @@ def _zero_terms(s: ScaledArray, groups: ColumnGroups, weights: bool) -> ZeroTerm
 # Reasons why kernels for 8-bit codes do not take a product, in words; None where they do.
 
 BYTE_CODES = [code for code in CODES.values() if code.kind == "integer" and code.bits == 8]
-SHORTEST = 8  # columns of a group: shorter ones would be mostly zeros
+MIN_GROUP = 8  # columns of a group: shorter ones would be mostly zeros
 
 
 def not_bytes(problem: ScaledLinear) -> str | None:
@@ -217,8 +219,8 @@ def too_large_for_int32(problem: ScaledLinear) -> str | None:
 
 def too_short(problem: ScaledLinear) -> str | None:
     """The reason if the groups of columns that share a scale are too short."""
-    if problem.varies and problem.group < SHORTEST:
-        return f"takes groups of {SHORTEST} columns of K or more, these have {problem.group}"
+    if problem.varies and problem.group < MIN_GROUP:
+        return f"takes groups of {MIN_GROUP} columns of K or more, these have {problem.group}"
     return None
 
 

@@ -25,11 +25,9 @@ from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS, LOW, STEP, Form, float_products, unpromoted_products
 from ...layouts.groups import NO_EXPERT, finder
 from ..hopper.frame import Frame, Schedule, barrier_initializer, stage_advancer
-from .boxed import KILO, BoxTile, ring_placer
-from .epilogue import quad_encoder, quad_scale_loader, quad_storer
-from .schedules import CodeWeights, encloser, tuples, two_producers
-from .variant import FLOAT32_OUTPUT, OutputKind, Variant
-from .wgmma_sums import cluster_pusher, column_stager, row_stager
+from .epilogue import cluster_pusher, column_stager, quad_encoder, quad_scale_loader, quad_storer, row_stager
+from .kernel import CodeConsumers, CodeMaps, CodeWords, Job, encloser, ring_placer, tuples, two_producers
+from .tiles import FLOAT32_OUTPUT, KILO, BoxTile, OutputKind, Variant
 
 # Products of 8-bit codes with few rows of x: weights are the wide operand of ``wgmma``, a cluster splits K.
 #
@@ -37,7 +35,7 @@ from .wgmma_sums import cluster_pusher, column_stager, row_stager
 # enough copies are in flight to fill the memory's bandwidth. A block makes 64 or 128 outputs of every row of
 # x. Its first copies of weights start before the predecessor ends, if it knows which they are; x follows
 # after that. The rest of a block is a chain in which each part waits for the one before, so the chain is
-# short: asynchronous copies bring the scales, and with 64 rows two warpgroups take the steps in turns.
+# short: asynchronous copies bring the scales, and with 64 rows each of two warpgroups takes every other step.
 #
 #     stage    codes of w [rows, 128] · codes of x [columns, 128]               swizzled
 #     scales   of w [chunk steps, rows] · of x [chunk steps, columns]           floats
@@ -61,9 +59,9 @@ SPLITS = (8, 4, 2, 1)  # blocks of a cluster that share K
 class SmallMTile:
     """Rows of w and of x, and a ring of stages: deep for one block, or short, so that several blocks fit."""
 
-    rows: int  # 64: warpgroups take steps in turns; 128: each has its own rows
+    rows: int  # 64: each warpgroup takes every other step; 128: each has its own rows
     columns: int
-    stages: int  # a multiple of ``turns``: a barrier's parity tells only two phases apart
+    stages: int  # a multiple of ``step_groups``: a barrier's parity tells only two phases apart
     blocks: int  # blocks that fit on a multiprocessor
     chunk: int = 32  # steps whose scales are in shared memory at a time
 
@@ -73,14 +71,14 @@ class SmallMTile:
         return f"{self.rows}x{self.columns}, {self.stages} stages"
 
     @property
-    def turns(self) -> int:
-        """Warpgroups that share the rows of the tile, and take its steps in turns."""
+    def step_groups(self) -> int:
+        """Warpgroups that share the rows of the tile: each takes every so many-th step."""
         return 64 * CONSUMER_WARPGROUPS // self.rows
 
     @property
     def wide_exchange(self) -> bool:
         """True where sums go to other blocks 16 bytes at a time."""
-        return self.turns == 1 or self.columns >= 64
+        return self.step_groups == 1 or self.columns >= 64
 
     @property
     def pitch(self) -> int:
@@ -107,7 +105,7 @@ class SmallMTile:
 
     @property
     def barriers(self) -> int:
-        return self.sums + self.turns * self.columns * self.pitch
+        return self.sums + self.step_groups * self.columns * self.pitch
 
     @property
     def row_list(self) -> int:
@@ -198,7 +196,7 @@ class QuadEpilogue(NamedTuple):
 def quad_epilogue(out: OutputKind) -> QuadEpilogue:
     """The device functions for four neighbours of a row of one kind of outputs."""
     put = quad_encoder(out) if out.coded else quad_storer(out.kind)
-    scales, add = quad_scale_loader(out), ptx.add
+    scales = quad_scale_loader(out)
 
     @inlined
     def load_beside(out_args: Any, row: Any, column: Any, m: Any, n: Any) -> Any:
@@ -216,7 +214,7 @@ def quad_epilogue(out: OutputKind) -> QuadEpilogue:
         y: Any, row: Any, column: Any, n: Any, bias_and_scales: Any, a: Any, b: Any, c: Any, d: Any
     ) -> None:  # fmt: skip
         bias, scales = bias_and_scales
-        a, b, c, d = add(a, bias[0]), add(b, bias[1]), add(c, bias[2]), add(d, bias[3])
+        a, b, c, d = ptx.add(a, bias[0]), ptx.add(b, bias[1]), ptx.add(c, bias[2]), ptx.add(d, bias[3])
         put(y, row, column, n, scales, a, b, c, d)
 
     return QuadEpilogue(load_beside, write)
@@ -237,52 +235,47 @@ def exchanger(variant: Variant) -> Any:
     pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # no two rows g share a bank
     rows, stride = tile.rows, 128 * tile.groups // fours  # rows that all threads copy in one round
     stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.named_barrier(1, 128 * tile.groups)
-    arrive_at_cluster_relaxed, wait_for_cluster, sync_cluster = (
-        barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.sync_cluster
-    )  # fmt: skip
-    put16_in_block, take16, take_floats = barriers.put16_in_block, ptx.take16, ptx.take_floats
     load_beside, write = quad_epilogue(variant.out)
-    wait_for_predecessor = dependent_launch.wait_for_predecessor
 
     @inlined
     def exchange(
-        totals: Any, position: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any,
+        totals: Any, place: Any, ring: Any, y: Any, column: Any, row: Any, m: Any, n: Any, finals: Any,
     ) -> None:  # fmt: skip
-        lane, inner, _, _ = position
-        rank, split, rows_per_block, inverse, out_args = finals
+        lane, inner = place.lane, place.row
+        rank, split, rows_per_block = finals.rank, finals.split, finals.rows_per_block
         alone = split == 1  # there is no cluster to wait for
         meet()  # the stages of this block are free
         if not alone:
-            arrive_at_cluster_relaxed()
+            barriers.arrive_at_cluster_relaxed()
         row_index = uint32(inner + uint32(lane >> 2))
         stage(totals, uint32(ring + row_index * pitch + uint32(uint32(lane & 3) << 3)))
         meet()
         if not alone:
-            wait_for_cluster()
+            barriers.wait_for_cluster()
         thread, received = uint32(cuda.threadIdx.x), uint32(ring + rows * pitch)
         r, at = uint32(thread >> log), uint32(uint32(thread & fours - 1) << 4)
         while r < rows:
-            owner = uint32(uint32(r * inverse) >> 16)
+            owner = uint32(uint32(r * finals.inverse) >> 16)
             if owner != rank:
-                v = take16(uint32(ring + r * pitch + at))
+                v = ptx.take16(uint32(ring + r * pitch + at))
                 target = uint32(uint32(r - uint32(owner * rows_per_block)) + uint32(rank * rows_per_block))
-                put16_in_block(uint32(received + target * pitch + at), owner, v[0], v[1], v[2], v[3])
+                barriers.put16_in_block(uint32(received + target * pitch + at), owner, v[0], v[1], v[2], v[3])
             r = uint32(r + stride)
         if not alone:
-            sync_cluster()  # all sums have arrived
-        wait_for_predecessor()  # the predecessor may still read the outputs
+            barriers.sync_cluster()  # all sums have arrived
+        dependent_launch.wait_for_predecessor()  # the predecessor may still read the outputs
         first, r = uint32(rank * rows_per_block), uint32(thread >> log)
         last = min(rows_per_block, uint32(rows - first))
         across = uint32(column + uint32(at >> 2))
         while r < last:
             e, f, g, h = float32(0), float32(0), float32(0), float32(0)
             below, source = uint32(row + first + r), uint32(0)
-            bias_and_scales = load_beside(out_args, below, across, m, n)
+            bias_and_scales = load_beside(finals.results, below, across, m, n)
             while source < split:
                 locate = uint32(received + uint32(source * rows_per_block + r) * pitch)
                 if source == rank:
                     locate = uint32(ring + uint32(first + r) * pitch)
-                v, source = take_floats(uint32(locate + at)), uint32(source + 1)
+                v, source = ptx.take_floats(uint32(locate + at)), uint32(source + 1)
                 e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
             if below < m:
                 write(y, below, across, n, bias_and_scales, e, f, g, h)
@@ -297,44 +290,41 @@ def exchanger(variant: Variant) -> Any:
 def sum_exchanger(variant: SmallMVariant) -> Any:
     """The device function that sends sums to the blocks that add them up."""
     tile = variant.tile
-    columns, pitch, turns, sums_offset = tile.columns, tile.pitch, tile.turns, tile.sums
+    columns, pitch, step_groups, sums_offset = tile.columns, tile.pitch, tile.step_groups, tile.sums
     log, fours, shift = columns.bit_length() - 1, tile.rows // 4, (tile.rows // 4).bit_length() - 1
     push, stage = (
         cluster_pusher(columns, variant.integer, pitch),
         column_stager(columns, variant.integer, pitch),
     )
-    wait_for_cluster, put16_in_block, take16 = barriers.wait_for_cluster, barriers.put16_in_block, ptx.take16
     meet = barriers.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
-    def store(ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any) -> None:
+    def store(ring: Any, totals: Any, place: Any, rank: Any, halvings: Any) -> None:
         share = uint32(log - halvings)  # log2 of the columns that a block finishes
-        source = uint32(uint32(uint32(rank * turns) + turn) << share)
+        source = uint32(uint32(uint32(rank * step_groups) + place.step_group) << share)
         if halvings != 0:
-            wait_for_cluster()  # the shared memory of the others exists
-        push(totals, uint32(ring + sums_offset + uint32(row << 2)), column, share, source)
+            barriers.wait_for_cluster()  # the shared memory of the others exists
+        push(totals, uint32(ring + sums_offset + uint32(place.row << 2)), place.column, share, source)
 
     @inlined
-    def exchange_wide(
-        ring: Any, totals: Any, row: Any, column: Any, turn: Any, rank: Any, halvings: Any
-    ) -> None:
+    def exchange_wide(ring: Any, totals: Any, place: Any, rank: Any, halvings: Any) -> None:
         share = uint32(uint32(log) - halvings)
         meet()  # the stages are free
-        column_index = uint32(turn * uint32(columns) + column)
-        stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(row << uint32(2))))
+        column_index = uint32(place.step_group * uint32(columns) + place.column)
+        stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(place.row << uint32(2))))
         meet()
         if halvings != uint32(0):
-            wait_for_cluster()
+            barriers.wait_for_cluster()
         i = uint32(cuda.threadIdx.x)
-        while i < uint32(turns * fours * columns):
+        while i < uint32(step_groups * fours * columns):
             c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
-            v = take16(uint32(ring + c * uint32(pitch) + at))
-            source = uint32(rank * uint32(turns) + uint32(c >> uint32(log)))
+            v = ptx.take16(uint32(ring + c * uint32(pitch) + at))
+            source = uint32(rank * uint32(step_groups) + uint32(c >> uint32(log)))
             c = uint32(c & uint32(columns - 1))
             owner = uint32(c >> share)
             target = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
             at = uint32(ring + uint32(sums_offset) + target * uint32(pitch) + at)
-            put16_in_block(at, owner, v[0], v[1], v[2], v[3])
+            barriers.put16_in_block(at, owner, v[0], v[1], v[2], v[3])
             i = uint32(i + uint32(CONSUMER_THREADS))
 
     return exchange_wide if tile.wide_exchange else store
@@ -347,9 +337,9 @@ def sum_reducer(variant: SmallMVariant) -> Any:
     """
     tile, log = variant.tile, variant.tile.columns.bit_length() - 1
     sums_offset, reduce = tile.sums, integer_reduction(variant) if variant.integer else float_reduction()
-    (load_beside, write), pitch, turns = quad_epilogue(variant.out), tile.pitch, tile.turns
+    (load_beside, write), pitch, step_groups = quad_epilogue(variant.out), tile.pitch, tile.step_groups
     fours, shift = tile.rows // 4, (tile.rows // 4).bit_length() - 1
-    targets, take4 = tile.row_list + 4 * tile.columns if variant.listed else 0, bf16x2.take4
+    targets = tile.row_list + 4 * tile.columns if variant.listed else 0
 
     @inlined
     def add(
@@ -357,7 +347,7 @@ def sum_reducer(variant: SmallMVariant) -> Any:
     ) -> None:  # fmt: skip
         share = uint32(log - halvings)  # log2 of the columns that a block finishes
         i, items = uint32(cuda.threadIdx.x), uint32(fours << share)
-        apart, sources = uint32(pitch << share), uint32(turns << halvings)
+        apart, sources = uint32(pitch << share), uint32(step_groups << halvings)
         while i < items:
             c, q = uint32(i >> shift), uint32(uint32(i & fours - 1) << 2)
             at = uint32(ring + sums_offset + c * pitch + uint32(q << 2))
@@ -365,7 +355,7 @@ def sum_reducer(variant: SmallMVariant) -> Any:
             bias_and_scales = load_beside(out_args, c, uint32(row0 + q), m, n)
             e, f, g, h = reduce(at, apart, sources, ring, c, q)
             if c < m:
-                to = take4(uint32(ring + targets + uint32(c << 2))) if targets else c
+                to = bf16x2.take4(uint32(ring + targets + uint32(c << 2))) if targets else c
                 write(y, to, uint32(row0 + q), n, bias_and_scales, e, f, g, h)
             i = uint32(i + CONSUMER_THREADS)
 
@@ -374,15 +364,14 @@ def sum_reducer(variant: SmallMVariant) -> Any:
 
 def float_reduction() -> Any:
     """The device function that adds up four sums of floats."""
-    take16 = ptx.take_floats
 
     @inlined
     def reduce(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
-        v, source = take16(at), uint32(1)
+        v, source = ptx.take_floats(at), uint32(1)
         e, f, g, h = v[0], v[1], v[2], v[3]
         while source < sources:
             at = uint32(at + apart)
-            v, source = take16(at), uint32(source + 1)
+            v, source = ptx.take_floats(at), uint32(source + 1)
             e, f, g, h = e + v[0], f + v[1], g + v[2], h + v[3]
         return e, f, g, h
 
@@ -393,30 +382,33 @@ def integer_reduction(variant: SmallMVariant) -> Any:
     """The device function that adds up four sums of integers and applies scales and zero points."""
     zeros, w_scales, x_scales = variant.zeros, variant.tile.scales, variant.tile.scales_of_x
     rows, columns = variant.tile.rows, variant.tile.columns
-    take16, take, take_float, fma, mul = ptx.take16, bf16x2.take4, bf16x2.take_float, ptx.fma, ptx.mul
 
     @inlined
     def one(total: Any, w_scales_at: Any, x_scales_at: Any) -> Any:
         """A sum as a float; addresses of the scales of its row of w and of its row of x."""
         if zeros:
             point_x, other_w = (
-                take(uint32(x_scales_at + 4 * columns)),
-                take(uint32(w_scales_at + 8 * rows)),
+                bf16x2.take4(uint32(x_scales_at + 4 * columns)),
+                bf16x2.take4(uint32(w_scales_at + 8 * rows)),
             )
             other_x, point_w = (
-                take(uint32(x_scales_at + 8 * columns)),
-                take(uint32(w_scales_at + 4 * rows)),
+                bf16x2.take4(uint32(x_scales_at + 8 * columns)),
+                bf16x2.take4(uint32(w_scales_at + 4 * rows)),
             )
             total = int32(total - int32(uint32(point_x * other_w) + uint32(other_x * point_w)))
-        return fma(float32(total), mul(take_float(x_scales_at), take_float(w_scales_at)), float32(0))
+        return ptx.fma(
+            float32(total),
+            ptx.mul(bf16x2.take_float(x_scales_at), bf16x2.take_float(w_scales_at)),
+            float32(0),
+        )
 
     @inlined
     def reduce(at: Any, apart: Any, sources: Any, ring: Any, c: Any, q: Any) -> Any:
-        v, source = take16(at), uint32(1)
+        v, source = ptx.take16(at), uint32(1)
         a, b, d, e = int32(v[0]), int32(v[1]), int32(v[2]), int32(v[3])
         while source < sources:
             at = uint32(at + apart)
-            v, source = take16(at), uint32(source + 1)
+            v, source = ptx.take16(at), uint32(source + 1)
             a, b, d, e = int32(a + v[0]), int32(b + v[1]), int32(d + v[2]), int32(e + v[3])
         w = uint32(ring + w_scales + uint32(q << 2))
         x = uint32(ring + x_scales + uint32(c << 2))
@@ -426,14 +418,64 @@ def integer_reduction(variant: SmallMVariant) -> Any:
     return reduce
 
 
-# The weights of products with few rows of x: consumer warps that multiply full stages.
+# --- consumers: warps that multiply full stages ---------------------------------------------------
 #
-# With tiles of 64 rows the two warpgroups take the steps in turns, with 128 each has its own rows.
+# With tiles of 64 rows the two warpgroups take every other step, with 128 each has its own rows.
+
+
+class ScaleTerms(NamedTuple):
+    """The scales of both operands."""
+
+    x: Any  # address; likewise of w
+    row_x: Any  # bytes from row to row; from column to column
+    column_x: Any
+    rows_x: Any  # rows that share one; steps
+    span_x: Any
+    w: Any
+    row_w: Any
+    column_w: Any
+    rows_w: Any
+    span_w: Any
+
+
+class ZeroPoints(NamedTuple):
+    """The factors for zero points of both operands: addresses of rows.ZeroTerms, int32."""
+
+    points_x: Any
+    others_x: Any
+    points_w: Any
+    others_w: Any
+
+
+class SmallMTerms(NamedTuple):
+    """The terms of CodeWords that consumers read."""
+
+    scales: Any  # ScaleTerms
+    zeros: Any  # ZeroPoints
+
+
+class SmallMWork(NamedTuple):
+    """The rows and the part of K of a block."""
+
+    row_x: Any  # the first row of x, or the address of the list of rows
+    rows: Any  # of x, to fetch
+    row_w: Any  # the first row of w
+    end_w: Any  # rows of w, or the end of those of the expert
+    first: Any  # step
+    last: Any  # the step after its last
+
+
+class SmallMFinals(NamedTuple):
+    """What the end of a block needs beside sums."""
+
+    rank: Any  # of the block in its cluster
+    halvings: Any  # log2 of the blocks that share K
+    row0: Any  # its first row of w: a column of y
+    results: Any  # words of the epilogue
 
 
 def row_finder(listed: bool) -> Any:
     """The device function that gives the i-th row of x or of w, at most the last; ``listed``: from a list."""
-    take4 = bf16x2.take4
 
     @inlined
     def next_row(first: Any, i: Any, limit: Any) -> Any:
@@ -441,7 +483,7 @@ def row_finder(listed: bool) -> Any:
 
     @inlined
     def listed_row(locate: Any, i: Any, count: Any) -> Any:
-        return take4(uint32(locate + uint32(min(i, uint32(count - 1)) << 2)))
+        return bf16x2.take4(uint32(locate + uint32(min(i, uint32(count - 1)) << 2)))
 
     return listed_row if listed else next_row
 
@@ -449,7 +491,7 @@ def row_finder(listed: bool) -> Any:
 def scale_copier(count: int, listed: bool = False) -> Any:
     """The device function that starts to copy scales of ``count`` rows and some steps into shared memory."""
     find = row_finder(listed)
-    shift, stride, copy = count.bit_length() - 1, CONSUMER_THREADS // count, codes8.copy4
+    shift, stride = count.bit_length() - 1, CONSUMER_THREADS // count
 
     @inlined
     def copy_scales(
@@ -461,7 +503,7 @@ def scale_copier(count: int, listed: bool = False) -> Any:
         at, to = scales + uint32(row_index // rows) * row, uint32(to + uint32(thread << 2))
         step = uint32(first + uint32(thread >> shift))
         while step < last:
-            copy(to, at + uint32(step // span) * column)
+            codes8.copy4(to, at + uint32(step // span) * column)
             to, step = uint32(to + 4 * CONSUMER_THREADS), uint32(step + stride)
 
     return copy_scales
@@ -469,7 +511,7 @@ def scale_copier(count: int, listed: bool = False) -> Any:
 
 def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
     """The device function that starts to copy a scale and zero-point terms for each row of integers."""
-    copy, find = codes8.copy4, row_finder(listed)
+    find = row_finder(listed)
 
     @inlined
     def copy_scales(
@@ -480,33 +522,40 @@ def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
         if thread < count:
             row_index = find(from_row, thread, limit)
             at, to = uint64(row_index) * 4, uint32(to + uint32(thread << 2))
-            copy(to, scales + uint32(row_index // rows) * row)
+            codes8.copy4(to, scales + uint32(row_index // rows) * row)
             if zeros:
-                copy(uint32(to + uint32(count << 2)), points + at)
-                copy(uint32(to + uint32(count << 3)), others + at)
+                codes8.copy4(uint32(to + uint32(count << 2)), points + at)
+                codes8.copy4(uint32(to + uint32(count << 3)), others + at)
 
     return copy_scales
 
 
-def thread_placer(tile: SmallMTile) -> Any:
-    """The device function for the position of a thread.
+class SmallMPlace(NamedTuple):
+    """The place of a consumer thread."""
 
-    It returns the lane, the first row and column among the sums of the block, the warpgroup's turn, and the
-    lower words of the operands' descriptors.
-    """
-    side_by_side, x_offset = tile.turns == 1, tile.rows * STEP
+    lane: Any
+    row: Any  # of the thread's first sum, in the block's tile; likewise its column
+    column: Any
+    step_group: Any  # the first step that its warpgroup takes
+    a: Any  # lower word of the descriptor of the first stage's w; likewise of x
+    b: Any
+
+
+def thread_placer(tile: SmallMTile) -> Any:
+    """The device function for the SmallMPlace of a thread."""
+    side_by_side, x_offset = tile.step_groups == 1, tile.rows * STEP
 
     @inlined
     def place_thread(ring: Any, group: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
         lane = uint32(thread & 31)
         below = uint32(group << uint32(6)) if side_by_side else 0
-        turn = uint32(0) if side_by_side else group
+        step_group = uint32(0) if side_by_side else group
         warp = uint32(uint32(thread >> 5) & 3)
         row = uint32(below + uint32(warp << 4) + uint32(lane >> 2))
         a = uint32(LOW | uint32(uint32(ring + below * STEP) >> 4))
         b = uint32(LOW | uint32(uint32(ring + x_offset) >> 4))
-        return lane, row, uint32(uint32(lane & 3) << 1), turn, a, b
+        return SmallMPlace(lane, row, uint32(uint32(lane & 3) << 1), step_group, a, b)
 
     return place_thread
 
@@ -526,11 +575,11 @@ def scale_placer(variant: SmallMVariant) -> Any:
 
 def stage_strider(tile: SmallMTile) -> Any:
     """The device function that gives the stage and the parity of a warpgroup's next step."""
-    after, turns = stage_advancer(tile.stages), tile.turns
+    after, step_groups = stage_advancer(tile.stages), tile.step_groups
 
     @inlined
     def stride(stage: Any, phase: Any) -> Any:
-        for _ in range(turns):
+        for _ in range(step_groups):
             stage, phase = after(stage, phase)
         return stage, phase
 
@@ -543,56 +592,58 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
     """
     tile = variant.tile
     stages, length, columns, chunk = tile.stages, tile.stage // 16, tile.columns, tile.chunk
-    zeros, nothing, begin, first_products, _, _, _, factors, promote, unscaled = float_products(
-        variant.form, 0
+    do = float_products(variant.form, 0)
+    zeros, nothing, begin, first_products, unscaled = do.zeros, do.nothing, do.start, do.first, do.scales_of_w
+    row_factors, promoted = do.factors[0], do.promote[0]
+    rows, step_groups, place_thread, stride = (
+        tile.rows,
+        tile.step_groups,
+        thread_placer(tile),
+        stage_strider(tile),
     )
-    row_factors, promoted = factors[0], promote[0]
-    rows, turns, place_thread, stride = tile.rows, tile.turns, thread_placer(tile), stage_strider(tile)
     copy_w_scales, copy_x_scales = scale_copier(rows), scale_copier(columns, variant.listed)
-    place_scales, meet, wait, arrive = (
-        scale_placer(variant), barriers.named_barrier(1, CONSUMER_THREADS), barriers.wait, barriers.arrive,
-    )  # fmt: skip
-    wait_for_predecessor, commit, wait_for_copies = (
-        dependent_launch.wait_for_predecessor, ptx.commit, ptx.wait_for_all_but(0),
-    )  # fmt: skip
+    place_scales, meet = scale_placer(variant), barriers.named_barrier(1, CONSUMER_THREADS)
+    wait_for_copies = ptx.wait_for_all_but(0)
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, needs: Any) -> None:
-        terms, _, (_, _, row0, n, first, last), extent, finals = needs
-        x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w = terms[0]
-        m, rank, halvings = extent[0], finals[0], finals[1]
-        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(warp >> 2))
+    def consume(ring: Any, full: Any, warp: Any, job: Any) -> None:
+        of, work, m = job.words.terms.scales, job.work, job.words.m
+        row0, n, first, last = work.row_w, work.end_w, work.first, work.last
+        rank, halvings = job.finals.rank, job.finals.halvings
+        place = place_thread(ring, uint32(warp >> 2))
         w_scales_at, x_scales_at, row_list = place_scales(ring)
-        totals, sums, stage, phase = zeros(), nothing(), turn, uint32(0)
-        base, step = first, uint32(first + turn)
+        totals, sums, stage, phase = zeros(), nothing(), place.step_group, uint32(0)
+        base, step = first, uint32(first + place.step_group)
         while base < last:
             stop = min(uint32(base + chunk), last)
-            copy_w_scales(w_scales_at, w_scales, row_w, column_w, rows_w, span_w, row0, n, base, stop)
-            wait_for_predecessor()
-            copy_x_scales(x_scales_at, x_scales, row_x, column_x, rows_x, span_x, row_list, m, base, stop)
-            commit()
+            copy_w_scales(w_scales_at, of.w, of.row_w, of.column_w, of.rows_w, of.span_w, row0, n, base, stop)
+            dependent_launch.wait_for_predecessor()
+            copy_x_scales(
+                x_scales_at, of.x, of.row_x, of.column_x, of.rows_x, of.span_x, row_list, m, base, stop
+            )
+            ptx.commit()
             wait_for_copies()
             meet()
             ahead = uint32(uint32(step - base) << 2)
-            w_scale_at = uint32(w_scales_at + ahead * rows + uint32(row << 2))
-            across = uint32(x_scales_at + ahead * columns + uint32(column << 2))
+            w_scale_at = uint32(w_scales_at + ahead * rows + uint32(place.row << 2))
+            across = uint32(x_scales_at + ahead * columns + uint32(place.column << 2))
             while step < stop:
                 barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
-                wait(barrier, phase)
+                barriers.wait(barrier, phase)
                 sums = begin(sums, w_scale_at)
-                factors_now = row_factors(sums, unscaled(w_scales))
-                sums = first_products(sums, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
-                if lane == 0:
-                    arrive(uint32(barrier + 8 * stages))
+                factors_now = row_factors(sums, unscaled(of.w))
+                sums = first_products(sums, uint32(place.a + stage_offset), uint32(place.b + stage_offset))
+                if place.lane == 0:
+                    barriers.arrive(uint32(barrier + 8 * stages))
                 totals = promoted(totals, sums, factors_now, across)
                 stage, phase = stride(stage, phase)
-                w_scale_at = uint32(w_scale_at + 4 * turns * rows)
-                across = uint32(across + 4 * turns * columns)
-                step = uint32(step + turns)
+                w_scale_at = uint32(w_scale_at + 4 * step_groups * rows)
+                across = uint32(across + 4 * step_groups * columns)
+                step = uint32(step + step_groups)
             meet()  # nobody reads these scales any more
             base = stop
-        wait_for_predecessor()  # even without a step: the predecessor may read the outputs
-        send(ring, totals, row, column, turn, rank, halvings)
+        dependent_launch.wait_for_predecessor()  # even without a step: the predecessor may read the outputs
+        send(ring, totals, place, rank, halvings)
 
     return consume
 
@@ -602,104 +653,109 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
     tile = variant.tile
     stages, length, columns = tile.stages, tile.stage // 16, tile.columns
     nothing, advance, drain = unpromoted_products(variant.form)
-    rows, turns, place_thread, stride = tile.rows, tile.turns, thread_placer(tile), stage_strider(tile)
+    rows, step_groups, place_thread, stride = (
+        tile.rows,
+        tile.step_groups,
+        thread_placer(tile),
+        stage_strider(tile),
+    )
     copy_w_scales, copy_x_scales, place_scales = (
         integer_scale_copier(variant.zeros), integer_scale_copier(variant.zeros, variant.listed),
         scale_placer(variant),
     )  # fmt: skip
-    wait, arrive, wait_for_predecessor = barriers.wait, barriers.arrive, dependent_launch.wait_for_predecessor
-    commit, wait_for_copies = ptx.commit, ptx.wait_for_all_but(0)
+    wait_for_copies = ptx.wait_for_all_but(0)
 
     @inlined
-    def consume(ring: Any, full: Any, warp: Any, needs: Any) -> None:
-        terms, _, (_, _, row0, n, first, last), extent, finals = needs
-        x_scales, row_x, _, rows_x, _, w_scales, row_w, _, rows_w, _ = terms[0]
-        points_x, others_x, points_w, others_w = terms[1]
-        m, rank, halvings = extent[0], finals[0], finals[1]
-        lane, row, column, turn, a0, b0 = place_thread(ring, uint32(warp >> 2))
-        totals, stage, phase, before = nothing(), turn, uint32(0), uint32(0)
+    def consume(ring: Any, full: Any, warp: Any, job: Any) -> None:
+        of, at_zero, work, m = job.words.terms.scales, job.words.terms.zeros, job.work, job.words.m
+        row0, n, first, last = work.row_w, work.end_w, work.first, work.last
+        rank, halvings = job.finals.rank, job.finals.halvings
+        place = place_thread(ring, uint32(warp >> 2))
+        totals, stage, phase, before = nothing(), place.step_group, uint32(0), uint32(0)
         w_scales_at, x_scales_at, row_list = place_scales(ring)
-        copy_w_scales(w_scales_at, uint32(rows), w_scales, row_w, rows_w, points_w, others_w, row0, n)
-        wait_for_predecessor()
-        copy_x_scales(x_scales_at, uint32(columns), x_scales, row_x, rows_x, points_x, others_x, row_list, m)
-        commit()
-        step = uint32(first + turn)
+        copy_w_scales(
+            w_scales_at, uint32(rows), of.w, of.row_w, of.rows_w, at_zero.points_w, at_zero.others_w, row0, n
+        )
+        dependent_launch.wait_for_predecessor()
+        copy_x_scales(
+            x_scales_at, uint32(columns), of.x, of.row_x, of.rows_x, at_zero.points_x, at_zero.others_x,
+            row_list, m,
+        )  # fmt: skip
+        ptx.commit()
+        step = uint32(first + place.step_group)
         while step < last:
             barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
-            wait(barrier, phase)
-            totals = advance(totals, uint32(a0 + stage_offset), uint32(b0 + stage_offset))
-            if before != 0 and lane == 0:
-                arrive(before)
+            barriers.wait(barrier, phase)
+            totals = advance(totals, uint32(place.a + stage_offset), uint32(place.b + stage_offset))
+            # `advance` starts products and waits for those before: now nobody reads the stage before.
+            if before != 0 and place.lane == 0:
+                barriers.arrive(before)
             before = uint32(barrier + 8 * stages)
             stage, phase = stride(stage, phase)
-            step = uint32(step + turns)
+            step = uint32(step + step_groups)
         totals = drain(totals)
         wait_for_copies()
-        send(ring, totals, row, column, turn, rank, halvings)
+        send(ring, totals, place, rank, halvings)
 
     return consume
 
 
-# --- weights: floats or integers ----------------------------------------------------------------
+# --- words of a kernel, and its consumers -----------------------------------------------------------
 
 
 @inlined
 def read_words(operands: Any, sizes: Any) -> Any:
-    """The words of both operands.
-
-    Maps of codes; scales, with bytes from row to row and column to column, and the rows and steps that share
-    one; factors for zero points (rows.ZeroTerms).
-    """
+    """The CodeWords of both operands."""
     x, w, y, x_scales, row_x, column_x, w_scales, row_w, column_w = operands[:9]
     m, n, steps, _, rows_x, span_x, rows_w, span_w = sizes
-    scales = x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w
-    return (x, w, uint64(0), uint64(0), uint32(0)), (scales, operands[9:]), y, (m, n), steps
+    points_x, others_x, points_w, others_w = operands[9:]
+    scales = ScaleTerms(x_scales, row_x, column_x, rows_x, span_x, w_scales, row_w, column_w, rows_w, span_w)
+    terms = SmallMTerms(scales, ZeroPoints(points_x, others_x, points_w, others_w))
+    return CodeWords(CodeMaps(x, w, uint64(0), uint64(0), uint32(0)), terms, y, m, n, steps)
 
 
-def small_m_weights(variant: SmallMVariant) -> CodeWeights:
-    """The weights of a variant's codes."""
+def small_m_consumers(variant: SmallMVariant) -> CodeConsumers:
+    """The consumers of a variant's codes."""
     consumer = integer_consumer if variant.integer else float_consumer
-    return CodeWeights(variant.frame, partial(consumer, variant), (13, 8), read_words)
+    return CodeConsumers(variant.frame, partial(consumer, variant), 13, 8, read_words)
 
 
 IDS_PER_LANE = 2, 8, 32  # kernels for up to 64, 256 and 1024 uses
-MOST = 32 * IDS_PER_LANE[-1]  # uses
+MAX_USES = 32 * IDS_PER_LANE[-1]  # of experts
 NAN = float("nan")
 
 
 def producer(variant: SmallMVariant, is_w: bool) -> Any:
-    """The device function of the thread that fetches an operand's steps ``first`` … ``last``.
+    """The device function of the thread that fetches an operand's steps of a SmallMWork.
 
-    ``row_x``: the first row of x, or the address of the list of rows; ``rows``: the rows of x to fetch. The
-    producer of w announces the bytes of both operands, and may begin before the predecessor ends.
+    That of w announces the bytes of both operands, and may begin before the predecessor ends.
     """
     tile, listed = variant.tile, variant.listed
     stages, length, x_offset = tile.stages, tile.stage, tile.rows * STEP
-    expect, fetch, wait, after = barriers.expect, boxes.fetch, barriers.wait, stage_advancer(stages)
+    after = stage_advancer(stages)
     one_by_one, find = listed and not is_w, row_finder(True)
-    wait_for_predecessor, prefetch = dependent_launch.wait_for_predecessor, boxes.prefetch
 
     @inlined
     def produce(ring: Any, full: Any, codes: Any, scales: Any, work: Any, span: Any) -> None:
-        row_x, rows, row_w, _, first, last = work
-        row = row_w if is_w else row_x
+        rows, last = work.rows, work.last
+        row = work.row_w if is_w else work.row_x
         if not is_w:
-            prefetch(codes)
-            wait_for_predecessor()  # the predecessor may have made x
-        step, stage, phase = first, uint32(0), uint32(1)
+            boxes.prefetch(codes)
+            dependent_launch.wait_for_predecessor()  # the predecessor may have made x
+        step, stage, phase = work.first, uint32(0), uint32(1)
         while step < last:
             at, done = uint32(ring + stage * length), uint32(full + stage * 8)
-            wait(uint32(done + 8 * stages), phase)
+            barriers.wait(uint32(done + 8 * stages), phase)
             column = uint32(step * STEP)
             if is_w:
-                expect(done, uint32(x_offset + uint32(rows * STEP)))
-                fetch(at, codes, column, row, done)
+                barriers.expect(done, uint32(x_offset + uint32(rows * STEP)))
+                boxes.fetch(at, codes, column, row, done)
             elif one_by_one:
                 for i in range(uint32(0), rows):
                     to = uint32(uint32(at + x_offset) + uint32(uint32(i) * STEP))
-                    fetch(to, codes, column, find(row, uint32(i), rows), done)
+                    boxes.fetch(to, codes, column, find(row, uint32(i), rows), done)
             else:
-                fetch(uint32(at + x_offset), codes, column, row, done)
+                boxes.fetch(uint32(at + x_offset), codes, column, row, done)
             stage, phase = after(stage, phase)
             step = uint32(step + 1)
 
@@ -713,103 +769,94 @@ def part_of(rank: Any, steps: Any, halvings: Any) -> Any:
     return first, uint32(uint32(uint32(rank + 1) * steps) >> halvings)
 
 
-def starter(variant: SmallMVariant) -> Any:
-    """The device function by which one thread makes the barriers."""
-    return barrier_initializer(variant.tile.stages, 4 * variant.tile.groups // variant.tile.turns)
-
-
-def producers(variant: SmallMVariant, weights: CodeWeights) -> Any:
+def producers(variant: SmallMVariant, consumers: CodeConsumers) -> Any:
     """The device function of both producers."""
     of_w, of_x = (producer(variant, is_w) for is_w in (True, False))
-    return two_producers(weights, of_w, of_x, leave=leave)
+    return two_producers(consumers, of_w, of_x, leave=leave)
 
 
 @inlined
 def leave(finals: Any) -> None:
     barriers.sync_warp()
-    if finals[1] != 0:
+    if finals.halvings != 0:
         barriers.wait_for_cluster()
 
 
 def closer(variant: SmallMVariant) -> Any:
     """The device function that ends a block: it adds up its part of the sums."""
-    add, sync_cluster = sum_reducer(variant), barriers.sync_cluster
+    add = sum_reducer(variant)
 
     @inlined
-    def close(ring: Any, needs: Any) -> None:
-        _, y, _, extent, (rank, halvings, row0, results) = needs
-        sync_cluster()  # all sums have arrived
+    def close(ring: Any, job: Any) -> None:
+        words, finals = job.words, job.finals
+        barriers.sync_cluster()  # all sums have arrived
         if uint32(cuda.threadIdx.x) < CONSUMER_THREADS:
-            add(ring, rank, halvings, y, row0, extent[0], extent[1], results)
+            add(ring, finals.rank, finals.halvings, words.y, finals.row0, words.m, words.n, finals.results)
 
     return close
 
 
-def small_m(variant: SmallMVariant, weights: CodeWeights) -> Schedule:
+def small_m(variant: SmallMVariant, consumers: CodeConsumers) -> Schedule:
     """The schedule of one product.
 
     ``sizes``: m, n, steps, log2 of the blocks that share K; then those about scales.
     """
-    tile, start, place_ring = variant.tile, starter(variant), ring_placer(variant.tile.barriers)
-    rows, columns, read_weights = tile.rows, tile.columns, weights.read
-    rank_here, arrive_at_cluster = barriers.rank_in_cluster, barriers.arrive_at_cluster
-    let_successor_start = dependent_launch.let_successor_start
+    tile, place_ring = variant.tile, ring_placer(variant.tile.barriers)
+    start = barrier_initializer(tile.stages, 4 * tile.groups // tile.step_groups)
+    rows, columns, read_words = tile.rows, tile.columns, consumers.read
 
     @inlined
     def open_block(operands: Any, sizes: Any) -> Any:
         _, _, steps, halvings = sizes[:4]
-        let_successor_start()
+        dependent_launch.let_successor_start()
         ring, full = place_ring()
-        thread, rank = uint32(cuda.threadIdx.x), rank_here()
+        thread, rank = uint32(cuda.threadIdx.x), barriers.rank_in_cluster()
         if thread == 0:
             start(full)
         if halvings != 0:  # a single block has no cluster
-            arrive_at_cluster()
+            barriers.arrive_at_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * rows)
         return ring, full, (rank, row0, part_of(rank, steps, halvings))
 
     @inlined
     def read(operands: Any, sizes: Any, results: Any, facts: Any) -> Any:
-        maps, terms, y, (m, n), _ = read_weights(operands, sizes)
+        words = read_words(operands, sizes)
         rank, row0, (first, last) = facts
-        work = uint32(0), uint32(columns), row0, n, first, last
-        return maps, terms, y, (m, n), work, (rank, sizes[3], row0, results)
+        work = SmallMWork(uint32(0), uint32(columns), row0, words.n, first, last)
+        return Job(words, work, SmallMFinals(rank, sizes[3], row0, results))
 
-    produce = producers(variant, weights)
-    return Schedule(tuples(*weights.words, 4), encloser(open_block, read), produce, closer(variant))
+    parameters, produce = tuples(consumers.operands, consumers.sizes, 4), producers(variant, consumers)
+    return Schedule(parameters, encloser(open_block, read), produce, closer(variant))
 
 
 # --- experts ----------------------------------------------------------------------------------
 
 
-def small_m_experts(variant: SmallMVariant, weights: CodeWeights, ids_per_lane: int) -> Schedule:
+def small_m_experts(variant: SmallMVariant, consumers: CodeConsumers, ids_per_lane: int) -> Schedule:
     """The schedule of experts' uses.
 
     ``sizes``: uses, uses of a row of x, experts; then those of small_m without m.
     """
-    tile, start, place_ring = variant.tile, starter(variant), ring_placer(variant.tile.barriers)
-    rows, list_offset, read_weights = tile.rows, tile.row_list, weights.read
-    write_list, read_list, write_nan = (
-        use_list_writer(tile, ids_per_lane), use_list_reader(tile), nan_writer(variant)
-    )  # fmt: skip
-    rank_here, arrive_at_cluster, take_turn, first_lane = (
-        barriers.rank_in_cluster, barriers.arrive_at_cluster, dependent_launch.take_turn,
-        barriers.from_first_lane,
-    )  # fmt: skip
+    tile, place_ring = variant.tile, ring_placer(variant.tile.barriers)
+    start = barrier_initializer(tile.stages, 4 * tile.groups // tile.step_groups)
+    rows, list_offset, read_words = tile.rows, tile.row_list, consumers.read
+    write_list, write_nan = use_list_writer(tile, ids_per_lane), nan_writer(variant)
+    end = tile.row_list + 8 * tile.columns  # of the list: how many uses a block serves, and their expert
+    start_dependent = dependent_launch.take_turn
 
     def enclose(run: Any) -> Any:
         def product(operands: Any, sizes: Any, results: Any) -> None:
             (y, ids), (uses, per, experts, n, steps, halvings) = operands[2:4], sizes[:6]
-            take_turn()
+            start_dependent()
             ring, full = place_ring()
-            thread, rank, use = uint32(cuda.threadIdx.x), rank_here(), uint32(cuda.blockIdx.y)
+            thread, rank, use = uint32(cuda.threadIdx.x), barriers.rank_in_cluster(), uint32(cuda.blockIdx.y)
             if thread < 32:
                 write_list(ring, ids, use, uses, per, experts, thread)
                 if thread == 0:
                     start(full)
             cuda.syncthreads()
-            served, expert = read_list(ring)
+            served, expert = bf16x2.take4(uint32(ring + end)), bf16x2.take4(uint32(ring + (end + 4)))
             row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * rows)
             if expert == NO_EXPERT:
                 if rank == 0:
@@ -818,26 +865,26 @@ def small_m_experts(variant: SmallMVariant, weights: CodeWeights, ids_per_lane: 
             if served == 0:
                 return
             if halvings != 0:  # a single block has no cluster
-                arrive_at_cluster()
+                barriers.arrive_at_cluster()
             below = uint32(expert * n)
-            rows_of_w = uint32(below + row0), uint32(below + n)
-            part, row_list = part_of(rank, steps, halvings), uint32(ring + list_offset)
-            warp = first_lane(uint32(thread >> 5))
-            maps, terms, y, (_, n), _ = read_weights(operands[:3] + operands[4:], (served, *sizes[3:]))
-            work, none = (row_list, served, *rows_of_w, *part), uint64(0)
-            finals = rank, halvings, row0, (none, none, none, none)
-            run(ring, full, warp, (maps, work, finals), (terms, y, work, (served, n), finals))
+            row_w, end_w = uint32(below + row0), uint32(below + n)
+            first, last = part_of(rank, steps, halvings)
+            row_list = uint32(ring + list_offset)
+            warp = barriers.from_first_lane(uint32(thread >> 5))
+            words = read_words(operands[:3] + operands[4:], (served, *sizes[3:]))
+            work, none = SmallMWork(row_list, served, row_w, end_w, first, last), uint64(0)
+            finals = SmallMFinals(rank, halvings, row0, (none, none, none, none))
+            run(ring, full, warp, Job(words, work, finals))
 
         return product
 
-    operands, sizes = weights.words
-    parameters = tuples(operands + 1, sizes + 2, 0)
-    return Schedule(parameters, enclose, producers(variant, weights), closer(variant))
+    parameters = tuples(consumers.operands + 1, consumers.sizes + 2, 0)
+    return Schedule(parameters, enclose, producers(variant, consumers), closer(variant))
 
 
 def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
     """The device function by which one warp writes the list into shared memory."""
-    find, put, take4, columns = finder(tile.columns, ids_per_lane), ptx.put, bf16x2.take4, tile.columns
+    find, columns = finder(tile.columns, ids_per_lane), tile.columns
     list_offset, uses_offset, end = tile.row_list, tile.row_list + 4 * columns, tile.row_list + 8 * columns
 
     @inlined
@@ -845,23 +892,12 @@ def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
         served, expert = find(uint32(ring + uses_offset), ids, use, uses, experts, lane)
         at = uint32(ring + uint32(lane << 2))
         if lane < served:
-            put(uint32(at + list_offset), uint32(take4(uint32(at + uses_offset)) // per))
+            ptx.put(uint32(at + list_offset), uint32(bf16x2.take4(uint32(at + uses_offset)) // per))
         if lane == 0:
-            put(uint32(ring + end), served)
-            put(uint32(ring + (end + 4)), expert)
+            ptx.put(uint32(ring + end), served)
+            ptx.put(uint32(ring + (end + 4)), expert)
 
     return make
-
-
-def use_list_reader(tile: SmallMTile) -> Any:
-    """The device function that reads from the list how many uses the block serves, and their expert."""
-    take4, end = bf16x2.take4, tile.row_list + 8 * tile.columns
-
-    @inlined
-    def read(ring: Any) -> Any:
-        return take4(uint32(ring + end)), take4(uint32(ring + (end + 4)))
-
-    return read
 
 
 def nan_writer(variant: SmallMVariant) -> Any:

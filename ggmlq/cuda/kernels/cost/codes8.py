@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from ....dispatch.card import UNKNOWN, Card, clusters
 from ...intrinsics.wgmma import STEP
-from ..codes8.boxed import BoxTile, best_tile
 from ..codes8.small_m import SPLITS, SmallMTile
-from ..codes8.small_m import TILES as FEW
-from ..codes8.variant import FLOAT_TILES, MOST_SPLITS, SPLIT_TILES
+from ..codes8.small_m import TILES as SMALL_M_TILES
+from ..codes8.tiles import FLOAT_TILES, MAX_SPLITS, SPLIT_TILES, BoxTile, best_tile
 from .stage import at_one_time, constants
 
 UNIT = 128 * 128  # outputs of a tile that constants are for
@@ -81,7 +80,7 @@ def named_choices(tile: Any, splits: int, tiles: Sequence[Any], cuts: Sequence[i
 
 @lru_cache(1024)
 def small_m(
-    shape: CodesShape, tiles: Sequence[SmallMTile] = FEW, splits: Sequence[int] = SPLITS
+    shape: CodesShape, tiles: Sequence[SmallMTile] = SMALL_M_TILES, splits: Sequence[int] = SPLITS
 ) -> TileSplit:
     """The best tile and split of cuda:small_m, among the narrowest tiles that hold all rows of x."""
     columns = min((tile.columns for tile in tiles if tile.columns >= shape.m), default=tiles[-1].columns)
@@ -98,7 +97,7 @@ def small_m(
 def split_k(
     shape: CodesShape,
     tiles: Sequence[BoxTile] = SPLIT_TILES,
-    splits: Sequence[int] = range(2, MOST_SPLITS + 1),
+    splits: Sequence[int] = range(2, MAX_SPLITS + 1),
 ) -> TileSplit:
     """The best tile and split of cuda:split_k; those whose blocks all run at one time come first."""
     cuts = [cut for cut in splits if cut <= shape.steps] or [1]
@@ -112,6 +111,6 @@ def split_k(
 
 
 def persistent(shape: CodesShape) -> TileSplit:
-    """The estimate for cuda:persistent, with the tile that kernels/codes8/boxed.py finds best for floats."""
+    """The estimate for cuda:persistent, with the tile that kernels/codes8/tiles.py finds best for floats."""
     tile = best_tile(FLOAT_TILES, shape.m, shape.n, shape.multiprocessors)
     return TileSplit(tile, 1, shape.time(tile, tile.tiles(shape.m, shape.n), 1, late=True))

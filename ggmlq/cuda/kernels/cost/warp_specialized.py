@@ -9,8 +9,15 @@ from typing import NamedTuple
 
 from ....dispatch.card import UNKNOWN, Card, clusters
 from ...layouts.layout import FRAGMENT_ROWS, STEP, TILE_ROWS, PackedLayout
-from ..hopper.late_x_tiles import X_TILE_US, waiting_us
-from ..hopper.tiles import MAX_CLUSTER, UNIT_FRAGMENTS, WarpSpecializedTile, raster, reads_plain
+from ..hopper.tiles import (
+    MAX_CLUSTER,
+    UNIT_FRAGMENTS,
+    X_TILE_US,
+    WarpSpecializedTile,
+    raster,
+    reads_plain,
+    waiting_us,
+)
 from .stage import PLAIN, SHARE, at_one_time, constants, stage_us
 
 # The best split of the tiles of cuda:warp_specialized, by estimate: whole tiles, parts along K, or clusters.

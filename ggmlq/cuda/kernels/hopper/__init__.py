@@ -6,10 +6,10 @@
                          shared with 8-bit codes (codes8/)
     tiles.py             WarpSpecializedTile: outputs of a block, threads, and how a stage is laid out; the
                          order of tiles, chosen so that operands stay in the L2 cache; the work units of a
-                         block, the last wave of tiles split along K; problems that such kernels refuse
+                         block, the last wave of tiles split along K; x_tiles that idle warps make while
+                         others multiply; problems that such kernels refuse
     stream_k.py          tiles whose K is split among blocks: partial sums through global memory, or
                          through the shared memory of a cluster
-    late_x_tiles.py      activations that idle warps bring into order while others multiply
     experts.py           the same kernel for the tiles of all experts
 
 r16_warp_specialized.py, mma/transposed.py and r5_grouped.py launch it;

@@ -20,23 +20,14 @@ from ...layouts.groups import BYTES, HEAD, entry_finder, planner
 from ...layouts.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout
 from ..epilogue import results
 from .frame import Schedule
-from .kernel import (
-    TWO_ADDRESSES,
-    ForConsumers,
-    ForProducers,
-    Operands,
-    TileResults,
-    Walk,
-    block_starter,
-    x_tile_producer,
-)
-from .late_x_tiles import LateXTiles, XRows
+from .kernel import TWO_ADDRESSES, Job, Operands, TileResults, Walk, XRows, block_starter, x_tile_producer
 from .stream_k import Outputs, store_split, stored_split
 from .tiles import (
     CONSUMER_THREADS,
     SCRATCH_BYTES,
     ConsumerPlace,
     LastWave,
+    LateXTiles,
     ProducerPlace,
     WarpSpecializedTile,
     Work,
@@ -136,9 +127,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
     """The schedule of the tiles of all experts."""
     start_block, scratch = block_starter(layout, tile, has_inbox=False), 16 * tile.stages(layout)
     make_plan, plan_at = planner(tile.threads, stores_experts=False), scratch + SCRATCH_BYTES
-    columns, load_relaxed, let_successor_start = (
-        tile.columns, barriers.load_relaxed, dependent_launch.let_successor_start,
-    )  # fmt: skip
+    columns = tile.columns
 
     def enclose(run: Any) -> Any:
         def product(
@@ -156,7 +145,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             full = block.full
             entries = uint32(full + plan_at)
             if plan != 0:
-                slots = load_relaxed(plan)  # written before the predecessor let this kernel start
+                slots = barriers.load_relaxed(plan)  # written before the predecessor let this kernel start
                 cuda.syncthreads()
             else:
                 slots = make_plan(entries, entries, ids, uses, count, uint32(columns))
@@ -176,33 +165,25 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             cuda.syncthreads()  # all consumers read the split from there
             tile_order = ExpertOrder(plan, entries, count, down, width, uses_of_columns)
             zero, nobody = uint32(0), uint64(0)
-            sources = ForProducers(
-                lane=block.lane,
-                operands=Operands(operands[0], operands[1], exchange[1], steps, height),
+            job = Job(
+                lane=block.lane, tile_order=tile_order, work=work, n=n, steps=steps,
+                operands=Operands(operands[0], operands[1], exchange[1], height),
                 rows=XRows(nobody, zero, zero, zero),
-                tile_order=tile_order,
                 late=LateXTiles(zero, zero, zero, zero, zero),
-                work=work,
-            )
-            needs = ForConsumers(
-                lane=block.lane,
                 outputs=Outputs(y, exchange[0], exchange[1]),
-                tile_order=tile_order,
-                n=n,
-                steps=steps,
-                work=work,
                 wave=zero,  # read from shared memory
                 natural=False,
                 halves=False,
                 addend=(nobody, zero),
-            )
-            run(block.ring, full, block.warp, sources, needs)
+            )  # fmt: skip
+            run(block.ring, full, block.warp, job)
 
         return product
 
     @inlined
-    def close(ring: Any, needs: Any) -> None:
-        let_successor_start()  # at the start, where it finds no room anyway, it costs narrow tiles a spill
+    def close(ring: Any, job: Any) -> None:
+        # At the start, where it finds no room anyway, it costs narrow tiles a spill.
+        dependent_launch.let_successor_start()
 
     # What runs before writes the uses of columns, and clears flags.
     walk = Walk(dependent_launch.wait_for_predecessor, consumer_locator(columns), stored_split)

@@ -6,7 +6,7 @@
                 that of experts, with or without a split along K
     epilogue    from sums to results
 
-Packed weights (kernel.py, experts.py) and 8-bit codes (codes8/schedules.py, codes8/small_m.py) fill it in.
+Packed weights (kernel.py, experts.py) and 8-bit codes (codes8/kernel.py, codes8/small_m.py) fill it in.
 The rungs warp_specialized, persistent, split_k and small_m, and of experts grouped, grouped_codes and
 small_m_codes, are calls of ``kernel``.
 
@@ -50,21 +50,21 @@ class Consumers(NamedTuple):
     """The warps that multiply."""
 
     frame: Frame
-    consumer: Callable[..., Any]  # (schedule, epilogue) -> device function (ring, full, warp, needs)
+    consumer: Callable[..., Any]  # (schedule, epilogue) -> device function (ring, full, warp, job)
 
 
 class Schedule(NamedTuple):
     """The work of a kernel's blocks, and its producers.
 
-    ``sources`` and ``needs`` are what a schedule's kernel makes of its parameters: for producers, and for
-    consumers.
+    ``job`` is what a schedule's kernel makes of its parameters: all that producers and consumers of a block
+    are told. It is a NamedTuple of each kernel: kernel.py, codes8/kernel.py.
     """
 
     parameters: tuple[Any, ...]  # their types
-    # (run) -> the kernel's function, which calls run(ring, full, warp, sources, needs)
+    # (run) -> the kernel's function, which calls run(ring, full, warp, job)
     enclose: Callable[..., Any]
-    produce: Any  # device function (ring, full, warp, sources)
-    close: Any  # device function (ring, needs) for the end of a block
+    produce: Any  # device function (ring, full, warp, job)
+    close: Any  # device function (ring, job) for the end of a block
     walk: Any = None  # device functions by which consumers go from tile to tile
     shared: int = 0  # bytes that it adds to those of the frame
 
@@ -96,17 +96,17 @@ def roles(consumers: Any, schedule: Schedule, epilogue: Any) -> Any:
     consume, produce, close = consumers.consumer(schedule, epilogue), schedule.produce, schedule.close
 
     @inlined
-    def run(ring: Any, full: Any, warp: Any, sources: Any, needs: Any) -> None:
+    def run(ring: Any, full: Any, warp: Any, job: Any) -> None:
         # setmaxnreg comes first in both branches, and whole warpgroups execute it. All threads are launched
         # with equal shares of the registers; a consumer's sums do not fit into its share, and `take` waits
         # until producers have given up theirs. Without `give` it would wait for ever.
         if warp >= consumer_warps:
             give()
-            produce(ring, full, warp, sources)
+            produce(ring, full, warp, job)
         else:
             take()
-            consume(ring, full, warp, needs)
-        close(ring, needs)
+            consume(ring, full, warp, job)
+        close(ring, job)
 
     return run
 
@@ -116,16 +116,15 @@ def roles(consumers: Any, schedule: Schedule, epilogue: Any) -> Any:
 
 def barrier_initializer(stages: int, arrivals: int) -> Any:
     """The device function by which one thread makes the barriers; ``arrivals``: warps that empty a stage."""
-    init, publish = barriers.init, barriers.publish_barriers
 
     @inlined
     def start(full: Any) -> None:
         for s in range(stages):
-            init(uint32(full + uint32(8 * s)), uint32(1))
-            init(uint32(full + uint32(8 * stages + 8 * s)), uint32(arrivals))
+            barriers.init(uint32(full + uint32(8 * s)), uint32(1))
+            barriers.init(uint32(full + uint32(8 * stages + 8 * s)), uint32(arrivals))
         # The copy engine arrives at these barriers through another proxy: without the fence it may find
         # them as they were before.
-        publish()
+        barriers.publish_barriers()
 
     return start
 

@@ -16,7 +16,7 @@ card and computes tile after tile (tiles.py):
                warp 7  |                           |
                        +---------------------------+
                warp 8     one thread: the copy engine fetches stages
-               warps 9, 10, 11, with wide tiles: x_tiles of later steps (late_x_tiles.py)
+               warps 9, 10, 11, with wide tiles: x_tiles of later steps (tiles.py: late x_tiles)
 
 Weights are A of wgmma (swap_ab), unpacked to bfloat16 or float16 in registers; x is B, in shared memory. The
 two sets of a thread's registers take turns, here with two steps of 64 columns, *even* and *odd*, a stage:
@@ -45,12 +45,15 @@ from ...driver import tensor_maps
 from ...intrinsics import barrier as barriers
 from ...intrinsics import boxes, dependent_launch, ptx, wgmma
 from ...intrinsics.atoms import inlined
-from ...intrinsics.lane import opaque_zero, warp_and_lane
+from ...intrinsics.floats import KINDS
+from ...intrinsics.lane import address, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, int32, types, uint32, uint64
+from ...layouts.floats import sixteen_loader
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, STEP, PackedLayout
 from ...layouts.operand import lane_order, natural_loader
 from ...layouts.pack import packed_weights
 from ...layouts.weights import BELOW, column_weights, fragment_weights, half_weights, serves_halves, untwister
+from ...layouts.x_tiles import THREAD_COLUMNS, chunk_placer, chunk_swapper
 from ..epilogue import results
 from ..epilogue.results import (
     FIRST_GATE,
@@ -62,17 +65,21 @@ from ..epilogue.results import (
 )
 from . import tiles
 from .frame import Consumers, Frame, Schedule, barrier_initializer, stage_advancer
-from .late_x_tiles import LateXTiles, XRows, reorderer, section_waiter
 from .stream_k import INBOX_BARRIER, Outputs, SplitEpilogue
 from .tiles import (
+    ALL_READY,
     CONSUMER_REGISTERS,
     CONSUMER_THREADS,
     CONSUMER_WARPS,
+    LANES,
     MAP_ELEMENT_BYTES,
     PRODUCER_REGISTERS,
+    SECTION_STEPS,
+    TICKET_ROWS,
     UNIT_FRAGMENTS,
     X_ROW_BYTES,
     LastWave,
+    LateXTiles,
     Raster,
     TileOrder,
     TileSplit,
@@ -93,7 +100,7 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
     fragment row.
     """
 
-    def map_weights_at(q: QuantArray) -> tuple[Any]:
+    def map_weights(q: QuantArray) -> tuple[Any]:
         w = packed_weights(q).fragments
         count, steps, fragment_bytes = w.shape
         pitch = steps * fragment_bytes
@@ -103,7 +110,7 @@ def weights_map(box_row: int) -> Callable[[QuantArray], tuple[Any]]:
         )  # fmt: skip
         return (tensor_maps.map_array(box),)
 
-    return map_weights_at
+    return map_weights
 
 
 @cache
@@ -114,23 +121,16 @@ def map_finder(box_row: int) -> Callable[[QuantArray], Any]:
 
 
 def map_words(x: Any, tile: WarpSpecializedTile) -> tuple[int, ...] | None:
-    """The words of the map of x behind its address; None where the driver makes no such map."""
+    """The words behind the address in the map of x [rows, K], read as it lies in boxes of a tile's rows; None
+    where the driver makes no such map, which it does for all rows or for none.
+    """
     rows, k = rows_of(x), x.shape[1]
-    if plain_words(int(rows), k, tile.columns) is None:
-        return None
 
     def words(rows: int) -> tuple[int, ...]:
-        encoded = plain_words(rows, k, tile.columns)
-        assert encoded is not None, "the driver makes such maps for all rows or for none"
-        return encoded
+        box = tensor_maps.Box(0, rows, k, 2 * k, "bfloat16", tile.columns, STEP)
+        return tensor_maps.words_behind_address(box) or ()
 
-    return all_following(rows, words)
-
-
-def plain_words(rows: int, k: int, columns: int) -> tuple[int, ...] | None:
-    """The words of the map of a matrix [rows, k] behind its address, in boxes of ``columns`` rows."""
-    box = tensor_maps.Box(0, rows, k, 2 * k, "bfloat16", columns, STEP)
-    return tensor_maps.words_behind_address(box)
+    return all_following(rows, words) if words(int(rows)) else None
 
 
 # --- parameters ---------------------------------------------------------------------------------
@@ -171,30 +171,23 @@ class Operands(NamedTuple):
     weights: Any  # address of the map of the packed weights
     x_tiles: Any  # address
     flags: Any  # address, with the counters of late x_tiles behind
-    steps: Any  # of 64 columns
     height: Any  # of x_tiles: rows; 0 where x is read as it lies
 
 
-class ForProducers(NamedTuple):
-    """What a schedule tells the producers of a block."""
+class Job(NamedTuple):
+    """What a schedule tells the producers and consumers of a block."""
 
     lane: Any
-    operands: Any  # Operands
-    rows: Any  # XRows: where this kernel makes x_tiles
-    tile_order: Any  # the schedule's, for its function that places a tile
-    late: Any  # LateXTiles
+    tile_order: Any  # the schedule's, for its functions that place a tile
     work: Any  # Work
-
-
-class ForConsumers(NamedTuple):
-    """What a schedule tells the consumers of a block."""
-
-    lane: Any
-    outputs: Any  # Outputs
-    tile_order: Any  # the schedule's, for its function that places a tile
     n: Any  # rows of weights: columns of the results
     steps: Any  # of 64 columns
-    work: Any  # Work
+    # for producers
+    operands: Any  # Operands
+    rows: Any  # XRows: where this kernel makes x_tiles
+    late: Any  # LateXTiles
+    # for consumers
+    outputs: Any  # Outputs
     wave: Any  # LastWave, where the host decides it
     natural: Any  # whether x lies in the order of its columns; else in that of x_tiles
     halves: Any  # whether x is float16; else it is bfloat16
@@ -226,7 +219,7 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
     Then K stands for the rows of weights, and n for their columns. The host decides how the last wave of
     tiles is split along K.
     """
-    start_block, let_successor_start = block_starter(layout, tile, True), dependent_launch.let_successor_start
+    start_block = block_starter(layout, tile, True)
 
     def enclose(run: Any) -> Any:
         def product(
@@ -241,7 +234,8 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
             late: Any,  # LateXTiles
             split: Any,  # TileSplit, by cost/warp_specialized.py
         ) -> None:
-            let_successor_start()  # it finds no room before blocks of this kernel end, so all of these run
+            # It finds no room before blocks of this kernel end, so all of these run.
+            dependent_launch.let_successor_start()
             block = start_block()
             cuda.syncthreads()  # the barriers and scratch words are there
             size, (x, kind, k), order = Sizes(*sizes), rows, Raster(*order)
@@ -253,34 +247,25 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
             wave = LastWave(*split, whole_tiles)  # type: ignore[call-arg]  # mypy: any number of words
             begin, end = shared_stages(rank, uint32(size.steps >> 1), wave)
             work = Work(rank, end, uint32(end - begin), whole_tiles)
-            sources = ForProducers(
-                lane=block.lane,
-                operands=Operands(operands[0], operands[1], exchange[1], size.steps, size.height),
+            job = Job(
+                lane=block.lane, tile_order=tile_order, work=work, n=size.n, steps=size.steps,
+                operands=Operands(operands[0], operands[1], exchange[1], size.height),
                 rows=XRows(x, kind, size.m, k),
-                tile_order=tile_order,
                 late=LateXTiles(*late),
-                work=work,
-            )
-            needs = ForConsumers(
-                lane=block.lane,
                 outputs=Outputs(Result(*results), exchange[0], exchange[1]),
-                tile_order=tile_order,
-                n=size.n,
-                steps=size.steps,
-                work=work,
                 wave=wave,
                 natural=size.height == 0,
                 halves=kind == HALVES,
                 addend=addend,
-            )
-            run(block.ring, block.full, block.warp, sources, needs)
+            )  # fmt: skip
+            run(block.ring, block.full, block.warp, job)
 
         return product
 
     make_producers = column_producers if transposed else wide_producers if tile.wide else narrow_producers
     produce = make_producers(layout, tile)
     walk = Walk(begin_at_once, tiles.consumer_locator(tile.columns), split_of_host)
-    return Schedule(DENSE, enclose, produce, inlined(lambda ring, needs: None), walk)
+    return Schedule(DENSE, enclose, produce, inlined(lambda ring, job: None), walk)
 
 
 # --- shared memory ------------------------------------------------------------------------------
@@ -300,25 +285,22 @@ def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bo
 
     It returns a Block. Other threads do not wait here.
     """
-    start, place_warp, first_lane, pinned, put, init, base = (
-        barrier_initializer(tile.stages(layout), CONSUMER_WARPS), warp_and_lane, barriers.from_first_lane,
-        barriers.pinned, ptx.put, barriers.init, ptx.shared_base,
-    )  # fmt: skip
+    start = barrier_initializer(tile.stages(layout), CONSUMER_WARPS)
     barriers_at, scratch = tile.stages(layout) * tile.stage(layout), 16 * tile.stages(layout)
 
     @inlined
     def start_block() -> Any:
-        warp, lane = place_warp()
-        warp, lane = first_lane(warp), pinned(lane)
+        warp, lane = warp_and_lane()
+        warp, lane = barriers.from_first_lane(warp), barriers.pinned(lane)
         # The swizzle takes a row's number from the address, so stages begin at multiples of 1024.
-        ring = first_lane(uint32(uint32(base() + 1023) & 0xFFFFFC00))
+        ring = barriers.from_first_lane(uint32(uint32(ptx.shared_base() + 1023) & 0xFFFFFC00))
         full = uint32(ring + barriers_at)
         if uint32(cuda.threadIdx.x) == 0:
             if has_inbox:
-                init(uint32(full + (scratch + INBOX_BARRIER)), uint32(1))
+                barriers.init(uint32(full + (scratch + INBOX_BARRIER)), uint32(1))
             start(full)
             for i in range(2):
-                put(uint32(full + uint32(scratch + 4 * i)), int32(0))
+                ptx.put(uint32(full + uint32(scratch + 4 * i)), int32(0))
         return Block(ring, full, warp, lane)
 
     return start_block
@@ -332,22 +314,21 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
     unit after work unit.
 
     ``locate``: the device function (tile_order, number of a tile) for the tile's ProducerPlace.
-    ``reorders``: whether other warps of this kernel make x_tiles meanwhile (late_x_tiles.py).
+    ``reorders``: whether other warps of this kernel make x_tiles meanwhile (tiles.py: late x_tiles).
     """
     stages, x_tile_bytes, fragments_each = tile.stages(layout), tile.x_tile_bytes, tile.fragments
     request_weights, request_x_tiles = weights_requester(layout, tile), x_tile_requester(layout, tile)
     wait_for_section, after = section_waiter(reorders), stage_advancer(stages)
-    stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
-    wait_for_predecessor = dependent_launch.wait_for_predecessor
+    stages_per_unit = UNIT_FRAGMENTS // tile.fragments
 
     @inlined
     def produce(ring: Any, full: Any, job: Any) -> None:
         operands, late, work = job.operands, job.late, job.work
         stages_left, next_whole = work.stages_left, work.rank
         stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late.ready
-        stages_of_tile, blocks = uint32(operands.steps >> 1), uint32(cuda.gridDim.x)
+        stages_of_tile, blocks = uint32(job.steps >> 1), uint32(cuda.gridDim.x)
         apart = uint64(operands.height) * X_ROW_BYTES  # bytes from an x_tile to that of the next step
-        prefetch(operands.weights)
+        boxes.prefetch(operands.weights)
         while stages_left > 0 or next_whole < work.whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
@@ -366,7 +347,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
                 while at < ahead:
                     request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
                     at = uint32(at + 1)
-                wait_for_predecessor()
+                dependent_launch.wait_for_predecessor()
                 at = uint32(0)
                 while at < ahead:
                     step = uint32(uint32(i + at) * fragments_each)
@@ -378,7 +359,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
                     stage, phase = uint32(0), uint32(1)
             while i < last:
                 # Consumers may still read the stage: copies would overwrite it under their products.
-                wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
+                barriers.wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
                 request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
                 step = uint32(i * fragments_each)
                 ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
@@ -388,7 +369,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
         if begun == 0:
             # A block without work waits, too: whoever waits for the end of this kernel relies on the end of
             # the one before.
-            wait_for_predecessor()
+            dependent_launch.wait_for_predecessor()
 
     return produce
 
@@ -398,27 +379,26 @@ def x_row_producer(
 ) -> Any:
     """The device function of the producer where x of 16 bits is read as it lies, without a kernel before.
 
-    It is that of x_tile_producer(), with boxes of 64 columns of a tile's rows in place of x_tiles. The map of
-    x is a parameter of the kernel. Rows beyond M and columns beyond K come as zeros. Consumers take weights
-    in the same order.
+    It is that of x_tile_producer(), where the reasons for the order of its waits stand, with boxes of 64
+    columns of a tile's rows in place of x_tiles. The map of x is a parameter of the kernel. Rows beyond M and
+    columns beyond K come as zeros. Consumers take weights in the same order.
     """
     stages, columns, after = tile.stages(layout), tile.columns, stage_advancer(tile.stages(layout))
     request_weights, request_x_rows = (
         weights_requester(layout, tile, transposed),
         x_row_requester(layout, tile),
     )
-    stages_per_unit, wait, prefetch = UNIT_FRAGMENTS // tile.fragments, barriers.wait, boxes.prefetch
-    wait_for_predecessor = dependent_launch.wait_for_predecessor
+    stages_per_unit = UNIT_FRAGMENTS // tile.fragments
 
     @inlined
     def produce(ring: Any, full: Any, job: Any, x_map: Any) -> None:
         operands, work = job.operands, job.work
         stages_left, next_whole = work.stages_left, work.rank
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
-        stages_of_tile, blocks = uint32(operands.steps >> 1), uint32(cuda.gridDim.x)
-        prefetch(operands.weights)
-        prefetch(x_map)
-        while stages_left > 0 or next_whole < work.whole_tiles:
+        stages_of_tile, blocks = uint32(job.steps >> 1), uint32(cuda.gridDim.x)
+        boxes.prefetch(operands.weights)
+        boxes.prefetch(x_map)
+        while stages_left > 0 or next_whole < work.whole_tiles:  # as in x_tile_producer()
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
             place = locate(job.tile_order, unit.tile)
@@ -429,7 +409,7 @@ def x_row_producer(
                 while at < ahead:
                     request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
                     at = uint32(at + 1)
-                wait_for_predecessor()  # it may have made x
+                dependent_launch.wait_for_predecessor()  # it may have made x
                 at = uint32(0)
                 while at < ahead:
                     request_x_rows(ring, full, at, x_map, uint32(i + at), x_row)
@@ -438,13 +418,13 @@ def x_row_producer(
                 if ahead == stages:
                     stage, phase = uint32(0), uint32(1)
             while i < last:
-                wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
+                barriers.wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
                 request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
                 request_x_rows(ring, full, stage, x_map, i, x_row)
                 stage, phase = after(stage, phase)
                 i = uint32(i + 1)
         if begun == 0:
-            wait_for_predecessor()
+            dependent_launch.wait_for_predecessor()
 
     return produce
 
@@ -456,18 +436,20 @@ def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transpose
     """
     length, size, count = tile.stage(layout), tile.size(layout), tile.boxes(layout)
     box_row, wide = tile.box_row(layout), tile.box_row(layout) // MAP_ELEMENT_BYTES
-    weights_at, expect, fetch = tile.fragments * tile.x_tile_bytes, barriers.expect, boxes.fetch
+    weights_at = tile.fragments * tile.x_tile_bytes
 
     @inlined
     def request_weights(ring: Any, full: Any, stage: Any, weights: Any, i: Any, row: Any) -> None:
         done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         # The one arrival that `full` waits for: its phase ends when these bytes, of weights and x, are there.
-        expect(done, uint32(size))
+        barriers.expect(done, uint32(size))
         if transposed:
             i, row = uint32(row // FRAGMENT_ROWS), uint32(i * FRAGMENT_ROWS)
         for box in range(count):
             column = uint32(uint32(uint32(i * count) + uint32(box)) * wide)
-            fetch(uint32(to + uint32(weights_at + box * FRAGMENT_ROWS * box_row)), weights, column, row, done)
+            boxes.fetch(
+                uint32(to + uint32(weights_at + box * FRAGMENT_ROWS * box_row)), weights, column, row, done
+            )
 
     return request_weights
 
@@ -475,14 +457,13 @@ def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transpose
 def x_tile_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function that requests a stage's x_tiles, contiguous pieces of memory."""
     length, x_tile_bytes, fragments_each = tile.stage(layout), tile.x_tile_bytes, tile.fragments
-    fetch_line = boxes.fetch_line
 
     @inlined
     def request_x_tiles(ring: Any, full: Any, stage: Any, source: Any, apart: Any) -> None:
         done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         for fragment in range(fragments_each):
             at, x_tile = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
-            fetch_line(at, x_tile, uint32(x_tile_bytes), done)
+            boxes.fetch_line(at, x_tile, uint32(x_tile_bytes), done)
 
     return request_x_tiles
 
@@ -490,14 +471,13 @@ def x_tile_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 def x_row_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function that requests a stage's boxes of x."""
     length, x_tile_bytes, fragments_each = tile.stage(layout), tile.x_tile_bytes, tile.fragments
-    fetch = boxes.fetch
 
     @inlined
     def request_x_rows(ring: Any, full: Any, stage: Any, x_map: Any, i: Any, row: Any) -> None:
         done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         for fragment in range(fragments_each):
             step = uint32(uint32(i * fragments_each) + uint32(fragment))
-            fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * STEP), row, done)
+            boxes.fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * STEP), row, done)
 
     return request_x_rows
 
@@ -541,9 +521,7 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     give up registers (frame.py).
     """
     produce_x_tiles = x_tile_producer(layout, tile, tiles.locate_for_producer, reorders=True)
-    columns, wait_for_predecessor, reorder_rows = (
-        tile.columns, dependent_launch.wait_for_predecessor, reorderer(),
-    )  # fmt: skip
+    columns, reorder_rows = tile.columns, reorderer()
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, job: Any) -> None:
@@ -551,15 +529,127 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
             produce_x_tiles(ring, full, job)
         elif warp > CONSUMER_WARPS and late.tickets > 0:
-            wait_for_predecessor()  # it may have made x
+            dependent_launch.wait_for_predecessor()  # it may have made x
             x_tiles, flags = job.operands.x_tiles, job.operands.flags
             rows_per_sweep = uint32(job.tile_order.raster.width * columns)
             reorder_rows(
-                job.rows, x_tiles, flags, late, job.operands.steps, job.operands.height,
+                job.rows, x_tiles, flags, late, job.steps, job.operands.height,
                 rows_per_sweep, job.lane,
             )  # fmt: skip
 
     return produce
+
+
+# --- warps that make late x_tiles: tiles.py --------------------------------------------------------
+
+
+class XRows(NamedTuple):
+    """The activations that x_tiles are made of."""
+
+    x: Any  # address
+    kind: Any  # of the floats, by its place in KINDS; or HALVES
+    m: Any  # rows
+    k: Any  # columns
+
+
+@cache
+def section_waiter(reorders: bool) -> Any:
+    """The device function by which the producer waits for the section of a stage; it returns how many are
+    ready.
+
+    ``reorders``: whether warps of this kernel make x_tiles; otherwise all are ready.
+    """
+    if not reorders:
+        return inlined(lambda flags, late, sweep, step, ready_sections: ready_sections)
+
+    @inlined
+    def wait_for_section(flags: Any, late: Any, sweep: Any, step: Any, ready_sections: Any) -> Any:
+        if ready_sections != ALL_READY:
+            section = uint32(uint32(sweep * late.sections) + uint32(step // SECTION_STEPS))
+            if section >= ready_sections:
+                # Only running warps hold tickets, and they wait for nothing between taking one and counting
+                # it, so this wait ends even where some blocks of the grid were not started.
+                place = uint32(uint32(late.counters + 1) + section)
+                barriers.wait_for_sum(flags + uint64(place) * 4, late.section_tickets)
+                # Threads wrote the x_tiles, the copy engine reads them through another proxy: without a
+                # fence on both sides it may read what was there before.
+                boxes.publish_to_copy_engine()
+                ready_sections = uint32(section + 1)
+        return ready_sections
+
+    return wait_for_section
+
+
+@cache
+def reorderer() -> Any:
+    """The device function of warps that make x_tiles until no ticket is left."""
+    order_floats, order_halves, order_bfloats = (row_pair_reorderer(kind) for kind in KINDS)
+    assert SECTION_STEPS * STEP == LANES * THREAD_COLUMNS, "a row of a section is one piece for each lane"
+
+    @inlined
+    def reorder_rows(
+        rows: Any, x_tiles: Any, flags: Any, late: Any, steps: Any, height: Any, rows_per_sweep: Any,
+        lane: Any,
+    ) -> None:  # fmt: skip
+        ticket = uint32(0)
+        while ticket < late.tickets:
+            if lane == 0:
+                ticket = barriers.take_ticket(flags + uint64(late.counters) * 4)
+            ticket = barriers.from_first_lane(ticket)
+            if ticket < late.tickets:
+                which = uint32(ticket // late.section_tickets)
+                section = uint32(late.ready + which)
+                sweep = uint32(section // late.sections)
+                along = uint32(section - uint32(sweep * late.sections))
+                row = uint32(uint32(ticket - uint32(which * late.section_tickets)) * TICKET_ROWS)
+                row = uint32(row + uint32(sweep * rows_per_sweep))
+                sixteen = uint32(uint32(along * LANES) + lane)
+                end = rows.m if sixteen < uint32(steps * 4) else 0
+                for i in range(0, TICKET_ROWS, 2):
+                    at = uint32(row + uint32(i))
+                    if rows.kind == 0:
+                        order_floats(rows, x_tiles, sixteen, height, at, end)
+                    elif rows.kind == 1:
+                        order_halves(rows, x_tiles, sixteen, height, at, end)
+                    else:
+                        order_bfloats(rows, x_tiles, sixteen, height, at, end)
+                # Each lane's writes, before the first lane counts the ticket for all of them.
+                boxes.publish_to_copy_engine()
+                barriers.sync_warp()
+                if lane == 0:
+                    counter = uint32(uint32(late.counters + 1) + section)
+                    barriers.add_release(flags + uint64(counter) * 4, uint32(1))
+
+    return reorder_rows
+
+
+@cache
+def row_pair_reorderer(kind: str) -> Any:
+    """The device function for 16 columns of two neighbouring rows, both in flight at one time.
+
+    ``end``: the first row that is not stored. All lanes of a warp take part.
+    """
+    load, pair, place, size = sixteen_loader(kind), chunk_swapper(), chunk_placer(), KINDS[kind]
+
+    @inlined
+    def reorder_pair(rows: Any, x_tiles: Any, sixteen: Any, height: Any, row: Any, end: Any) -> None:
+        a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+        c, d = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+        column, last = uint32(sixteen * THREAD_COLUMNS), uint32(rows.m - 1)
+        there, after = min(column, uint32(rows.k - THREAD_COLUMNS)), uint32(row + 1)
+        load(address(rows.x, min(row, last), rows.k, there, size), a, b)
+        load(address(rows.x, min(after, last), rows.k, there, size), c, d)
+        if column >= rows.k:
+            for t in range(4):
+                a[t] = b[t] = c[t] = d[t] = uint32(0)
+        pair(sixteen, a, b)
+        pair(sixteen, c, d)
+        if row < end:
+            place(x_tiles, sixteen, height, row, a, b)
+        if after < end:
+            place(x_tiles, sixteen, height, after, c, d)
+
+    return reorder_pair
 
 
 # --- consumer loop ------------------------------------------------------------------------------
@@ -586,8 +676,11 @@ def packed_blocks(products: Products) -> Consumers:
 def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileResults, SplitEpilogue]) -> Any:
     """The device function of the consumer warps: work unit after work unit, then slices of split tiles."""
     accumulate, make_order = either_accumulator(products), lane_weights(products, False).order
-    (begin, add, write), (announce, store_partial, finish) = epilogue
-    (begin_walk, locate, read_split), behind = schedule.walk, products.tile.stages(products.layout) * 16
+    of_tile, of_split = epilogue
+    begin, add, write = of_tile.begin, of_tile.add, of_tile.write
+    announce, store_partial, finish = of_split.announce, of_split.store_partial, of_split.finish
+    begin_walk, locate, read_split = schedule.walk.begin, schedule.walk.locate, schedule.walk.read_split
+    behind = products.tile.stages(products.layout) * 16
 
     @inlined
     def consume(ring: Any, full: Any, warp: Any, job: Any) -> None:
@@ -599,7 +692,7 @@ def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileRe
         g, t = uint32(lane >> 2), uint32(lane & 3)
         thread_at = uint32(warp * ROWS + g), uint32(t << 1)
         wave = read_split(job.wave, scratch)
-        order = make_order(lane, warp, job.natural)
+        place_in_ring = RingPlace(ring, full, warp, lane, make_order(lane, warp, job.natural), opaque)
         announce(outputs.flags, work.rank, wave)
         whole_tiles = wave.whole_tiles
         while stages_left > 0 or next_whole < whole_tiles:
@@ -608,9 +701,7 @@ def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileRe
             place = locate(job.tile_order, unit.tile, thread_at)
             # Before the products: the list of a tile's rows has arrived when they are done.
             rows_of_y = begin(place.rows_of_columns, lane, place.limit)
-            total, stage, phase = accumulate(
-                job.halves, ring, full, warp, lane, order, stage, phase, first, last, opaque
-            )
+            total, stage, phase = accumulate(job.halves, place_in_ring, stage, phase, first, last)
             # Read anew, so that no register holds it over the products: the sums leave none.
             wave_anew = read_split(job.wave, scratch)
             whole_tiles = wave_anew.whole_tiles
@@ -626,30 +717,32 @@ def consumer_loop(products: Products, schedule: Schedule, epilogue: tuple[TileRe
     return consume
 
 
+class RingPlace(NamedTuple):
+    """A consumer lane and the ring that it reads."""
+
+    ring: Any  # address of the first stage
+    full: Any  # address of the first full barrier
+    warp: Any
+    lane: Any
+    order: Any  # of LaneWeights
+    opaque: Any  # a zero that the assembler does not know, for LaneWeights.unpack
+
+
 def either_accumulator(products: Products) -> Any:
     """The device function for the sums of stages, of either kind of floats where the type allows both."""
     of_bfloats = accumulator(products, False)
-
-    @inlined
-    def only_bfloats(
-        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
-        first: Any, last: Any, opaque: Any,
-    ) -> Any:  # fmt: skip
-        return of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
-
     if not (products.halves and serves_halves(products.layout)):
-        return only_bfloats
+        return inlined(
+            lambda halves, at, stage, phase, first, last: of_bfloats(at, stage, phase, first, last)
+        )
     of_halves = accumulator(products, True)
 
     @inlined
-    def accumulate(
-        halves: Any, ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any,
-        first: Any, last: Any, opaque: Any,
-    ) -> Any:  # fmt: skip
+    def accumulate(halves: Any, at: Any, stage: Any, phase: Any, first: Any, last: Any) -> Any:
         if halves:
-            total, stage, phase = of_halves(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+            total, stage, phase = of_halves(at, stage, phase, first, last)
         else:
-            total, stage, phase = of_bfloats(ring, full, warp, lane, order, stage, phase, first, last, opaque)
+            total, stage, phase = of_bfloats(at, stage, phase, first, last)
         return total, stage, phase
 
     return accumulate
@@ -669,21 +762,20 @@ def accumulator(products: Products, halves: bool) -> Any:
     count, second, place, load, unpack = (
         weights.words, weights.second, weights.place, weights.load, weights.unpack
     )  # fmt: skip
-    settle, wait, arrive, wait_for_products = weights.settle, barriers.wait, barriers.arrive, wgmma.wait
+    settle = weights.settle
     zeros, times, factor, scales = sums.zeros, sums.times, np.float32(weights.factor), weights.factor != 1
 
     @inlined
-    def accumulate(
-        ring: Any, full: Any, warp: Any, lane: Any, order: Any, stage: Any, phase: Any, first: Any, last: Any,
-        opaque: Any,
-    ) -> Any:  # fmt: skip
+    def accumulate(place_in_ring: Any, stage: Any, phase: Any, first: Any, last: Any) -> Any:
+        ring, full, lane = place_in_ring.ring, place_in_ring.full, place_in_ring.lane
+        order, opaque = place_in_ring.order, place_in_ring.opaque
         even, odd, words = (
             cuda.local.array(16, uint32), cuda.local.array(16, uint32), cuda.local.array(count, uint32),
         )  # fmt: skip
-        warp_at = place(warp)
+        warp_at = place(place_in_ring.warp)
         total, before, i = zeros(), uint32(0), first
         at = uint32(ring + stage * length)
-        wait(uint32(full + stage * 8), phase)
+        barriers.wait(uint32(full + stage * 8), phase)
         load(uint32(at + warp_at), lane, order, words)
         unpack(words, order, even, opaque)
         while i < last:
@@ -692,7 +784,7 @@ def accumulator(products: Products, halves: bool) -> Any:
             if single:
                 stage, phase = after(stage, phase)
                 at = uint32(ring + stage * length)
-                wait(uint32(full + stage * 8), phase)
+                barriers.wait(uint32(full + stage * 8), phase)
                 load(uint32(at + warp_at), lane, order, words)
             else:
                 load(uint32(at + warp_at + second), lane, order, words)
@@ -701,7 +793,7 @@ def accumulator(products: Products, halves: bool) -> Any:
             # before are complete, which read its x from shared memory: released earlier, the copy engine
             # would overwrite x under them.
             if before != 0 and lane == 0:
-                arrive(before)
+                barriers.arrive(before)
             unpack(words, order, odd, opaque)  # while the tensor cores multiply `even`
             here, before = at if single else uint32(at + x_tile_bytes), empty
             if single:
@@ -709,16 +801,16 @@ def accumulator(products: Products, halves: bool) -> Any:
             stage, phase = after(stage, phase)
             i, at = uint32(i + 1), uint32(ring + stage * length)
             if i < last:
-                wait(uint32(full + stage * 8), phase)
+                barriers.wait(uint32(full + stage * 8), phase)
             load(uint32(at + warp_at), lane, order, words)  # after the last stage: any words
             total = multiply(total, odd, here)
             if single and lane == 0:
-                arrive(before)
+                barriers.arrive(before)
             before = empty
             unpack(words, order, even, opaque)
-        wait_for_products()
+        wgmma.wait()
         if lane == 0:
-            arrive(before)
+            barriers.arrive(before)
         if scales:
             total = times(total, factor)
         return settle(total), stage, phase
@@ -806,7 +898,7 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
     """
     ends, load_bias, nothing = thread_sums(tile.columns), results.bias_loader(), results.NOTHING
     write_floats, write16, add_residual = ends.write, ends.write16, residual_adder(tile.columns, True)
-    wait_for_predecessor, gates = dependent_launch.wait_for_predecessor, tile.columns <= MAX_GATED_COLUMNS
+    gates = tile.columns <= MAX_GATED_COLUMNS
     multiply = gate_multiplier(tile.columns)
 
     @inlined
@@ -819,10 +911,10 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + 8), n)
         # Consumers have not waited for the kernel before: the producer has, on behalf of x alone.
         if gates and at != 0 and kind >= FIRST_GATE:
-            wait_for_predecessor()  # it may have made the gate
+            dependent_launch.wait_for_predecessor()  # it may have made the gate
             total = multiply(total, at, kind, column, row, place.limit, n)
         elif at != 0 and first == 0:
-            wait_for_predecessor()  # it may have made the residual
+            dependent_launch.wait_for_predecessor()  # it may have made the residual
             total = add_residual(total, at, kind, column, row, place.limit, n, low, high)
             low, high = nothing, nothing
         return total, low, high

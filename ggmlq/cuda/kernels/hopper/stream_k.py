@@ -117,14 +117,13 @@ def stored_split(wave: Any, scratch: Any) -> Any:
 @cache
 def announcer() -> Any:
     """The device function by which a block counts itself among the running ones."""
-    wait_for_predecessor, add_release = dependent_launch.wait_for_predecessor, barriers.add_release
 
     @inlined
     def announce(flags: Any, rank: Any, wave: Any) -> None:
         if uint32(cuda.threadIdx.x) == 0 and rank < wave.split_blocks:
-            wait_for_predecessor()  # it clears the flags: what is counted before is lost
+            dependent_launch.wait_for_predecessor()  # it clears the flags: what is counted before is lost
             running = uint32(wave.split_blocks + wave.split_tiles)
-            add_release(flags + uint64(running) * 4, uint32(1))
+            barriers.add_release(flags + uint64(running) * 4, uint32(1))
 
     return announce
 
@@ -134,9 +133,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
     """The device function that stores the partial sums of a work unit for the blocks that share its tile."""
     slot_bytes = 4 * TILE_ROWS * tile.columns
     store_sums = thread_sums(tile.columns).store
-    meet, add_release, load_relaxed = (
-        barriers.named_barrier(1, CONSUMER_THREADS), barriers.add_release, barriers.load_relaxed,
-    )  # fmt: skip
+    meet = barriers.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
     def store_partial(
@@ -148,7 +145,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
         to = outputs.partials + uint64(slot) * slot_bytes + uint64(thread) * 16
         # The count only grows: read this early it may be too small, and then the block leaves a slice that it
         # could have finished.
-        running = load_relaxed(flags + uint64(uint32(wave.split_blocks + wave.split_tiles)) * 4)
+        running = barriers.load_relaxed(flags + uint64(uint32(wave.split_blocks + wave.split_tiles)) * 4)
         store_sums(sums, to, uint32(16 * CONSUMER_THREADS))
         # One thread raises the flag for all: it must not before the last of them has stored. The release
         # makes what the barrier has ordered before it visible to blocks that see the flag.
@@ -157,7 +154,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
             # Only blocks that do not begin the tile may leave their slices; they do if some block that they
             # would wait for may not have been started.
             leaves = uint32(1) if running < wave.split_blocks and first > 0 else uint32(0)
-            add_release(flags + uint64(slot) * 4, SLICE_LEFT if leaves else STORED)
+            barriers.add_release(flags + uint64(slot) * 4, SLICE_LEFT if leaves else STORED)
             if leaves:
                 put(uint32(scratch + LEAVES_SLICE), int32(1))
 
@@ -173,7 +170,6 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     at_once = 8 if tile.columns <= 64 else 4  # blocks whose sums are loaded together
     fours_each = LOADS_IN_FLIGHT // at_once  # of one block
     total_sums, loaded_sums = 4 * fours_each, 4 * LOADS_IN_FLIGHT
-    load_if, store_float, load4 = integers.load_floats_l2_if, ptx.store_float, codes.load4
     load_bias, store = results.bias_loader(), results.store_result
 
     @inlined
@@ -199,7 +195,10 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                     at = thread_sums_at + uint64(slot_there) * slot_bytes + uint64(q) * apart
                     for i in range(fours_each):
                         needed = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
-                        four, o = load_if(at + uint64(i * apart), needed), 4 * (fours_each * part + i)
+                        four, o = (
+                            integers.load_floats_l2_if(at + uint64(i * apart), needed),
+                            4 * (fours_each * part + i),
+                        )
                         v[o], v[o + 1], v[o + 2], v[o + 3] = four[0], four[1], four[2], four[3]
                 for part in range(at_once):
                     for i in range(total_sums):
@@ -212,8 +211,8 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                         r = uint32(row + uint32(8 * (e >> 1)))
                         if c < place.limit and r < n:
                             if listed:
-                                to = load4(place.rows_of_columns + uint64(c) * 4)
-                                store_float(address(y, to, n, r, 4), total[4 * i + e])
+                                to = codes.load4(place.rows_of_columns + uint64(c) * 4)
+                                ptx.store_float(address(y, to, n, r, 4), total[4 * i + e])
                             else:
                                 store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
             q = uint32(q + fours_each)
@@ -227,7 +226,6 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     it.
     """
     finish_slice, meet = slice_epilogue(tile, listed), barriers.named_barrier(1, CONSUMER_THREADS)
-    wait_for_any, load_relaxed = barriers.wait_for_any, barriers.load_relaxed
 
     @inlined
     def finish_tile(
@@ -243,7 +241,7 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
             i = uint32(cuda.threadIdx.x)
             while i < count:
                 other = slot if i == 0 else uint32(first + i)
-                if wait_for_any(flags + uint64(other) * 4) == SLICE_LEFT:
+                if barriers.wait_for_any(flags + uint64(other) * 4) == SLICE_LEFT:
                     put(uint32(scratch + HAS_SLICES), int32(1))
                 i = uint32(i + CONSUMER_THREADS)
             meet()  # each thread waited for some flags alone: now all are raised for all threads
@@ -251,7 +249,7 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
             if which == 0 and take4(uint32(scratch + HAS_SLICES)) != 0:
                 i = uint32(1)
                 while i < count:
-                    if load_relaxed(flags + uint64(uint32(first + i)) * 4) == SLICE_LEFT:
+                    if barriers.load_relaxed(flags + uint64(uint32(first + i)) * 4) == SLICE_LEFT:
                         finish_slice(partials, slot, first, count, i, y, place, n)
                     i = uint32(i + 1)
 
@@ -307,11 +305,11 @@ FOURS_AT_ONCE = 4  # that are added up together
 @cache
 def cluster_announcer() -> Any:
     """The device function by which a block that is in no cluster counts itself among the running ones."""
-    announce_alone, cluster_size = announcer(), barriers.cluster_size
+    announce_alone = announcer()
 
     @inlined
     def announce(flags: Any, rank: Any, wave: Any) -> None:
-        if cluster_size() == 1:
+        if barriers.cluster_size() == 1:
             announce_alone(flags, rank, wave)
 
     return announce
@@ -333,29 +331,26 @@ def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> A
     """
     store_alone, send, back = partial_storer(tile), thread_sums(tile.columns).send, inbox_offset(layout, tile)
     fours, counts = tile.columns // 8, counts_bytes(tile.columns)
-    cluster_size, arrive, wait_for_cluster, expect = (
-        barriers.cluster_size, barriers.arrive_at_cluster_relaxed, barriers.wait_for_cluster, barriers.expect
-    )  # fmt: skip
 
     @inlined
     def send_partial(
         sums: Any, outputs: Any, number: Any, first: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
-        count = cluster_size()
+        count = barriers.cluster_size()
         if count == 1:
             store_alone(sums, outputs, number, first, rank, wave, scratch)
         else:
             # A relaxed arrival: this thread has read its stages and written nothing that others read.
-            arrive()
+            barriers.arrive_at_cluster_relaxed()
             which, last = uint32(rank % count), uint32(fours - 1 + count)
             thread, inbox = uint32(cuda.threadIdx.x), uint32(scratch + INBOX_BARRIER)
             if counts and thread == 0:
                 fours_here = uint32(uint32(last - which) // count)
-                expect(inbox, uint32(uint32(fours_here * count) * FOUR_BYTES))
+                barriers.expect(inbox, uint32(uint32(fours_here * count) * FOUR_BYTES))
             place = uint32(which * uint32(last // count) * FOUR_BYTES)
             at = uint32(uint32(scratch - back) + place + uint32(thread << 4))
             # Inboxes lie where stages were: before all blocks are here, one may still multiply from them.
-            wait_for_cluster()
+            barriers.wait_for_cluster()
             send(sums, at, uint32(FOUR_BYTES), count, inbox)
 
     return send_partial
@@ -368,16 +363,13 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
     finish_alone, back = split_epilogue(tile, locate, False), inbox_offset(layout, tile)
     fours = tile.columns // 8
     total_sums, counts = 4 * FOURS_AT_ONCE, counts_bytes(tile.columns)
-    cluster_size, meet, wait, take_floats = (
-        barriers.cluster_size, barriers.sync_cluster, barriers.wait, ptx.take_floats
-    )  # fmt: skip
     load_bias, store = results.bias_loader(), results.store_result
 
     @inlined
     def finish(
         outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
-        count = cluster_size()
+        count = barriers.cluster_size()
         if count == 1:
             finish_alone(outputs, tile_order, thread_at, n, stages, rank, wave, scratch)
         elif rank < wave.split_blocks:
@@ -390,16 +382,16 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
             four = uint32(rank - uint32(number * count))
             # All that the cluster sends to this inbox has arrived: by its bytes, or because all have sent.
             if counts:
-                wait(uint32(scratch + INBOX_BARRIER), uint32(0))
+                barriers.wait(uint32(scratch + INBOX_BARRIER), uint32(0))
             else:
-                meet()
+                barriers.sync_cluster()
             while four < fours:
                 part, there = uint32(0), at
                 for i in range(total_sums):
                     total[i] = float32(0)
                 while part < count:
                     for i in range(FOURS_AT_ONCE):
-                        v = take_floats(uint32(there + uint32(i * FOUR_BYTES)))
+                        v = ptx.take_floats(uint32(there + uint32(i * FOUR_BYTES)))
                         for e in range(4):
                             total[4 * i + e] += v[e]
                     there, part = uint32(there + partial_bytes), uint32(part + 1)

@@ -1,4 +1,5 @@
-"""Tiles: the outputs of a block and the layout of its stages; the order of a product's tiles; work units.
+"""Tiles: the outputs of a block and the layout of its stages; the order of a product's tiles; work units;
+the x_tiles that are made late.
 
 A tile is computed with swapped operands (swap_ab): weights are the operand A of ``wgmma``, 64 rows a
 warpgroup, and come from registers, for they have to be unpacked anyway. Activations are B and stay in shared
@@ -15,7 +16,7 @@ A stage is one fragment of each fragment row, or two: as much as is multiplied i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any, NamedTuple
 
 from ....dispatch.card import older_than
@@ -53,7 +54,7 @@ class WarpSpecializedTile:
     def wide(self) -> bool:
         """True where a whole warpgroup stands beside the consumers and gives them registers.
 
-        One of its warps fetches, the others make x_tiles (late_x_tiles.py).
+        One of its warps fetches, the others make late x_tiles.
         """
         return self.columns > 160
 
@@ -347,6 +348,92 @@ def next_work_unit(
     return WorkUnit(
         uint32(whole_tiles + tile), first, uint32(first + count), uint32(stages_left - count), next_whole
     )
+
+
+# --- late x_tiles: activations that idle warps bring into order while others multiply -----------------
+#
+# A kernel that makes all x_tiles beforehand takes a tenth of the time of a product with a thousand rows.
+# Three warps beside the producer have nothing to do: they make the x_tiles that are needed later. The kernel
+# before makes only the beginning, as much as these warps could not finish while the first tiles are
+# multiplied. Tiles that blocks share along K come last.
+#
+# A *section* is some columns of the rows of a raster sweep. Sections are made in the order in
+# which tiles want them, sweep after sweep, along K:
+#
+#     section    0   1   2   3 | 4   5   6   7 | 8  …        4 sections a sweep
+#     made by    kernel before | warps that take tickets, some rows of a section each
+#
+# A warp increments the section's counter when it finishes a ticket. The producer waits on that counter before
+# its first load from the section.
+
+LANES, TICKET_ROWS = 32, 8  # lanes of a warp, rows of a ticket
+SECTION_STEPS = 8  # of 64 columns: 16 for each lane of a warp
+MIN_SECTIONS_BEFOREHAND = 2  # that the kernel before makes
+MIN_NUMBERS_LEFT = 1 << 21  # to the product, below which it does not pay
+# Microseconds: to begin; for a number that the product makes; for a number that is made beforehand.
+BEGINNING_US, NUMBER_US, X_TILE_US = 1.9, 6e-6, 1.7e-6
+ALL_READY = (1 << 32) - 1
+
+
+class LateXTiles(NamedTuple):
+    """The late sections of a product, as kernels take them: in this order."""
+
+    counters: int  # offset of the counters behind the flags, in words: of tickets taken, then of each section
+    ready: int  # sections that are made beforehand
+    sections: int  # of a sweep
+    section_tickets: int  # of a section
+    tickets: int
+
+    @property
+    def words(self) -> int:
+        """The words that the counters take."""
+        return 0 if self.ready == ALL_READY else 1 + self.ready + self.tickets // self.section_tickets
+
+    def before(self, rows: int) -> tuple[int | None, int | None]:
+        """Rows of x, and steps of theirs, that are made beforehand; None means all. ``rows``: of a sweep."""
+        return (None, None) if self.ready == ALL_READY else (rows, self.ready * SECTION_STEPS)
+
+
+def plan_late(
+    order: Raster, wide: bool, columns: int, steps: int, split_tiles: int, counters: int, wave_us: float
+) -> LateXTiles:
+    """The sections that are left to the product's own warps.
+
+    There are none where little would be left, or where blocks share all tiles along K and so want all
+    sections at once. ``wave_us``: how long a block multiplies at a tile.
+    """
+    sections, sweeps, rows = (
+        -(-steps // SECTION_STEPS),
+        -(-order.across // order.width),
+        order.width * columns,
+    )
+    ready = max(
+        min(MIN_SECTIONS_BEFOREHAND, sections), ceil(sections * share_beforehand(rows * steps * 64, wave_us))
+    )
+    if (
+        not wide
+        or split_tiles == order.tiles
+        or (sweeps * sections - ready) * rows * SECTION_STEPS * 64 < MIN_NUMBERS_LEFT
+    ):
+        return LateXTiles(counters, ALL_READY, 1, 1, 0)
+    section_tickets = rows // TICKET_ROWS
+    return LateXTiles(
+        counters, ready, sections, section_tickets, (sweeps * sections - ready) * section_tickets
+    )
+
+
+def share_beforehand(numbers: int, wave_us: float) -> float:
+    """The share of a sweep's numbers that must be made beforehand, since the first wave would have to wait
+    for it.
+    """
+    return max(0.0, 1 - wave_us / (numbers * NUMBER_US))
+
+
+def waiting_us(numbers: int, wave_us: float) -> float:
+    """The time that a product waits for the x_tiles that are made beforehand, with ``numbers`` of them in a
+    sweep.
+    """
+    return BEGINNING_US + share_beforehand(numbers, wave_us) * numbers * X_TILE_US
 
 
 # --- problems that kernels on tiles of packed weights refuse: for their shape, the GPU or the driver --

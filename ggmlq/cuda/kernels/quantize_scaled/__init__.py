@@ -2,9 +2,9 @@
 
     _codes.py          a quotient to its code, a tile's extremes to its scale and zero point; quotients that
                        give the codes of IEEE division, two instructions each
-    _groups.py         loads of 16 bytes as floats; tiles within a row, 16 to 512 columns: read once, in a
-                       part of a warp; tiles of up to 16384 floats, whole rows too: read once, in a block
-    _three_passes.py   any tile: extremes, scales and codes, a kernel each
+    _kernels.py        loads of 16 bytes as floats; tiles within a row, 16 to 512 columns: read once, in a
+                       part of a warp; tiles of up to 16384 floats, whole rows too: read once, in a block;
+                       any tile: extremes, scales and codes, a kernel each
     decode.py          codes with scales back to floats
 
 ``quantize`` takes the first of these that serves a tile.
@@ -23,11 +23,11 @@ from ...driver import device
 from ...driver.device import cupy
 from ...driver.launch import address_and_strides, by_levels
 from ...layouts.floats import FLOAT32, converted
-from . import _groups, _three_passes
-from ._codes import NATIVE, WORDS, Conversion, keeps_nan_of
-from ._groups import SIZES, WIDE, floats_per_load
+from . import _kernels
+from ._codes import NATIVE, PIECE_THREADS, WORDS, Conversion, keeps_nan_of
+from ._kernels import SIZES, WIDE, floats_per_load
 
-MOST = 1 << 31  # rows, columns, and half of the tiles, that kernels count in 32 bits
+MAX_COUNT = 1 << 31  # of rows, columns, and half of the tiles, which kernels count in 32 bits
 
 
 class FloatRows(NamedTuple):
@@ -82,7 +82,7 @@ def zeros_of(rows: Any, over: Tiling, rule: Rule, scales: Any) -> Any:
 
 def rows_of(rows: Any, over: Tiling) -> FloatRows:
     """The ``FloatRows`` of a 2-D array, in place where kernels can read it; otherwise a copy."""
-    if max(*over[:2], over.shape[0] * over.shape[1] // 2) >= MOST:
+    if max(*over[:2], over.shape[0] * over.shape[1] // 2) >= MAX_COUNT:
         raise UnsupportedError(
             f"quantize_scaled of {over.rows} rows and {over.columns} columns in tiles of {over[2:]}: "
             "kernels count rows, columns and tiles in 32 bits; quantize fewer rows at a time, x[:n]"
@@ -125,38 +125,37 @@ def _bits(eps: Any) -> int:
 # --- launches -----------------------------------------------------------------------------------
 
 
+def _matrix_arguments(floats: FloatRows, over: Tiling, result: Quantized) -> tuple[Any, ...]:
+    """The arguments for MATRIX_PARAMETERS."""
+    scales, zeros = address_and_strides(result.scales), address_and_strides(result.zeros)
+    return floats.x, floats.pitch, result.codes, over.columns, *scales, *zeros
+
+
 def _at_once(floats: FloatRows, over: Tiling, rule: Rule, conversion: Conversion, result: Quantized) -> bool:
     """Quantize in one kernel that reads each float once; False where there is none for these tiles."""
     if not floats.wide(over):
         return False
-    if over.r == 1 and over.c in _groups.GROUPS and over.columns % over.c == 0:
-        across, turns = -(-over.columns // _groups.COLUMNS), _groups.turns_of(floats.kind, conversion)
-        levels = -(-over.rows // (_groups.ROWS * turns))
-        few = turns > 1 and across * levels < device.multiprocessors()
-        levels = -(-over.rows // _groups.ROWS) if few else levels
-        kernel = _groups.kernel(floats.kind, conversion, over.c, few)
+    if over.r == 1 and over.c in _kernels.GROUPS and over.columns % over.c == 0:
+        across, at_once = -(-over.columns // _kernels.COLUMNS), _kernels.rows_at_once(floats.kind, conversion)
+        levels = -(-over.rows // (_kernels.ROWS * at_once))
+        few = at_once > 1 and across * levels < device.multiprocessors()
+        levels = -(-over.rows // _kernels.ROWS) if few else levels
+        kernel = _kernels.group_kernel(floats.kind, conversion, over.c, few)
     else:
         tile = _tile_for(over)
         if tile is None:
             return False
-        kernel = _groups.block_kernel(floats.kind, conversion, tile)
+        kernel = _kernels.block_kernel(floats.kind, conversion, tile)
         levels, across = over.shape
-    parts = (
-        floats.x,
-        floats.pitch,
-        result.codes,
-        over.columns,
-        *address_and_strides(result.scales),
-        *address_and_strides(result.zeros),
-    )
-    by_levels(kernel, across, levels, *parts, over.rows, _bits(rule.eps))
+    matrix = _matrix_arguments(floats, over, result)
+    by_levels(kernel, across, levels, *matrix, over.rows, _bits(rule.eps))
     return True
 
 
 def _tile_for(over: Tiling) -> tuple[int, int] | None:
-    """The smallest tile of the kernels in _groups.py that equals this one, or holds an axis as a whole."""
+    """The smallest tile of the kernels in _kernels.py that equals this one, or holds an axis as a whole."""
     down, along = over.shape
-    for tile in sorted(_groups.TILES, key=lambda tile: tile[0] * tile[1]):
+    for tile in sorted(_kernels.TILES, key=lambda tile: tile[0] * tile[1]):
         rows_fit = tile[0] == over.r or (down == 1 and tile[0] >= over.rows)
         columns_fit = tile[1] == over.c or (along == 1 and tile[1] >= over.columns)
         if rows_fit and columns_fit:
@@ -177,19 +176,19 @@ def _scale(
     both, wide, (down, along) = conversion.zeros, floats.wide(over), over.shape
     extremes = cupy().zeros((1 + both, down * along), np.uint32)
     lanes = 32 if over.c >= 32 else 1
-    parts = -(-over.c // (lanes * _three_passes.AT_ONCE * floats_per_load(floats.kind, wide)))
-    levels_of_tile = -(-over.r // _three_passes.HEIGHT)
+    parts = -(-over.c // (lanes * _kernels.PIECES_AT_ONCE * floats_per_load(floats.kind, wide)))
+    levels_of_tile = -(-over.r // _kernels.ITEM_ROWS)
     keeps_nan = keeps_nan_of(conversion) and not given_scales
-    take = _three_passes.extremes_kernel(floats.kind, both, keeps_nan, wide, lanes)
-    across = -(-along * parts * lanes // _three_passes.THREADS)
+    take = _kernels.extremes_kernel(floats.kind, both, keeps_nan, wide, lanes)
+    across = -(-along * parts * lanes // _kernels.EXTREMES_THREADS)
     sizes = over.rows, over.columns, over.r, over.c, along, parts, levels_of_tile
     highs, lows = extremes[0], extremes[-1]
     by_levels(take, across, down * levels_of_tile, floats.x, floats.pitch, highs, lows, *sizes)
-    make = _three_passes.scales_kernel(_three_passes.scale_conversion(conversion), given_scales)
+    make = _kernels.scales_kernel(_kernels.scale_conversion(conversion), given_scales)
     where = *address_and_strides(result.scales), *address_and_strides(result.zeros), down, along
     make(
-        (-(-down * along // _three_passes.THREADS),),
-        (_three_passes.THREADS,),
+        (-(-down * along // _kernels.EXTREMES_THREADS),),
+        (_kernels.EXTREMES_THREADS,),
         highs,
         lows,
         *where,
@@ -201,15 +200,8 @@ def _encode(floats: FloatRows, over: Tiling, conversion: Conversion, result: Qua
     """Codes under scales that exist."""
     wide = floats.wide(over)
     loads = over.columns // floats_per_load(floats.kind, wide)
-    shift = min((loads - 1).bit_length(), _three_passes.THREADS.bit_length() - 1)
-    across, levels = -(-loads // (1 << shift)), -(-over.rows // (_three_passes.THREADS >> shift))
-    parts = (
-        floats.x,
-        floats.pitch,
-        result.codes,
-        over.columns,
-        *address_and_strides(result.scales),
-        *address_and_strides(result.zeros),
-    )
-    kernel = _three_passes.encode_kernel(floats.kind, conversion, wide)
-    by_levels(kernel, across, levels, *parts, over.rows, over.r, over.c, shift)
+    shift = min((loads - 1).bit_length(), PIECE_THREADS.bit_length() - 1)
+    across, levels = -(-loads // (1 << shift)), -(-over.rows // (PIECE_THREADS >> shift))
+    kernel = _kernels.encode_kernel(floats.kind, conversion, wide)
+    matrix = _matrix_arguments(floats, over, result)
+    by_levels(kernel, across, levels, *matrix, over.rows, over.r, over.c, shift)

@@ -9,7 +9,7 @@ import numpy as np
 from ....codes import CODES, Code, Integer, MiniFloat
 from ...intrinsics import codes, ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.language import cuda, float32, int32, uint32
+from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 
 # Division by a scale with two instructions an element, and the same codes as IEEE division gives.
 #
@@ -32,7 +32,7 @@ from ...intrinsics.language import cuda, float32, int32, uint32
 # e8m0 is a power of two, so its inverse is one too and a single product is the quotient, always.
 
 NEAR = 64  # units in the last place
-LEAST, SPAN = 27 << 23, 200 << 23  # bits of 2**-100, and how far those of 2**100 are from them
+MIN_SAFE_SCALE, SAFE_SPAN = 27 << 23, 200 << 23  # bits of 2**-100; how far those of 2**100 are from them
 
 
 def boundary_bits(code: Code, zeros: bool) -> int:
@@ -68,7 +68,7 @@ def is_safe(code: Code, zeros: bool) -> Any:
     def safe(s: Any) -> Any:
         bits = ptx.bits_of(s)
         low = uint32(uint32(bits + NEAR) & mask)
-        return low > 2 * NEAR and uint32(bits - LEAST) < SPAN
+        return low > 2 * NEAR and uint32(bits - MIN_SAFE_SCALE) < SAFE_SPAN
 
     return safe
 
@@ -150,6 +150,32 @@ def inverse_of_power(s: Any) -> Any:
 NATIVE = (8, 9)  # the lowest capability with conversions to floats of 8 bits
 WORDS = {"e4m3": codes.four_e4m3, "e5m2": codes.four_e5m2}
 FAR = 1 << 20  # beyond what any zero point can bring back
+
+
+# The first parameters of kernels between floats and codes: two matrices, the scales and the zero points of
+# their tiles. Of the floats or codes that are read, the address, and from row to row elements or bytes; the
+# address of those that are written, and the columns of both; then twice an address, and the bytes from one to
+# that below, and to the next in a row.
+MATRIX_PARAMETERS = uint64, uint64, uint64, uint32, *(uint64,) * 6
+PIECE_THREADS = 256  # of a block whose threads convert a piece each
+
+
+def piece_placer(length: int) -> Any:
+    """The device function for the row and the first column of a thread's piece of ``length`` columns.
+
+    2**``shift`` threads of a block are on one row. ``first``: the first level of blocks of a launch.
+    """
+
+    @inlined
+    def place_piece(shift: Any, first: Any) -> Any:
+        thread = uint32(cuda.threadIdx.x)
+        across = uint32(thread & uint32(uint32(1 << shift) - 1))
+        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * length
+        level = uint32(uint32(cuda.blockIdx.y) + first)
+        row = uint32(uint32(level * uint32(PIECE_THREADS >> shift)) + uint32(thread >> shift))
+        return row, column
+
+    return place_piece
 
 
 class Conversion(NamedTuple):

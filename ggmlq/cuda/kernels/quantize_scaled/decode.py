@@ -21,9 +21,8 @@ from ...intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ...intrinsics.lane import address
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...layouts.floats import converted
-from ._codes import value_of_power
+from ._codes import MATRIX_PARAMETERS, PIECE_THREADS, piece_placer, value_of_power
 
-THREADS = 256
 DECODED = tuple(code.name for code in CODES.values() if code.kind != "scale")
 
 
@@ -109,7 +108,7 @@ def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
     code, size = CODES[name], KINDS[kind]
     length = 16 // size if wide else 1
     take, put, code_size = taking(code, length), putting(kind, wide), code.dtype.itemsize
-    load1, load_float, take_turn = words.load1, ptx.load_float, dependent_launch.take_turn
+    place_piece, start_dependent = piece_placer(length), dependent_launch.take_turn
 
     def decode(
         codes: Any, pitch: Any,  # [rows, columns], bytes from row to row
@@ -118,30 +117,25 @@ def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
         zeros: Any, zeros_down: Any, zeros_along: Any,  # float32; nowhere: there are none
         rows: Any, r: Any, c: Any, shift: Any, first: Any,
     ) -> None:  # fmt: skip
-        take_turn()
-        thread = uint32(cuda.threadIdx.x)
-        across = uint32(thread & uint32(uint32(1 << shift) - 1))
-        column = uint32(uint32(uint32(cuda.blockIdx.x) << shift) + across) * length
-        level = uint32(uint32(cuda.blockIdx.y) + first)
-        row = uint32(uint32(level * uint32(THREADS >> shift)) + uint32(thread >> shift))
+        start_dependent()
+        row, column = place_piece(shift, first)
         if row < rows and column < columns:
             v = cuda.local.array(length, float32)
             take(codes + uint64(row) * pitch + column * uint64(code_size), v)
             i, j = uint64(row // r), uint64(column // c)
             at = scales + i * down + j * along
-            s = value_of_power(load1(at)) if power else load_float(at)
+            s = value_of_power(words.load1(at)) if power else ptx.load_float(at)
             if zeros != 0:
-                zero = load_float(zeros + i * zeros_down + j * zeros_along)
+                zero = ptx.load_float(zeros + i * zeros_down + j * zeros_along)
                 for e in range(length):
                     v[e] = ptx.sub(v[e], zero)
             for e in range(length):
                 v[e] = ptx.mul(v[e], s)
             put(address(out, row, columns, column, size), v, 0)
 
-    long, word = uint64, uint32
-    parameters = (long, long, long, word, long, long, long, long, long, long, *[word] * 5)
+    parameters = *MATRIX_PARAMETERS, *(uint32,) * 5
     title = f"dequantize {name} by {'e8m0' if power else 'float32'} to {kind}, {length} a thread"
-    return Kernel(title, decode, *parameters, threads=THREADS, least=LEAST[kind], early=True)
+    return Kernel(title, decode, *parameters, threads=PIECE_THREADS, least=LEAST[kind], early=True)
 
 
 def dequantize(s: ScaledArray, dtype: np.dtype[Any]) -> Any:
@@ -166,8 +160,8 @@ def _decode(s: ScaledArray, kind: str, out: Any) -> None:
     zeros = None if s.zeros is None else s.zeros.astype(np.float32)
     beside = [v for part in (s.scales, zeros) for v in address_and_strides(part)]
     loads = over.columns // (length if wide else 1)
-    shift = min((loads - 1).bit_length(), THREADS.bit_length() - 1)
-    across, levels = -(-loads // (1 << shift)), -(-over.rows // (THREADS >> shift))
+    shift = min((loads - 1).bit_length(), PIECE_THREADS.bit_length() - 1)
+    across, levels = -(-loads // (1 << shift)), -(-over.rows // (PIECE_THREADS >> shift))
     kernel = decoder(code.name, kind, s.scale == "e8m0", wide)
     sizes = over.rows, over.r, over.c, shift
     by_levels(kernel, across, levels, codes, pitch, out, over.columns, *beside, *sizes)

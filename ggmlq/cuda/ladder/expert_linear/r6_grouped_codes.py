@@ -3,7 +3,7 @@
 Changed: as cuda:grouped does for blocks, but for codes with scales. One block, or a few, give every use a row
 of a tile (layouts/groups.py); rows of codes and their scales are copied there (layouts/code_tiles.py);
 and the persistent blocks of scaled_linear's cuda:persistent take the tiles of all experts from the plan
-(codes8/schedules.py). Results go straight to the rows of the uses. Where each row of x has one use and ids
+(codes8/kernel.py). Results go straight to the rows of the uses. Where each row of x has one use and ids
 are in order, rows are not copied but fetched from x. The host waits for nothing, and neither the number of
 launches nor the size of a grid depends on the ids.
 
@@ -27,20 +27,19 @@ from ....dispatch.ladder import register
 from ....dispatch.problems import ExpertLinear, Operand, ScaledLinear
 from ...driver import device
 from ...driver.launch import Kernel, family
-from ...intrinsics.wgmma import STEP
 from ...kernels.codes8 import operands
-from ...kernels.codes8.boxed import BoxTile, RatedTile
 from ...kernels.codes8.epilogue import row_writer
-from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
-from ...kernels.codes8.schedules import experts as expert_schedule
-from ...kernels.codes8.schedules import weights_of
-from ...kernels.codes8.variant import (  # fmt: skip
+from ...kernels.codes8.kernel import code_consumers
+from ...kernels.codes8.kernel import experts as expert_schedule
+from ...kernels.codes8.rows import refuses_persistent
+from ...kernels.codes8.tiles import (
     EXPERT_COLUMN_SCALE_TILES,
     EXPERT_FLOAT_TILES,
     EXPERT_INTEGER_TILES,
     EXPERT_ZERO_POINT_TILES,
-    SCALE_ROWS,
+    BoxTile,
     OutputKind,
+    RatedTile,
     Variant,
     expert_variants,
 )
@@ -51,9 +50,9 @@ from ...layouts import groups
 @family(expert_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take the tiles of all experts."""
-    weights = weights_of(variant, rows_are_sorted=True)
-    schedule = expert_schedule(variant, weights)
-    return frame.kernel(f"tma for experts {variant}", weights, schedule, row_writer(variant))
+    consumers = code_consumers(variant, rows_are_sorted=True)
+    schedule = expert_schedule(variant, consumers)
+    return frame.kernel(f"tma for experts {variant}", consumers, schedule, row_writer(variant))
 
 
 @lru_cache(4096)
@@ -91,17 +90,16 @@ def refuses(problem: ExpertLinear) -> str | None:
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, tile: BoxTile | None = None) -> None:
     """``tile``: one to take in place of the best."""
-    (experts, n, _), both, integer = q.shape, operand_pair(x, q, STEP), q.code.kind == "integer"
-    zeros = x.zeros is not None or q.zeros is not None
-    column_scales = not integer and not operands.expert_shares_scales(q, SCALE_ROWS)
-    if integer:
+    (experts, n, _), product = q.shape, operands.CodesProduct.of(x, q)
+    zeros, column_scales = product.zeros, product.column_scales
+    if product.integer:
         tiles: tuple[RatedTile, ...] = EXPERT_ZERO_POINT_TILES if zeros else EXPERT_INTEGER_TILES
     else:
         tiles = EXPERT_COLUMN_SCALE_TILES if column_scales else EXPERT_FLOAT_TILES
     tile = tile or tile_for(tiles, *ids.shape, experts, n, device.multiprocessors())
     output = OutputKind(str(out.dtype))
-    variant = Variant(tile, code_kind(x), code_kind(q), output, False, column_scales, zeros)
+    variant = Variant(tile, *product.kinds, output, False, column_scales, zeros)
     plan = groups.UsePlan(ids.size, experts, tile.rows)
-    words = operands.expert_words(variant, x, q, both, ids, plan, out)
+    words = operands.expert_words(variant, product, ids, plan, out)
     grid = min(plan.slots * -(-n // tile.columns), device.multiprocessors())
     kernel(variant)((grid,), (variant.threads,), words.operands, words.sizes, ())

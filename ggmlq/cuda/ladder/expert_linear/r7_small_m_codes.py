@@ -23,18 +23,17 @@ from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import INTEGERS, STEP
 from ...kernels.codes8 import operands as operands8
 from ...kernels.codes8 import small_m
-from ...kernels.codes8.rows import code_kind, operand_pair
 from ...kernels.codes8.small_m import (
     IDS_PER_LANE,
-    MOST,
+    MAX_USES,
     SPLITS,
     SmallMTile,
     SmallMVariant,
+    small_m_consumers,
     small_m_experts,
-    small_m_weights,
     sum_exchanger,
 )
-from ...kernels.codes8.variant import FLOAT_CODES, OUTPUTS, OutputKind
+from ...kernels.codes8.tiles import FLOAT_CODES, OUTPUTS, OutputKind
 from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 from .r6_grouped_codes import refuses as refused
@@ -59,10 +58,10 @@ def variants() -> list[tuple[SmallMVariant, int]]:
 @family(variants())
 def kernel(variant: SmallMVariant, ids_per_lane: int) -> Kernel:
     """The kernel: block (tile of an expert's w, part of K; use); the blocks of a tile are a cluster."""
-    weights = small_m_weights(variant)
-    schedule = small_m_experts(variant, weights, ids_per_lane)
+    consumers = small_m_consumers(variant)
+    schedule = small_m_experts(variant, consumers, ids_per_lane)
     name = f"tma few rows of experts {variant}, {32 * ids_per_lane} uses"
-    return frame.kernel(name, weights, schedule, sum_exchanger(variant))
+    return frame.kernel(name, consumers, schedule, sum_exchanger(variant))
 
 
 class Cut(NamedTuple):
@@ -83,8 +82,8 @@ def cut_for(tokens: int, used: int, experts: int, n: int, k: int) -> Cut:
 def refuses(problem: ExpertLinear) -> str | None:
     if (why := refused(problem)) is not None:
         return why
-    if problem.t * problem.u > MOST:
-        return f"takes up to {MOST} uses of experts"
+    if problem.t * problem.u > MAX_USES:
+        return f"takes up to {MAX_USES} uses of experts"
     return None
 
 
@@ -94,11 +93,12 @@ def refuses(problem: ExpertLinear) -> str | None:
 )  # fmt: skip
 def launch(x: ScaledArray, q: ScaledArray, ids: Any, out: Any, cut: Cut | None = None) -> None:
     """``cut``: one to take in place of the best."""
-    (experts, n, _), both, (tokens, used) = q.shape, operand_pair(x, q, STEP), ids.shape
-    k, zeros = min(both.x.columns, both.w.columns), x.zeros is not None or q.zeros is not None
+    (experts, n, _), product, (tokens, used) = q.shape, operands8.CodesProduct.of(x, q), ids.shape
+    k, both = product.k, product.both
     tile, split = cut or cut_for(tokens, used, experts, n, k)
-    variant = SmallMVariant(tile, code_kind(x), code_kind(q), OutputKind(str(out.dtype)), zeros, listed=True)
-    (x_map, w_map, y, *scales), sizes, _ = operands8.small_m_words(variant, x, q, both, 1, out)
+    output = OutputKind(str(out.dtype))
+    variant = SmallMVariant(tile, *product.kinds, output, product.zeros, listed=True)
+    (x_map, w_map, y, *scales), sizes, _ = operands8.small_m_words(variant, product, 1, out)
     ids_per_lane = next(count for count in IDS_PER_LANE if ids.size <= 32 * count)
     kernel(variant, ids_per_lane)(
         (-(-n // tile.rows) * split, ids.size), (variant.threads,), (x_map, w_map, y, ids, *scales),

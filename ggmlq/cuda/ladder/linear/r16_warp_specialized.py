@@ -13,7 +13,7 @@ of the partial sums (kernels/hopper/stream_k.py).
 
 Tiles are made in a raster (kernels/hopper/tiles.py), so that activations stay in the L2 cache while weights
 go by. With the widest tiles three more warps make x_tiles of later steps meanwhile
-(kernels/hopper/late_x_tiles.py).
+(kernels/hopper/tiles.py).
 
 Activations of 16 bits are read as they lie by tiles of up to 160 rows: lanes take weights in the order of
 their columns (layouts/operand.py), so no kernel runs before. Activations in float32, and those of wider
@@ -50,9 +50,17 @@ from ...kernels.hopper.kernel import (
     map_words,
     packed_blocks,
 )
-from ...kernels.hopper.late_x_tiles import LateXTiles, plan_late
 from ...kernels.hopper.stream_k import exchange_sizes, within_clusters
-from ...kernels.hopper.tiles import UNIT_FRAGMENTS, Raster, WarpSpecializedTile, raster, reads_plain, refuses
+from ...kernels.hopper.tiles import (
+    UNIT_FRAGMENTS,
+    LateXTiles,
+    Raster,
+    WarpSpecializedTile,
+    plan_late,
+    raster,
+    reads_plain,
+    refuses,
+)
 from ...layouts.floats import narrowed
 from ...layouts.layout import FRAGMENT_ROWS, PackedLayout, layouts
 from ...layouts.pack import packed_weights

@@ -27,21 +27,21 @@ from ...driver import device
 from ...driver.launch import Kernel, family
 from ...intrinsics.wgmma import INTEGERS, STEP
 from ...kernels.codes8 import operands as operands8
-from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
+from ...kernels.codes8.rows import refuses_persistent
 from ...kernels.codes8.small_m import (
     SPLITS,
     TILES,
     SmallMTile,
     SmallMVariant,
     small_m,
-    small_m_weights,
+    small_m_consumers,
     sum_exchanger,
 )
-from ...kernels.codes8.variant import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
+from ...kernels.codes8.tiles import CODED_OUTPUTS, FLOAT_CODES, OUTPUTS
 from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 
-MOST = TILES[-1].columns
+MAX_ROWS_OF_X = TILES[-1].columns
 
 
 def variants() -> list[tuple[SmallMVariant]]:
@@ -62,14 +62,14 @@ def variants() -> list[tuple[SmallMVariant]]:
 @family(variants())
 def kernel(variant: SmallMVariant) -> Kernel:
     """The kernel: a block for each tile of rows of w and part of K; the blocks of a tile are a cluster."""
-    weights = small_m_weights(variant)
-    schedule = small_m(variant, weights)
-    return frame.kernel(f"tma few rows {variant}", weights, schedule, sum_exchanger(variant))
+    consumers = small_m_consumers(variant)
+    schedule = small_m(variant, consumers)
+    return frame.kernel(f"tma few rows {variant}", consumers, schedule, sum_exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:
-    if problem.m > MOST:
-        return f"takes up to {MOST} rows of x"
+    if problem.m > MAX_ROWS_OF_X:
+        return f"takes up to {MAX_ROWS_OF_X} rows of x"
     return refuses_persistent(problem)
 
 
@@ -86,14 +86,13 @@ def launch(
         out.fill(0)
         return
     operands8.prepare_stream(w)
-    (m, n), both = out.shape, operand_pair(x, w, STEP)
-    k, zeros = min(both.x.columns, both.w.columns), x.zeros is not None or w.zeros is not None
-    shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, k)
+    (m, n), product = out.shape, operands8.CodesProduct.of(x, w)
+    shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, product.k)
     tile, split, _ = codes8.small_m(shape, *codes8.named_choices(tile, split, TILES, SPLITS))
-    variant = SmallMVariant(tile, code_kind(x), code_kind(w), operands8.output_kind(out, end), zeros)
-    words = operands8.small_m_words(variant, x, w, both, tile.columns, out)
+    variant = SmallMVariant(tile, *product.kinds, operands8.output_kind(out, end), product.zeros)
+    words = operands8.small_m_words(variant, product, tile.columns, out)
     kernel(variant)(
         (-(-n // tile.rows) * split,), (variant.threads,), words.operands,
-        (m, n, -(-k // STEP), split.bit_length() - 1, *words.sizes), operands8.epilogue_words(end),
+        (m, n, -(-product.k // STEP), split.bit_length() - 1, *words.sizes), operands8.epilogue_words(end),
         cluster=split,
     )  # fmt: skip

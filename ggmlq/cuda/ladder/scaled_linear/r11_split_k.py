@@ -22,13 +22,11 @@ from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
 from ...driver import device
 from ...driver.launch import Kernel, family
-from ...intrinsics.wgmma import STEP
 from ...kernels.codes8 import operands as operands8
-from ...kernels.codes8.boxed import BoxTile
-from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
-from ...kernels.codes8.schedules import split_k, weights_of
+from ...kernels.codes8.kernel import code_consumers, split_k
+from ...kernels.codes8.rows import refuses_persistent
 from ...kernels.codes8.small_m import exchanger, row_split
-from ...kernels.codes8.variant import MOST_SPLITS, SPLIT_TILES, Variant, split_variants
+from ...kernels.codes8.tiles import MAX_SPLITS, SPLIT_TILES, BoxTile, Variant, split_variants
 from ...kernels.cost import codes8
 from ...kernels.hopper import frame
 
@@ -36,9 +34,9 @@ from ...kernels.hopper import frame
 @family(split_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that make a part of the steps of one tile; those of a tile are a cluster."""
-    weights = weights_of(variant)
-    schedule = split_k(variant, weights)
-    return frame.kernel(f"tma divided {variant}", weights, schedule, exchanger(variant))
+    consumers = code_consumers(variant)
+    schedule = split_k(variant, consumers)
+    return frame.kernel(f"tma divided {variant}", consumers, schedule, exchanger(variant))
 
 
 def refuses(problem: ScaledLinear) -> str | None:
@@ -61,13 +59,12 @@ def launch(
         out.fill(0)
         return
     operands8.prepare_stream(w)
-    both, to = operand_pair(x, w, STEP), operands8.output_kind(out, end)
-    column_scales = not operands8.shares_scales(both.w, 128)
+    product, to = operands8.CodesProduct.of(x, w), operands8.output_kind(out, end)
     shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, k)
-    choices = codes8.named_choices(tile, split, SPLIT_TILES, range(1, MOST_SPLITS + 1))
+    choices = codes8.named_choices(tile, split, SPLIT_TILES, range(1, MAX_SPLITS + 1))
     tile, split, _ = codes8.split_k(shape, *choices)
-    variant = Variant(tile, code_kind(x), code_kind(w), to, False, column_scales)
-    words = operands8.kernel_words(variant, x, w, both, out)
+    variant = Variant(tile, *product.kinds, to, False, product.column_scales)
+    words = operands8.kernel_words(variant, product, out)
     kernel(variant)(
         (tile.tiles(m, n) * split,), (variant.threads,), words.operands,
         (*words.sizes, split, *row_split(tile, split)), operands8.epilogue_words(end), cluster=split,

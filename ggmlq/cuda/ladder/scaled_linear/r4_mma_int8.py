@@ -25,12 +25,13 @@ from ....dispatch.problems import ScaledLinear
 from ...driver.launch import Kernel, family
 from ...intrinsics import codes8, ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from ...intrinsics.language import cuda, float32, int32, types, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS
 from ...kernels.codes8.mma_tiles import (
-    PARAMETERS,
+    TILE_PARAMETERS,
     LoopSteps,
     RatedTile,
+    TileSizes,
     best_tile,
     fetch_no_scales,
     finish_nothing,
@@ -48,6 +49,7 @@ from ...kernels.epilogue.mma_sums import clearer, scale_loader, stage_scales, st
 from ...kernels.mma.shape import ByteTile, raster
 
 LEAST = (8, 0)
+POINTS = types.UniTuple(uint64, 4)  # addresses of zero points and their factors, of x and of w
 UNGROUPED_TILES = (
     RatedTile(ByteTile(128, 256, 64, 64, stages=4), 1.0),
     RatedTile(ByteTile(128, 128, 64, 32, stages=6), 0.8),
@@ -102,25 +104,20 @@ def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
     )
     scale, fma = stage_scales(tile, False).scale, ptx.fma
 
-    def product(
-        x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, raster_height: Any,
-        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
-        rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
-        points_x: Any, others_x: Any, points_w: Any, others_w: Any,
-    ) -> None:  # fmt: skip
-        m0, n0 = locate(tiles_down, tiles_across, raster_height)
+    def product(operands: Any, sizes: Any, scales: Any, shared: Any, points: Any) -> None:
+        (x, w, y), size = operands, TileSizes(*sizes)
+        m, n, k = size.m, size.n, size.k
+        m0, n0 = locate(size.down, size.across, size.raster_height)
         sums = cuda.local.array(count, int32)
         clear(sums)
-        run_loop(sums, sums, sums, x, w, sums, m0, n0, m, n, k, pitch_x, pitch_w)
+        run_loop(sums, sums, sums, x, w, sums, m0, n0, m, n, k, size.pitch_x, size.pitch_w)
         if zeros:
-            correct(sums, (points_x, others_x, points_w, others_w), uint32(0), m0, n0, m, n)
-        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
+            correct(sums, points, uint32(0), m0, n0, m, n)
         scale_registers, results = (
             cuda.local.array(scale_register_count, float32),
             cuda.local.array(count, float32),
         )
-        hold(scales, scale_registers, m0, n0, m, n)
+        hold(scales + shared, scale_registers, m0, n0, m, n)
         for i in range(down):
             for j in range(across):
                 for c in range(4):
@@ -130,7 +127,7 @@ def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
 
     name = f"mma_int8 {a} {b}, {tile}{', zeros' if zeros else ''}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
-    return Kernel(name, product, *PARAMETERS, *(uint64,) * 4, least=LEAST, **sizes)
+    return Kernel(name, product, *TILE_PARAMETERS, POINTS, least=LEAST, **sizes)
 
 
 @family(grouped_cases())
@@ -141,7 +138,9 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
         raster(tile), storer(tile), zero_point_corrector(tile), ptx.fma, tile.step,
     )  # fmt: skip
     clear, clear_floats = clearer(count, int32), clearer(count, float32)
-    slots, scale_register_count, start, fetch_scales, hold, scale = stage_scale_functions
+    slots, scale_register_count = stage_scale_functions.slots, stage_scale_functions.held
+    start, fetch_scales = stage_scale_functions.start, stage_scale_functions.fetch
+    hold, scale = stage_scale_functions.hold, stage_scale_functions.scale
 
     @inlined
     def fetch(at: Any, stage_terms: Any, step: Any) -> None:
@@ -162,14 +161,10 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
 
     run_loop = main_loop(tile, LoopSteps(fetch, multiplier(tile, a, b), hold, finish))
 
-    def product(
-        x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, raster_height: Any,
-        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
-        rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
-        points_x: Any, others_x: Any, points_w: Any, others_w: Any, span: Any,
-    ) -> None:  # fmt: skip
-        m0, n0 = locate(tiles_down, tiles_across, raster_height)
+    def product(operands: Any, sizes: Any, scales: Any, shared: Any, points: Any, span: Any) -> None:
+        (x, w, y), size = operands, TileSizes(*sizes)
+        m, n, k = size.m, size.n, size.k
+        m0, n0 = locate(size.down, size.across, size.raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, int32)
         scale_registers, scale_slots = (
             cuda.local.array(scale_register_count, float32),
@@ -177,17 +172,15 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
         )
         clear_floats(sums)
         clear(part)
-        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(scale_slots, scales, m0, n0, m, n)
-        points = (points_x, others_x, points_w, others_w)
+        start(scale_slots, scales + shared, m0, n0, m, n)
         steps = (k + (step_length - 1)) // step_length
         stage_terms = (scale_slots, points, span, steps, m0, n0, m, n)
-        run_loop(sums, part, scale_registers, x, w, stage_terms, m0, n0, m, n, k, pitch_x, pitch_w)
+        run_loop(sums, part, scale_registers, x, w, stage_terms, m0, n0, m, n, k, size.pitch_x, size.pitch_w)
         store(sums, y, m0, n0, m, n)
 
     name = f"mma_int8 in groups {a} {b}, {tile}{', one scale a warp' * uniform}{', zeros' * zeros}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
-    return Kernel(name, product, *PARAMETERS, *(uint64,) * 4, uint32, least=LEAST, **sizes)
+    return Kernel(name, product, *TILE_PARAMETERS, POINTS, uint32, least=LEAST, **sizes)
 
 
 def refuses(problem: ScaledLinear) -> str | None:
@@ -215,7 +208,7 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     if operands.groups.length < k:
         tile = best_tile(GROUPED_TILES[zeros:], operands.groups.step, m, n)
         kernel = grouped(tile, *kinds, is_uniform(operands, tile), zeros)
-        launch_tiles(kernel, tile, operands, out, *points, operands.groups.span)
+        launch_tiles(kernel, tile, operands, out, points, operands.groups.span)
     else:
         tile = best_tile(UNGROUPED_TILES[zeros:], operands.groups.step, m, n)
-        launch_tiles(ungrouped(tile, *kinds, zeros), tile, operands, out, *points)
+        launch_tiles(ungrouped(tile, *kinds, zeros), tile, operands, out, points)

@@ -29,9 +29,11 @@ from ...intrinsics import codes8, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...kernels.codes8.mma_tiles import (
-    PARAMETERS,
+    TILE_PARAMETERS,
     LoopSteps,
     RatedTile,
+    TileScales,
+    TileSizes,
     is_uniform,
     is_wide,
     launch_floats,
@@ -111,21 +113,20 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     )
 
     def product(
-        x: Any, w: Any, y: Any, m: Any, n: Any, k: Any, pitch_x: Any, pitch_w: Any,
-        tiles_down: Any, tiles_across: Any, raster_height: Any,
-        x_scales: Any, w_scales: Any, row_x: Any, row_w: Any, column_x: Any, column_w: Any,
-        rows_x: Any, rows_w: Any, steps_x: Any, steps_w: Any,
+        operands: Any, sizes: Any, scales: Any, shared: Any,
         span: Any,  # steps of a part of K, whole groups; parts are blocks along y
     ) -> None:  # fmt: skip
+        (x, w, y), size, at = operands, TileSizes(*sizes), TileScales(*scales, *shared)
+        m, n = size.m, size.n
         part_of_k = uint32(cuda.blockIdx.y)
         first = uint32(part_of_k * span)
         begin = uint32(first * step)
-        k = min(uint32(k - begin), uint32(span * step))
+        k = min(uint32(size.k - begin), uint32(span * step))
         x, w = x + begin, w + begin
-        x_scales = x_scales + uint64(first // steps_x) * column_x
-        w_scales = w_scales + uint64(first // steps_w) * column_w
+        x_scales = at.x + uint64(first // at.steps_x) * at.column_x
+        w_scales = at.w + uint64(first // at.steps_w) * at.column_w
         y = y + uint64(part_of_k) * m * n * 4
-        m0, n0 = locate(tiles_down, tiles_across, raster_height)
+        m0, n0 = locate(size.down, size.across, size.raster_height)
         sums, part = cuda.local.array(count, float32), cuda.local.array(count, float32)
         scale_registers, scale_slots = (
             cuda.local.array(scale_register_count, float32),
@@ -133,14 +134,13 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
         )
         clear(sums)
         clear(part)
-        scales = (x_scales, w_scales, row_x, row_w, column_x, column_w, rows_x, rows_w, steps_x, steps_w)
-        start(scale_slots, scales, m0, n0, m, n)
-        run_loop(sums, part, scale_registers, x, w, scale_slots, m0, n0, m, n, k, pitch_x, pitch_w)
+        start(scale_slots, (x_scales, w_scales, *scales[2:], *shared), m0, n0, m, n)
+        run_loop(sums, part, scale_registers, x, w, scale_slots, m0, n0, m, n, k, size.pitch_x, size.pitch_w)
         store(sums, y, m0, n0, m, n)
 
     full = f"{name}, {tile}{', one scale a warp' if uniform else ''}"
     sizes: dict[str, Any] = {"threads": tile.threads, "blocks": tile.blocks, "shared": tile.shared}
-    return Kernel(full, product, *PARAMETERS, uint32, least=least, **sizes)
+    return Kernel(full, product, *TILE_PARAMETERS, uint32, least=least, **sizes)
 
 
 def cases(tiles: Sequence[RatedTile], *more: tuple[bool, ...]) -> list[tuple[Any, ...]]:

@@ -24,13 +24,12 @@ from ...driver.launch import Kernel, family
 from ...intrinsics import barrier as barriers
 from ...intrinsics import boxes, dependent_launch
 from ...intrinsics.language import cuda, uint32, uint64
-from ...intrinsics.wgmma import STEP, float_products
+from ...intrinsics.wgmma import float_products
 from ...kernels.codes8 import operands as operands8
-from ...kernels.codes8.boxed import BoxTile, box_fetcher, raster, ring_placer
 from ...kernels.codes8.epilogue import writer
-from ...kernels.codes8.rows import operand_pair, refuses_boxes
-from ...kernels.codes8.schedules import thread_placer
-from ...kernels.codes8.variant import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, Variant
+from ...kernels.codes8.kernel import box_fetcher, raster, ring_placer, thread_placer
+from ...kernels.codes8.rows import refuses_boxes
+from ...kernels.codes8.tiles import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, BoxTile, Variant
 from ...kernels.hopper.frame import barrier_initializer
 
 TILE = BoxTile(128, 128, 1)
@@ -57,18 +56,12 @@ def kernel(variant: Variant) -> Kernel:
     )  # fmt: skip
     start, locate = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
     fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
-    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
-        variant.form, variant.column_groups
-    )
+    do = float_products(variant.form, variant.column_groups)
+    zeros, nothing, begin, first, scales_of_w = do.zeros, do.nothing, do.start, do.first, do.scales_of_w
     thread_factors, promoted, place_thread, write = (
-        factors[0], promote[0], thread_placer(variant), writer(variant),
+        do.factors[0], do.promote[0], thread_placer(variant), writer(variant),
     )  # fmt: skip
-    wait, first_lane, wait_until_written, take_turn = (
-        barriers.wait,
-        barriers.from_first_lane,
-        boxes.wait_until_written,
-        dependent_launch.take_turn,
-    )
+    start_dependent = dependent_launch.take_turn
     place_ring, columns = ring_placer(layout.barriers), tile.columns
 
     def product(
@@ -76,35 +69,37 @@ def kernel(variant: Variant) -> Kernel:
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        warp = first_lane(uint32(thread >> 5))
+        warp = barriers.from_first_lane(uint32(thread >> 5))
         ring, full = place_ring()
         if thread == 0:
             start(full)
         cuda.syncthreads()
-        take_turn()
+        start_dependent()
         down = uint32(uint32(m + (rows - 1)) // rows)
         across = uint32(uint32(n + (columns - 1)) // columns)
         row, column = locate(uint32(cuda.blockIdx.x), down, across)
-        lane, inner, buffer, at, a, b = place_thread(ring, warp)
-        row_scales_at = uint32(ring + scales_offset + uint32(uint32(inner + uint32(lane >> 2)) << 2))
-        columns_at = uint32(ring + (scales_offset + 4 * rows) + uint32(uint32(lane & 3) << 3))
+        place = place_thread(ring, warp)
+        row_scales_at = uint32(
+            ring + scales_offset + uint32(uint32(place.row + uint32(place.lane >> 2)) << 2)
+        )
+        columns_at = uint32(ring + (scales_offset + 4 * rows) + uint32(uint32(place.lane & 3) << 3))
         w_scales = table + uint64(uint32(column // columns_per_scale)) * 4
         totals, sums, step = zeros(), nothing(), uint32(0)
         while step < steps:
             if thread == 0:
                 fetch_w(ring, full, uint32(0), w, column_scales_map, column, column, step, step)
                 fetch_x(ring, full, uint32(0), x, x_scales, row, row, step, uint32(step // span))
-            wait(full, uint32(step & 1))
+            barriers.wait(full, uint32(step & 1))
             sums = begin(sums, row_scales_at)
             factors_now = thread_factors(sums, scales_of_w(w_scales))
-            sums = first(sums, a, b)
+            sums = first(sums, place.a, place.b)
             totals = promoted(totals, sums, factors_now, columns_at)
             w_scales += uint64(pitch)
             step = uint32(step + 1)
             cuda.syncthreads()  # nobody reads the stage any more
-        write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
-        if boxed and lane == 0:
-            wait_until_written()
+        write(totals, place, ring, y, column, row, m, n, 0)
+        if boxed and place.lane == 0:
+            boxes.wait_until_written()
 
     return Kernel(
         f"tma simple {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads,
@@ -124,10 +119,9 @@ def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> N
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out)
-    column_scales = not operands8.shares_scales(both.w, 128)
-    variant = Variant(tile, x.code.name, w.code.name, to.out, to.boxed, column_scales)
-    words, kernel = operands8.kernel_words(variant, x, w, both, to.at), make(variant)
+    (m, n), product, to = out.shape, operands8.CodesProduct.of(x, w), operands8.outputs(out)
+    variant = Variant(tile, *product.kinds, to.out, to.boxed, product.column_scales)
+    words, kernel = operands8.kernel_words(variant, product, to.at), make(variant)
     kernel((tile.tiles(m, n),), (kernel.threads,), *words.operands, *words.sizes)
 
 

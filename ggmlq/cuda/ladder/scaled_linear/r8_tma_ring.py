@@ -22,10 +22,9 @@ from ...intrinsics import barrier as barriers
 from ...intrinsics import boxes
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import float_products
-from ...kernels.codes8.boxed import BoxTile, raster
 from ...kernels.codes8.epilogue import writer
-from ...kernels.codes8.schedules import dense_producers, late_opener, thread_placer
-from ...kernels.codes8.variant import RASTER_HEIGHT, Variant
+from ...kernels.codes8.kernel import TileWork, dense_producers, late_opener, raster, thread_placer
+from ...kernels.codes8.tiles import RASTER_HEIGHT, BoxTile, Variant
 from ...kernels.hopper.frame import stage_advancer
 from .r7_wgmma import refuses, run, variants
 
@@ -50,18 +49,11 @@ def kernel(variant: Variant) -> Kernel:
     )
     open_block, after, locate = late_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
     produce_w, produce_x = dense_producers(variant)
-    zeros, nothing, begin, first, _, _, _, factors, promote, scales_of_w = float_products(
-        variant.form, variant.column_groups
-    )
+    do = float_products(variant.form, variant.column_groups)
+    zeros, nothing, begin, first, scales_of_w = do.zeros, do.nothing, do.start, do.first, do.scales_of_w
     thread_factors, promoted, place_thread, write = (
-        factors[0], promote[0], thread_placer(variant), writer(variant),
+        do.factors[0], do.promote[0], thread_placer(variant), writer(variant),
     )  # fmt: skip
-    wait, arrive, first_lane, wait_until_written = (
-        barriers.wait,
-        barriers.arrive,
-        barriers.from_first_lane,
-        boxes.wait_until_written,
-    )
 
     def product(
         x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
@@ -69,42 +61,39 @@ def kernel(variant: Variant) -> Kernel:
     ) -> None:  # fmt: skip
         ring, full, _ = open_block(x, m)
         thread, number = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        warp = first_lane(uint32(thread >> 5))
+        warp = barriers.from_first_lane(uint32(thread >> 5))
         down = uint32(uint32(m + (rows - 1)) // rows)
         across = uint32(uint32(n + (columns - 1)) // columns)
         if warp >= fetching:
             stride = uint32(down * across)  # each block has one tile
-            work = number, stride, (down, across), uint32(0), steps
+            work = TileWork(number, stride, (down, across), uint32(0), steps)
             if thread == 32 * fetching:
                 produce_w(ring, full, w, column_scales_map, work, span)
             if thread == 32 * fetching + 32:
                 produce_x(ring, full, x, x_scales, work, span)
         else:
             row, column = locate(number, down, across)
-            lane, inner, buffer, at, first_a, first_b = place_thread(ring, warp)
+            place = place_thread(ring, warp)
             scales_at = uint32(ring + scales_offset)
-            row_scales_at = uint32(scales_at + uint32(uint32(inner + uint32(lane >> 2)) << 2))
-            columns_at = uint32(scales_at + 4 * rows + uint32(uint32(lane & 3) << 3))
+            row_scales_at = uint32(scales_at + uint32(uint32(place.row + uint32(place.lane >> 2)) << 2))
+            columns_at = uint32(scales_at + 4 * rows + uint32(uint32(place.lane & 3) << 3))
             w_scales = table + uint64(uint32(column // columns_per_scale)) * 4
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
-                barrier, scales_offset_now = (
-                    uint32(full + stage * 8),
-                    uint32(stage * scale_bytes),
-                )
-                wait(barrier, phase)
+                barrier, scales_offset_now = (uint32(full + stage * 8), uint32(stage * scale_bytes))
+                barriers.wait(barrier, phase)
                 sums = begin(sums, uint32(row_scales_at + scales_offset_now))
                 factors_now = thread_factors(sums, scales_of_w(w_scales))
-                sums = first(sums, uint32(first_a + stage * length), uint32(first_b + stage * length))
+                sums = first(sums, uint32(place.a + stage * length), uint32(place.b + stage * length))
                 totals = promoted(totals, sums, factors_now, uint32(columns_at + scales_offset_now))
-                if lane == 0:
-                    arrive(uint32(barrier + 8 * stages))
+                if place.lane == 0:
+                    barriers.arrive(uint32(barrier + 8 * stages))
                 stage, phase = after(stage, phase)
                 w_scales += uint64(pitch)
                 step = uint32(step + 1)
-            write(totals, (lane, inner, buffer, at), ring, y, column, row, m, n, 0)
-            if boxed and lane == 0:
-                wait_until_written()
+            write(totals, place, ring, y, column, row, m, n, 0)
+            if boxed and place.lane == 0:
+                boxes.wait_until_written()
 
     return Kernel(
         f"tma ring {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 64,

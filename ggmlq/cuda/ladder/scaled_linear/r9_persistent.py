@@ -26,33 +26,33 @@ from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ...driver import device
 from ...driver.launch import Kernel, family
-from ...intrinsics.wgmma import STEP
 from ...kernels.codes8 import operands as operands8
-from ...kernels.codes8.boxed import BoxTile, best_tile
 from ...kernels.codes8.epilogue import tile_writer
-from ...kernels.codes8.rows import code_kind, operand_pair, refuses_persistent
-from ...kernels.codes8.schedules import dense, weights_of
-from ...kernels.codes8.variant import (  # fmt: skip
+from ...kernels.codes8.kernel import code_consumers, dense
+from ...kernels.codes8.rows import refuses_persistent
+from ...kernels.codes8.tiles import (
     CODED_ZERO_POINT_TILES,
     COLUMN_SCALE_TILES,
     FLOAT_TILES,
     INTEGER_TILES,
     PAIR_TILE,
+    BoxTile,
     Variant,
+    best_tile,
     float_variants,
     integer_variants,
 )
 from ...kernels.hopper import frame
 
-LONG = 3e11  # operations, some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
+MIN_OPERATIONS_OF_PAIRS = 3e11  # some 200 microseconds: pairs are faster from here on (bench/notes/codes8.md)
 
 
 @family(float_variants() + integer_variants())
 def kernel(variant: Variant) -> Kernel:
     """The kernel of blocks that stay on the card and take tile after tile."""
-    weights = weights_of(variant)
-    schedule = dense(variant, weights)
-    return frame.kernel(f"tma persistent {variant}", weights, schedule, tile_writer(variant))
+    consumers = code_consumers(variant)
+    schedule = dense(variant, consumers)
+    return frame.kernel(f"tma persistent {variant}", consumers, schedule, tile_writer(variant))
 
 
 @register(
@@ -66,19 +66,17 @@ def launch(
     if not (out.size and w.shape[1]):
         out.fill(0)
         return
-    (m, n), both, to = out.shape, operand_pair(x, w, STEP), operands8.outputs(out, end)
-    integer, zeros = w.code.kind == "integer", x.zeros is not None or w.zeros is not None
-    column_scales = not integer and not operands8.shares_scales(both.w, 128)
-    if integer:
-        tiles = CODED_ZERO_POINT_TILES if zeros and end.code else INTEGER_TILES
+    (m, n), product, to = out.shape, operands8.CodesProduct.of(x, w), operands8.outputs(out, end)
+    if product.integer:
+        tiles = CODED_ZERO_POINT_TILES if product.zeros and end.code else INTEGER_TILES
     else:
-        tiles = COLUMN_SCALE_TILES if column_scales else FLOAT_TILES
+        tiles = COLUMN_SCALE_TILES if product.column_scales else FLOAT_TILES
     if tile is None:
         tile = best_tile(tiles, m, n)
-        if to.boxed and {x.code.name, w.code.name} == {"e4m3"} and _gains_by_pairs(tile, m, n, x.shape[1]):
+        if to.boxed and set(product.kinds) == {"e4m3"} and _gains_by_pairs(tile, m, n, x.shape[1]):
             tile = PAIR_TILE
-    variant = Variant(tile, code_kind(x), code_kind(w), to.out, to.boxed, column_scales, zeros)
-    words = operands8.kernel_words(variant, x, w, both, to.at)
+    variant = Variant(tile, *product.kinds, to.out, to.boxed, product.column_scales, product.zeros)
+    words = operands8.kernel_words(variant, product, to.at)
     kernel(variant)(
         _grid(tile, m, n), (variant.threads,), words.operands, words.sizes, operands8.epilogue_words(end),
         cluster=tile.blocks,
@@ -87,7 +85,11 @@ def launch(
 
 def _gains_by_pairs(tile: BoxTile, m: int, n: int, k: int) -> bool:
     """True where the tile has pairs, and the product is so long that the card's power limits it."""
-    return replace(tile, pair=True) == PAIR_TILE and PAIR_TILE.divides(n) and 2 * m * n * k >= LONG
+    return (
+        replace(tile, pair=True) == PAIR_TILE
+        and PAIR_TILE.divides(n)
+        and 2 * m * n * k >= MIN_OPERATIONS_OF_PAIRS
+    )
 
 
 def _grid(tile: BoxTile, m: int, n: int) -> tuple[int]:

@@ -1,8 +1,16 @@
-"""Variants of Hopper's kernels for 8-bit codes: the tile, codes and outputs that each is compiled for."""
+"""Tiles of Hopper's kernels for 8-bit codes: their shared memory, the choice of one, and variants of kernels.
+
+    stage    codes of x [rows, 128] · codes of w [columns, 128]                  swizzled
+    scales   of x [rows], and of w [columns] where each column has its own       floats: those of one step
+    outputs  a buffer for each consumer warp
+    barriers full [stages] · empty [stages]
+
+A variant is what a kernel is compiled for: its tile, its codes and its outputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product as combined
 from math import gcd
@@ -10,12 +18,123 @@ from typing import NamedTuple
 
 from ....codes import CODES as ALL_CODES
 from ....dispatch.epilogue import is_written
+from ...driver import device
 from ...intrinsics import barrier as barriers
-from ...intrinsics.wgmma import INTEGERS, Form
-from ..hopper.frame import Frame
-from .boxed import BoxTile, RatedTile, SharedLayout
-from .wgmma_sums import SIZES
+from ...intrinsics.boxes import BUFFER
+from ...intrinsics.wgmma import INTEGERS, STEP, Form
+from ..hopper.frame import MAX_SHARED_BYTES, Frame
 
+KILO = 1024  # bytes; swizzled boxes are aligned to as many
+
+
+@dataclass(frozen=True)
+class BoxTile:
+    """A tile of outputs, and its stages in shared memory."""
+
+    rows: int = 256  # of x
+    columns: int = 128  # rows of w
+    stages: int = 4
+    groups: int = 2  # consumer warpgroups, each with an equal part of the rows
+    pair: bool = False  # a cluster of two blocks makes neighbours in a row: each fetches half of x for both
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}, {self.stages} stages{', pairs' * self.pair}"
+
+    @property
+    def halves(self) -> int:
+        """Products of 64 rows that a warpgroup makes in a step."""
+        return self.rows // self.groups // 64
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return 1 + self.pair
+
+    @property
+    def box_rows(self) -> int:
+        """Rows of x that a block fetches."""
+        return self.rows // self.blocks
+
+    @property
+    def stage(self) -> int:
+        """Bytes of a stage's codes."""
+        return (self.rows + self.columns) * STEP
+
+    def divides(self, n: int) -> bool:
+        """True where no block of a cluster would be left without columns."""
+        return -(-n // self.columns) % self.blocks == 0
+
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles of an output of m rows and n columns."""
+        return -(-m // self.rows) * -(-n // self.columns)
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """The layout of a block's shared memory: offsets from the start of the ring, in bytes."""
+
+    tile: BoxTile
+    x_scales: bool = True
+    w_scales: bool = False  # each column has a scale
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a stage's scales."""
+        return 4 * (self.tile.rows * self.x_scales + self.tile.columns * self.w_scales)
+
+    @property
+    def scales(self) -> int:
+        """Offset of the first stage's scales."""
+        return self.tile.stages * self.tile.stage
+
+    @property
+    def outputs(self) -> int:
+        """Offset of the warps' buffers."""
+        return -(-(self.scales + self.tile.stages * self.scale_bytes) // KILO) * KILO
+
+    @property
+    def barriers(self) -> int:
+        """Offset of the full barriers; the empty ones follow."""
+        return self.outputs + 4 * self.tile.groups * BUFFER
+
+    @property
+    def shared(self) -> int:
+        """Bytes in all; the ring begins at the first multiple of 1024."""
+        return KILO + self.barriers + 16 * self.tile.stages
+
+    @property
+    def fits(self) -> bool:
+        """True where a block of a Hopper card may have as much."""
+        return self.shared <= MAX_SHARED_BYTES
+
+
+# The choice of a tile by waves: the tile with which the multiprocessors are done first.
+
+
+class RatedTile(NamedTuple):
+    """A tile, and how busy its kernel keeps a multiprocessor, relative to other tiles."""
+
+    tile: BoxTile
+    efficiency: float
+
+
+def best_tile(tiles: Sequence[RatedTile], m: int, n: int, multiprocessors: int = 0) -> BoxTile:
+    """The best tile for m × n outputs: blocks take tiles wave after wave, so the busiest block's number of
+    tiles counts.
+    """
+    count = multiprocessors or device.multiprocessors()
+
+    def time(choice: RatedTile) -> float:
+        tile = choice.tile
+        return -(-tile.tiles(m, n) // count) * tile.rows * tile.columns / choice.efficiency
+
+    return min(tiles, key=time).tile
+
+
+# --- variants ----------------------------------------------------------------------------------
+
+SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+NARROW = {"float16": "f16", "bfloat16": "bf16"}
 RASTER_HEIGHT = 16  # tiles of a column of the raster that blocks go down together
 SCALE_ROWS = 128  # rows of w that share a scale, at most
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of a thread, which starts with 168
@@ -37,7 +156,7 @@ INTEGER_TILES = (
 # Larger tiles have no registers left for zero points where results become codes.
 CODED_ZERO_POINT_TILES = INTEGER_TILES[2:]
 SPLIT_TILES = (BoxTile(128, 128, 6), BoxTile(128, 64, 8))
-MOST_SPLITS = 8  # blocks that share K
+MAX_SPLITS = 8  # blocks that share K
 
 LOW = BoxTile(64, 128, 8, groups=1)  # for few uses an expert: half the rows for as many weights
 # How busy they keep a multiprocessor: that of LOW is a guess.
@@ -46,6 +165,11 @@ EXPERT_COLUMN_SCALE_TILES = (COLUMN_SCALE_TILES[0], RatedTile(LOW, 0.6))
 EXPERT_INTEGER_TILES = (INTEGER_TILES[0], INTEGER_TILES[2], RatedTile(LOW, 0.55))
 EXPERT_ZERO_POINT_TILES = EXPERT_INTEGER_TILES[1:]  # the largest tile has no registers left for zero points
 FLOAT_CODES = ("e4m3", "e5m2")
+
+
+def columns_of_box(kind: str) -> int:
+    """Columns of outputs in 128 bytes."""
+    return 128 // SIZES[kind]
 
 
 class OutputKind(NamedTuple):
