@@ -42,7 +42,7 @@ from ggmlq.cuda.kernels.codes8 import small_m
 from ggmlq.cuda.kernels.codes8.small_m import SPLITS
 from ggmlq.cuda.kernels.codes8.tiles import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
 from ggmlq.cuda.ladder.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
-from ggmlq.cuda.layouts import code_tiles, groups, x_tiles
+from ggmlq.cuda.layouts import groups
 from ggmlq.cuda.layouts.groups import MOST_LISTED
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch import ladder
@@ -112,7 +112,7 @@ def kernels(names: list[str]) -> list[Any]:
     kinds = {codes[name] for name in names if name in codes}
     for make, cases in every:
         listing += [make(job, *more) for job, *more in cases if job.x == job.w and job.x in kinds]
-    gatherers = x_tiles.gatherer(), x_tiles.few_gatherer(), code_tiles.gatherer()
+    gatherers = groups.x_tile_gatherer(), groups.few_x_tile_gatherer(), groups.code_gatherer()
     return [*listing, groups.grouper(), *gatherers]
 
 

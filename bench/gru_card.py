@@ -38,7 +38,7 @@ from bench.on_card import Replays, in_processes
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.driver.launch import Kernel
-from ggmlq.cuda.intrinsics import barrier
+from ggmlq.cuda.intrinsics import hopper
 from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
 from ggmlq.dispatch import ladder
 from ggmlq.gru.cuda import call as around
@@ -63,7 +63,7 @@ warnings.simplefilter("ignore", gq.gru.SaturationWarning)
 def cluster_barrier() -> Kernel:
     """A kernel of nothing but barriers of a cluster."""
     sync_cluster, arrive_at_cluster, wait_for_cluster = (
-        barrier.sync_cluster, barrier.arrive_at_cluster, barrier.wait_for_cluster
+        hopper.sync_cluster, hopper.arrive_at_cluster, hopper.wait_for_cluster
     )  # fmt: skip
 
     def work(steps: Any) -> None:
@@ -79,7 +79,7 @@ def cluster_barrier() -> Kernel:
 
 def grid_barrier() -> Kernel:
     """A kernel of nothing but barriers of a grid."""
-    reach, wait_for_sum = barrier.add_release, barrier.wait_for_sum
+    reach, wait_for_sum = hopper.add_release, hopper.wait_for_sum
 
     def work(counter: Any, blocks: Any, steps: Any) -> None:
         i = uint32(0)

@@ -36,7 +36,7 @@ from bench.on_card import Replays, in_processes
 from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.driver import device
-from ggmlq.cuda.intrinsics import barrier
+from ggmlq.cuda.intrinsics import hopper
 from ggmlq.cuda.kernels.codes8.operands import scale_gatherer
 from ggmlq.cuda.kernels.codes8.small_m import SPLITS, TILES, SmallMTile, SmallMVariant
 from ggmlq.cuda.kernels.codes8.tiles import (
@@ -111,7 +111,7 @@ def kernels() -> list[Any]:
             for out in outs
             for boxed in (True, False)
         ]
-    if not barrier.GUARDED:
+    if not hopper.GUARDED:
         listing += [r9_persistent.kernel(Variant(tile, "e4m3", "e4m3", outs[1])) for tile in OTHERS["fp8"]]
         listing += [r9_persistent.kernel(Variant(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
         listing += [r10_small_m.kernel(SmallMVariant(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]

@@ -161,8 +161,8 @@ def copy(array):
 
 def put_gpu(capability):
     from ggmlq.cuda.driver import device, launch
-    from ggmlq.cuda.intrinsics import codes, lane, ptx
     from ggmlq.cuda.intrinsics import floats as storing_floats
+    from ggmlq.cuda.intrinsics import lane, ptx
     from ggmlq.cuda.kernels import quantize_scaled
     from ggmlq.cuda.kernels.quantize_scaled import decode
     from ggmlq.cuda.layouts import floats
@@ -171,10 +171,10 @@ def put_gpu(capability):
     fake = Fake()
     for module in (quantize_scaled._kernels, quantize_scaled._codes, decode, storing_floats, lane):
         module.cuda = fake
-    codes.load_words, codes.load4, codes.atomic_max = loading(4, np.uint32), loading(1, np.uint32), atomic_max
-    codes.load2, codes.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))
+    ptx.load_words, ptx.load4, ptx.atomic_max = loading(4, np.uint32), loading(1, np.uint32), atomic_max
+    ptx.load2, ptx.load1, ptx.load_float = (loading(1, t) for t in (np.uint16, np.uint8, np.float32))
     ptx.store1, ptx.store2, ptx.store4 = (storing(t) for t in (np.uint8, np.uint16, np.uint32))
-    ptx.store16, ptx.store_float, codes.store8 = ptx.store4, storing(np.float32), ptx.store4
+    ptx.store16, ptx.store_float, ptx.store8 = ptx.store4, storing(np.float32), ptx.store4
     cupy = SimpleNamespace(
         empty=aligned, zeros=lambda shape, dtype: aligned(shape, dtype, 0), ascontiguousarray=copy
     )

@@ -27,8 +27,9 @@ from scripts import load
 from ggmlq.cuda.driver import launch
 from ggmlq.cuda.driver.coverage import families
 from ggmlq.cuda.driver.launch import Kernel, array
-from ggmlq.cuda.intrinsics import bf16x2, codes8, dependent_launch, ptx, wgmma
+from ggmlq.cuda.intrinsics import hopper, ptx, tensor_cores, wgmma
 from ggmlq.cuda.intrinsics.assembly import KINDS
+from ggmlq.cuda.intrinsics.floats import bf16x2
 from ggmlq.cuda.intrinsics.language import cuda, float32
 from ggmlq.cuda.kernels.epilogue import gates
 from ggmlq.cuda.kernels.mma.kernel import TILES
@@ -232,10 +233,10 @@ def test_threads_load_a_kernel_once(monkeypatch):
 
 def test_what_needs_a_warp_is_convergent():
     """LLVM may not move it to where fewer lanes are: seen in the code that Numba hands over."""
-    warp = [dependent_launch.wait_for_predecessor, bf16x2.mma, ptx.load_matrices, ptx.commit]
-    warp += [codes8.integer_mma("s8", "s8")]
+    warp = [hopper.wait_for_predecessor, tensor_cores.mma_bf16, tensor_cores.load_byte_matrices, ptx.commit]
+    warp += [tensor_cores.integer_mma("s8", "s8")]
     warp += [wgmma.wait, wgmma.publish]
-    lane = [ptx.mul, ptx.load16, ptx.dp4a, bf16x2.fma, bf16x2.take8]
+    lane = [ptx.mul, ptx.load16, ptx.dp4a, bf16x2.fma, ptx.take8]
     for wrapper in (*warp, *lane):
         assert ("convergent" in calls(wrapper)) is (wrapper in warp), wrapper
 

@@ -19,8 +19,9 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.cuda.intrinsics import bf16x2
-from ggmlq.cuda.intrinsics.mma_runs import MAGIC
+from ggmlq.cuda.intrinsics import ptx
+from ggmlq.cuda.intrinsics.floats import bf16x2
+from ggmlq.cuda.intrinsics.tensor_cores import MAGIC
 from ggmlq.cuda.kernels.quantize.decode import decoded
 from ggmlq.cuda.layouts import pack, to_blocks
 from ggmlq.cuda.layouts.layout import STEP, layout_of, stored_codes
@@ -47,7 +48,7 @@ import sys
 import numpy as np
 from ggmlq.cuda.layouts import codes as coded, pack, scales
 from ggmlq.cuda.layouts.layout import layout_of, stored_codes
-from ggmlq.cuda.intrinsics import bf16x2
+from ggmlq.cuda.intrinsics.floats import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
 
@@ -74,7 +75,7 @@ def check_codes(fmt, layout):
         assert not raises or layout.has_offset or coded.excess_pair(layout) == bf16x2.pair(zero)
         for s in range(4):
             a = [None] * 4
-            coded.step_unpacker(layout, raised)(words, s, a, np.uint32(0))
+            coded.step_unpacker(layout, raised=raised)(words, s, a, np.uint32(0))
             for r in range(4):
                 found = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 assert (found.view(np.float32) + zero == codes[s, r]).all(), (fmt.name, s, r)
@@ -239,11 +240,9 @@ def test_a_large_float_times_a_scale_is_exact(fmt):
 
 def test_pairs():
     assert bf16x2.narrowed.meaning(1.0, -2.0) == bf16x2.pair(1.0) & 0xFFFF | bf16x2.pair(-2.0) & 0xFFFF0000
-    three = bf16x2.fma.meaning(np.uint32(bf16x2.pair(2)), bf16x2.ONES, np.uint32(bf16x2.pair(1)))
+    three = bf16x2.fma.meaning(np.uint32(bf16x2.pair(2)), bf16x2.ones, np.uint32(bf16x2.pair(1)))
     assert three == bf16x2.pair(3)
-    assert (
-        bf16x2.permute.meaning(np.uint32(0x03020100), np.uint32(0x07060504), np.uint32(0x7362)) == 0x07030602
-    )
+    assert ptx.permute.meaning(np.uint32(0x03020100), np.uint32(0x07060504), np.uint32(0x7362)) == 0x07030602
 
 
 # --- on a GPU ---------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ import ggmlq as gq
 from ggmlq.cuda.driver import calls as driver_calls
 from ggmlq.cuda.driver import device, tensor_maps
 from ggmlq.cuda.driver.launch import Kernel
-from ggmlq.cuda.intrinsics import barrier, dependent_launch
+from ggmlq.cuda.intrinsics import hopper
 from ggmlq.cuda.intrinsics.language import uint32, uint64
 from ggmlq.cuda.kernels.cost import warp_specialized
-from ggmlq.cuda.layouts import x_tiles
+from ggmlq.cuda.layouts import groups
 from ggmlq.testing.cases import weights
 
 
@@ -74,7 +74,7 @@ def test_memory_of_a_graph_goes_back_with_it(monkeypatch):
 
 def test_rows_of_experts_are_read_past_the_first_cache():
     """Before the predecessor ends: that cache may hold what an earlier kernel read of the same memory."""
-    text = x_tiles.gatherer().ptx((9, 0))
+    text = groups.x_tile_gatherer().ptx((9, 0))
     before = text[: text.index("griddepcontrol.wait")]
     assert "ld.global.cg" in before
     assert "ld.global.v" not in before
@@ -135,7 +135,7 @@ def test_blocks_that_start_one_after_the_other(cupy, monkeypatch):
     """Other work holds all multiprocessors but two, and blocks that share tiles wait for each other."""
     monkeypatch.setattr(warp_specialized.Wave, "takes_clusters", lambda *_: False)
     warp_specialized.best_split.cache_clear()
-    load, wait_for_predecessor = barrier.load_relaxed, dependent_launch.wait_for_predecessor
+    load, wait_for_predecessor = hopper.load_relaxed, hopper.wait_for_predecessor
 
     def hold(flag, most):
         wait_for_predecessor()

@@ -14,7 +14,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 import ggmlq as gq
 from ggmlq.codes import CODES, MiniFloat
 from ggmlq.codes.tiling import Tiling
-from ggmlq.cuda.intrinsics import codes as words
+from ggmlq.cuda.intrinsics import codes8
 from ggmlq.cuda.kernels.quantize_scaled import _codes as division
 from ggmlq.cuda.kernels.quantize_scaled import rows_of
 from ggmlq.cuda.kernels.quantize_scaled._codes import NATIVE, Conversion
@@ -118,7 +118,7 @@ def test_what_the_instruction_means(name, fresh):
     edges = boundaries(CODES[name]).astype(F32)
     x = np.concatenate([x[~np.isnan(x)], edges, -edges, F32([0, -0.0, np.inf, 1e30])])
     x = np.resize(x, x.size // 4 * 4)
-    meaning = getattr(words, f"four_{name}").meaning
+    meaning = getattr(codes8, f"four_{name}").meaning
     got = np.array([meaning(*four) for four in x.reshape(-1, 4)], U32)
     assert np.array_equal(got.view(np.uint8), CODES[name].encode(x))
     assert meaning(np.nan, 1, 1, 1) & 255 == 0x7F

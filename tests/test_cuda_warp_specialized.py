@@ -14,7 +14,7 @@ from fake_cupy import decoded, encoded, on_device
 import ggmlq as gq
 from ggmlq.cuda.driver import device, tensor_maps
 from ggmlq.cuda.driver.launch import Kernel
-from ggmlq.cuda.intrinsics import boxes
+from ggmlq.cuda.intrinsics import hopper
 from ggmlq.cuda.intrinsics.language import elements_of
 from ggmlq.cuda.kernels.cost.stage import SHARE
 from ggmlq.cuda.kernels.cost.warp_specialized import (
@@ -197,7 +197,7 @@ def test_the_map_of_x_lies_where_the_copy_engine_can_take_it():
     for word in words:
         size = word.bitwidth // 8
         at = -(-at // size) * size + size
-    assert (boxes.PARAMETERS + at) % 128 == 0
+    assert (hopper.PARAMETERS + at) % 128 == 0
 
 
 def test_a_map_as_words_of_a_launch(monkeypatch):

@@ -54,7 +54,7 @@ class Kernel(Compiled):
     ``threads``: of a block. ``blocks``: blocks that shall fit on a multiprocessor together; the compiler
     keeps to the registers that they leave. ``shared``: bytes of dynamic shared memory. ``least``: the
     lowest capability. ``exact``: only for GPUs with the major number of that capability, whose instructions
-    others do not have. ``early``: it may start while its predecessor runs (intrinsics/dependent_launch.py).
+    others do not have. ``early``: it may start while its predecessor runs (intrinsics/hopper.py).
 
     ``max_blocks``: at most that many blocks on a multiprocessor, 0 for no limit. It is enforced only with
     dependent launches, where it spreads the blocks evenly. ``limits_blocks``: a launch may set such a limit
@@ -108,7 +108,7 @@ class Kernel(Compiled):
     ) -> None:
         """Launch on CuPy's current device and stream. Empty grids do nothing.
 
-        ``cluster``: neighbouring blocks that run together (intrinsics/barrier.py). ``max_blocks``: fewer
+        ``cluster``: neighbouring blocks that run together (intrinsics/hopper.py). ``max_blocks``: fewer
         blocks on a multiprocessor than the kernel is made for. Arguments are arrays, plain integers and
         plain tuples of them. All become words of 8 bytes; a parameter of 32 bits takes the lower four. An
         array for a parameter of 64 bits stands for its address.

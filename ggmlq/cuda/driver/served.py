@@ -12,7 +12,7 @@ from pathlib import Path
 from ...base import missing
 from ...store.origin import Origin
 from ...store.store import Store, versions
-from ..intrinsics.barrier import GUARDED
+from ..intrinsics.hopper import GUARDED
 
 COMPILERS = (  # packages whose versions are part of a kernel's key
     "numba", "numba-cuda", "llvmlite", "cuda-core",

@@ -72,13 +72,15 @@ def emit_assembly(
     return builder.call(assembly, operands, attrs=("convergent",) if TOGETHER.search(text) else ())
 
 
-def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:
-    """The Numba intrinsic whose code ``emit`` writes, with the name and operands' names of ``meaning``."""
+def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any], first: int = 0) -> Any:
+    """The Numba intrinsic whose code ``emit`` writes, with the name and operands' names of ``meaning``, from
+    its parameter ``first`` on.
+    """
 
     def typing(context: Any, *operands: Any) -> Any:
         return signature, emit
 
-    names = ["context", *inspect.signature(meaning).parameters]
+    names = ["context", *list(inspect.signature(meaning).parameters)[first:]]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     typing.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     typing.__name__, typing.__doc__ = meaning.__name__, meaning.__doc__
@@ -88,3 +90,77 @@ def as_intrinsic(meaning: Any, signature: Any, emit: Callable[..., Any]) -> Any:
 def only_on_a_gpu() -> Any:
     """Raise an error: the body of a wrapper without a plain meaning."""
     raise NotImplementedError("this instruction needs a GPU; the simulator runs one thread at a time")
+
+
+# --- device functions that are more than one instruction ----------------------------------------
+
+
+def emitted(returns: Any, *takes: Any) -> Callable[[Any], Any]:
+    """The decorator that makes a device function of one that emits its code: ``(builder, operands …)``.
+
+    An array comes as the address of its first element. What is returned is a value, a list for a tuple, or
+    None. Such functions need a whole warp, so the simulator has none of them.
+    """
+    signature = (types.void if returns is None else returns)(*takes)
+
+    def decorate(body: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+            values = [
+                context.make_array(kind)(context, builder, value).data
+                if isinstance(kind, types.Array)
+                else value
+                for kind, value in zip(signature.args, operands, strict=True)
+            ]
+            result = body(builder, *values)
+            if result is None:
+                return context.get_dummy_value()
+            if isinstance(result, list):
+                return context.make_tuple(builder, signature.return_type, result)
+            return result
+
+        return (lambda *_: only_on_a_gpu()) if SIMULATED else as_intrinsic(body, signature, emit, 1)
+
+    return decorate
+
+
+def parts(builder: Any, value: Any, count: int) -> list[Any]:
+    """The values of a tuple."""
+    return [builder.extract_value(value, i) for i in range(count)]
+
+
+def zeros_of(kind: Any) -> Any:
+    """The device function () -> a tuple of zeros of this kind."""
+
+    @emitted(kind)
+    def zeros(builder: Any) -> Any:
+        return [ir.Constant(FLOAT, 0.0) if kind.dtype == f32 else ir.Constant(WORD, 0)] * kind.count
+
+    return zeros
+
+
+def emit_in_place(
+    builder: Any, text: str, values: Sequence[Any], operands: Sequence[Any] = (), more: int = 0
+) -> list[Any]:
+    """Emit assembly that changes values in their registers, the first ones of the text; it returns them.
+
+    ``more`` results of the same type follow them in the text, and words, the ``operands``, follow those.
+    """
+    kind, count = values[0].type, len(values)
+    letter = "f" if kind == FLOAT else "r"
+    constraints = [f"={letter}"] * count + [f"=&{letter}"] * more + ["r"] * len(operands)
+    constraints += [str(i) for i in range(count)]
+    result = ir.LiteralStructType([kind] * (count + more))
+    results = emit_assembly(builder, result, text, constraints, [*operands, *values], effect=True)
+    return parts(builder, results, count + more)
+
+
+def gpu_only(name: str, text: str, returns: Any, *takes: Any) -> Any:
+    """The instruction of this name that has an effect, and no meaning for a single thread."""
+
+    def meaning(*operands: Any) -> Any:
+        only_on_a_gpu()
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    operands = [inspect.Parameter(f"operand_{i}", kind) for i in range(len(takes))]
+    meaning.__signature__, meaning.__name__ = inspect.Signature(operands), name  # type: ignore[attr-defined]
+    return instruction(text, returns, *takes, effect=True)(meaning)

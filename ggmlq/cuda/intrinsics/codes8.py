@@ -1,39 +1,118 @@
-"""Instructions on codes of 8 bits: products of bytes, and bytes widened to halves.
+"""8-bit codes: made of floats four at a time, multiplied by dp4a, and FP8 widened to halves.
 
-assembly.py says how to read a wrapper. All ``mma`` here have operands alike, lane = 4 g + t: of the wide
-one a0, a2 are row g, a1, a3 row g + 8, a2 and a3 the later columns; b0, b1 are column g. The four sums
-are those of row g, columns 2 t and 2 t + 1, and of row g + 8.
+assembly.py says how to read a wrapper. The conversions between floats and codes of FP8 are for GPUs from
+capability 8.9 on; elsewhere codes are made with integers, and widened by their bits.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .assembly import f32, i32, instruction, only_on_a_gpu, u32, u64
+from . import ptx
+from .assembly import f32, i32, instruction, u32
 from .atoms import inlined
-from .language import types
+from .lane import ALL_LANES
+from .language import cuda, float32, int32, types, uint32
 
-OPERANDS = "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
-FOUR_WORDS, FOUR_FLOATS = types.UniTuple(i32, 4), types.UniTuple(f32, 4)
-
-
-# --- integers ---------------------------------------------------------------------------------
+# --- codes of floats --------------------------------------------------------------------------
 
 
-@cache
-def integer_mma(a: str, b: str) -> Any:
-    """The ``mma`` of [16, 32] times [32, 8] bytes, "s8" or "u8", with int32 sums; from capability 8.0."""
+def _four(kind: str) -> str:
+    pair = f"cvt.rn.satfinite.{kind}x2.f32"
+    return f"{{.reg .b16 l, h; {pair} l, $2, $1; {pair} h, $4, $3; mov.b32 $0, {{l, h}};}}"
 
-    @instruction(f"mma.sync.aligned.m16n8k32.row.col.s32.{a}.{b}.s32 {OPERANDS}", FOUR_WORDS, *(i32,) * 10)
-    def mma(
-        a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any
-    ) -> Any:  # fmt: skip
-        only_on_a_gpu()
 
-    return mma
+@instruction(_four("e4m3"), u32, f32, f32, f32, f32)
+def four_e4m3(a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Four floats as e4m3, a in the lowest byte; beyond ±448 they saturate, NaN is 0x7F."""
+    return _meant(a, b, c, d, 3, 7, 0x7E)
+
+
+@instruction(_four("e5m2"), u32, f32, f32, f32, f32)
+def four_e5m2(a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Four floats as e5m2, a in the lowest byte; beyond ±57344 they saturate, NaN is 0x7F."""
+    return _meant(a, b, c, d, 2, 15, 0x7B)
+
+
+def _meant(a: Any, b: Any, c: Any, d: Any, mantissa: int, bias: int, largest: int) -> Any:
+    """The word of codes, computed from the spacing of codes at each magnitude."""
+    word = 0
+    for place, value in enumerate(np.array([a, b, c, d], np.float32).astype(np.float64)):
+        size = min(abs(value), 1e30)
+        exponent = max(int(np.frexp(size)[1]) - 1, 1 - bias) if size else 1 - bias
+        code = 0x7F
+        if not np.isnan(value):
+            code = int(np.rint(np.ldexp(size, mantissa - exponent))) + (exponent + bias - 1 << mantissa)
+            code = min(code, largest) | 0x80 * int(np.signbit(value))
+        word |= code << 8 * place
+    return np.uint32(word)
+
+
+@instruction(
+    "{.reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h;}", types.UniTuple(f32, 2), u32
+)
+def half_values(pair: Any) -> Any:
+    """Two halves of a word as floats, the low one first."""
+    both = np.array([pair], np.uint32).view(np.float16).astype(np.float32)
+    return both[0], both[1]
+
+
+@instruction("cvt.rni.f32.f32 $0, $1;", f32, f32)
+def whole(value: Any) -> Any:
+    """The nearest whole number, ties to even, as a float."""
+    return np.rint(np.float32(value))
+
+
+@inlined
+def size_of(value: Any) -> Any:
+    """The bits of a float without the sign: they are ordered as magnitudes, NaN above all."""
+    return uint32(ptx.bits_of(value) & 0x7FFFFFFF)  # narrowed: uint32 & uint32 is uint64 to Numba
+
+
+@inlined
+def largest_size(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """The largest magnitude among four values of each of eight threads; NaN if there is one."""
+    size = max(size_of(v0), size_of(v1), size_of(v2), size_of(v3))
+    for step in (4, 2, 1):
+        size = max(size, uint32(cuda.shfl_xor_sync(ALL_LANES, int32(size), step)))
+    return ptx.float_of(size)
+
+
+@inlined
+def four_bytes(q0: Any, q1: Any, q2: Any, q3: Any) -> Any:
+    """The low bytes of four integers as a word."""
+    return ptx.low_halves(ptx.low_bytes(uint32(q0), uint32(q1)), ptx.low_bytes(uint32(q2), uint32(q3)))
+
+
+class FourCodes(NamedTuple):
+    """Four codes of a thread, by the arithmetic q8, and the scale of the 32 values of eight threads."""
+
+    scale: Any
+    q0: Any
+    q1: Any
+    q2: Any
+    q3: Any
+
+
+@inlined
+def _code(value: Any, per: Any) -> Any:
+    return min(max(ptx.nearest_even(ptx.mul(value, per)), int32(-127)), int32(127))
+
+
+@inlined
+def four_codes(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
+    """Codes of four values of each of eight threads: x · (127 / largest), to the nearest, ties to even."""
+    largest = largest_size(v0, v1, v2, v3)
+    d, per = ptx.div(largest, float32(127)), ptx.div(float32(127), largest)
+    if size_of(largest) == 0:  # 127 / 0 is infinite, and 0 times that no number
+        per = float32(0)
+    return FourCodes(d, _code(v0, per), _code(v1, per), _code(v2, per), _code(v3, per))
+
+
+# --- products of bytes ------------------------------------------------------------------------
 
 
 @cache
@@ -51,34 +130,7 @@ def dp4a(a: str, b: str) -> Any:
     return product
 
 
-# --- floats -----------------------------------------------------------------------------------
-
-
-@instruction(
-    f"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {OPERANDS}",
-    FOUR_FLOATS, *(u32,) * 6, *(f32,) * 4,
-)  # fmt: skip
-def mma_f16(
-    a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any
-) -> Any:  # fmt: skip
-    """[16, 16] times [16, 8] halves, added to floats; from capability 8.0."""
-    only_on_a_gpu()
-
-
-@cache
-def float_mma(a: str, b: str) -> Any:
-    """The ``mma`` of [16, 32] times [32, 8] codes, "e4m3" or "e5m2", with float sums; from capability 8.9."""
-
-    @instruction(
-        f"mma.sync.aligned.m16n8k32.row.col.f32.{a}.{b}.f32 {OPERANDS}",
-        FOUR_FLOATS, *(i32,) * 6, *(f32,) * 4,
-    )  # fmt: skip
-    def mma(
-        a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any
-    ) -> Any:  # fmt: skip
-        only_on_a_gpu()
-
-    return mma
+# --- FP8 as halves ----------------------------------------------------------------------------
 
 
 @instruction(
@@ -151,58 +203,3 @@ def widening(code: str, converts: bool) -> Any:
     if code == "e5m2":
         return halves_of_e5m2
     return halves_of_e4m3 if converts else halves_of_e4m3_by_bits
-
-
-@instruction("ld.global.nc.b32 $0, [$1];", i32, u64, effect=True)
-def load4(address: Any) -> Any:
-    """Four bytes that nothing writes meanwhile."""
-    only_on_a_gpu()
-
-
-@instruction("st.shared.f32 [$0], $1;", None, u32, f32, effect=True)
-def put_float(address: Any, value: Any) -> Any:
-    """Store one float in shared memory."""
-    only_on_a_gpu()
-
-
-# --- copies into shared memory ----------------------------------------------------------------
-
-
-@instruction("cp.async.ca.shared.global [$0], [$1], 4;", None, u32, u64, effect=True)
-def copy4(shared: Any, address: Any) -> Any:
-    """Start to copy four bytes into shared memory; from capability 8.0."""
-    only_on_a_gpu()
-
-
-# --- sums in an array of a kernel -------------------------------------------------------------
-
-
-def adder(mma: Any) -> Any:
-    """The device function that adds a product of a[o] … and b[i] … to the four sums from d[j] on."""
-
-    @inlined
-    def add(d: Any, j: Any, a: Any, o: Any, b: Any, i: Any) -> None:
-        v = mma(a[o], a[o + 1], a[o + 2], a[o + 3], b[i], b[i + 1], d[j], d[j + 1], d[j + 2], d[j + 3])
-        d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
-
-    return add
-
-
-# --- stores that a condition decides on, without a branch ---------------------------------------
-
-
-@instruction(
-    "{.reg .pred p; setp.ne.u32 p, $3, 0; @p st.global.v2.f32 [$0], {$1, $2};}",
-    None, u64, f32, f32, u32, effect=True,
-)  # fmt: skip
-def store_pair_if(address: Any, a: Any, b: Any, inside: Any) -> Any:
-    """Store two floats at an address that is a multiple of eight, if ``inside`` is not 0."""
-    only_on_a_gpu()
-
-
-@instruction(
-    "{.reg .pred p; setp.ne.u32 p, $2, 0; @p st.global.f32 [$0], $1;}", None, u64, f32, u32, effect=True
-)
-def store_if(address: Any, value: Any, inside: Any) -> Any:
-    """Store one float, if ``inside`` is not 0."""
-    only_on_a_gpu()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import ptx
-from .assembly import instruction, only_on_a_gpu, u32
+from .assembly import gpu_only, instruction, u32
 from .atoms import inlined
 from .language import cuda, uint32, uint64
 
@@ -74,13 +74,11 @@ def store_four(at: Any, place: Any, end: Any, a: Any, b: Any, c: Any, d: Any) ->
 # Exchanges among the lanes of a warp: votes with a bit a lane, and values of other lanes.
 
 
-@instruction(
+# A bit for each lane of the warp: 1 where its own a and b are equal.
+lanes_where_equal = gpu_only("lanes_where_equal",
     "{.reg .pred same; setp.eq.u32 same, $1, $2; vote.sync.ballot.b32 $0, same, -1;}",
-    u32, u32, u32, effect=True,
+    u32, u32, u32,
 )  # fmt: skip
-def lanes_where_equal(a: Any, b: Any) -> Any:
-    """A bit for each lane of the warp: 1 where its own a and b are equal."""
-    only_on_a_gpu()
 
 
 @instruction("popc.b32 $0, $1;", u32, u32)
@@ -89,28 +87,14 @@ def count(bits: Any) -> Any:
     return int(bits).bit_count()
 
 
-@instruction("atom.shared.add.u32 $0, [$1], $2;", u32, u32, u32, effect=True)
-def add_shared(address: Any, number: Any) -> Any:
-    """Add to a word of shared memory, atomically; returns its value before."""
-    only_on_a_gpu()
-
-
-@instruction("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", u32, u32, u32, effect=True)
-def from_lane(value: Any, lane: Any) -> Any:
-    """The value of lane ``lane``; each lane may name another one."""
-    only_on_a_gpu()
-
-
-@instruction("shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", u32, u32, effect=True)
-def from_neighbour(value: Any) -> Any:
-    """The value of the other lane of a pair, 0 and 1, 2 and 3, and so on."""
-    only_on_a_gpu()
-
-
-@instruction("shfl.sync.up.b32 $0, $1, $2, 0, -1;", u32, u32, u32, effect=True)
-def from_lane_before(value: Any, by: Any) -> Any:
-    """The value of the lane ``by`` places before; the first ones get their own."""
-    only_on_a_gpu()
+# Add to a word of shared memory, atomically; returns its value before.
+add_shared = gpu_only("add_shared", "atom.shared.add.u32 $0, [$1], $2;", u32, u32, u32)
+# The value of lane ``lane``; each lane may name another one.
+from_lane = gpu_only("from_lane", "shfl.sync.idx.b32 $0, $1, $2, 31, -1;", u32, u32, u32)
+# The value of the other lane of a pair, 0 and 1, 2 and 3, and so on.
+from_neighbour = gpu_only("from_neighbour", "shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", u32, u32)
+# The value of the lane ``by`` places before; the first ones get their own.
+from_lane_before = gpu_only("from_lane_before", "shfl.sync.up.b32 $0, $1, $2, 0, -1;", u32, u32, u32)
 
 
 @inlined

@@ -1,4 +1,18 @@
-"""Instructions that Numba has no name for: floats, bits, loads, stores, copies, ldmatrix; see assembly.py."""
+"""Instructions that Numba has no name for: floats, bits, loads, stores, copies; see assembly.py.
+
+Names of loads and stores say which memory and how many bytes:
+
+    load, store       device memory, at an address of 64 bits
+    take, put         shared memory, at an address of 32 bits
+    copy              from device memory into shared memory, past the registers
+    1, 2, 4, 8, 16    bytes, in words of 32 bits; one or two are the low end of a word
+    float, pair, floats    one, two or four float32
+    _nc               of memory that nothing writes while the kernel runs: from any cache
+    _l2               past the first cache, which may hold what memory held before
+    _if               where a condition is not 0, without a branch
+
+Addresses are multiples of the size. Arithmetic of integers here is 32 bits wide, where Numba computes in 64.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from .assembly import WORD, as_intrinsic, f32, i32, instruction, only_on_a_gpu, u32, u64
+from ...fixed.shift import shifted as meaning_of_shifted
+from .assembly import WORD, as_intrinsic, f32, gpu_only, i32, instruction, only_on_a_gpu, u32, u64
 from .language import SIMULATED, ir, types
 
 # --- float32, rounded once: never fused with what comes before or after -----------------------
@@ -130,11 +145,64 @@ def _saturated(whole: Any) -> Any:
 # --- integers ---------------------------------------------------------------------------------
 
 
+@instruction("add.s32 $0, $1, $2;", i32, i32, i32)
+def plus(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@instruction("sub.s32 $0, $1, $2;", i32, i32, i32)
+def minus(a: Any, b: Any) -> Any:
+    return a - b
+
+
+@instruction("mul.lo.s32 $0, $1, $2;", i32, i32, i32)
+def times(a: Any, b: Any) -> Any:
+    return a * b
+
+
+@instruction(
+    "{.reg .b32 up, down; shl.b32 up, $1, $2; shr.s32 down, $1, 31; and.b32 down, down, $4; "
+    "add.s32 up, up, $3; add.s32 up, up, down; shr.s32 $0, up, $5;}",
+    i32, i32, i32, i32, i32, i32,
+)  # fmt: skip
+def shifted(v: Any, left: Any, half: Any, negative: Any, right: Any) -> Any:
+    """The rounding shift of ``fixed/shift.py``."""
+    return meaning_of_shifted(v, left, half, negative, right)
+
+
+@instruction("{.reg .b32 above; max.s32 above, $1, $2; min.s32 $0, above, $3;}", i32, i32, i32, i32)
+def clamped(v: Any, low: Any, high: Any) -> Any:
+    """A value, raised to ``low`` or lowered to ``high`` if it lies beyond."""
+    return min(max(v, low), high)
+
+
+@instruction("mad.wide.u32 $0, $1, $2, $3;", u64, u32, u32, u64)
+def wide_place(count: Any, size: Any, base: Any) -> Any:
+    """``base + count * size`` in 64 bits."""
+    return np.uint64(int(base) + int(count) * int(size))
+
+
 @instruction("dp4a.s32.s32 $0, $1, $2, $3;", i32, i32, i32, i32)
 def dp4a(a: Any, b: Any, c: Any) -> Any:
     """Four products of signed bytes, added to c."""
     x, y = (np.array([v], np.int32).view(np.int8).astype(np.int32) for v in (a, b))
     return np.int32(c + (x * y).sum())
+
+
+# --- bytes and bits of words ------------------------------------------------------------------
+
+
+@instruction("prmt.b32 $0, $1, $2, $3;", u32, u32, u32, u32)
+def permute(a: Any, b: Any, picks: Any) -> Any:
+    """Four bytes out of eight: nibble i of ``picks`` says which becomes byte i; 8 more, and it is 255 or 0,
+    by its sign.
+    """
+    eight, word = int(a) | int(b) << 32, 0
+    for i in range(4):
+        pick = int(picks) >> 4 * i & 15
+        byte = eight >> 8 * (pick & 7) & 255
+        word |= (byte >> 7) * 255 << 8 * i if pick & 8 else byte << 8 * i
+    return np.uint32(word)
 
 
 @instruction("prmt.b32 $0, $1, $2, 0x0040;", u32, u32, u32)
@@ -155,6 +223,18 @@ def low_halves(a: Any, b: Any) -> Any:
     return np.uint32(a & 0xFFFF | (b & 0xFFFF) << 16)
 
 
+@instruction("prmt.b32 $0, $1, 0, 0x1010;", u32, u32)
+def twice(half: Any) -> Any:
+    """A half in both places."""
+    return np.uint32(half & 0xFFFF | (half & 0xFFFF) << 16)
+
+
+@instruction("max.s16x2 $0, $1, $2;", u32, u32, u32)
+def largest(a: Any, b: Any) -> Any:
+    """The larger of a and b in each half, compared as integers with a sign; from capability 9.0 on."""
+    return np.maximum(*np.array([[a], [b]], np.uint32).view(np.int16)).view(np.uint32)[0]
+
+
 @instruction("lop3.b32 $0, $1, $2, $3, 0xEA;", u32, u32, u32, u32)
 def masked_or(a: Any, mask: Any, others: Any) -> Any:
     """``a & mask | others`` in one instruction: left to itself LLVM makes two of some."""
@@ -170,67 +250,60 @@ def masked_xor(a: Any, mask: Any, others: Any) -> Any:
 # --- device memory ----------------------------------------------------------------------------
 
 
-@instruction("ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64, effect=True)
-def load16(address: Any) -> Any:
-    """Load 16 bytes that nothing writes while the kernel runs."""
-    only_on_a_gpu()
+load1 = gpu_only("load1", "ld.global.u8 $0, [$1];", u32, u64)  # a byte as a word
+load_int8 = gpu_only("load_int8", "ld.global.s8 $0, [$1];", i32, u64)  # a signed byte of memory
+# Two bytes as the low half of a word, the other is 0.
+load2 = gpu_only("load2", "ld.global.u16 $0, [$1];", u32, u64)
+load4 = gpu_only("load4", "ld.global.b32 $0, [$1];", u32, u64)  # load a word from memory
+# Four bytes that nothing writes meanwhile.
+load4_nc = gpu_only("load4_nc", "ld.global.nc.b32 $0, [$1];", i32, u64)
+# Eight aligned bytes of memory as two words: four bfloat16.
+load8 = gpu_only("load8", "ld.global.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u64)
+# Load two words past the first cache, as they are in memory.
+load8_l2 = gpu_only("load8_l2", "ld.global.cg.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u64)
+# 16 aligned bytes as four words.
+load_words = gpu_only("load_words", "ld.global.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(u32, 4), u64)
+# Load 16 bytes that nothing writes while the kernel runs.
+load16 = gpu_only("load16", "ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64)
+# Load 16 bytes past the first cache: other blocks may have written them while this one ran.
+load16_l2 = gpu_only("load16_l2", "ld.global.cg.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u64)
+load_float = gpu_only("load_float", "ld.global.f32 $0, [$1];", f32, u64)  # one float of memory
+# Four floats of memory.
+load_floats = gpu_only("load_floats", "ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u64)
+# Load four floats past the first cache; zeros, and no access, if ``condition`` is 0.
+load_floats_l2_if = gpu_only("load_floats_l2_if",
+    "{.reg .pred there; setp.ne.u32 there, $5, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
+    "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; @there ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];}",
+    types.UniTuple(f32, 4), u64, u32,
+)  # fmt: skip
+store1 = gpu_only("store1", "st.global.b8 [$0], $1;", None, u64, u32)  # store one byte: the lowest of a word
+# Store two bytes: the low half of a word.
+store2 = gpu_only("store2", "{.reg .b16 h; cvt.u16.u32 h, $1; st.global.b16 [$0], h;}", None, u64, u32)
+store4 = gpu_only("store4", "st.global.b32 [$0], $1;", None, u64, u32)  # store four bytes to memory
+# Store eight aligned bytes.
+store8 = gpu_only("store8", "st.global.v2.b32 [$0], {$1, $2};", None, u64, u32, u32)
+# Store 16 aligned bytes.
+store16 = gpu_only("store16", "st.global.v4.b32 [$0], {$1, $2, $3, $4};", None, u64, u32, u32, u32, u32)
+store_float = gpu_only("store_float", "st.global.f32 [$0], $1;", None, u64, f32)  # store one float to memory
+# Store two floats at an address that is a multiple of eight.
+store_pair = gpu_only("store_pair", "st.global.v2.f32 [$0], {$1, $2};", None, u64, f32, f32)
+# Store one float, if ``inside`` is not 0.
+store_if = gpu_only(
+    "store_if", "{.reg .pred p; setp.ne.u32 p, $2, 0; @p st.global.f32 [$0], $1;}", None, u64, f32, u32
+)
+# Store two floats at an address that is a multiple of eight, if ``inside`` is not 0.
+store_pair_if = gpu_only("store_pair_if",
+    "{.reg .pred p; setp.ne.u32 p, $3, 0; @p st.global.v2.f32 [$0], {$1, $2};}",
+    None, u64, f32, f32, u32,
+)  # fmt: skip
+# Set bits of a word in memory, atomically.
+set_bits = gpu_only("set_bits", "red.global.or.b32 [$0], $1;", None, u64, u32)
+# Replace a word in memory by ``word`` if that is larger, atomically.
+atomic_max = gpu_only("atomic_max", "red.global.max.u32 [$0], $1;", None, u64, u32)
+# Start to read the line of 128 bytes at an address into the second cache, which is never stale.
+prefetch = gpu_only("prefetch", "prefetch.global.L2 [$0];", None, u64)
 
-
-@instruction("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u64, effect=True)
-def load_floats(address: Any) -> Any:
-    """Four floats of memory."""
-    only_on_a_gpu()
-
-
-@instruction("st.global.v4.b32 [$0], {$1, $2, $3, $4};", None, u64, u32, u32, u32, u32, effect=True)
-def store16(address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Store 16 aligned bytes."""
-    only_on_a_gpu()
-
-
-@instruction("st.global.b32 [$0], $1;", None, u64, u32, effect=True)
-def store4(address: Any, word: Any) -> Any:
-    """Store four bytes to memory."""
-    only_on_a_gpu()
-
-
-@instruction("{.reg .b16 h; cvt.u16.u32 h, $1; st.global.b16 [$0], h;}", None, u64, u32, effect=True)
-def store2(address: Any, word: Any) -> Any:
-    """Store two bytes: the low half of a word."""
-    only_on_a_gpu()
-
-
-@instruction("st.global.b8 [$0], $1;", None, u64, u32, effect=True)
-def store1(address: Any, word: Any) -> Any:
-    """Store one byte: the lowest of a word."""
-    only_on_a_gpu()
-
-
-@instruction("st.global.f32 [$0], $1;", None, u64, f32, effect=True)
-def store_float(address: Any, value: Any) -> Any:
-    """Store one float to memory."""
-    only_on_a_gpu()
-
-
-@instruction("st.global.v2.f32 [$0], {$1, $2};", None, u64, f32, f32, effect=True)
-def store_pair(address: Any, a: Any, b: Any) -> Any:
-    """Store two floats at an address that is a multiple of eight."""
-    only_on_a_gpu()
-
-
-@instruction("ld.global.f32 $0, [$1];", f32, u64, effect=True)
-def load_float(address: Any) -> Any:
-    """One float of memory."""
-    only_on_a_gpu()
-
-
-@instruction("red.global.or.b32 [$0], $1;", None, u64, u32, effect=True)
-def set_bits(address: Any, bits: Any) -> Any:
-    """Set bits of a word in memory, atomically."""
-    only_on_a_gpu()
-
-
-# --- shared memory: 32-bit addresses ----------------------------------------------------------
+# --- shared memory ----------------------------------------------------------------------------
 
 
 def _shared_base(meaning: Any) -> Any:
@@ -252,40 +325,41 @@ def shared_base() -> Any:
     only_on_a_gpu()
 
 
-@instruction("st.shared.b32 [$0], $1;", None, u32, i32, effect=True)
-def put(address: Any, word: Any) -> Any:
-    """One word into shared memory."""
-    only_on_a_gpu()
+take1 = gpu_only("take1", "ld.shared.u8 $0, [$1];", u32, u32)  # a byte of shared memory
+# Two bytes of shared memory.
+take2 = gpu_only("take2", "{.reg .b16 h; ld.shared.b16 h, [$1]; cvt.u32.u16 $0, h;}", u32, u32)
+take4 = gpu_only("take4", "ld.shared.b32 $0, [$1];", u32, u32)  # load a word from shared memory
+# Load two words from shared memory.
+take8 = gpu_only("take8", "ld.shared.v2.b32 {$0, $1}, [$2];", types.UniTuple(u32, 2), u32)
+# Four words of shared memory.
+take16 = gpu_only("take16", "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u32)
+take_float = gpu_only("take_float", "ld.shared.f32 $0, [$1];", f32, u32)  # load one float from shared memory
+# Two floats of shared memory.
+take_pair = gpu_only("take_pair", "ld.shared.v2.f32 {$0, $1}, [$2];", types.UniTuple(f32, 2), u32)
+# Four floats of shared memory.
+take_floats = gpu_only("take_floats", "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u32)
+# Store the lowest byte of a word in shared memory.
+put1 = gpu_only("put1", "st.shared.b8 [$0], $1;", None, u32, i32)
+put4 = gpu_only("put4", "st.shared.b32 [$0], $1;", None, u32, u32)  # four bytes into shared memory
+# Store four words in shared memory.
+put16 = gpu_only("put16", "st.shared.v4.b32 [$0], {$1, $2, $3, $4};", None, u32, i32, i32, i32, i32)
+# Store one float in shared memory.
+put_float = gpu_only("put_float", "st.shared.f32 [$0], $1;", None, u32, f32)
+# Two floats into shared memory.
+put_pair = gpu_only("put_pair", "st.shared.v2.f32 [$0], {$1, $2};", None, u32, f32, f32)
+
+# --- copies into shared memory ----------------------------------------------------------------
 
 
-@instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", types.UniTuple(i32, 4), u32, effect=True)
-def take16(address: Any) -> Any:
-    """Four words of shared memory."""
-    only_on_a_gpu()
-
-
-@instruction("ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", types.UniTuple(f32, 4), u32, effect=True)
-def take_floats(address: Any) -> Any:
-    """Four floats of shared memory."""
-    only_on_a_gpu()
-
-
-@instruction("ld.shared.v2.f32 {$0, $1}, [$2];", types.UniTuple(f32, 2), u32, effect=True)
-def take_pair(address: Any) -> Any:
-    """Two floats of shared memory."""
-    only_on_a_gpu()
-
-
-@instruction("cp.async.cg.shared.global [$0], [$1], 16;", None, u32, u64, effect=True)
-def copy16(shared: Any, address: Any) -> Any:
-    """Start to copy 16 bytes into shared memory past the registers; from capability 8.0."""
-    only_on_a_gpu()
-
-
-@instruction("cp.async.commit_group;", None, effect=True)
-def commit() -> Any:
-    """Close a group of copies."""
-    only_on_a_gpu()
+# Start to copy four bytes into shared memory; from capability 8.0.
+copy4 = gpu_only("copy4", "cp.async.ca.shared.global [$0], [$1], 4;", None, u32, u64)
+# Start to copy 16 bytes into shared memory past the registers; from capability 8.0.
+copy16 = gpu_only("copy16", "cp.async.cg.shared.global [$0], [$1], 16;", None, u32, u64)
+# Start to copy ``size`` bytes, 0 or 16, into 16 bytes of shared memory; the rest becomes zeros.
+copy16_or_zeros = gpu_only(
+    "copy16_or_zeros", "cp.async.cg.shared.global [$0], [$1], 16, $2;", None, u32, u64, u32
+)
+commit = gpu_only("commit", "cp.async.commit_group;", None)  # close a group of copies
 
 
 def wait_for_all_but(groups: int) -> Any:
@@ -296,15 +370,3 @@ def wait_for_all_but(groups: int) -> Any:
         only_on_a_gpu()
 
     return wait
-
-
-# --- matrices for tensor cores: lane = 4 g + t ------------------------------------------------
-
-
-@instruction(
-    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];",
-    types.UniTuple(i32, 4), u32, effect=True,
-)  # fmt: skip
-def load_matrices(address: Any) -> Any:
-    """Bytes 4 t … 4 t + 3 of row g of four matrices; lane 8 i + r passes the address of row r of matrix i."""
-    only_on_a_gpu()

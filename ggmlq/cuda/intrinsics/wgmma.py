@@ -1,12 +1,13 @@
-"""``wgmma`` on codes of 8 bits, both operands in shared memory.
+"""Hopper's ``wgmma``: on codes of 8 bits, for attention, with weights in registers; and its sums in memory.
 
-A warpgroup multiplies 64 rows with ``columns`` rows of the other operand, 32 codes along K an instruction,
-128 a step. Both operands lie in rows of 128 bytes, swizzled (intrinsics/boxes.py). A thread, lane 4 g + t
-of warp w, has the sums of rows 16 w + g and 16 w + g + 8, columns 8 j + 2 t and 8 j + 2 t + 1: four for
-each j. A warpgroup makes ``halves`` such products in a step, one after the other, 64 rows apart.
+On codes both operands lie in shared memory. A warpgroup multiplies 64 rows with ``columns`` rows of the other
+operand, 32 codes along K an instruction, 128 a step. Both operands lie in rows of 128 bytes, swizzled
+(hopper.py). A thread, lane 4 g + t of warp w, has the sums of rows 16 w + g and 16 w + g + 8, columns
+8 j + 2 t and 8 j + 2 t + 1: four for each j. A warpgroup makes ``halves`` such products in a step, one after
+the other, 64 rows apart.
 
-Sums of integers stay in the tensor cores from the first column to the last; FP8 must be promoted:
-wgmma.py.
+Sums of integers stay in the tensor cores from the first column to the last; FP8 must be promoted.
+For capability 9.0 alone (its ``a`` variant): later GPUs have other instructions in its place.
 """
 
 from __future__ import annotations
@@ -15,9 +16,23 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from .assembly import FLOAT, WORD, as_intrinsic, emit_assembly, f32, i32, instruction, only_on_a_gpu, u32, u64
-from .barrier import NEEDS, waiting
-from .language import SIMULATED, ir, types
+from .assembly import (
+    FLOAT,
+    LONG,
+    WORD,
+    emit_assembly,
+    emit_in_place,
+    emitted,
+    f32,
+    gpu_only,
+    i32,
+    parts,
+    u32,
+    u64,
+    zeros_of,
+)
+from .hopper import NEEDS, waiting
+from .language import ir, types
 
 STEP = 128  # codes along K
 LOW, HIGH = 1 << 16, 1 << 30 | 64  # words of a descriptor of swizzled rows; address / 16 joins LOW
@@ -37,11 +52,6 @@ class Form(NamedTuple):
     def sums(self) -> int:
         """A thread's sums for 64 rows."""
         return self.columns // 2
-
-
-def unpacked(builder: Any, value: Any, count: int) -> list[Any]:
-    """The parts of a tuple."""
-    return [builder.extract_value(value, i) for i in range(count)]
 
 
 def tuple_of(kind: Any, count: int) -> Any:
@@ -65,10 +75,6 @@ OPEN, FENCE = "{" + NEEDS + " .reg .b32 t; .reg .b64 a, b;", "wgmma.fence.sync.a
 COMMIT = "wgmma.commit_group.sync.aligned;"
 
 
-def wrapped(meaning: Callable[..., Any], signature: Any, emit: Callable[..., Any]) -> Any:
-    return meaning if SIMULATED else as_intrinsic(meaning, signature, emit)
-
-
 # --- straight on ---------------------------------------------------------------------------------
 
 
@@ -83,49 +89,23 @@ class UnpromotedProducts(NamedTuple):
 @cache
 def unpromoted_products(form: Form) -> UnpromotedProducts:
     """The device functions for integers; for floats they show what the lack of promotion costs."""
-    count, integer = form.halves * form.sums, form.a in INTEGERS
-    kind, word, letter = (
-        (tuple_of(i32, count), WORD, "=r") if integer else (tuple_of(f32, count), FLOAT, "=f")
-    )
+    count = form.halves * form.sums
+    kind = tuple_of(i32 if form.a in INTEGERS else f32, count)
 
-    def zeros() -> Any:
-        only_on_a_gpu()
-
-    def emit_zeros(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        return context.make_tuple(builder, kind, [ir.Constant(word, 0 if integer else 0.0)] * count)
-
-    def advance(totals: Any, a: Any, b: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, a, b = operands
-        names = [f"${i}" for i in range(count)]
+    @emitted(kind, kind, u32, u32)
+    def advance(builder: Any, totals: Any, a: Any, b: Any) -> Any:
         lines = [OPEN, FENCE]
         for half in range(form.halves):
-            registers = names[half * form.sums : (half + 1) * form.sums]
+            registers = [f"${i}" for i in range(half * form.sums, (half + 1) * form.sums)]
             lines += chain(form, registers, f"${count}", f"${count + 1}", half, False)
         lines += [COMMIT, "wgmma.wait_group.sync.aligned 1;}"]
-        constraints = [letter] * count + ["r", "r"] + [str(i) for i in range(count)]
-        result = ir.LiteralStructType([word] * count)
-        values = unpacked(builder, totals, count)
-        results = emit_assembly(builder, result, "\n".join(lines), constraints, [a, b, *values], effect=True)
-        return context.make_tuple(builder, kind, unpacked(builder, results, count))
+        return emit_in_place(builder, "\n".join(lines), parts(builder, totals, count), [a, b])
 
-    def drain(totals: Any) -> Any:
-        only_on_a_gpu()
+    @emitted(kind, kind)
+    def drain(builder: Any, totals: Any) -> Any:
+        return emit_in_place(builder, "wgmma.wait_group.sync.aligned 0;", parts(builder, totals, count))
 
-    def emit_drain(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        values, result = unpacked(builder, operands[0], count), ir.LiteralStructType([word] * count)
-        constraints = [letter] * count + [str(i) for i in range(count)]
-        text = "wgmma.wait_group.sync.aligned 0;"
-        results = emit_assembly(builder, result, text, constraints, values, effect=True)
-        return context.make_tuple(builder, kind, unpacked(builder, results, count))
-
-    return UnpromotedProducts(
-        wrapped(zeros, kind(), emit_zeros),
-        wrapped(advance, kind(kind, u32, u32), emit),
-        wrapped(drain, kind(kind), emit_drain),
-    )
+    return UnpromotedProducts(zeros_of(kind), advance, drain)
 
 
 # ``wgmma`` on 16-bit floats for attention: scores of two tiles in shared memory, then p times values.
@@ -141,10 +121,14 @@ DEEP = 16  # columns of a product, along K
 SUMS, WORDS = types.Array(f32, 1, "C"), types.Array(u32, 1, "C")
 
 
-def _places(context: Any, builder: Any, kind: Any, array: Any, count: int) -> list[Any]:
+def _places(builder: Any, array: Any, count: int) -> list[Any]:
     """The addresses of an array's elements."""
-    data = context.make_array(kind)(context, builder, array).data
-    return [builder.gep(data, [ir.Constant(WORD, i)]) for i in range(count)]
+    return [builder.gep(array, [ir.Constant(WORD, i)]) for i in range(count)]
+
+
+def _store(builder: Any, values: list[Any], places: list[Any]) -> None:
+    for value, place in zip(values, places, strict=True):
+        builder.store(value, place)
 
 
 def _descriptor(name: str, address: str, low: int) -> str:
@@ -159,14 +143,11 @@ def qk_starter(columns: int, width: int, kind: str) -> Any:
     """
     count = columns // 2
 
-    def start(s: Any, rows: Any, keys: Any, apart: Any) -> Any:
+    @emitted(None, SUMS, u32, u32, u32)
+    def start(builder: Any, s: Any, rows: Any, keys: Any, apart: Any) -> Any:
         """Start to make scores; rows and keys are addresses, keys' parts lie next to each other."""
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        places = _places(context, builder, signature.args[0], operands[0], count)
-        sums, first = ",".join(f"${i}" for i in range(count)), count
-        lines = ["{.reg .b32 low, at; .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+        places, sums, first = _places(builder, s, count), ",".join(f"${i}" for i in range(count)), count
+        lines = ["{.reg .b32 low, at; .reg .b64 a, b;", FENCE]
         for part in range(width // PART):
             lines.append(f"mad.lo.u32 at, ${first + 2}, {part}, ${first};" + _descriptor("a", "at", LOW))
             lines.append(f"add.u32 at, ${first + 1}, {part * columns * 128};" + _descriptor("b", "at", LOW))
@@ -178,15 +159,13 @@ def qk_starter(columns: int, width: int, kind: str) -> Any:
                 )
                 if step < PART // DEEP - 1:
                     lines.append("add.u64 a, a, 2; add.u64 b, b, 2;")
-        lines.append("wgmma.commit_group.sync.aligned;}")
-        result = ir.LiteralStructType([FLOAT] * count)
-        constraints = ["=f"] * count + ["r"] * 3
-        values = emit_assembly(builder, result, "\n".join(lines), constraints, operands[1:], effect=True)
-        for i, place in enumerate(places):
-            builder.store(builder.extract_value(values, i), place)
-        return context.get_dummy_value()
+        lines.append(COMMIT + "}")
+        result, constraints = ir.LiteralStructType([FLOAT] * count), ["=f"] * count + ["r"] * 3
+        text, operands = "\n".join(lines), [rows, keys, apart]
+        values = emit_assembly(builder, result, text, constraints, operands, effect=True)
+        _store(builder, parts(builder, values, count), places)
 
-    return start if SIMULATED else as_intrinsic(start, types.void(SUMS, u32, u32, u32), emit)
+    return start
 
 
 @cache
@@ -195,17 +174,13 @@ def pv_starter(depth: int, width: int, kind: str) -> Any:
     count, words = width // 2, depth // 4
     leading = depth * 128 // 16 << 16  # from a part of 64 columns to the next
 
-    def start(o: Any, p: Any, values: Any) -> Any:
+    @emitted(None, SUMS, WORDS, u32)
+    def start(builder: Any, o: Any, p: Any, values: Any) -> Any:
         """Start to add p, pairs in registers, times values at an address."""
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        places = _places(context, builder, signature.args[0], operands[0], count)
-        pairs = [
-            builder.load(place) for place in _places(context, builder, signature.args[1], operands[1], words)
-        ]
+        places = _places(builder, o, count)
+        pairs = [builder.load(place) for place in _places(builder, p, words)]
         sums = ",".join(f"${i}" for i in range(count))
-        lines = ["{.reg .b32 low; .reg .b64 b;", "wgmma.fence.sync.aligned;"]
+        lines = ["{.reg .b32 low; .reg .b64 b;", FENCE]
         lines.append(_descriptor("b", f"${count + words}", leading))
         for step in range(depth // DEEP):
             four = ",".join(f"${count + 4 * step + i}" for i in range(4))
@@ -215,60 +190,36 @@ def pv_starter(depth: int, width: int, kind: str) -> Any:
             )
             if step < depth // DEEP - 1:
                 lines.append(f"add.u64 b, b, {DEEP * 128 // 16};")
-        lines.append("wgmma.commit_group.sync.aligned;}")
-        constraints = ["=f"] * count + ["r"] * (words + 1) + [str(i) for i in range(count)]
+        lines.append(COMMIT + "}")
         before = [builder.load(place) for place in places]
-        result = ir.LiteralStructType([FLOAT] * count)
-        values = emit_assembly(
-            builder, result, "\n".join(lines), constraints, [*pairs, operands[2], *before], effect=True
-        )
-        for i, place in enumerate(places):
-            builder.store(builder.extract_value(values, i), place)
-        return context.get_dummy_value()
+        _store(builder, emit_in_place(builder, "\n".join(lines), before, [*pairs, values]), places)
 
-    return start if SIMULATED else as_intrinsic(start, types.void(SUMS, WORDS, u32), emit)
+    return start
 
 
 @cache
 def settler(count: int, pending: int) -> Any:
     """The device function ``settle(sums)``: waits until all but ``pending`` started products are done."""
 
-    def settle(sums: Any) -> Any:
+    @emitted(None, SUMS)
+    def settle(builder: Any, sums: Any) -> Any:
         """Wait for the products that these sums are of."""
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        places = _places(context, builder, signature.args[0], operands[0], count)
-        constraints = ["=f"] * count + [str(i) for i in range(count)]
+        places = _places(builder, sums, count)
         before = [builder.load(place) for place in places]
-        result = ir.LiteralStructType([FLOAT] * count)
-        text = f"wgmma.wait_group.sync.aligned {pending};"
-        values = emit_assembly(builder, result, text, constraints, before, effect=True)
-        for i, place in enumerate(places):
-            builder.store(builder.extract_value(values, i), place)
-        return context.get_dummy_value()
+        _store(builder, emit_in_place(builder, f"wgmma.wait_group.sync.aligned {pending};", before), places)
 
-    return settle if SIMULATED else as_intrinsic(settle, types.void(SUMS), emit)
+    return settle
 
 
 # Hopper's ``wgmma`` on bfloat16 or halves: four warps multiply weights in registers by a tile in shared
 # memory.
-#
-# For capability 9.0 alone (its ``a`` variant): later GPUs have other instructions in its place.
 
 STEPS = 4  # of 16 columns of K, which a row of a tile of the second operand holds: 128 bytes
 
 
-@instruction("wgmma.wait_group.sync.aligned 0;", None, effect=True)
-def wait() -> Any:
-    """Wait until all products are done."""
-    only_on_a_gpu()
-
-
-@instruction("fence.proxy.async.shared::cta;", None, effect=True)
-def publish() -> Any:
-    """Make writes to shared memory visible to ``wgmma``."""
-    only_on_a_gpu()
+wait = gpu_only("wait", "wgmma.wait_group.sync.aligned 0;", None)  # wait until all products are done
+# Make writes to shared memory visible to ``wgmma``.
+publish = gpu_only("publish", "fence.proxy.async.shared::cta;", None)
 
 
 class Sums(NamedTuple):
@@ -286,58 +237,34 @@ def sums(columns: int, floats: str = "bf16") -> Sums:
     count, kinds = columns // 2, f"m64n{columns}k16.f32.{floats}.{floats}"
     kind = types.UniTuple(f32, count)
 
-    def zeros() -> Any:
-        """Sums of no products."""
-        only_on_a_gpu()
-
-    def emit_zeros(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        return context.make_tuple(builder, signature.return_type, [ir.Constant(FLOAT, 0.0)] * count)
-
-    def advance(total: Any, rows: Any, at: Any) -> Any:
+    @emitted(kind, kind, types.UniTuple(u32, 4 * STEPS), u32)
+    def advance(builder: Any, total: Any, rows: Any, at: Any) -> Any:
         """Start to add [64, 64] in registers, four a 16 columns, times a tile [64, columns].
 
         ``at``: the tile's address. Rows of a tile lie swizzled, chunk c of 16 bytes at c ^ (row % 8).
         Waits for the products that were started before these.
         """
-        only_on_a_gpu()
-
-    def emit_advance(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        total, rows, at = operands
-        a, values = unpacked(builder, rows, 4 * STEPS), unpacked(builder, total, count)
+        a, values = parts(builder, rows, 4 * STEPS), parts(builder, total, count)
         regs, last = ",".join(f"${i}" for i in range(count)), count + 4 * STEPS
-        lines = ["{.reg .b32 low; .reg .b64 b;", f"shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};"]
-        lines += ["wgmma.fence.sync.aligned;"]
+        lines = ["{.reg .b32 low; .reg .b64 b;", f"shr.u32 low, ${last}, 4; or.b32 low, low, {LOW};", FENCE]
         for s in range(STEPS):
             registers = ",".join(f"${count + 4 * s + i}" for i in range(4))
             lines += ["add.u64 b, b, 2;" if s else f"mov.b64 b, {{low, {HIGH}}};"]
             lines += [f"wgmma.mma_async.sync.aligned.{kinds} {{{regs}}},{{{registers}}},b,1,1,1,0;"]
-        lines += ["wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;}"]
-        constraints = ["=f"] * count + ["r"] * (4 * STEPS + 1) + [str(i) for i in range(count)]
-        result = ir.LiteralStructType([FLOAT] * count)
-        results = emit_assembly(
-            builder, result, "\n".join(lines), constraints, [*a, at, *values], effect=True
-        )
-        parts = [builder.extract_value(results, i) for i in range(count)]
-        return context.make_tuple(builder, signature.return_type, parts)
+        lines += [f"{COMMIT} wgmma.wait_group.sync.aligned 1;}}"]
+        return emit_in_place(builder, "\n".join(lines), values, [*a, at])
 
-    def times(total: Any, factor: Any) -> Any:
+    @emitted(kind, kind, f32)
+    def times(builder: Any, total: Any, factor: Any) -> Any:
         """Sums times a number."""
-        only_on_a_gpu()
+        return [builder.fmul(value, factor) for value in parts(builder, total, count)]
 
-    def emit_times(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        total, factor = operands
-        parts = [builder.fmul(value, factor) for value in unpacked(builder, total, count)]
-        return context.make_tuple(builder, signature.return_type, parts)
-
-    def put(total: Any, at: Any, pitch: Any) -> Any:
+    @emitted(None, kind, u32, u32)
+    def put(builder: Any, total: Any, at: Any, pitch: Any) -> Any:
         """Write the sums to shared memory; ``at`` is that of row g, column 2 t, columns lie ``pitch`` apart.
 
         Four sums are those of columns 2 t, 2 t + 1 of row g and of row g + 8; then 8 columns on.
         """
-        only_on_a_gpu()
-
-    def emit_put(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        total, at, pitch = operands
         for i in range(count):
             column, row = i // 4 * 8 + i % 2, i // 2 % 2 * 8
             place = builder.add(at, builder.mul(pitch, ir.Constant(WORD, column)))
@@ -345,16 +272,8 @@ def sums(columns: int, floats: str = "bf16") -> Sums:
             value = builder.extract_value(total, i)
             store = "st.shared.f32 [$0], $1;"
             emit_assembly(builder, ir.VoidType(), store, ["r", "f"], [place, value], effect=True)
-        return context.get_dummy_value()
 
-    if SIMULATED:
-        return Sums(zeros, advance, times, put)
-    return Sums(
-        as_intrinsic(zeros, kind(), emit_zeros),
-        as_intrinsic(advance, kind(kind, types.UniTuple(u32, 4 * STEPS), u32), emit_advance),
-        as_intrinsic(times, kind(kind, f32), emit_times),
-        as_intrinsic(put, types.void(kind, u32, u32), emit_put),
-    )
+    return Sums(zeros_of(kind), advance, times, put)
 
 
 # Products of FP8 codes by Hopper's ``wgmma``, with sums that are promoted to float32 every 128 columns.
@@ -416,8 +335,8 @@ def float_products(form: Form, parts: int) -> FloatProducts:
         "factors": tuple_of(f32, 2 * parts),
     }
     return FloatProducts(
-        _zeros(totals),
-        _zeros(work),
+        zeros_of(totals),
+        zeros_of(work),
         _starter(form, work),
         _multiplier(form, work),
         _multiplier(form, work, in_turns=True),
@@ -432,54 +351,34 @@ def float_products(form: Form, parts: int) -> FloatProducts:
     )
 
 
-def _zeros(kind: Any) -> Any:
-    def zeros() -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 0.0)] * kind.count)
-
-    return wrapped(zeros, kind(), emit)
-
-
 def _starter(form: Form, work: Any) -> Any:
-    def start(work: Any, scales: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        before, at = operands
+    @emitted(work, work, u32)
+    def start(builder: Any, before: Any, scales: Any) -> Any:
         loaded = [
-            emit_assembly(builder, FLOAT, take.format("$0", "$1"), ["=f", "r"], [at], effect=True)
+            emit_assembly(builder, FLOAT, take.format("$0", "$1"), ["=f", "r"], [scales], effect=True)
             for take in _take_promoted(form)
         ]
-        return context.make_tuple(builder, work, unpacked(builder, before, form.sums) + loaded)
+        return parts(builder, before, form.sums) + loaded
 
-    return wrapped(start, work(work, u32), emit)
+    return start
 
 
-def _loader(parts: int, by_columns: bool) -> Any:
-    kind = tuple_of(f32, parts)
-
-    def scales_of_w(address: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+def _loader(count: int, by_columns: bool) -> Any:
+    @emitted(tuple_of(f32, count), u64)
+    def scales_of_w(builder: Any, address: Any) -> Any:
         if by_columns:
-            return context.make_tuple(builder, kind, [ir.Constant(FLOAT, 1.0)])
-        texts = [f"ld.global.f32 $0, [$1 + {4 * part}];" for part in range(parts)]
-        loaded = [emit_assembly(builder, FLOAT, text, ["=f", "l"], operands, effect=True) for text in texts]
-        return context.make_tuple(builder, kind, loaded)
+            return [ir.Constant(FLOAT, 1.0)]
+        texts = [f"ld.global.f32 $0, [$1 + {4 * part}];" for part in range(count)]
+        return [emit_assembly(builder, FLOAT, text, ["=f", "l"], [address], effect=True) for text in texts]
 
-    return wrapped(scales_of_w, kind(u64), emit)
+    return scales_of_w
 
 
-@instruction(
+# Give the first turn to the first warpgroup; both warpgroups call this before their first products.
+open_turns = gpu_only("open_turns",
     f"{{.reg .pred second; setp.eq.u32 second, $0, {TURNS[1]}; @second bar.arrive {TURNS[0]}, {BOTH};}}",
-    None, u32, effect=True,
+    None, u32,
 )  # fmt: skip
-def open_turns(turn: Any) -> Any:
-    """Give the first turn to the first warpgroup; both warpgroups call this before their first products."""
-    only_on_a_gpu()
 
 
 def _products(form: Form, half: int, a: str, b: str, turn: str = "") -> list[str]:
@@ -494,24 +393,23 @@ def _products(form: Form, half: int, a: str, b: str, turn: str = "") -> list[str
 
 def _multiplier(form: Form, work: Any, in_turns: bool = False) -> Any:
     """The function for a step's first 64 rows, and the wait for them, in one piece."""
-    sums, count, words = form.sums, work.count, 2 + in_turns
+    sums, count = form.sums, work.count
     a, b, turn = (f"${sums + i}" for i in range(3))
     text = "\n".join([*_products(form, 0, a, b, turn if in_turns else ""), FINISH])
-    constraints = ["=f"] * sums + ["r"] * words + [str(i) for i in range(sums)]
 
-    def first(work: Any, a: Any, b: Any) -> Any:
-        only_on_a_gpu()
+    def multiplied(builder: Any, before: Any, operands: list[Any]) -> Any:
+        values = parts(builder, before, count)
+        return emit_in_place(builder, text, values[:sums], operands) + values[sums:]
 
-    def upper(work: Any, a: Any, b: Any, turn: Any) -> Any:
-        only_on_a_gpu()
+    @emitted(work, work, u32, u32)
+    def first(builder: Any, work: Any, a: Any, b: Any) -> Any:
+        return multiplied(builder, work, [a, b])
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        before, *arguments = operands
-        values, result = unpacked(builder, before, count), ir.LiteralStructType([FLOAT] * sums)
-        results = emit_assembly(builder, result, text, constraints, [*arguments, *values[:sums]], effect=True)
-        return context.make_tuple(builder, work, unpacked(builder, results, sums) + values[sums:])
+    @emitted(work, work, u32, u32, u32)
+    def upper(builder: Any, work: Any, a: Any, b: Any, turn: Any) -> Any:
+        return multiplied(builder, work, [a, b, turn])
 
-    return wrapped(upper if in_turns else first, work(work, *(u32,) * words), emit)
+    return upper if in_turns else first
 
 
 def _last_multiplier(form: Form, work: Any) -> Any:
@@ -522,65 +420,49 @@ def _last_multiplier(form: Form, work: Any) -> Any:
     lines += [f"setp.eq.u32 done, {more}, 0; @done bra over; {waiting(barrier, parity)}"]
     lines += [take.format(f"${sums + i}", at) for i, take in enumerate(_take_promoted(form))]
     text = "\n".join([*lines, FINISH])
-    constraints = ["=f"] * sums + ["=&f"] * (results - sums) + ["r"] * words + [str(i) for i in range(sums)]
 
+    @emitted(work, work, *(u32,) * words)
     def lower(
-        work: Any, a: Any, b: Any, barrier: Any, parity: Any, more: Any, scales: Any, turn: Any
+        builder: Any, work: Any, a: Any, b: Any, barrier: Any, parity: Any, more: Any, scales: Any, turn: Any
     ) -> Any:  # fmt: skip
-        only_on_a_gpu()
+        operands = [a, b, barrier, parity, more, scales, turn]
+        return emit_in_place(builder, text, parts(builder, work, sums), operands, results - sums)
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        before, *arguments = operands
-        values, result = unpacked(builder, before, results), ir.LiteralStructType([FLOAT] * results)
-        outputs = emit_assembly(builder, result, text, constraints, [*arguments, *values[:sums]], effect=True)
-        return context.make_tuple(builder, work, unpacked(builder, outputs, results))
-
-    return wrapped(lower, work(work, *(u32,) * words), emit)
+    return lower
 
 
-def _factors(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
+def _factors(form: Form, half: int, count: int, kinds: dict[str, Any]) -> Any:
     """The function for a group's two factors: those of row g and of row g + 8."""
 
-    def factors(work: Any, scales: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        work, scales = operands
+    @emitted(kinds["factors"], kinds["work"], kinds["scales"])
+    def factors(builder: Any, work: Any, scales: Any) -> Any:
         rows = [builder.extract_value(work, form.sums + 2 * half + i) for i in range(2)]
-        scale_values = unpacked(builder, scales, parts)
-        results = [builder.fmul(row, scale) for scale in scale_values for row in rows]
-        return context.make_tuple(builder, kinds["factors"], results)
+        return [builder.fmul(row, scale) for scale in parts(builder, scales, count) for row in rows]
 
-    return wrapped(factors, kinds["factors"](kinds["work"], kinds["scales"]), emit)
+    return factors
 
 
-def _promoter(form: Form, half: int, parts: int, kinds: dict[str, Any]) -> Any:
-    def promote(totals: Any, work: Any, factors: Any, at: Any) -> Any:
-        only_on_a_gpu()
+def _promoter(form: Form, half: int, count: int, kinds: dict[str, Any]) -> Any:
+    @emitted(kinds["totals"], kinds["totals"], kinds["work"], kinds["factors"], u32)
+    def promote(builder: Any, totals: Any, work: Any, factors: Any, at: Any) -> Any:
+        results = parts(builder, totals, form.halves * form.sums)
+        factor_values = parts(builder, factors, 2 * count)
+        for i, value in enumerate(parts(builder, work, form.sums)):
+            factor = factor_values[2 * (i * count // form.sums) + (i >> 1 & 1)]
+            place = half * form.sums + i
+            results[place] = builder.fma(value, factor, results[place])
+        return results
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, work, factors, _ = operands
-        results = unpacked(builder, totals, form.halves * form.sums)
-        factor_values = unpacked(builder, factors, 2 * parts)
-        for i, value in enumerate(unpacked(builder, work, form.sums)):
-            factor = factor_values[2 * (i * parts // form.sums) + (i >> 1 & 1)]
-            at = half * form.sums + i
-            results[at] = builder.fma(value, factor, results[at])
-        return context.make_tuple(builder, kinds["totals"], results)
-
-    return wrapped(promote, kinds["totals"](kinds["totals"], kinds["work"], kinds["factors"], u32), emit)
+    return promote
 
 
 def _promoter_by_columns(form: Form, half: int, kinds: dict[str, Any]) -> Any:
     """``at``: shared memory with the scales of columns 2 t and 2 t + 1, then 8 columns on."""
 
-    def promote(totals: Any, work: Any, factors: Any, at: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, work, factors, at = operands
-        results = unpacked(builder, totals, form.halves * form.sums)
-        values, rows = unpacked(builder, work, form.sums), unpacked(builder, factors, 2)
+    @emitted(kinds["totals"], kinds["totals"], kinds["work"], kinds["factors"], u32)
+    def promote(builder: Any, totals: Any, work: Any, factors: Any, at: Any) -> Any:
+        results = parts(builder, totals, form.halves * form.sums)
+        values, rows = parts(builder, work, form.sums), parts(builder, factors, 2)
         pair = ir.LiteralStructType([FLOAT] * 2)
         for j in range(form.columns // 8):
             text = f"ld.shared.v2.f32 {{$0, $1}}, [$2 + {32 * j}];"
@@ -589,6 +471,70 @@ def _promoter_by_columns(form: Form, half: int, kinds: dict[str, Any]) -> Any:
                 factor = builder.fmul(rows[c >> 1], builder.extract_value(columns, c & 1))
                 i = half * form.sums + 4 * j + c
                 results[i] = builder.fma(values[4 * j + c], factor, results[i])
-        return context.make_tuple(builder, kinds["totals"], results)
+        return results
 
-    return wrapped(promote, kinds["totals"](kinds["totals"], kinds["work"], kinds["factors"], u32), emit)
+    return promote
+
+
+# A thread's sums stored, added to memory, and added up with factors: for the chapters.
+#
+# A thread, lane 4 g + t, has for every 8 columns the sums of columns 2 t and 2 t + 1 of row g, then those of
+# row g + 8. ``at`` is the address of row g, column 2 t of 32-bit numbers whose rows are ``pitch`` bytes
+# apart.
+
+
+def _kinds(form: Form) -> tuple[Any, str]:
+    """The type of a thread's sums of 64 rows, and the letter of their registers."""
+    integer = form.a in INTEGERS
+    return tuple_of(i32 if integer else f32, form.sums), "r" if integer else "f"
+
+
+def _mover(form: Form, texts: tuple[str, ...], address: Any, word: Any, letter: str) -> Any:
+    """The function that gives each pair of sums to instructions, with the address of the pair."""
+    kind, register = _kinds(form)
+
+    @emitted(None, kind, address, address)
+    def move(builder: Any, totals: Any, at: Any, pitch: Any) -> Any:
+        values = parts(builder, totals, form.sums)
+        rows = (at, builder.add(at, builder.mul(pitch, ir.Constant(word, 8))))
+        for i in range(0, form.sums, 2):
+            place = builder.add(rows[i // 2 % 2], ir.Constant(word, i // 4 * 32))
+            for text in texts:
+                constraints, pair = [letter, register, register], [place, *values[i : i + 2]]
+                emit_assembly(builder, ir.VoidType(), text, constraints, pair, effect=True)
+
+    return move
+
+
+@cache
+def storer(form: Form) -> Any:
+    """The function (totals, at, pitch) that stores a thread's sums to device memory."""
+    kind = _kinds(form)[1].replace("r", "b")
+    return _mover(form, (f"st.global.v2.{kind}32 [$0], {{$1, $2}};",), u64, LONG, "l")
+
+
+@cache
+def putter(form: Form) -> Any:
+    """The function (totals, at, pitch) that puts a thread's sums into shared memory."""
+    kind = _kinds(form)[1].replace("r", "b")
+    return _mover(form, (f"st.shared.v2.{kind}32 [$0], {{$1, $2}};",), u32, WORD, "r")
+
+
+@cache
+def adder(form: Form) -> Any:
+    """The function (totals, at, pitch) that adds a thread's whole sums to those in device memory."""
+    texts = ("red.global.add.u32 [$0], $1;", "red.global.add.u32 [$0+4], $2;")
+    return _mover(form, texts, u64, LONG, "l")
+
+
+@cache
+def scaled_adder(form: Form) -> Any:
+    """The function (totals, sums, low, high) -> totals + sums · factor: low of row g, high of row g + 8."""
+    kind = tuple_of(f32, form.sums)
+
+    @emitted(kind, kind, kind, f32, f32)
+    def add(builder: Any, totals: Any, sums: Any, low: Any, high: Any) -> Any:
+        pairs = zip(parts(builder, totals, form.sums), parts(builder, sums, form.sums), strict=True)
+        return [builder.fma(new, (low, high)[i // 2 % 2], total) for i, (total, new) in enumerate(pairs)]
+
+    return add

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..driver.device import cupy
 from ..driver.launch import Kernel, array, family
-from ..intrinsics import dependent_launch, ptx
+from ..intrinsics import hopper, ptx
 from ..intrinsics.assembly import f32, instruction, only_on_a_gpu, u64
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, warp_and_lane
@@ -54,11 +54,11 @@ def prefetch_line(address: Any) -> Any:
 @inlined
 def start_norm(weights: Any, columns: Any) -> None:
     """Prefetch a norm's weights, which nothing changes, while the previous kernel ends, and wait for it."""
-    dependent_launch.let_successor_start()
+    hopper.let_successor_start()
     at = uint32(cuda.threadIdx.x) * FLOATS_OF_A_LINE
     if at < columns:
         prefetch_line(weights + at * uint64(4))
-    dependent_launch.wait_for_predecessor()
+    hopper.wait_for_predecessor()
 
 
 @cache
@@ -214,7 +214,7 @@ def rope_kernel(halves: bool) -> Kernel:
         pairs: Any,
         count: Any,  # T · H · D
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns
@@ -259,7 +259,7 @@ def hadamard_kernel(columns: int) -> Kernel:
         width: Any,
         how: Any,
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         both = cuda.shared.array(threads, float32)
         i = uint32(cuda.threadIdx.x)
         at = uint32(cuda.blockIdx.x) * threads + i
@@ -369,7 +369,7 @@ def pair_gater(name: str) -> Kernel:
         columns: Any,
         count: Any,  # rows · columns
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if i < count:
             row = i // columns

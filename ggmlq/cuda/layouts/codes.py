@@ -1,8 +1,31 @@
-"""A lane's words of a fragment as operands of ``mma``: codes as pairs of bfloat16, exact.
+"""A lane's words of a fragment as operands of ``mma``: pairs of bfloat16, pairs of float16, bytes; all exact.
 
-The bits of a code are put under the exponent of 128, where the last place of a bfloat16 is worth one: no
-conversion is needed. One more instruction for two weights takes the 128 and the code's zero off again. Or
-codes stay *raised*, by 128 less the lowest code, and that excess is taken off the sums (operand.py).
+One packed word of 4-bit codes, that of step s (columns 16 s … + 15) of lane 4 g + t (pack.py):
+
+    bits        31-28  27-24  23-20  19-16 | 15-12  11-8    7-4    3-0
+    register      a3     a2     a1     a0  |   a3     a2     a1     a0      of the step's operand
+    row          g+8     g     g+8     g   |  g+8     g     g+8     g
+    column      4t+3   4t+3   4t+1   4t+1  |  4t+2   4t+2   4t     4t
+
+So the halves of a word are the halves of four registers, and register r is one shift and one ``lop3`` away:
+
+    word >> 4 r             …  ⟨4t+1⟩ …  ⟨4t⟩
+    & 0x000F000F | 0x43004300                     one lop3: 0x4300 is 128, whose last place is worth one
+    = 128 + code, twice     then fma takes the 128 and the code's zero off both
+
+Planes of two bits have the registers of two steps in a word, from bit 2 (4 (s % 2) + r) on, those of one bit
+all four steps; both halves as above. Bytes have two registers of a step in a word: byte r % 2 + 2 e of word
+2 s + r // 2. A code of 3, 5 or 6 bits has its higher bits in a second plane, which a shift and another lop3
+put above.
+
+Codes that are looked up lie as nibbles instead: nibble 2 r + e of word s is column e of register r.
+``prmt`` takes four of them as its picks, 3 bits each, and finds four bytes in a table of eight at once:
+
+    prmt(table 0-3, table 4-7, word)           the bytes if bit 3 is 0
+    prmt(table 8-11, table 12-15, word)        the bytes if it is 1
+    prmt(these, those, bit 3 · 4 + 0, 1, 2, 3)  byte i of either
+    prmt(low bytes, high bytes, 0x5140)        bytes 0, 1 of both, zipped: the pair of register 0 (or 2)
+    prmt(low bytes, high bytes, 0x7362)        bytes 2, 3 of both: register 1 (or 3)
 
 ``opaque``: a zero from :func:`~ggmlq.cuda.intrinsics.lane.opaque_zero`, which keeps masks in registers.
 """
@@ -14,20 +37,20 @@ from typing import Any
 
 import numpy as np
 
-from ..intrinsics import bf16x2, halves, ptx
+from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
+from ..intrinsics.floats import bf16x2, halves
 from ..intrinsics.language import int32, uint32
 from .layout import PackedLayout
 
-PLUS_128, MINUS_128 = np.uint32(bf16x2.pair(128)), np.uint32(bf16x2.pair(-128))
-ONES = bf16x2.ONES
+BOTH = 0x00010001  # a bit in each half
 
 
 @cache
 def word_loader(layout: PackedLayout) -> Any:
     """The device function that loads a lane's words of the fragment at an address of shared memory."""
     low, high, high_at = layout.low, layout.high, layout.high_at
-    take4, take8, take16 = bf16x2.take4, bf16x2.take8, ptx.take16
+    take4, take8, take16 = ptx.take4, ptx.take8, ptx.take16
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
@@ -48,6 +71,22 @@ def word_loader(layout: PackedLayout) -> Any:
     return load
 
 
+def buffer_sizes(layout: PackedLayout) -> tuple[int, int]:
+    """The numbers of words and of scales that a lane holds of a fragment."""
+    return layout.bits, 2 * layout.scales
+
+
+# --- pairs of 16-bit floats -----------------------------------------------------------------------
+#
+# The bits of a code are put under an exponent by which the last place of the float is worth one, 128 for
+# bfloat16 and 1024 for float16: no conversion is needed. One more instruction for two weights takes that
+# number and the code's zero off again. Or codes of bfloat16 stay *raised*, by 128 less the lowest code, and
+# that excess is taken off the sums (operand.py).
+#
+# A half has three bits more. So a plane of four bits takes two registers out of each byte without a shift
+# between them: the upper nibble, under the exponent of 1024, counts sixteen.
+
+
 def can_stay_raised(layout: PackedLayout) -> bool:
     """True where codes can stay raised: codes of eight bits and codes that are looked up cannot."""
     return not layout.levels and layout.low != 8
@@ -59,51 +98,102 @@ def excess_pair(layout: PackedLayout) -> int:
 
 
 @cache
-def step_unpacker(layout: PackedLayout, raised: bool = False) -> Any:
-    """The device function that makes the four registers of a step from a lane's words."""
+def step_unpacker(layout: PackedLayout, kind: str = "bfloat16", raised: bool = False) -> Any:
+    """The device function (words, s, a, opaque) that makes the four registers of step s from a lane's words,
+    in pairs of ``kind``.
+    """
+    half = kind == "float16"
     if layout.fp4:
-        return _from_fp4()
+        return _halves_of_fp4() if half else _bfloats_of_fp4()
     if layout.levels:
-        return _from_table(layout.levels)
+        return _looked_up(layout.levels, kind)
     if layout.low == 8:
-        return _from_bytes()
-    return _from_bits(layout, raised)
-
-
-def _from_bits(layout: PackedLayout, raised: bool) -> Any:
-    start = np.uint32(bf16x2.pair(layout.lowest - 128))
-    fma, low, high, places = bf16x2.fma, layout.low, layout.high, 16 // layout.low
-    mask = np.uint32(0x000F000F if low == 4 else 0x00030003)
-    above, masked_or = np.uint32((0x00030003 if high == 2 else 0x00010001) << low), ptx.masked_or
+        return _halves_of_bytes() if half else _bfloats_of_bytes()
+    if half and layout.bits == 4:
+        return _halves_of_nibbles(layout)
+    under, fma, sub, ones = _code_under(layout, kind), bf16x2.fma, halves.sub, bf16x2.ones
+    zero = np.uint32(halves.pair(1024 - layout.lowest) if half else bf16x2.pair(layout.lowest - 128))
 
     @inlined
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(4):
-            i = 4 * s + r
-            u = masked_or(words[i // places] >> uint32(low * (i % places)), mask | opaque, PLUS_128)
-            if high:  # one shift puts its bits in place
-                bits, by = words[low + i * high // 16], i * high % 16 - low
-                u = masked_or(bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by)), above, u)
-            a[r] = u if raised else fma(u, ONES, start)
+            u = under(words, 4 * s + r, opaque)
+            if half:
+                a[r] = sub(u, zero)
+            else:
+                a[r] = u if raised else fma(u, ones, zero)
 
     return unpack_step
 
 
-def _from_bytes() -> Any:
+def _code_under(layout: PackedLayout, kind: str) -> Any:
+    """The device function for the two codes of register i of a lane under the exponent of 128 or of 1024."""
+    low, high, places, masked_or = layout.low, layout.high, 16 // layout.low, ptx.masked_or
+    exponent = np.uint32(halves.pair(1024) if kind == "float16" else bf16x2.pair(128))
+    mask, above = np.uint32(((1 << low) - 1) * BOTH), np.uint32(((1 << high) - 1) * BOTH << low)
+
+    @inlined
+    def code(words: Any, i: Any, opaque: Any) -> Any:
+        u = masked_or(words[i // places] >> uint32(low * (i % places)), mask | opaque, exponent)
+        if high:  # one shift puts its bits in place
+            bits, by = words[low + i * high // 16], i * high % 16 - low
+            u = masked_or(bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by)), above, u)
+        return u
+
+    return code
+
+
+UPPER_NIBBLES = np.uint32(0x00F000F0)
+PLUS_1024, NIBBLES = np.uint32(halves.pair(1024)), np.uint32(0x000F000F)
+
+
+def _halves_of_nibbles(layout: PackedLayout) -> Any:
+    fma, sub, masked_or = halves.fma, halves.sub, ptx.masked_or
+    start, lifted_start = (
+        np.uint32(halves.pair(1024 - layout.lowest)),
+        np.uint32(halves.pair(layout.lowest - 64)),
+    )
+    sixteenth = np.uint32(halves.pair(1 / 16))
+
+    @inlined
+    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+        for r in range(0, 4, 2):
+            w = words[s] >> uint32(4 * r)
+            a[r] = sub(masked_or(w, NIBBLES | opaque, PLUS_1024), start)
+            a[r + 1] = fma(masked_or(w, UPPER_NIBBLES | opaque, PLUS_1024), sixteenth, lifted_start)
+
+    return unpack_step
+
+
+def _bfloats_of_bytes() -> Any:
     """Codes of eight bits. The sign is worth -128: it turns the 128 to be taken off into 256."""
-    fma, masked_or = bf16x2.fma, ptx.masked_or
+    fma, masked_or, ones = bf16x2.fma, ptx.masked_or, bf16x2.ones
+    plus_128, minus_128 = np.uint32(bf16x2.pair(128)), np.uint32(bf16x2.pair(-128))
 
     @inlined
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(4):
             w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
-            rest = masked_or(w, 0x007F007F | opaque, PLUS_128)
-            a[r] = fma(rest, ONES, masked_or(w, 0x00800080 | opaque, MINUS_128))
+            rest = masked_or(w, 0x007F007F | opaque, plus_128)
+            a[r] = fma(rest, ones, masked_or(w, 0x00800080 | opaque, minus_128))
 
     return unpack_step
 
 
-def _from_fp4() -> Any:
+def _halves_of_bytes() -> Any:
+    """Codes of eight bits: with the sign turned a byte is the code + 128."""
+    sub, masked_xor, raised = halves.sub, ptx.masked_xor, np.uint32(halves.pair(1024 + 128))
+
+    @inlined
+    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+        for r in range(4):
+            w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
+            a[r] = sub(masked_xor(w, uint32(0x00FF00FF) | opaque, raised), raised)
+
+    return unpack_step
+
+
+def _bfloats_of_fp4() -> Any:
     """Floats of four bits: their exponent and mantissa at the end of those of a bfloat16, which is the
     number × 2**-127.
     """
@@ -120,109 +210,9 @@ def _from_fp4() -> Any:
     return unpack_step
 
 
-def _from_table(levels: tuple[int, ...], half: bool = False) -> Any:
-    """Codes that are looked up, as bfloat16 or, ``half``, float16: byte permutations find four at a time, low
-    bytes and high bytes in two steps each.
-    """
-    bits, values = np.zeros(16, np.uint16), np.array(levels, np.float32)
-    bits[: len(levels)] = values.astype(np.float16).view(np.uint16) if half else values.view(np.uint32) >> 16
-    low, high = (bits & 255).astype(np.uint8).view(np.uint32), (bits >> 8).astype(np.uint8).view(np.uint32)
-    l0, l1, l2, l3 = (np.uint32(word) for word in low)
-    h0, h1, h2, h3 = (np.uint32(word) for word in high)
-    permute, wide = bf16x2.permute, len(levels) > 8
-
-    @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
-        within = words[s] & 0x77777777
-        third = words[s] >> 1 & 0x44444444 | 0x32103210
-        for i in range(2):
-            at, pick = within >> uint32(16 * i), third >> uint32(16 * i)
-            lows, highs = permute(l0, l1, at), permute(h0, h1, at)
-            if wide:
-                lows = permute(lows, permute(l2, l3, at), pick)
-                highs = permute(highs, permute(h2, h3, at), pick)
-            a[2 * i] = permute(lows, highs, uint32(0x5140))
-            a[2 * i + 1] = permute(lows, highs, uint32(0x7362))
-
-    return unpack_step
-
-
-def buffer_sizes(layout: PackedLayout) -> tuple[int, int]:
-    """The numbers of words and of scales that a lane holds of a fragment."""
-    return layout.bits, 2 * layout.scales
-
-
-# A lane's words of a fragment as operands of ``mma`` on float16: codes as pairs of halves, exact.
-#
-# As codes.py does for bfloat16. A half has three bits more: the last place of 1024 is worth one. So a plane
-# of four bits takes two registers out of each byte without a shift, codes of eight bits need one instruction
-# to get there, and what is looked up are the halves of the levels.
-#
-# Codes of some types are exact even times the sub-scales of their runs, integers too: those of q2_K, q3_K,
-# q4_K and q5_K have at most eleven bits then. So one scale is left for all runs of a block, and the
-# instruction that takes the 1024 off multiplies as well (*folded*).
-
-
-PLUS_1024 = np.uint32(halves.pair(1024))
-
-
-@cache
-def half_unpacker(layout: PackedLayout) -> Any:
-    """The device function that makes the four registers of a step from a lane's words."""
-    if layout.fp4:
-        return _halves_from_fp4()
-    if layout.levels:
-        return _from_table(layout.levels, half=True)
-    if layout.low == 8:
-        return _halves_from_bytes()
-    return _halves_from_bits(layout)
-
-
-def _halves_from_bits(layout: PackedLayout) -> Any:
-    low, high, places = layout.low, layout.high, 16 // layout.low
-    fma, sub, masked_or = halves.fma, halves.sub, ptx.masked_or
-    mask, upper_mask = np.uint32(0x000F000F if low == 4 else 0x00030003), np.uint32(0x00F000F0)
-    above = np.uint32((0x00030003 if high == 2 else 0x00010001) << low)
-    start = np.uint32(halves.pair(1024 - layout.lowest))
-    lifted_start, sixteenth = np.uint32(halves.pair(layout.lowest - 64)), np.uint32(halves.pair(1 / 16))
-    pairs = low == 4 and not high
-
-    @inlined
-    def unpack_pairs(words: Any, s: Any, a: Any, opaque: Any) -> None:
-        for r in range(0, 4, 2):
-            w = words[s] >> uint32(4 * r)
-            a[r] = sub(masked_or(w, mask | opaque, PLUS_1024), start)
-            a[r + 1] = fma(masked_or(w, upper_mask | opaque, PLUS_1024), sixteenth, lifted_start)
-
-    @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
-        for r in range(4):
-            i = 4 * s + r
-            u = masked_or(words[i // places] >> uint32(low * (i % places)), mask | opaque, PLUS_1024)
-            if high:  # one shift puts its bits in place
-                bits, by = words[low + i * high // 16], i * high % 16 - low
-                u = masked_or(bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by)), above, u)
-            a[r] = sub(u, start)
-
-    return unpack_pairs if pairs else unpack_step
-
-
-def _halves_from_bytes() -> Any:
-    """Codes of eight bits: with the sign turned a byte is the code + 128."""
-    sub, masked_xor, raised = halves.sub, ptx.masked_xor, np.uint32(halves.pair(1024 + 128))
-
-    @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
-        for r in range(4):
-            w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
-            a[r] = sub(masked_xor(w, uint32(0x00FF00FF) | opaque, raised), raised)
-
-    return unpack_step
-
-
-def _halves_from_fp4() -> Any:
+def _halves_of_fp4() -> Any:
     """Floats of four bits: their exponent and mantissa at the end of the exponent of a half and before its
-    mantissa, which is the number × 2**-15. codes.py has the places.
+    mantissa, which is the number × 2**-15.
     """
     fma, masked_or = halves.fma, ptx.masked_or
     large, none = np.uint32(halves.pair(2.0**15)), np.uint32(halves.pair(-0.0))
@@ -240,7 +230,64 @@ def _halves_from_fp4() -> Any:
     return unpack_step
 
 
-# --- codes times sub-scales ---------------------------------------------------------------------
+# --- codes that are looked up ---------------------------------------------------------------------
+
+ZIPPED_LOW, ZIPPED_HIGH = 0x5140, 0x7362  # picks of prmt: bytes 0 and 1 of both words in turns, then 2 and 3
+
+
+def _finder(levels: tuple[int, ...], kind: str) -> Any:
+    """The device function for the low bytes and the high bytes of four levels as ``kind``; "int8" has low
+    ones alone.
+    """
+    values, wide, two = np.array(levels, np.float32), len(levels) > 8, kind != "int8"
+    table = np.zeros(16, np.uint16)
+    if two:
+        table[: len(levels)] = (
+            values.astype(np.float16).view(np.uint16) if kind == "float16" else values.view(np.uint32) >> 16
+        )
+    else:
+        table[: len(levels)] = np.array(levels) & 255
+    lows, highs = (
+        (table & 255).astype(np.uint8).view(np.uint32),
+        (table >> 8).astype(np.uint8).view(np.uint32),
+    )
+    l0, l1, l2, l3 = (np.uint32(word) for word in lows)
+    h0, h1, h2, h3 = (np.uint32(word) for word in highs)
+    permute = ptx.permute
+
+    @inlined
+    def find(at: Any, pick: Any) -> Any:
+        low = permute(l0, l1, at)
+        high = permute(h0, h1, at) if two else low
+        if wide:
+            low = permute(low, permute(l2, l3, at), pick)
+            high = permute(high, permute(h2, h3, at), pick) if two else low
+        return low, high
+
+    return find
+
+
+def _looked_up(levels: tuple[int, ...], kind: str) -> Any:
+    """Levels as bfloat16 or float16: byte permutations find four at a time, low bytes and high bytes."""
+    find, permute = _finder(levels, kind), ptx.permute
+
+    @inlined
+    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+        within = words[s] & 0x77777777
+        third = words[s] >> 1 & 0x44444444 | 0x32103210
+        for i in range(2):
+            low, high = find(within >> uint32(16 * i), third >> uint32(16 * i))
+            a[2 * i] = permute(low, high, uint32(ZIPPED_LOW))
+            a[2 * i + 1] = permute(low, high, uint32(ZIPPED_HIGH))
+
+    return unpack_step
+
+
+# --- halves of codes times sub-scales -------------------------------------------------------------
+#
+# Codes of some types are exact as halves even times the sub-scales of their runs, integers too: those of
+# q2_K, q3_K, q4_K and q5_K have at most eleven bits then. So one scale is left for all runs of a block, and
+# the instruction that takes the 1024 off multiplies as well (*folded*).
 
 MOST_EXACT = 2048  # the last of the integers that are all halves
 NIBBLE, SIX_BITS, BYTE = 15, 63, 255  # largest sub-scales; whole bytes are stored with 128 added
@@ -262,7 +309,7 @@ def sub_pairs(layout: PackedLayout) -> Any:
     ``words``: from scales.py:number_loader.
     """
     runs, first, nibbles = layout.runs, layout.half_words, layout.nibbles
-    narrow, permute, sub = layout.subs * runs == 2, bf16x2.permute, halves.sub
+    narrow, permute, sub = layout.subs * runs == 2, ptx.permute, halves.sub
     excess = np.uint32(halves.pair(1024 + layout.sub_zero))
 
     @inlined
@@ -281,44 +328,41 @@ def sub_pairs(layout: PackedLayout) -> Any:
 @cache
 def folded_unpacker(layout: PackedLayout) -> Any:
     """The device function that makes the four registers of a step, codes times their run's sub-scales."""
-    low, high, places = layout.low, layout.high, 16 // layout.low
-    fma, sub, masked_or = halves.fma, halves.sub, ptx.masked_or
-    mask, upper_mask = np.uint32(0x000F000F if low == 4 else 0x00030003), np.uint32(0x00F000F0)
-    above = np.uint32((0x00030003 if high == 2 else 0x00010001) << low)
+    under, fma, sub, masked_or = _code_under(layout, "float16"), halves.fma, halves.sub, ptx.masked_or
     start, none = np.uint32(halves.pair(1024 - layout.lowest)), np.uint32(halves.pair(-0.0))
     minus_1024, minus_64 = np.uint32(halves.pair(-1024)), np.uint32(halves.pair(-64))
     sixteenth, from_zero = np.uint32(halves.pair(1 / 16)), layout.lowest == 0
 
     @inlined
-    def unpack_pairs(words: Any, s: Any, a: Any, opaque: Any, subs: Any) -> None:
+    def unpack_nibbles(words: Any, s: Any, a: Any, opaque: Any, subs: Any) -> None:
         for r in range(0, 4, 2):
             w = words[s] >> uint32(4 * r)
-            u, v = masked_or(w, mask | opaque, PLUS_1024), masked_or(w, upper_mask | opaque, PLUS_1024)
+            u, v = masked_or(w, NIBBLES | opaque, PLUS_1024), masked_or(w, UPPER_NIBBLES | opaque, PLUS_1024)
             a[r] = fma(u, subs[0], fma(subs[0], minus_1024, none))
             a[r + 1] = fma(v, fma(subs[1], sixteenth, none), fma(subs[1], minus_64, none))
 
     @inlined
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any, subs: Any) -> None:
         for r in range(4):
-            i = 4 * s + r
-            u = masked_or(words[i // places] >> uint32(low * (i % places)), mask | opaque, PLUS_1024)
-            if high:  # one shift puts its bits in place
-                bits, by = words[low + i * high // 16], i * high % 16 - low
-                u = masked_or(bits >> uint32(by) if by > 0 else uint32(bits << uint32(-by)), above, u)
+            u = under(words, 4 * s + r, opaque)
             if from_zero:
                 a[r] = fma(u, subs[r % 2], fma(subs[r % 2], minus_1024, none))
             else:
                 a[r] = fma(sub(u, start), subs[r % 2], none)
 
-    return unpack_pairs if low == 4 and not high else unpack_step
+    return unpack_nibbles if layout.bits == 4 else unpack_step
 
 
-# A lane's words of a fragment as operands of ``mma`` of bytes: codes less the lowest one, or as they are.
+# --- bytes ----------------------------------------------------------------------------------------
 #
 # A step of 16 columns gives two words: of row g and of row g + 8. Their four bytes are columns 4 t, 4 t + 2,
 # 4 t + 1, 4 t + 3: so those of 4-bit codes need one shift and one mask. Codes of fewer bits than eight stay
 # raised by the lowest code; looked up ones and bytes are the codes themselves.
-BOTH = 0x00010001  # a bit in each half
+#
+# Codes *with their sign* are codes themselves in all cases. Where the lowest code is the one with the sign
+# alone they begin at the sign of a byte, whose bit is turned over; else the lowest code is taken off.
+
+SIGNS = 0x80808080
 
 
 def serves_bytes(layout: PackedLayout) -> bool:
@@ -331,12 +375,32 @@ def lowest_byte(layout: PackedLayout) -> int:
     return 0 if layout.levels else layout.lowest
 
 
+def byte_unit(layout: PackedLayout) -> int:
+    """The number of bytes' units that a code counts: signed codes of few bits begin at the sign of a byte."""
+    return 1 << 8 - layout.bits if _is_symmetric(layout) else 1
+
+
+def _is_symmetric(layout: PackedLayout) -> bool:
+    """True where the lowest code is the one with the sign alone."""
+    return not layout.levels and layout.low < 8 and layout.lowest == -(1 << layout.bits - 1)
+
+
 @cache
 def byte_unpacker(layout: PackedLayout) -> Any:
     """The device function (words, step, a, at, opaque) that makes a step's words of rows g and g + 8."""
-    if layout.levels:
-        return _bytes_from_table(layout.levels)
-    return _bytes_from_bytes() if layout.low == 8 else _bytes_from_bits(layout)
+    if layout.levels or layout.low == 8:
+        return _whole_bytes(layout)
+    return _bytes_of_planes(layout, 0)
+
+
+@cache
+def signed_unpacker(layout: PackedLayout) -> Any:
+    """As :func:`byte_unpacker`, of codes themselves, times ``byte_unit``."""
+    if _is_symmetric(layout):
+        return _bytes_of_planes(layout, 8 - layout.bits)
+    if layout.levels or layout.low == 8 or not layout.lowest:
+        return byte_unpacker(layout)
+    return _lowered(layout)
 
 
 @inlined
@@ -345,7 +409,7 @@ def _moved(word: Any, by: Any) -> Any:
     return word >> uint32(by) if by > 0 else uint32(word << uint32(-by))
 
 
-def _plane(width: int, to: int, masked: Any = ptx.masked_or) -> Any:
+def _plane(width: int, to: int, masked: Any) -> Any:
     """The device function that adds one plane of codes, ``width`` bits each, at bit ``to`` of the bytes.
 
     ``masked``: ptx.masked_xor turns codes' highest bit over, which becomes the sign.
@@ -366,14 +430,17 @@ def _plane(width: int, to: int, masked: Any = ptx.masked_or) -> Any:
     return add
 
 
-def _bytes_from_bits(layout: PackedLayout) -> Any:
+def _bytes_of_planes(layout: PackedLayout, to: int) -> Any:
+    """Codes from bit ``to`` of the bytes on; from another one than 0 on, with their sign turned over."""
     low, high = layout.low, layout.high
-    add_low, add_high = _plane(low, 0), _plane(high or low, low)
+    masked, start = (ptx.masked_xor, np.uint32(SIGNS)) if to else (ptx.masked_or, np.uint32(0))
+    add_low = _plane(low, to, masked)
+    add_high = _plane(high, to + low, masked) if high else add_low
 
     @inlined
     def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
         for side in range(2):
-            word = add_low(words, 0, 4 * step + side, uint32(0), opaque)
+            word = add_low(words, 0, 4 * step + side, start, opaque)
             if high:
                 word = add_high(words, low, 4 * step + side, word, opaque)
             a[at + side] = int32(word)
@@ -381,77 +448,22 @@ def _bytes_from_bits(layout: PackedLayout) -> Any:
     return unpack
 
 
-def _bytes_from_bytes() -> Any:
-    permute = bf16x2.permute
+def _whole_bytes(layout: PackedLayout) -> Any:
+    """Codes of eight bits as they are, or levels that byte permutations find four at a time."""
+    permute, levels = ptx.permute, bool(layout.levels)
+    find = _finder(layout.levels or (0,), "int8")
+    rows = (ZIPPED_LOW, ZIPPED_HIGH) if levels else (0x6240, 0x7351)
 
     @inlined
     def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
-        a[at] = int32(permute(words[2 * step], words[2 * step + 1], uint32(0x6240)))
-        a[at + 1] = int32(permute(words[2 * step], words[2 * step + 1], uint32(0x7351)))
-
-    return unpack
-
-
-def _bytes_from_table(levels: tuple[int, ...]) -> Any:
-    """Codes that are looked up: byte permutations find four at a time."""
-    table = np.zeros(16, np.int8)
-    table[: len(levels)] = levels
-    l0, l1, l2, l3 = (np.uint32(word) for word in table.view(np.uint32))
-    permute, wide = bf16x2.permute, len(levels) > 8
-
-    @inlined
-    def four(within: Any, third: Any) -> Any:
-        low = permute(l0, l1, within)
-        return permute(low, permute(l2, l3, within), third) if wide else low
-
-    @inlined
-    def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
-        within = words[step] & 0x77777777
-        third = words[step] >> 1 & 0x44444444 | 0x32103210
-        low, high = four(within, third), four(within >> 16, third >> 16)
-        a[at] = int32(permute(low, high, uint32(0x5140)))
-        a[at + 1] = int32(permute(low, high, uint32(0x7362)))
-
-    return unpack
-
-
-# --- codes with their sign ----------------------------------------------------------------------
-
-SIGNS = 0x80808080
-
-
-def byte_unit(layout: PackedLayout) -> int:
-    """The number of bytes' units that a code counts: signed codes of few bits begin at the sign of a byte."""
-    return 1 << 8 - layout.bits if _is_symmetric(layout) else 1
-
-
-def _is_symmetric(layout: PackedLayout) -> bool:
-    """True where the lowest code is the one with the sign alone."""
-    return not layout.levels and layout.low < 8 and layout.lowest == -(1 << layout.bits - 1)
-
-
-@cache
-def signed_unpacker(layout: PackedLayout) -> Any:
-    """As :func:`byte_unpacker`, of codes themselves, times ``byte_unit``."""
-    if _is_symmetric(layout):
-        return _from_signed_bits(layout)
-    if layout.levels or layout.low == 8 or not layout.lowest:
-        return byte_unpacker(layout)
-    return _lowered(layout)
-
-
-def _from_signed_bits(layout: PackedLayout) -> Any:
-    low, high, free = layout.low, layout.high, 8 - layout.bits
-    add_low = _plane(low, free, ptx.masked_xor)
-    add_high = _plane(high, free + low, ptx.masked_xor) if high else add_low
-
-    @inlined
-    def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
-        for side in range(2):
-            word = add_low(words, 0, 4 * step + side, uint32(SIGNS), opaque)
-            if high:
-                word = add_high(words, low, 4 * step + side, word, opaque)
-            a[at + side] = int32(word)
+        if levels:
+            within = words[step] & 0x77777777
+            third = words[step] >> 1 & 0x44444444 | 0x32103210
+            (first, _), (second, _) = find(within, third), find(within >> 16, third >> 16)
+        else:
+            first, second = words[2 * step], words[2 * step + 1]
+        a[at] = int32(permute(first, second, uint32(rows[0])))
+        a[at + 1] = int32(permute(first, second, uint32(rows[1])))
 
     return unpack
 

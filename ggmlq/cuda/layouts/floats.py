@@ -15,9 +15,9 @@ from ...base.slots import Slot, following, rows_of
 from ..driver.device import cupy
 from ..driver.launch import Kernel, Launch, array, family
 from ..driver.recorded import RecordedLaunches, X, Y, between
-from ..intrinsics import bf16x2, codes, dependent_launch, ptx
+from ..intrinsics import codes8, hopper, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
+from ..intrinsics.floats import DTYPES, KINDS, LEAST, bf16x2, storing
 from ..intrinsics.lane import address, four_into
 from ..intrinsics.language import cuda, float32, float64, uint32, uint64
 
@@ -70,7 +70,7 @@ def eight_loader(kind: str) -> Any:
 ])  # fmt: skip
 def changer(source: str, target: str) -> Kernel:
     """The kernel from one kind of floats to another, eight values a thread."""
-    load, store, take_turn = eight_loader(source), storing(target), dependent_launch.take_turn
+    load, store, take_turn = eight_loader(source), storing(target), hopper.take_turn
     source_size, size = KINDS[source], KINDS[target]
 
     def change(
@@ -180,7 +180,7 @@ def sixteen_loader(kind: str = "float32") -> Any:
 @family([("float32",), ("float16",), ("bfloat16",)])
 def orderer(kind: str) -> Kernel:
     """The kernel from floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
-    store16, load, take_turn = ptx.store16, sixteen_loader(kind), dependent_launch.take_turn
+    store16, load, take_turn = ptx.store16, sixteen_loader(kind), hopper.take_turn
     size = KINDS[kind]
 
     def order(
@@ -236,7 +236,7 @@ def aligned_floats(x: Any) -> Any:
 @cache
 def four_loader(kind: str) -> Any:
     """The device function that loads four values of a kind as float32."""
-    load_floats, load8, half_values, float_of = ptx.load_floats, bf16x2.load8, codes.half_values, ptx.float_of
+    load_floats, load8, half_values, float_of = ptx.load_floats, ptx.load8, codes8.half_values, ptx.float_of
     upper = 0xFFFF0000
 
     @inlined

@@ -1,9 +1,9 @@
 """A plan for products with experts, made on the GPU: uses sorted by expert, a column of a tile for each use.
 
 A *use* is a number t · U + u: token t is multiplied by the u-th of its U experts. Uses of one expert lie
-side by side in the x_tiles (layouts/x_tiles.py), each expert from a whole tile on. A *slot* is
+side by side in the x_tiles (x_tiles.py), each expert from a whole tile on. A *slot* is
 the place of a tile of ``columns`` uses. One block, or a few, look at all ids and write a plan, words of 32
-bits (for few uses groups.py does without it):
+bits (for few uses each block makes one for itself, below):
 
     slots         how many there are, whether uses are in order, and two unused words
     table         [slots][expert, its first slot, its slots, its uses]
@@ -26,12 +26,14 @@ import numpy as np
 
 from ..driver import device
 from ..driver.launch import Kernel, family
-from ..intrinsics import barrier as barriers
-from ..intrinsics import bf16x2, codes, dependent_launch, integers, ptx
+from ..intrinsics import hopper, ptx
 from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import warp_and_lane
+from ..intrinsics.floats import LEAST, bf16x2
+from ..intrinsics.lane import address, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
+from .floats import sixteen_loader
+from .x_tiles import THREAD_COLUMNS, chunk_placer, chunk_swapper
 
 # Uses of experts, for products with few tokens: each block finds the uses that it serves, and their expert.
 #
@@ -54,7 +56,7 @@ def expert_of(uncached: bool = False) -> Any:
 
     ``uncached``: for blocks that start before the previous kernel ends, whose first cache may hold older ids.
     """
-    load8 = integers.load8_l2 if uncached else bf16x2.load8
+    load8 = ptx.load8_l2 if uncached else ptx.load8
 
     @inlined
     def expert(ids: Any, use: Any, experts: Any) -> Any:
@@ -70,7 +72,7 @@ def finder(columns: int, ids_per_lane: int) -> Any:
 
     It returns how many uses there are, none if an earlier block serves them, and the expert.
     """
-    expert_of_use, equal, ones, put = expert_of(), lanes.lanes_where_equal, lanes.count, ptx.put
+    expert_of_use, equal, ones, put = expert_of(), lanes.lanes_where_equal, lanes.count, ptx.put4
 
     @inlined
     def find(at: Any, ids: Any, use: Any, uses: Any, experts: Any, lane: Any) -> Any:
@@ -152,7 +154,7 @@ def slot_counter() -> Any:
     """The device function by which a warp finds each expert's first slot and the number of slots; and each
     expert's first use, which counts if uses are in order.
     """
-    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, lanes.from_lane, lanes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put4, ptx.take4, lanes.from_lane, lanes.sum_up_to
 
     @inlined
     def count_slots(counts: Any, firsts: Any, begins: Any, experts: Any, columns: Any, lane: Any) -> Any:
@@ -182,7 +184,7 @@ def table_writer() -> Any:
     """The device function that writes the table: each thread of all blocks looks for the experts of some
     slots.
     """
-    take4, store16 = bf16x2.take4, ptx.store16
+    take4, store16 = ptx.take4, ptx.store16
 
     @inlined
     def write_table(counts: Any, firsts: Any, experts: Any, table: Any, thread: Any, blocks: Any) -> None:
@@ -209,8 +211,8 @@ def count_exchanger() -> Any:
 
     Afterwards ``counts`` are those of all blocks, and ``befores`` those of the blocks before.
     """
-    put, take4, store4, load4 = ptx.put, bf16x2.take4, ptx.store4, codes.load4
-    sync_cluster = barriers.sync_cluster
+    put, take4, store4, load4 = ptx.put4, ptx.take4, ptx.store4, ptx.load4
+    sync_cluster = hopper.sync_cluster
 
     @inlined
     def exchange(counts: Any, befores: Any, block_counts: Any, entries: Any, rank: Any, blocks: Any) -> None:
@@ -241,7 +243,7 @@ def use_counter() -> Any:
     same expert were counted before each. Blocks with more uses than their threads hold keep ranks in
     ``places``.
     """
-    expert_of_use, put, store4, add = expert_of(), ptx.put, ptx.store4, lanes.add_shared
+    expert_of_use, put, store4, add = expert_of(), ptx.put4, ptx.store4, lanes.add_shared
 
     @inlined
     def count(
@@ -277,7 +279,7 @@ def column_assigner() -> Any:
     ``firsts``, ``befores``, ``begins``: each expert's first slot, its uses in the blocks before, and its
     first use, which counts if uses are in order.
     """
-    expert_of_use, take4, store4, load4 = expert_of(), bf16x2.take4, ptx.store4, codes.load4
+    expert_of_use, take4, store4, load4 = expert_of(), ptx.take4, ptx.store4, ptx.load4
 
     @inlined
     def assign(
@@ -314,9 +316,9 @@ def column_assigner() -> Any:
 def grouper() -> Kernel:
     """The kernel that makes a plan: one block or a cluster, each block for some of the uses."""
     count_slots, write_table, count, assign = slot_counter(), table_writer(), use_counter(), column_assigner()
-    base, put, take4, store4 = ptx.shared_base, ptx.put, bf16x2.take4, ptx.store4
+    base, put, take4, store4 = ptx.shared_base, ptx.put4, ptx.take4, ptx.store4
     wait_for_predecessor, let_successor_start, exchange_counts = (
-        dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start, count_exchanger(),
+        hopper.wait_for_predecessor, hopper.let_successor_start, count_exchanger(),
     )  # fmt: skip
 
     def group(
@@ -373,13 +375,13 @@ def sorted_uses(ids: Any, shape: UsePlan) -> tuple[Any, Any]:
     return plan, places
 
 
-# A plan of the tiles of experts for up to 1024 uses, which every block makes for itself; cf. groups.py.
+# A plan of the tiles of experts for up to 1024 uses, which every block makes for itself.
 #
 #     entries   [experts + 1]    first slot << 16 | uses; in the last one, the number of slots
 #
 # It takes a block a microsecond or two to read all ids. A kernel that does it for all, and the wait of the
-# next kernel for its end, take five. So the kernel that gathers rows (layouts/x_tiles.py) and the one
-# that multiplies (warp_specialized/schedules.py) each find the expert of a slot themselves. A use gets the
+# next kernel for its end, take five. So the kernel that gathers rows (below) and the one
+# that multiplies (kernels/hopper/experts.py) each find the expert of a slot themselves. A use gets the
 # column of its rank among the ids of its expert, the same in every run.
 
 MOST_USES, MOST_EXPERTS = 1024, 256
@@ -395,7 +397,7 @@ def planner(threads: int, stores_experts: bool) -> Any:
     ``stores_experts``: the expert of each use is stored, from ``experts_at`` on.
     """
     expert_of_use, count_slots = expert_of(uncached=True), block_slot_counter()
-    put, take4, add = ptx.put, bf16x2.take4, lanes.add_shared
+    put, take4, add = ptx.put4, ptx.take4, lanes.add_shared
 
     @inlined
     def plan(entries: Any, experts_at: Any, ids: Any, uses: Any, experts: Any, columns: Any) -> Any:
@@ -428,7 +430,7 @@ def planner(threads: int, stores_experts: bool) -> Any:
 @cache
 def block_slot_counter() -> Any:
     """The device function by which one warp adds the first slot of each expert to the expert's entry."""
-    put, take4, from_lane, sum_up_to = ptx.put, bf16x2.take4, lanes.from_lane, lanes.sum_up_to
+    put, take4, from_lane, sum_up_to = ptx.put4, ptx.take4, lanes.from_lane, lanes.sum_up_to
 
     @inlined
     def count_slots(entries: Any, experts: Any, columns: Any) -> None:
@@ -452,10 +454,19 @@ def block_slot_counter() -> Any:
     return count_slots
 
 
+class SlotEntry(NamedTuple):
+    """What a block learns of its slot."""
+
+    expert: Any
+    first: Any  # the expert's first slot
+    slots: Any  # of the expert
+    uses: Any  # of the expert
+
+
 @cache
 def entry_finder() -> Any:
-    """The device function for a slot's expert, and that expert's first slot, slots and uses."""
-    take4 = bf16x2.take4
+    """The device function for the entry of a slot."""
+    take4 = ptx.take4
 
     @inlined
     def find(entries: Any, slot: Any, experts: Any) -> Any:
@@ -469,7 +480,7 @@ def entry_finder() -> Any:
         at = uint32(entries + low * 4)
         entry, after = take4(at), take4(uint32(at + 4))
         first = uint32(entry >> 16)
-        return low, first, uint32(uint32(after >> 16) - first), uint32(entry & 0xFFFF)
+        return SlotEntry(low, first, uint32(uint32(after >> 16) - first), uint32(entry & 0xFFFF))
 
     return find
 
@@ -480,7 +491,7 @@ def column_ranker() -> Any:
 
     ``experts_at``: the experts of all uses; the use must have one.
     """
-    equal, ones, take4 = lanes.lanes_where_equal, lanes.count, bf16x2.take4
+    equal, ones, take4 = lanes.lanes_where_equal, lanes.count, ptx.take4
 
     @inlined
     def rank(entries: Any, experts_at: Any, use: Any, expert: Any, columns: Any, lane: Any) -> Any:
@@ -495,3 +506,204 @@ def column_ranker() -> Any:
         return uint32(uint32(slot * columns) + earlier)
 
     return rank
+
+
+# Activations of experts as x_tiles of bfloat16: each row at the places of its uses in a plan.
+#
+# The plan is that of this file, also for few uses. The layout is that of all x_tiles. A row is
+# read once and written for each of its uses. Rows without a use hold anything; their sums are never read.
+
+GATHER_THREADS = 256  # of a block
+
+
+@family()
+def x_tile_gatherer() -> Kernel:
+    """The kernel that gathers rows by a plan in memory, 16 columns a thread.
+
+    Uses without an expert get rows of NaN. It also clears ``count`` words for the next kernel.
+    """
+    load_floats, narrow, load4 = ptx.load_floats_l2_if, bf16x2.narrowed, ptx.load4
+    pair, place, store4 = chunk_swapper(), chunk_placer(), ptx.store4
+    let_successor_start, wait_for_predecessor = (
+        hopper.let_successor_start, hopper.wait_for_predecessor,
+    )  # fmt: skip
+
+    def gather(
+        x: Any,  # float32 [m, k]
+        x_tiles: Any,
+        places: Any,  # uint32 [m · per_token]: of a plan
+        y: Any,  # float32 [m · per_token, n]
+        zeros: Any, count: Any,  # uint32 [count], for the next kernel
+        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row
+    ) -> None:  # fmt: skip
+        i = uint32(uint32(cuda.blockIdx.x) * GATHER_THREADS + uint32(cuda.threadIdx.x))
+        row = uint32(i // sixteens)
+        sixteen = uint32(i - uint32(row * sixteens))
+        a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+        column = uint32(sixteen * THREAD_COLUMNS)
+        inside = uint32(1) if row < m and column < k else uint32(0)
+        # What made x had ended when the plan was begun; but this multiprocessor's first cache may be older.
+        for t in range(4):
+            v = load_floats(address(x, row, k, uint32(column + uint32(4 * t)), 4), inside)
+            a[t], b[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
+        pair(sixteen, a, b)
+        wait_for_predecessor()
+        let_successor_start()  # not before: it reads the plan as soon as it starts
+        if i < count:
+            store4(zeros + uint64(i) * 4, uint32(0))
+        if row < m:
+            use = uint32(row * per_token)
+            end = uint32(use + per_token)
+            while use < end:
+                there = load4(places + uint64(use) * 4)
+                if there != NOWHERE:
+                    place(x_tiles, sixteen, height, there, a, b)
+                else:
+                    for j in range(sixteen, n, sixteens):
+                        store4(address(y, use, n, j, 4), uint32(NAN))
+                use = uint32(use + 1)
+
+    return Kernel(
+        "rows of experts to x_tiles", gather, *(uint64,) * 5, *(uint32,) * 7, threads=GATHER_THREADS,
+        least=LEAST["bfloat16"], early=True,
+    )  # fmt: skip
+
+
+@family()
+def few_x_tile_gatherer() -> Kernel:
+    """The kernel that gathers rows for few uses: each block makes the plan for itself."""
+    load, pair, place, rank = sixteen_loader(), chunk_swapper(), chunk_placer(), column_ranker()
+    plan = planner(GATHER_THREADS, stores_experts=True)
+    base, put, store4, take4 = ptx.shared_base, ptx.put4, ptx.store4, ptx.take4
+    let_successor_start, wait_for_predecessor = (
+        hopper.let_successor_start, hopper.wait_for_predecessor,
+    )  # fmt: skip
+
+    def gather(
+        x: Any,  # float32 [m, k]
+        ids: Any,  # int64 [m · per_token]
+        x_tiles: Any,
+        uses_of_columns: Any,  # uint32 [height]
+        y: Any,  # float32 [m · per_token, n]
+        zeros: Any, count: Any,  # uint32 [count], for the next kernel
+        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row
+        experts: Any, columns: Any,  # of a tile
+    ) -> None:  # fmt: skip
+        wait_for_predecessor()
+        let_successor_start()  # not before: it reads ids as soon as it starts
+        (warp, lane), entries = warp_and_lane(), base()
+        experts_at, places = uint32(entries + BYTES), uint32(entries + (BYTES + 4 * MOST_USES))
+        first = uint32(uint32(cuda.blockIdx.x) * GATHER_THREADS)
+        i = uint32(first + uint32(cuda.threadIdx.x))
+        if i < count:
+            store4(zeros + uint64(i) * 4, uint32(0))
+        row = uint32(i // sixteens)
+        sixteen = uint32(i - uint32(row * sixteens))
+        a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
+        for t in range(4):
+            a[t] = b[t] = uint32(0)
+        column = uint32(sixteen * THREAD_COLUMNS)
+        if row < m and column < k:
+            load(address(x, row, k, column, 4), a, b)
+        pair(sixteen, a, b)
+        plan(entries, experts_at, ids, uint32(m * per_token), experts, columns)
+        begin = uint32(uint32(first // sixteens) * per_token)
+        last = min(uint32(uint32(first + (GATHER_THREADS - 1)) // sixteens), uint32(m - 1))
+        for number in range(uint32(begin + warp), uint32(uint32(last + 1) * per_token), GATHER_THREADS // 32):
+            use, to = uint32(number), uint32(NOWHERE)
+            expert = take4(uint32(experts_at + use * 4))
+            if expert != NO_EXPERT:
+                to = rank(entries, experts_at, use, expert, columns, lane)
+            if lane == 0:
+                put(uint32(places + uint32(use - begin) * 4), to)
+                if to != NOWHERE:
+                    store4(uses_of_columns + uint64(to) * 4, use)
+        cuda.syncthreads()
+        if row < m:
+            for use in range(uint32(row * per_token), uint32(uint32(row + 1) * per_token)):
+                there = take4(uint32(places + uint32(uint32(use) - begin) * 4))
+                if there != NOWHERE:
+                    place(x_tiles, sixteen, height, there, a, b)
+                else:
+                    for j in range(sixteen, n, sixteens):
+                        store4(address(y, uint32(use), n, j, 4), uint32(NAN))
+
+    return Kernel(
+        "rows of a few uses to x_tiles", gather, *(uint64,) * 6, *(uint32,) * 9, threads=GATHER_THREADS,
+        shared=BYTES + 8 * MOST_USES, least=LEAST["bfloat16"], early=True,
+    )  # fmt: skip
+
+
+# The kernel that copies rows of 8-bit codes of x to the places of their uses in a plan.
+#
+# A row of codes is read once and written for each of its uses, 64 bytes a thread. So are the words that
+# belong to it: scales of its groups along K or, for integers, its scale and its zero-point terms. Rows of the
+# plan without a use hold anything; their sums are never read. Where each row has one use, and uses are in
+# order, rows stay where they are, and only those words are written.
+
+CHUNK, CHUNKS = 16, 4  # codes that are loaded at a time; of a thread
+WORDS = CHUNKS * CHUNK // 4
+NARROW_NAN = 0x7FFF  # of float16 and of bfloat16
+
+
+@family()
+def code_gatherer() -> Kernel:
+    """The kernel that gathers rows of codes and the words beside them; uses without an expert get rows of
+    NaN.
+    """
+    load_words, load4, take_turn = ptx.load_words, ptx.load4, hopper.take_turn
+    store16, store4, store2 = ptx.store16, ptx.store4, ptx.store2
+
+    def gather(
+        x: Any,  # codes: rows ``pitch`` bytes apart, a multiple of 16
+        to: Any,  # uint8 [rows of the plan, 16 · chunks]
+        beside: Any,  # words of 32 bits that belong to rows,
+        row_bytes: Any, column_bytes: Any,  # and the bytes between them
+        to_beside: Any,  # [columns, height]
+        plan: Any, places: Any,  # uint32 [m · per_token]: of the plan
+        y: Any,  # outputs [m · per_token, n]
+        pitch: Any, m: Any, per_token: Any, n: Any, chunks: Any,
+        threads: Any,  # of a row, and the distance between a thread's chunks
+        size: Any,  # bytes of an output
+        shared: Any,  # rows of x that share the words beside them
+        columns: Any, height: Any,  # rows of the plan
+    ) -> None:  # fmt: skip
+        take_turn()
+        i = uint32(uint32(cuda.blockIdx.x) * GATHER_THREADS + uint32(cuda.threadIdx.x))
+        row = uint32(i // threads)
+        if row < m:
+            first_chunk, v = uint32(i - uint32(row * threads)), cuda.local.array(WORDS, uint32)
+            stay = per_token == 1 and load4(plan + 4) != 0
+            if not stay:
+                for q in range(CHUNKS):
+                    chunk = min(uint32(first_chunk + uint32(uint32(q) * threads)), uint32(chunks - 1))
+                    words = load_words(x + uint64(row) * pitch + uint64(chunk) * CHUNK)
+                    at = 4 * q
+                    v[at], v[at + 1], v[at + 2], v[at + 3] = words[0], words[1], words[2], words[3]
+            row_beside = beside + uint32(row // shared) * row_bytes
+            use = uint32(row * per_token)
+            end = uint32(use + per_token)
+            while use < end:
+                column = load4(places + uint64(use) * 4)
+                if column != NOWHERE:
+                    if not stay:
+                        for q in range(CHUNKS):
+                            chunk, at = uint32(first_chunk + uint32(uint32(q) * threads)), 4 * q
+                            if chunk < chunks:
+                                target = address(to, column, chunks, chunk, CHUNK)
+                                store16(target, v[at], v[at + 1], v[at + 2], v[at + 3])
+                    for j in range(first_chunk, columns, threads):
+                        word = load4(row_beside + j * column_bytes)
+                        store4(address(to_beside, j, height, column, 4), word)
+                else:
+                    for j in range(first_chunk, n, threads):
+                        if size == 2:
+                            store2(address(y, use, n, j, 2), uint32(NARROW_NAN))
+                        else:
+                            store4(address(y, use, n, j, 4), uint32(NAN))
+                use = uint32(use + 1)
+
+    return Kernel(
+        "rows of codes of experts", gather, *(uint64,) * 9, *(uint32,) * 10,
+        threads=GATHER_THREADS, early=True,
+    )  # fmt: skip

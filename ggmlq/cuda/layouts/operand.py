@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ..intrinsics import bf16x2, ptx
+from ..intrinsics import ptx, tensor_cores
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
 from .codes import excess_pair, step_unpacker, word_loader
@@ -46,7 +46,7 @@ def fragment_operand(layout: PackedLayout, tiles: int) -> FragmentOperand:
     else:
         first_sums = _start_by_one_more_mma(layout)
     return FragmentOperand(
-        word_loader(layout), scale_loader(layout), step_unpacker(layout, raised), first_sums
+        word_loader(layout), scale_loader(layout), step_unpacker(layout, raised=raised), first_sums
     )
 
 
@@ -96,7 +96,7 @@ def run_operand(layout: PackedLayout) -> RunOperand:
     raised = stays_raised(layout)
     lowered = _without_excess(layout) if raised else _unchanged
     loads, needs_sums = (word_loader(layout), run_scale_loader(layout)), raised or layout.has_offset
-    return RunOperand(*loads, step_unpacker(layout, raised), lowered, needs_sums)
+    return RunOperand(*loads, step_unpacker(layout, raised=raised), lowered, needs_sums)
 
 
 @inlined
@@ -117,7 +117,7 @@ def _without_excess(layout: PackedLayout) -> Any:
 @cache
 def activation_summer(count: int) -> Any:
     """The device function that sums the activations of ``count`` steps, times a pair of equal numbers."""
-    sums_into = bf16x2.sums_into
+    sums_into = tensor_cores.sums_into
 
     @inlined
     def sum_of(b: Any, first: Any, times: Any) -> Any:
@@ -149,11 +149,20 @@ def serves(layout: PackedLayout) -> bool:
     return not layout.fp4
 
 
+class LaneOrder(NamedTuple):
+    """The order of a lane's columns: the two lanes whose words it loads, and what to pick of them."""
+
+    first: Any
+    second: Any
+    pick: Any  # of both words, for permute
+    other: Any  # for the second word of two columns, where codes have eight bits
+    by: Any  # bits that the first word of codes of one bit moves down; of two bits twice as many
+    rest: Any  # bits that the second one moves up
+
+
 @cache
 def lane_order(layout: PackedLayout) -> Any:
-    """The device function for the order of a lane's columns: the two lanes whose words it loads, and what to
-    pick of them. ``natural``: else all is as it was packed.
-    """
+    """The device function for a lane's :class:`LaneOrder`; ``natural``: else all is as it was packed."""
     from_bytes = layout.low == 8
     picks, step = (0x5410, 0x2222) if layout.levels else (0x6240, 0x1111)
     if from_bytes:
@@ -171,7 +180,7 @@ def lane_order(layout: PackedLayout) -> Any:
             pick = uint32(picks + uint32(odd * step))
             other, by = pick, uint32(odd << 1)
             rest = uint32(2 - by)
-        return first, second, pick, other, by, rest
+        return LaneOrder(first, second, pick, other, by, rest)
 
     return order
 
@@ -180,8 +189,7 @@ def lane_order(layout: PackedLayout) -> Any:
 def natural_loader(layout: PackedLayout) -> Any:
     """The device function that loads a lane's words and scales of a fragment in a ``lane_order``."""
     low, high, bits = layout.low, layout.high, layout.bits
-    numbers = layout.half_words + layout.sub_words
-    load_words, load_numbers, permute = word_loader(layout), number_loader(layout), bf16x2.permute
+    load_words, load_numbers, permute = word_loader(layout), number_loader(layout, layout.bits), ptx.permute
     masked_or = ptx.masked_or
 
     @inlined  # of few bits: low ones of the first word, high ones of the second
@@ -191,16 +199,15 @@ def natural_loader(layout: PackedLayout) -> Any:
 
     @inlined
     def load(at: Any, lane: Any, order: Any, words: Any) -> None:
-        first, second, pick, other, by, rest = order
+        pick, by, rest = order.pick, order.by, order.rest
         a, b = cuda.local.array(bits, uint32), cuda.local.array(bits, uint32)
-        loaded = cuda.local.array(numbers, uint32)
-        load_words(at, first, a)
-        load_words(at, second, b)
-        load_numbers(at, lane, loaded)
+        load_words(at, order.first, a)
+        load_words(at, order.second, b)
+        load_numbers(at, lane, words)
         if low == 8:
             for i in range(0, 8, 2):
                 words[i] = permute(a[i], a[i + 1], pick)
-                words[i + 1] = permute(b[i], b[i + 1], other)
+                words[i + 1] = permute(b[i], b[i + 1], order.other)
         elif low == 4:
             for i in range(4):
                 words[i] = permute(a[i], b[i], pick)
@@ -212,7 +219,5 @@ def natural_loader(layout: PackedLayout) -> Any:
                 words[i] = picked(a[i], b[i], uint32(by << uint32(1)), uint32(rest << uint32(1)), 0x0F0F0F0F)
         elif high == 1:
             words[low] = picked(a[low], b[low], by, rest, 0x33333333)
-        for i in range(numbers):
-            words[bits + i] = loaded[i]
 
     return load

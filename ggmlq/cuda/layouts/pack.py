@@ -33,10 +33,9 @@ from ..driver.device import cupy
 from ..driver.launch import RECORDING, Kernel, array, family
 from ..driver.recorded import part
 from ..intrinsics import ptx
-from ..intrinsics.atoms import atoms, inlined, verb
+from ..intrinsics.atoms import Table, atoms, inlined, verb
 from ..intrinsics.lane import address, g_and_t
 from ..intrinsics.language import cuda, int64, uint8, uint32, uint64
-from ..intrinsics.tables import Table
 from .layout import ROWS, STEP, PackedLayout, half_addresses, layout_of, stored_codes
 
 THREADS = 128

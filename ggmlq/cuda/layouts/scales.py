@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..intrinsics import bf16x2, ptx
+from ..intrinsics import ptx
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, int32, uint32
 from .layout import PackedLayout
@@ -42,9 +42,9 @@ def scale_loader(layout: PackedLayout) -> Any:
 def run_scale_loader(layout: PackedLayout) -> Any:
     """The device function that loads the scales of one run, of rows g and g + 8; then their offsets."""
     count, load_numbers = layout.half_words + layout.sub_words, number_loader(layout)
-    both = _small_floats() if layout.scale == "small_float" else _two(scale_value(layout))
+    both = _small_floats() if layout.scale == "small_float" else of_both_rows(scale_value(layout))
     blocks, halves_at, half_stride = layout.blocks, layout.halves_at, layout.half_stride
-    kinds, take4, own_halves = 1 + layout.has_offset, bf16x2.take4, layout.blocks > 1 and layout.halves > 0
+    kinds, take4, own_halves = 1 + layout.has_offset, ptx.take4, layout.blocks > 1 and layout.halves > 0
 
     @inlined
     def load(at: Any, lane: Any, run: Any, values: Any) -> None:
@@ -62,7 +62,9 @@ def run_scale_loader(layout: PackedLayout) -> Any:
     return load
 
 
-def _two(value: Any) -> Any:
+def of_both_rows(value: Any) -> Any:
+    """The device function for a ``scale_value`` of rows g and g + 8."""
+
     @inlined
     def both(words: Any, part: Any, run: Any) -> Any:
         return value(words, 0, part, run), value(words, 1, part, run)
@@ -71,8 +73,10 @@ def _two(value: Any) -> Any:
 
 
 @cache
-def number_loader(layout: PackedLayout) -> Any:
-    """The device function that loads the words with halves, then with bytes, of rows g and g + 8."""
+def number_loader(layout: PackedLayout, to: int = 0) -> Any:
+    """The device function that loads the words with halves, then with bytes, of rows g and g + 8, as words
+    from ``to`` on.
+    """
     halves, subs = layout.half_words, layout.sub_words
     halves_at, half_stride, subs_at, sub_stride = (
         layout.halves_at, layout.half_stride, layout.subs_at, layout.sub_stride
@@ -84,10 +88,10 @@ def number_loader(layout: PackedLayout) -> Any:
     def load(at: Any, lane: Any, words: Any) -> None:
         g = lane >> 2
         if interleaved:
-            load_all(at + halves_at + g * half_stride, words, 0)
+            load_all(at + halves_at + g * half_stride, words, to)
         else:
-            load_halves(at + halves_at + g * half_stride, words, 0)
-            load_subs(at + subs_at + g * sub_stride, words, halves)
+            load_halves(at + halves_at + g * half_stride, words, to)
+            load_subs(at + subs_at + g * sub_stride, words, to + halves)
 
     return load
 
@@ -95,7 +99,7 @@ def number_loader(layout: PackedLayout) -> Any:
 @cache
 def word_taker(count: int) -> Any:
     """The device function that loads 1, 2 or 4 words from shared memory."""
-    take4, take8, take16 = bf16x2.take4, bf16x2.take8, ptx.take16
+    take4, take8, take16 = ptx.take4, ptx.take8, ptx.take16
 
     @inlined
     def take(at: Any, words: Any, to: Any) -> None:
@@ -147,7 +151,7 @@ def _product(layout: PackedLayout) -> Any:
     narrow = layout.subs * runs == 2
     unit, scaled = np.float32(layout.unit), layout.unit != 1
     excess, none = np.float32(2.0**15 + layout.sub_zero), np.float32(2.0**15)
-    half_value, float_of, permute, mul = ptx.half_value, ptx.float_of, bf16x2.permute, ptx.mul
+    half_value, float_of, permute, mul = ptx.half_value, ptx.float_of, ptx.permute, ptx.mul
     assert layout.sign == 1
 
     @inlined
@@ -168,7 +172,7 @@ def _product(layout: PackedLayout) -> Any:
 
 def _power(layout: PackedLayout) -> Any:
     """Powers of two from 2**-128 on: the exponent is one less, except in the two subnormal ones."""
-    permute, float_of = bf16x2.permute, ptx.float_of_int_bits
+    permute, float_of = ptx.permute, ptx.float_of_int_bits
     assert layout.subs * layout.runs == 2
 
     @inlined
@@ -202,7 +206,7 @@ def _small_float(layout: PackedLayout) -> Any:
 
 def _small_floats() -> Any:
     """The small floats of rows g and g + 8, side by side in one word."""
-    far, float_of, mul, permute = np.float32(2.0**119), ptx.float_of, ptx.mul, bf16x2.permute
+    far, float_of, mul, permute = np.float32(2.0**119), ptx.float_of, ptx.mul, ptx.permute
 
     @inlined
     def both(words: Any, part: Any, run: Any) -> Any:
@@ -218,7 +222,7 @@ def _small_floats() -> Any:
 
 def _single() -> Any:
     """One float32 for a whole row, kept as two halves."""
-    permute, float_of = bf16x2.permute, ptx.float_of
+    permute, float_of = ptx.permute, ptx.float_of
 
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:

@@ -16,9 +16,9 @@ from ...arrays.array import QuantArray
 from ...formats import BlockFormat
 from ..driver import device, served
 from ..driver.launch import Kernel, family
-from ..intrinsics import bf16x2, codes8, dependent_launch, halves, ptx
+from ..intrinsics import hopper, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import DTYPES, LEAST
+from ..intrinsics.floats import DTYPES, LEAST, PAIRS
 from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from .codes import buffer_sizes, step_unpacker, word_loader
@@ -30,12 +30,12 @@ WARPS, PAIR = 8, 2  # of a block; fragments of a warp, side by side in a row of 
 LINE = 2 * STEP + 32  # bytes between rows of values in shared memory, by which no two lanes meet in a bank
 
 
-def rounder(layout: PackedLayout) -> Any:
-    """The device function that makes two words of four neighbours of a row: codes times a scale, less an
-    offset.
+def rounder(layout: PackedLayout, kind: str) -> Any:
+    """The device function that makes two words of four neighbours of a row, in ``kind``: codes times a scale,
+    less an offset.
     """
-    has_offset = layout.has_offset
-    mul, sub, narrowed, float_of = ptx.mul, ptx.sub, bf16x2.narrowed, ptx.float_of
+    has_offset, narrowed = layout.has_offset, PAIRS[kind].narrowed
+    mul, sub, float_of = ptx.mul, ptx.sub, ptx.float_of
 
     @inlined
     def value(bits: Any, scale: Any, offset: Any) -> Any:
@@ -48,6 +48,33 @@ def rounder(layout: PackedLayout) -> Any:
         return float_of(narrowed(value(low, scale, offset), value(high, scale, offset)))
 
     return pair
+
+
+@cache
+def pair_fetcher(layout: PackedLayout) -> Any:
+    """The device function that fetches a warp's two fragments to shared memory, and waits for them.
+
+    The kernel before may still read the memory that is written next, so it waits for that one, too.
+    """
+    fragment_bytes, chunks = layout.fragment_bytes, PAIR * layout.fragment_bytes // 16
+    copy16, commit, wait = ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
+    let_successor_start, wait_for_predecessor = hopper.let_successor_start, hopper.wait_for_predecessor
+
+    @inlined
+    def fetch(fragments: Any, fragment_row: Any, steps: Any, step: Any, warp_at: Any, lane: Any) -> None:
+        let_successor_start()
+        if step < steps:
+            source = address(fragments, fragment_row, steps, step, fragment_bytes)
+            for first in range(0, chunks, 32):
+                c = lane + uint32(first)
+                if c < chunks:
+                    copy16(warp_at + c * 16, source + uint64(c * 16))
+        commit()
+        wait()
+        cuda.syncwarp()
+        wait_for_predecessor()
+
+    return fetch
 
 
 @cache
@@ -74,13 +101,15 @@ def line_storer() -> Any:
 @family(lambda: ((layout,) for layout in layouts()))
 def decoder(layout: PackedLayout) -> Kernel:
     """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
-    fragment_bytes, chunks = layout.fragment_bytes, PAIR * layout.fragment_bytes // 16
-    (words_count, values) = buffer_sizes(layout)
+    fragment_bytes, (words_count, values) = layout.fragment_bytes, buffer_sizes(layout)
     load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
-    runs, scales, offsets, pair = layout.runs, layout.scales, layout.runs * layout.has_offset, rounder(layout)
-    base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
-    let_successor_start = dependent_launch.let_successor_start
-    wait_for_predecessor, put_pair = dependent_launch.wait_for_predecessor, halves.put_pair
+    runs, scales, offsets = layout.runs, layout.scales, layout.runs * layout.has_offset
+    fetch, pair, base, put_pair = (
+        pair_fetcher(layout),
+        rounder(layout, "bfloat16"),
+        ptx.shared_base,
+        ptx.put_pair,
+    )
     store_lines = line_storer()
 
     def decode(
@@ -91,17 +120,7 @@ def decoder(layout: PackedLayout) -> Kernel:
         (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
         step = uint32((uint32(cuda.blockIdx.y) * WARPS + warp) * PAIR)
         warp_at = uint32(base() + warp * (PAIR * fragment_bytes))
-        let_successor_start()
-        if step < steps:
-            source = address(fragments, fragment_row, steps, step, fragment_bytes)
-            for first in range(0, chunks, 32):
-                c = lane + uint32(first)
-                if c < chunks:
-                    copy16(warp_at + c * 16, source + uint64(c * 16))
-        commit()
-        wait()
-        cuda.syncwarp()
-        wait_for_predecessor()  # it may still read the memory that is written here
+        fetch(fragments, fragment_row, steps, step, warp_at, lane)
         if step < steps:
             g, t = g_and_t(lane)
             words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)
@@ -167,42 +186,14 @@ LARGEST, BIAS, MOST_POWER = 14, 127, 100  # exponent of the largest weight; of a
 SLAB_OF_HALVES = 1 << 26  # bytes of weights that are examined at a time
 
 
-def half_rounder(layout: PackedLayout) -> Any:
-    """The device function that makes two words of four neighbours of a row: codes times a scale, less an
-    offset.
-    """
-    has_offset, mul, sub, narrowed, float_of = (
-        layout.has_offset, ptx.mul, ptx.sub, halves.narrowed, ptx.float_of
-    )  # fmt: skip
-
-    @inlined
-    def value(bits: Any, scale: Any, offset: Any) -> Any:
-        product = mul(scale, float_of(bits))
-        return sub(product, offset) if has_offset else product
-
-    @inlined
-    def pair(codes: Any, scale: Any, offset: Any) -> Any:
-        low, high = codes << 16, codes & 0xFFFF0000
-        return float_of(narrowed(value(low, scale, offset), value(high, scale, offset)))
-
-    return pair
-
-
 @family(lambda: ((layout,) for layout in layouts()))
 def half_decoder(layout: PackedLayout) -> Kernel:
     """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
-    fragment_bytes, chunks = layout.fragment_bytes, PAIR * layout.fragment_bytes // 16
-    (words_count, values) = buffer_sizes(layout)
+    fragment_bytes, (words_count, values) = layout.fragment_bytes, buffer_sizes(layout)
     load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
-    runs, scales, offsets, pair = (
-        layout.runs,
-        layout.scales,
-        layout.runs * layout.has_offset,
-        half_rounder(layout),
-    )
-    base, copy16, commit, wait = ptx.shared_base, ptx.copy16, ptx.commit, ptx.wait_for_all_but(0)
-    let_successor_start = dependent_launch.let_successor_start
-    wait_for_predecessor, store_pair_if = dependent_launch.wait_for_predecessor, codes8.store_pair_if
+    runs, scales, offsets = layout.runs, layout.scales, layout.runs * layout.has_offset
+    fetch, pair, base = pair_fetcher(layout), rounder(layout, "float16"), ptx.shared_base
+    store_pair_if = ptx.store_pair_if
     mul, float_of = ptx.mul, ptx.float_of
 
     def decode(
@@ -214,17 +205,7 @@ def half_decoder(layout: PackedLayout) -> Kernel:
         (warp, lane), fragment_row = warp_and_lane(), uint32(cuda.blockIdx.x)
         step = uint32((uint32(cuda.blockIdx.y) * WARPS + warp) * PAIR)
         warp_at = uint32(base() + warp * (PAIR * fragment_bytes))
-        let_successor_start()
-        if step < steps:
-            source = address(fragments, fragment_row, steps, step, fragment_bytes)
-            for first in range(0, chunks, 32):
-                c = lane + uint32(first)
-                if c < chunks:
-                    copy16(warp_at + c * 16, source + uint64(c * 16))
-        commit()
-        wait()
-        cuda.syncwarp()
-        wait_for_predecessor()  # it may still read the memory that is written here
+        fetch(fragments, fragment_row, steps, step, warp_at, lane)
         if step < steps:
             g, t = g_and_t(lane)
             words, codes = cuda.local.array(words_count, uint32), cuda.local.array(4, uint32)

@@ -22,12 +22,10 @@ from ...formats import BLOCK_FORMATS, BlockFormat, Format
 from ..driver import device
 from ..driver.launch import Kernel, family
 from ..intrinsics import ptx
-from ..intrinsics.assembly import instruction, only_on_a_gpu, u32, u64
-from ..intrinsics.atoms import inlined
+from ..intrinsics.atoms import Table, inlined
 from ..intrinsics.floats import LEAST
 from ..intrinsics.lane import address
 from ..intrinsics.language import cuda, int64, uint32, uint64
-from ..intrinsics.tables import Table
 from .layout import ROWS, STEP, PackedLayout, half_addresses, layout_of, stored_codes
 from .pack import LONGEST, pack_weights, packed_weights
 
@@ -84,17 +82,11 @@ def put_together(places: NDArray[np.int32], parts: NDArray[np.int64]) -> NDArray
     return np.packbits((bits & 1).astype(np.uint8), axis=1, bitorder="little")
 
 
-@instruction("ld.global.b32 $0, [$1];", u32, u64, effect=True)
-def load4(address: Any) -> Any:
-    """Four bytes of global memory."""
-    only_on_a_gpu()
-
-
 @cache
 def code_finder(layout: PackedLayout) -> Any:
     """The device function that finds a code in a fragment: of lane 4 g + t, step s, register r, place e."""
     low, high, high_at, fp4, table = layout.low, layout.high, layout.high_at, layout.fp4, bool(layout.levels)
-    load, wide, mask = load4, min(16, 4 * layout.low), (1 << layout.low) - 1
+    load, wide, mask = ptx.load4, min(16, 4 * layout.low), (1 << layout.low) - 1
 
     @inlined
     def code(fragment_bytes: Any, lane: Any, s: Any, r: Any, e: Any) -> Any:
@@ -131,7 +123,7 @@ def code_finder(layout: PackedLayout) -> Any:
 def element_finder(fmt: BlockFormat) -> Any:
     """The device function that finds an element of block b of a row in its fragment row."""
     layout = layout_of(fmt)
-    code, load, fragment_bytes = code_finder(layout), load4, layout.fragment_bytes
+    code, load, fragment_bytes = code_finder(layout), ptx.load4, layout.fragment_bytes
     size, group, run, runs = fmt.block_size, fmt.group, layout.run, layout.runs
     halves, blocks, subs, groups = layout.halves, layout.blocks, layout.subs, fmt.block_size // fmt.group
     halves_at, half_stride, subs_at, sub_stride = (

@@ -33,7 +33,7 @@ from ..driver.device import cupy
 from ..driver.launch import Kernel, array, family
 from ..intrinsics import ptx
 from ..intrinsics.atoms import atoms, inlined
-from ..intrinsics.codes import four_bytes, largest_size, size_of
+from ..intrinsics.codes8 import four_bytes, four_codes
 from ..intrinsics.lane import ALL_LANES, address
 from ..intrinsics.language import cuda, float32, int32, int64, uint8, uint32, uint64
 
@@ -168,12 +168,8 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
     """The kernel that quantizes: eight threads serve 32 neighbours, four each."""
     place = place_of_row if for_mma else as_it_is
     load_floats, store4, store_float = ptx.load_floats, ptx.store4, ptx.store_float
-    mul, div, nearest_even = ptx.mul, ptx.div, ptx.nearest_even
+    mul = ptx.mul
     steps = (2, 1) if run == 16 else (4, 2, 1)
-
-    @inlined
-    def code(value: Any, per: Any) -> Any:
-        return min(max(nearest_even(mul(value, per)), int32(-127)), int32(127))
 
     def quantize(
         x: Any,  # float32 [m, k]
@@ -190,11 +186,7 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         v0 = v1 = v2 = v3 = float32(0)
         if live:
             v0, v1, v2, v3 = load_floats(address(x, row, k, column, 4))
-        largest = largest_size(v0, v1, v2, v3)
-        d, per = div(largest, float32(127)), div(float32(127), largest)
-        if size_of(largest) == 0:  # 127 / 0 is infinite, and 0 times that no number
-            per = float32(0)
-        q0, q1, q2, q3 = code(v0, per), code(v1, per), code(v2, per), code(v3, per)
+        d, q0, q1, q2, q3 = four_codes(v0, v1, v2, v3)
         total = int32(int32(q0 + q1) + int32(q2 + q3))
         # Lanes at a distance of 4, 2, 1 add up: all eight of 32 columns, or the four of a run of 16.
         for step in steps:

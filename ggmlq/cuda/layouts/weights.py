@@ -22,14 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..intrinsics import bf16x2, halves, ptx
-from ..intrinsics.assembly import FLOAT, as_intrinsic, emit_assembly, f32, instruction, only_on_a_gpu, u32
+from ..intrinsics import ptx
+from ..intrinsics.assembly import emit_in_place, emitted, f32, parts
 from ..intrinsics.atoms import inlined
-from ..intrinsics.language import SIMULATED, cuda, float32, int32, ir, types, uint32
-from ..intrinsics.wgmma import unpacked
-from .codes import byte_unpacker, half_unpacker, step_unpacker, word_loader
+from ..intrinsics.floats import PAIRS, bf16x2, halves
+from ..intrinsics.lane import from_lane
+from ..intrinsics.language import cuda, float32, int32, types, uint32
+from .codes import byte_unpacker, step_unpacker, word_loader
 from .layout import FRAGMENT_ROWS, PackedLayout
-from .scales import number_loader, run_scale_loader, scale_value
+from .scales import number_loader, of_both_rows, run_scale_loader, scale_value
 
 NONE = np.uint32(bf16x2.pair(-0.0))
 # Powers of two: of a code as it stands; left to the sums, since scales of 2**23 × 2**104 are still finite.
@@ -50,33 +51,40 @@ class FragmentWeights(NamedTuple):
 def fragment_weights(layout: PackedLayout) -> FragmentWeights:
     """The functions for a format's layout."""
     numbers = layout.half_words + layout.sub_words
-    bits, load_words, load_numbers = layout.bits, word_loader(layout), number_loader(layout)
+    load_words, load_numbers = word_loader(layout), number_loader(layout, layout.bits)
 
     @inlined
     def load(at: Any, lane: Any, words: Any) -> None:
-        loaded = cuda.local.array(numbers, uint32)
         load_words(at, lane, words)
-        load_numbers(at, lane, loaded)
-        for i in range(numbers):
-            words[bits + i] = loaded[i]
+        load_numbers(at, lane, words)
 
-    unpack, factor = _from_levels(layout), 0
-    if not layout.levels and layout.scale == "half":
-        unpack, factor = (_around_middle(layout), 0) if layout.has_offset else (_in_one_step(layout), SHRUNK)
-    elif not layout.levels:
-        unpack, factor = _any_scale(layout), AROUND
-    return FragmentWeights(bits + numbers, load, unpack, 2.0**factor)
+    if layout.levels:
+        unpack, factor = _times_scales(layout, "bfloat16", layout), 0
+    else:
+        unpack = _codes_times_scales(layout)
+        factor = SHRUNK if is_one_step(layout) else AROUND * (layout.scale != "half")
+    return FragmentWeights(layout.bits + numbers, load, unpack, 2.0**factor)
 
 
-def _in_one_step(layout: PackedLayout) -> Any:
-    """Code times scale, less the zero times scale: one fma."""
+def is_one_step(layout: PackedLayout) -> bool:
+    """True where one fma makes two weights of their codes."""
+    return not layout.levels and layout.scale == "half" and not layout.has_offset
+
+
+def _codes_times_scales(layout: PackedLayout) -> Any:
+    """Code times scale, less the zero times scale, in one step. Or, in two, the code less its zero or its
+    middle, 64 times too small, times the scale; with an offset times 64 scales, less the rest of the offset.
+    """
     code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
-    first, second = _multipliers(layout, LAST_PLACE - SHRUNK)
-    zero = np.uint32(bf16x2.pair(lowest_code(layout) * 2.0**-SHRUNK))
+    one_step, around = is_one_step(layout), layout.has_offset and layout.scale == "half"
+    first, second = _multipliers(layout, LAST_PLACE - SHRUNK if one_step else RAISED)
+    away = -layout.middle if around else lowest_code(layout)
+    zero = np.uint32(bf16x2.pair(away * 2.0 ** -(SHRUNK if one_step else AROUND)))
+    large = np.uint32(bf16x2.pair(2.0**AROUND))
     runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
 
     @inlined
-    def unpack(words: Any, a: Any, opaque: Any) -> None:
+    def unpack_in_one(words: Any, a: Any, opaque: Any) -> None:
         for run in range(runs):
             scale, _ = scales(words, run, opaque)
             one, other, less = fma(scale, first, NONE), fma(scale, second, NONE), fma(scale, zero, NONE)
@@ -86,67 +94,66 @@ def _in_one_step(layout: PackedLayout) -> Any:
                 a[i + 2] = low(code(words, i + 2, opaque), other, less)
                 a[i + 3] = high(code(words, i + 3, opaque), other, less)
 
-    return unpack
+    @inlined
+    def unpack_in_two(words: Any, a: Any, opaque: Any) -> None:
+        for run in range(runs):
+            scale, add = scales(words, run, opaque)
+            if around:
+                scale = fma(scale, large, NONE)
+            else:
+                add = NONE
+            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
+                a[i] = low(low(code(words, i, opaque), first, zero), scale, add)
+                a[i + 1] = high(high(code(words, i + 1, opaque), first, zero), scale, add)
+                a[i + 2] = low(low(code(words, i + 2, opaque), second, zero), scale, add)
+                a[i + 3] = high(high(code(words, i + 3, opaque), second, zero), scale, add)
+
+    return unpack_in_one if one_step else unpack_in_two
 
 
-def _around_middle(layout: PackedLayout) -> Any:
-    """Code less its middle, 64 times too small; then times 64 scales, less the rest of the offset."""
-    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
-    first, second = _multipliers(layout, RAISED)
-    middle, large = np.uint32(bf16x2.pair(-layout.middle * 2.0**-AROUND)), np.uint32(bf16x2.pair(2.0**AROUND))
-    runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
+def _times_scales(layout: PackedLayout, kind: str, stored: PackedLayout) -> Any:
+    """Pairs of ``kind``, unpacked as of the layout ``stored``, times the scale, and the offset's pair."""
+    unpack_step, scales = step_unpacker(stored, kind), scale_pairs(layout, kind)
+    low, high, has_offset = PAIRS[kind].fma_low, PAIRS[kind].fma_high, layout.has_offset
+    runs, steps_per_run = layout.runs, 4 // layout.runs
 
     @inlined
     def unpack(words: Any, a: Any, opaque: Any) -> None:
+        pairs = cuda.local.array(4, uint32)
         for run in range(runs):
             scale, offset = scales(words, run, opaque)
-            scale = fma(scale, large, NONE)
-            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
-                a[i] = low(low(code(words, i, opaque), first, middle), scale, offset)
-                a[i + 1] = high(high(code(words, i + 1, opaque), first, middle), scale, offset)
-                a[i + 2] = low(low(code(words, i + 2, opaque), second, middle), scale, offset)
-                a[i + 3] = high(high(code(words, i + 3, opaque), second, middle), scale, offset)
-
-    return unpack
-
-
-def _any_scale(layout: PackedLayout) -> Any:
-    """Code less its zero, 64 times too small, times the scale."""
-    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
-    first, second = _multipliers(layout, RAISED)
-    zero = np.uint32(bf16x2.pair(lowest_code(layout) * 2.0**-AROUND))
-    runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
-
-    @inlined
-    def unpack(words: Any, a: Any, opaque: Any) -> None:
-        for run in range(runs):
-            scale, _ = scales(words, run, opaque)
-            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
-                a[i] = low(low(code(words, i, opaque), first, zero), scale, NONE)
-                a[i + 1] = high(high(code(words, i + 1, opaque), first, zero), scale, NONE)
-                a[i + 2] = low(low(code(words, i + 2, opaque), second, zero), scale, NONE)
-                a[i + 3] = high(high(code(words, i + 3, opaque), second, zero), scale, NONE)
-
-    return unpack
-
-
-def _from_levels(layout: PackedLayout) -> Any:
-    """Levels, as bfloat16, times the scale."""
-    unpack_step, scales, steps_per_run = step_unpacker(layout), scale_pairs(layout), 4 // layout.runs
-    runs, low, high = layout.runs, bf16x2.fma_low, bf16x2.fma_high
-
-    @inlined
-    def unpack(words: Any, a: Any, opaque: Any) -> None:
-        level = cuda.local.array(4, uint32)
-        for run in range(runs):
-            scale, _ = scales(words, run, opaque)
+            add = offset if has_offset else NONE
             for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
-                unpack_step(words, s, level, opaque)
+                unpack_step(words, s, pairs, opaque)
                 for r in range(0, 4, 2):
-                    a[4 * s + r] = low(level[r], scale, NONE)
-                    a[4 * s + r + 1] = high(level[r + 1], scale, NONE)
+                    a[4 * s + r] = low(pairs[r], scale, add)
+                    a[4 * s + r + 1] = high(pairs[r + 1], scale, add)
 
     return unpack
+
+
+# Weights as halves, for activations in float16. Codes are exact, as in codes.py, around the middle where
+# there is an offset. They are multiplied by the scale, rounded to a half, in one fma. An integer times a half
+# is a multiple of its last place, so small scales cost no precision. A weight beyond 65504 is infinite.
+# Scales that are powers of two or small floats reach beyond halves: such weights stay bfloat16.
+
+
+def serves_halves(layout: PackedLayout) -> bool:
+    """True where scales are halves, so that weights can be."""
+    return layout.scale == "half"
+
+
+@cache
+def half_weights(layout: PackedLayout) -> Any:
+    """The device function that makes a lane's sixteen registers of halves; operands are those of ``unpack``
+    of ``fragment_weights``.
+    """
+    return _times_scales(layout, "float16", _centred(layout))
+
+
+def _centred(layout: PackedLayout) -> PackedLayout:
+    """The layout with codes around 0, where there is an offset."""
+    return replace(layout, lowest=-layout.middle) if layout.has_offset else layout
 
 
 # --- codes ---------------------------------------------------------------------------------------
@@ -203,21 +210,28 @@ def code_reader(layout: PackedLayout) -> Any:
 
 
 @cache
-def scale_pairs(layout: PackedLayout) -> Any:
-    """The device function for a run's scales of rows g and g + 8, a pair, and for the pair that their
-    offsets add.
+def scale_pairs(layout: PackedLayout, kind: str = "bfloat16") -> Any:
+    """The device function for a run's scales of rows g and g + 8, a pair of ``kind``, and for the pair that
+    their offsets add.
 
-    The offset is taken at the middle of the codes.
+    The offset is taken at the middle of the codes, and rounded once. Halves without sub-scales are scales as
+    they are stored.
     """
     if layout.scale == "power":
         return _powers(layout)
-    pair = _products(layout) if layout.subs and layout.scale == "half" else _values(layout)
-    narrowed, fma, bits, middle = bf16x2.narrowed, ptx.fma, layout.bits, np.float32(layout.middle)
+    if kind == "float16" and not layout.subs:
+        return _stored_halves(layout)
+    if layout.subs and layout.scale == "half":
+        pair = _products(layout)
+    else:
+        values = of_both_rows(scale_value(layout))
+        pair = inlined(lambda words, part, run, opaque: values(words, part, run))
+    narrowed, fma, bits, middle = PAIRS[kind].narrowed, ptx.fma, layout.bits, np.float32(layout.middle)
     numbers, has_offset = layout.half_words + layout.sub_words, layout.has_offset
 
     @inlined
     def scales(words: Any, run: Any, opaque: Any) -> Any:
-        loaded, offset = cuda.local.array(numbers, uint32), uint32(0)
+        loaded, offset = cuda.local.array(numbers, uint32), NONE
         for i in range(numbers):
             loaded[i] = words[bits + i]
         a, b = pair(loaded, 0, run, opaque)
@@ -229,21 +243,20 @@ def scale_pairs(layout: PackedLayout) -> Any:
     return scales
 
 
-def exact_products(layout: PackedLayout) -> Any:
-    """The device function for a run's scales (part 0) or offsets (part 1) of rows g and g + 8, in float32, of
-    halves times bytes.
-    """
-    return _products(layout)
-
-
-def _values(layout: PackedLayout) -> Any:
-    value = scale_value(layout)
+def _stored_halves(layout: PackedLayout) -> Any:
+    bits, blocks, runs_per_block = layout.bits, layout.blocks, layout.runs // layout.blocks
+    has_offset, middle, fma = layout.has_offset, np.uint32(halves.pair(layout.middle)), halves.fma
+    assert not has_offset or layout.sign < 0, "what is stored is added"
 
     @inlined
-    def pair(words: Any, part: Any, run: Any, opaque: Any) -> Any:
-        return value(words, 0, part, run), value(words, 1, part, run)
+    def scales(words: Any, run: Any, opaque: Any) -> Any:
+        block = bits + run // runs_per_block
+        scale, offset = words[block], NONE
+        if has_offset:
+            offset = fma(scale, middle, words[block + blocks])
+        return scale, offset
 
-    return pair
+    return scales
 
 
 def _products(layout: PackedLayout) -> Any:
@@ -252,7 +265,7 @@ def _products(layout: PackedLayout) -> Any:
     narrow, unit = layout.subs * runs == 2, np.float32(layout.unit)
     excess, none = np.float32(-(2.0**15) - layout.sub_zero), np.float32(-(2.0**15))
     half_value, float_of, permute, mul, fma = (
-        ptx.half_value, ptx.float_of, bf16x2.permute, ptx.mul, ptx.fma,
+        ptx.half_value, ptx.float_of, ptx.permute, ptx.mul, ptx.fma,
     )  # fmt: skip
     assert layout.sign == 1
     assert layout.sub_zero % 32 == 0, "the product of a half and the excess is exact"
@@ -276,7 +289,7 @@ def _products(layout: PackedLayout) -> Any:
 
 def _powers(layout: PackedLayout) -> Any:
     """Powers of two from 2**-128 on: the exponent is one less, except in the two subnormal ones."""
-    permute, largest, bits = bf16x2.permute, bf16x2.largest, layout.bits
+    permute, largest, bits = ptx.permute, ptx.largest, layout.bits
     assert layout.subs * layout.runs == 2
 
     @inlined
@@ -289,81 +302,6 @@ def _powers(layout: PackedLayout) -> Any:
     return scales
 
 
-# A lane's weights of a fragment as halves, for activations in float16, the scale multiplied in.
-#
-# Codes are exact, as in codes.py, around the middle where there is an offset. They are multiplied by the
-# scale, rounded to a half, in one fma. An integer times a half is a multiple of its last place, so small
-# scales cost no precision. A weight beyond 65504 is infinite. Scales that are powers of two or small floats
-# reach beyond halves: such weights stay bfloat16 (weights.py).
-
-
-def serves_halves(layout: PackedLayout) -> bool:
-    """True where scales are halves, so that weights can be."""
-    return layout.scale == "half"
-
-
-@cache
-def half_weights(layout: PackedLayout) -> Any:
-    """The device function that makes a lane's sixteen registers of halves; operands are those of ``unpack``
-    of ``fragment_weights``.
-    """
-    centred = replace(layout, lowest=-layout.middle) if layout.has_offset else layout
-    unpack_step, scales, steps_per_run = half_unpacker(centred), half_scales(layout), 4 // layout.runs
-    runs, low, high = layout.runs, halves.fma_low, halves.fma_high
-
-    @inlined
-    def unpack(words: Any, a: Any, opaque: Any) -> None:
-        code = cuda.local.array(4, uint32)
-        for run in range(runs):
-            scale, offset = scales(words, run, opaque)
-            for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
-                unpack_step(words, s, code, opaque)
-                for r in range(0, 4, 2):
-                    a[4 * s + r] = low(code[r], scale, offset)
-                    a[4 * s + r + 1] = high(code[r + 1], scale, offset)
-
-    return unpack
-
-
-@cache
-def half_scales(layout: PackedLayout) -> Any:
-    """The device function for a run's scales of rows g and g + 8, a pair of halves, and for the pair that
-    offsets add.
-    """
-    bits, blocks, runs_per_block = layout.bits, layout.blocks, layout.runs // layout.blocks
-    has_offset, middle, fma = layout.has_offset, np.uint32(halves.pair(layout.middle)), halves.fma
-    assert layout.subs or not has_offset or layout.sign < 0, "what is stored is added"
-
-    @inlined
-    def stored(words: Any, run: Any, opaque: Any) -> Any:
-        block = bits + run // runs_per_block
-        scale, offset = words[block], NONE
-        if has_offset:
-            offset = fma(scale, middle, words[block + blocks])
-        return scale, offset
-
-    return _half_products(layout) if layout.subs else stored
-
-
-def _half_products(layout: PackedLayout) -> Any:
-    """Half times byte, rounded once; the offset is taken at the middle of the codes and rounded once, too."""
-    pair, narrowed, fma, middle = exact_products(layout), halves.narrowed, ptx.fma, np.float32(layout.middle)
-    bits, numbers, has_offset = layout.bits, layout.half_words + layout.sub_words, layout.has_offset
-
-    @inlined
-    def scales(words: Any, run: Any, opaque: Any) -> Any:
-        loaded, offset = cuda.local.array(numbers, uint32), NONE
-        for i in range(numbers):
-            loaded[i] = words[bits + i]
-        a, b = pair(loaded, 0, run, opaque)
-        if has_offset:
-            c, d = pair(loaded, 1, run, opaque)
-            offset = narrowed(fma(a, middle, -c), fma(b, middle, -d))
-        return narrowed(a, b), offset
-
-    return scales
-
-
 # A lane's weights as pairs of rows in one column, where ``mma`` sums over rows: bfloat16, scale included.
 #
 # A lane has codes of rows g and g + 8. Its bytes, or its bfloat16, of the two rows are put side by side by
@@ -372,14 +310,6 @@ def _half_products(layout: PackedLayout) -> Any:
 
 COLUMN_OF_BYTE = (0, 2, 1, 3)  # layouts/codes.py
 LOW_HALVES, HIGH_HALVES = np.uint32(0x5410), np.uint32(0x7632)
-
-
-@instruction("prmt.b32 $0, $1, $2, $3;", u32, u32, u32, u32)
-def permute_or_zero(a: Any, b: Any, picks: Any) -> Any:
-    """Four bytes out of eight, all below 128: nibble i of ``picks`` names one, or from 8 on a zero."""
-    eight = int(a) | int(b) << 32
-    wanted = [int(picks) >> 4 * i & 15 for i in range(4)]
-    return np.uint32(sum((eight >> 8 * pick & 255) << 8 * i for i, pick in enumerate(wanted) if pick < 8))
 
 
 class RowPairs(NamedTuple):
@@ -410,7 +340,7 @@ def row_pairs(layout: PackedLayout) -> RowPairs:
 
 def _bits(layout: PackedLayout) -> Any:
     """Codes raised by the lowest one, in the low byte of a bfloat16 without other bits."""
-    unpack_bytes, c = byte_unpacker(layout), COLUMN_OF_BYTE
+    unpack_bytes, c, permute = byte_unpacker(layout), COLUMN_OF_BYTE, ptx.permute
     picks = tuple(np.uint32(0x8080 + byte + (4 + byte) * 0x100) for byte in range(4))
 
     @inlined
@@ -418,14 +348,14 @@ def _bits(layout: PackedLayout) -> Any:
         rows = cuda.local.array(2, int32)
         unpack_bytes(words, s, rows, 0, opaque)
         for byte in range(4):
-            w[at + c[byte]] = permute_or_zero(uint32(rows[0]), uint32(rows[1]), picks[byte])
+            w[at + c[byte]] = permute(uint32(rows[0]), uint32(rows[1]), picks[byte])
 
     return codes
 
 
 def _bytes() -> Any:
     """Bytes, raised by 128: a word has two columns of both rows."""
-    permute = bf16x2.permute
+    permute = ptx.permute
 
     @inlined
     def codes(words: Any, s: Any, w: Any, at: Any, opaque: Any) -> None:
@@ -439,7 +369,7 @@ def _bytes() -> Any:
 
 def _levels(layout: PackedLayout) -> Any:
     """The looked-up levels, as bfloat16."""
-    unpack_step, permute = step_unpacker(layout), bf16x2.permute
+    unpack_step, permute = step_unpacker(layout), ptx.permute
 
     @inlined
     def codes(words: Any, s: Any, w: Any, at: Any, opaque: Any) -> None:
@@ -450,10 +380,6 @@ def _levels(layout: PackedLayout) -> Any:
             w[at + 2 * i + 1] = permute(level[2 * i], level[2 * i + 1], HIGH_HALVES)
 
     return codes
-
-
-def _is_one_step(layout: PackedLayout) -> bool:
-    return not layout.levels and layout.scale == "half" and not layout.has_offset
 
 
 def _scales(layout: PackedLayout) -> Any:
@@ -483,7 +409,7 @@ def multipliers(layout: PackedLayout) -> Any:
     def terms_of_values(scale: Any, offset: Any) -> Any:
         return (fma(scale, large, NONE), offset) if has_offset else (scale, NONE)
 
-    return terms_of_codes if _is_one_step(layout) else terms_of_values
+    return terms_of_codes if is_one_step(layout) else terms_of_values
 
 
 @cache
@@ -501,7 +427,7 @@ def weigher(layout: PackedLayout, shift: int = 0) -> Any:
     def weigh_in_two(code: Any, multiply: Any, add: Any) -> Any:
         return fma(fma(code, most, start), multiply, add)
 
-    return weigh if layout.levels or _is_one_step(layout) else weigh_in_two
+    return weigh if layout.levels or is_one_step(layout) else weigh_in_two
 
 
 # A lane's weights as ``wgmma`` takes them where sums run over rows: pairs of rows of one column.
@@ -522,10 +448,13 @@ IN_ORDER, SWAPPED, NEXT_BYTE = 0x6420, 0x4602, 0x1111  # picks of bytes for two 
 REGISTER = (0, 2, 1, 3)  # of a step, for codes of rows 2 t (+ 1), 2 t + 8 (+ 1) of either column
 
 
-@instruction("shfl.sync.idx.b32 $0, $1, $2, 31, -1;", u32, u32, u32, effect=True)
-def from_lane(value: Any, lane: Any) -> Any:
-    """The value of another lane."""
-    only_on_a_gpu()
+class ColumnOrder(NamedTuple):
+    """What a lane reads: lane 4 g + t of a warp that multiplies step s, whose scales are those of a run."""
+
+    g: Any
+    t: Any
+    s: Any
+    run: Any
 
 
 class ColumnWeights(NamedTuple):
@@ -551,7 +480,7 @@ def column_weights(layout: PackedLayout, pitch: int, of_halves: bool) -> ColumnW
     @inlined
     def order(lane: Any, warp: Any) -> Any:
         g, t, s = uint32(lane >> 2), uint32(lane & 3), uint32(warp & 3)
-        return g, t, s, uint32(uint32(s * runs) >> 2)
+        return ColumnOrder(g, t, s, uint32(uint32(s * runs) >> 2))
 
     @inlined
     def load(at: Any, order: Any, words: Any) -> None:
@@ -560,7 +489,7 @@ def column_weights(layout: PackedLayout, pitch: int, of_halves: bool) -> ColumnW
 
     @inlined
     def unpack_one(words: Any, j: Any, order: Any, a: Any, opaque: Any) -> None:
-        lane = uint32(4 * j + order[1])
+        lane = uint32(4 * j + order.t)
         low, high = from_lane(words[held], lane), from_lane(words[held + 1], lane)
         low_add, high_add = NONE, NONE
         if has_offset:
@@ -588,17 +517,11 @@ def untwister(columns: int) -> Any:
     count = columns // 2
     kind = types.UniTuple(f32, count)
 
-    def untwisted(sums: Any) -> Any:
-        only_on_a_gpu()
+    @emitted(kind, kind)
+    def untwisted(builder: Any, sums: Any) -> Any:
+        return emit_in_place(builder, _untwisting(count), parts(builder, sums, count))
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        values, result = unpacked(builder, operands[0], count), ir.LiteralStructType([FLOAT] * count)
-        constraints = ["=f"] * count + [str(i) for i in range(count)]
-        results = emit_assembly(builder, result, _untwisting(count), constraints, values, effect=True)
-        parts = [builder.extract_value(results, i) for i in range(count)]
-        return context.make_tuple(builder, signature.return_type, parts)
-
-    return untwisted if SIMULATED else as_intrinsic(untwisted, kind(kind), emit)
+    return untwisted
 
 
 def _untwisting(count: int) -> str:
@@ -639,12 +562,12 @@ def _code_loader(layout: PackedLayout, pitch: int) -> Any:
 
 def _plane_loader(bits: int, plane_at: int, first: int, pitch: int) -> Any:
     """The function for a plane of codes' ``bits``, whose words begin with word ``first``."""
-    length, take4, permute = 4 * bits, bf16x2.take4, bf16x2.permute  # bytes of a lane
+    length, take4, permute = 4 * bits, ptx.take4, ptx.permute  # bytes of a lane
     mask, masked_or = np.uint32(0x00010001 * ((1 << 2 * bits) - 1)), ptx.masked_or
 
     @inlined
     def load(at: Any, order: Any, words: Any) -> None:
-        g, t, s, _ = order
+        g, t, s = order.g, order.t, order.s
         odd, swapped = uint32(g & 1), g >= 4
         picks, by = uint32(SWAPPED if swapped else IN_ORDER), uint32(0)
         if bits == 4:
@@ -672,11 +595,11 @@ def _plane_loader(bits: int, plane_at: int, first: int, pitch: int) -> Any:
 
 def _byte_loader(pitch: int) -> Any:
     """The function for codes of eight bits: a word has both rows of two columns."""
-    take4, permute = bf16x2.take4, bf16x2.permute
+    take4, permute = ptx.take4, ptx.permute
 
     @inlined
     def load(at: Any, order: Any, words: Any) -> None:
-        g, t, s, _ = order
+        g, t, s = order.g, order.t, order.s
         swapped = g >= uint32(4)
         word = uint32(uint32(s << uint32(1)) + uint32(g & uint32(1)))
         lane = uint32(uint32(t << uint32(3)) + uint32(g >> uint32(1)))
@@ -694,11 +617,11 @@ def _byte_loader(pitch: int) -> Any:
 
 def _raw_loader(pitch: int) -> Any:
     """The function for codes that are looked up: both words as they are."""
-    take4 = bf16x2.take4
+    take4 = ptx.take4
 
     @inlined
     def load(at: Any, order: Any, words: Any) -> None:
-        g, t, s, _ = order
+        g, t, s = order.g, order.t, order.s
         lane = uint32(uint32(t << 3) + uint32(g >> 1))
         here = uint32(at + uint32(lane << 4) + uint32(s << 2))
         for j in range(BELOW):
@@ -729,7 +652,7 @@ def _read(layout: PackedLayout, of_halves: bool) -> Any:
 
 
 def _read_halves(layout: PackedLayout) -> Any:
-    unpack_step, fma, register = half_unpacker(_centred(layout)), halves.fma, REGISTER
+    unpack_step, fma, register = step_unpacker(_centred(layout), "float16"), halves.fma, REGISTER
 
     @inlined
     def read(words: Any, j: Any, order: Any, scales: Any, adds: Any, a: Any, opaque: Any) -> None:
@@ -743,8 +666,8 @@ def _read_halves(layout: PackedLayout) -> Any:
 
 def _looked_up(layout: PackedLayout, of_halves: bool) -> Any:
     """The device function for codes that are looked up, first for both words, as pairs of columns."""
-    unpack_step = (half_unpacker if of_halves else step_unpacker)(layout)
-    fma, permute, fp4 = halves.fma if of_halves else bf16x2.fma, bf16x2.permute, layout.fp4
+    unpack_step = step_unpacker(layout, "float16" if of_halves else "bfloat16")
+    fma, permute, fp4 = halves.fma if of_halves else bf16x2.fma, ptx.permute, layout.fp4
 
     @inlined
     def pair_of(word: Any, odd: Any, level: Any, opaque: Any) -> Any:
@@ -757,7 +680,7 @@ def _looked_up(layout: PackedLayout, of_halves: bool) -> Any:
 
     @inlined
     def read(words: Any, j: Any, order: Any, scales: Any, adds: Any, a: Any, opaque: Any) -> None:
-        odd, swapped = uint32(order[0] & 1), order[0] >= 4
+        odd, swapped = uint32(order.g & 1), order.g >= 4
         first = HIGH_HALVES if swapped else LOW_HALVES
         second = LOW_HALVES if swapped else HIGH_HALVES
         level = cuda.local.array(4, uint32)
@@ -769,10 +692,6 @@ def _looked_up(layout: PackedLayout, of_halves: bool) -> Any:
         a[4 * j + 3] = fma(permute(high, high2, second), scales[1], NONE)
 
     return read
-
-
-def _centred(layout: PackedLayout) -> PackedLayout:
-    return replace(layout, lowest=-layout.middle) if layout.has_offset else layout
 
 
 # --- scales --------------------------------------------------------------------------------------
@@ -788,7 +707,7 @@ def _scale_loader(layout: PackedLayout, pitch: int, of_halves: bool) -> Any:
 
     @inlined
     def load(at: Any, order: Any, words: Any, to: Any) -> None:
-        g, t, _, run = order
+        g, t, run = order.g, order.t, order.run
         here, lane = uint32(at + uint32(g & 3) * pitch), uint32(t << 3)
         upper, lower = cuda.local.array(values, float32), cuda.local.array(values, float32)
         load_run(here, lane, run, upper)

@@ -19,14 +19,13 @@ from ...base.slots import following, rows_of
 from ..driver import device
 from ..driver.launch import Kernel, family
 from ..driver.recorded import across, between
-from ..intrinsics import bf16x2, codes, dependent_launch, halves, integers, ptx
+from ..intrinsics import codes8, hopper, ptx
 from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import KINDS, LEAST
+from ..intrinsics.floats import KINDS, LEAST, halves
 from ..intrinsics.lane import ALL_LANES, address, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from .floats import aligned_floats, four_loader, kind_of, sixteen_loader
-from .groups import BYTES, MOST_USES, NAN, NO_EXPERT, NOWHERE, column_ranker, planner
 
 # Activations as halves, each row times a power of two, so that sums of halves do not overflow.
 #
@@ -44,9 +43,9 @@ SIGN_OFF = 254  # exponent's bits of a power of two and of its inverse, together
 @family((kind,) for kind in KINDS)
 def half_row_kernel(kind: str) -> Kernel:
     """The kernel from floats of a kind to halves and factors: block (row)."""
-    load, size, store8, store_float = four_loader(kind), KINDS[kind], codes.store8, ptx.store_float
-    size_of, mul, float_of, narrowed = codes.size_of, ptx.mul, ptx.float_of, halves.narrowed
-    take_turn, warps = dependent_launch.take_turn, HALF_THREADS // 32
+    load, size, store8, store_float = four_loader(kind), KINDS[kind], ptx.store8, ptx.store_float
+    size_of, mul, float_of, narrowed = codes8.size_of, ptx.mul, ptx.float_of, halves.narrowed
+    take_turn, warps = hopper.take_turn, HALF_THREADS // 32
 
     def scale(
         x: Any,  # of the kind [m, k]
@@ -102,130 +101,6 @@ def half_rows_of(x: Any, rows: int, top: int) -> tuple[Any, Any]:
     return y, factors
 
 
-# Activations of experts as x_tiles of bfloat16: each row at the places of its uses in a plan.
-#
-# The plan is that of experts/groups.py, also for few uses. The layout is that of all x_tiles. A row is
-# read once and written for each of its uses. Rows without a use hold anything; their sums are never read.
-
-
-@family()
-def gatherer() -> Kernel:
-    """The kernel that gathers rows by a plan in memory, 16 columns a thread.
-
-    Uses without an expert get rows of NaN. It also clears ``count`` words for the next kernel.
-    """
-    load_floats, narrow, load4 = integers.load_floats_l2_if, bf16x2.narrowed, codes.load4
-    pair, place, store4 = chunk_swapper(), chunk_placer(), ptx.store4
-    let_successor_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
-    )  # fmt: skip
-
-    def gather(
-        x: Any,  # float32 [m, k]
-        x_tiles: Any,
-        places: Any,  # uint32 [m · per_token]: of a plan
-        y: Any,  # float32 [m · per_token, n]
-        zeros: Any, count: Any,  # uint32 [count], for the next kernel
-        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row
-    ) -> None:  # fmt: skip
-        i = uint32(uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x))
-        row = uint32(i // sixteens)
-        sixteen = uint32(i - uint32(row * sixteens))
-        a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        column = uint32(sixteen * THREAD_COLUMNS)
-        inside = uint32(1) if row < m and column < k else uint32(0)
-        # What made x had ended when the plan was begun; but this multiprocessor's first cache may be older.
-        for t in range(4):
-            v = load_floats(address(x, row, k, uint32(column + uint32(4 * t)), 4), inside)
-            a[t], b[t] = narrow(v[0], v[1]), narrow(v[2], v[3])
-        pair(sixteen, a, b)
-        wait_for_predecessor()
-        let_successor_start()  # not before: it reads the plan as soon as it starts
-        if i < count:
-            store4(zeros + uint64(i) * 4, uint32(0))
-        if row < m:
-            use = uint32(row * per_token)
-            end = uint32(use + per_token)
-            while use < end:
-                there = load4(places + uint64(use) * 4)
-                if there != NOWHERE:
-                    place(x_tiles, sixteen, height, there, a, b)
-                else:
-                    for j in range(sixteen, n, sixteens):
-                        store4(address(y, use, n, j, 4), uint32(NAN))
-                use = uint32(use + 1)
-
-    return Kernel(
-        "rows of experts to x_tiles", gather, *(uint64,) * 5, *(uint32,) * 7, threads=THREADS,
-        least=LEAST["bfloat16"], early=True,
-    )  # fmt: skip
-
-
-@family()
-def few_gatherer() -> Kernel:
-    """The kernel that gathers rows for few uses: each block makes the plan for itself."""
-    load, pair, place, rank = sixteen_loader(), chunk_swapper(), chunk_placer(), column_ranker()
-    plan = planner(THREADS, stores_experts=True)
-    base, put, store4, take4 = ptx.shared_base, ptx.put, ptx.store4, bf16x2.take4
-    let_successor_start, wait_for_predecessor = (
-        dependent_launch.let_successor_start, dependent_launch.wait_for_predecessor,
-    )  # fmt: skip
-
-    def gather(
-        x: Any,  # float32 [m, k]
-        ids: Any,  # int64 [m · per_token]
-        x_tiles: Any,
-        uses_of_columns: Any,  # uint32 [height]
-        y: Any,  # float32 [m · per_token, n]
-        zeros: Any, count: Any,  # uint32 [count], for the next kernel
-        m: Any, per_token: Any, k: Any, n: Any, sixteens: Any, height: Any,  # sixteens: of a row
-        experts: Any, columns: Any,  # of a tile
-    ) -> None:  # fmt: skip
-        wait_for_predecessor()
-        let_successor_start()  # not before: it reads ids as soon as it starts
-        (warp, lane), entries = warp_and_lane(), base()
-        experts_at, places = uint32(entries + BYTES), uint32(entries + (BYTES + 4 * MOST_USES))
-        first = uint32(uint32(cuda.blockIdx.x) * THREADS)
-        i = uint32(first + uint32(cuda.threadIdx.x))
-        if i < count:
-            store4(zeros + uint64(i) * 4, uint32(0))
-        row = uint32(i // sixteens)
-        sixteen = uint32(i - uint32(row * sixteens))
-        a, b = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-        for t in range(4):
-            a[t] = b[t] = uint32(0)
-        column = uint32(sixteen * THREAD_COLUMNS)
-        if row < m and column < k:
-            load(address(x, row, k, column, 4), a, b)
-        pair(sixteen, a, b)
-        plan(entries, experts_at, ids, uint32(m * per_token), experts, columns)
-        begin = uint32(uint32(first // sixteens) * per_token)
-        last = min(uint32(uint32(first + (THREADS - 1)) // sixteens), uint32(m - 1))
-        for number in range(uint32(begin + warp), uint32(uint32(last + 1) * per_token), THREADS // 32):
-            use, to = uint32(number), uint32(NOWHERE)
-            expert = take4(uint32(experts_at + use * 4))
-            if expert != NO_EXPERT:
-                to = rank(entries, experts_at, use, expert, columns, lane)
-            if lane == 0:
-                put(uint32(places + uint32(use - begin) * 4), to)
-                if to != NOWHERE:
-                    store4(uses_of_columns + uint64(to) * 4, use)
-        cuda.syncthreads()
-        if row < m:
-            for use in range(uint32(row * per_token), uint32(uint32(row + 1) * per_token)):
-                there = take4(uint32(places + uint32(uint32(use) - begin) * 4))
-                if there != NOWHERE:
-                    place(x_tiles, sixteen, height, there, a, b)
-                else:
-                    for j in range(sixteen, n, sixteens):
-                        store4(address(y, uint32(use), n, j, 4), uint32(NAN))
-
-    return Kernel(
-        "rows of a few uses to x_tiles", gather, *(uint64,) * 6, *(uint32,) * 9, threads=THREADS,
-        shared=BYTES + 8 * MOST_USES, least=LEAST["bfloat16"], early=True,
-    )  # fmt: skip
-
-
 THREADS, STEP, THREAD_COLUMNS = 256, 64, 16  # of a block; columns of an x_tile; columns of a thread
 CROWD = 5  # blocks of a multiprocessor, from which on it does not matter how they are spread
 
@@ -272,7 +147,7 @@ def chunk_placer() -> Any:
 def x_tile_kernel(kind: str) -> Kernel:
     """The kernel that makes x_tiles of floats, 16 columns a thread; it also clears ``count`` words."""
     load, pair, place, store4 = sixteen_loader(kind), chunk_swapper(), chunk_placer(), ptx.store4
-    take_turn, size = dependent_launch.take_turn, KINDS[kind]
+    take_turn, size = hopper.take_turn, KINDS[kind]
 
     def make(
         x: Any,  # of the kind [m, k]

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...cuda.intrinsics import integers, ptx
+from ...cuda.intrinsics import ptx
 from ...cuda.intrinsics.atoms import inlined
-from ...cuda.intrinsics.bf16x2 import take4
 from ...cuda.intrinsics.language import cuda, float32, int32, int64, types, uint32, uint64
+from ...cuda.intrinsics.ptx import take4
 from ...formats.atoms import recompiler
 from .. import step
 
@@ -55,8 +55,8 @@ def atom_compiler(narrow: bool, shared: bool = False) -> Any:
     replacements: dict[str, Any] = {"moved": inlined(count_clamped)}
     if narrow:
         replacements |= {
-            "plus": integers.plus, "minus": integers.minus, "times": integers.times,
-            "clamp": integers.clamped, "shifted": integers.shifted,
+            "plus": ptx.plus, "minus": ptx.minus, "times": ptx.times,
+            "clamp": ptx.clamped, "shifted": ptx.shifted,
         }  # fmt: skip
     if shared:
         replacements["look"] = look_up_shared
@@ -98,7 +98,7 @@ def step_functions(narrow: bool, shared: bool = False) -> StepFunctions:
     product, gate, added, reset, state, scaled = (
         make(atom) for atom in (step.product, step.gate, step.added, step.reset, step.state, step.scaled)
     )
-    plus = integers.plus if narrow else make(step.plus)
+    plus = ptx.plus if narrow else make(step.plus)
     wx, rh, z_pre, r_pre, g_pre = step.WX, step.RH, step.Z_PRE, step.R_PRE, step.G_PRE
     rh_z, rh_r, reset_g = step.RH_Z, step.RH_R, step.RESET_G
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...cuda.driver.launch import Kernel, array, family
-from ...cuda.intrinsics import codes8, integers, ptx
+from ...cuda.intrinsics import ptx
 from ...cuda.intrinsics.assembly import f64, instruction, u64
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, float32, float64, int32, int64, uint32, uint64
@@ -214,7 +214,7 @@ def kernel(kind: str, narrow: bool, even: bool) -> Kernel:
 @family()
 def last_states_copier() -> Kernel:
     """The kernel that copies the last states, moves counts to memory of the host, and sets them to 0."""
-    load4, load1, store4, store1 = codes8.load4, integers.load1, ptx.store4, ptx.store1
+    load4, load1, store4, store1 = ptx.load4_nc, ptx.load_int8, ptx.store4, ptx.store1
 
     def end(source: Any, to: Any, size: Any, host_counts: Any, total: Any) -> None:
         i = uint64(cuda.blockIdx.x) * THREADS + uint64(cuda.threadIdx.x)

@@ -13,9 +13,9 @@ from typing import Any
 
 from ...cuda.driver import device
 from ...cuda.driver.launch import Kernel, family
-from ...cuda.intrinsics import codes8, ptx
+from ...cuda.intrinsics import ptx, tensor_cores
 from ...cuda.intrinsics.atoms import inlined
-from ...cuda.intrinsics.barrier import from_first_lane
+from ...cuda.intrinsics.hopper import from_first_lane
 from ...cuda.intrinsics.language import cuda, int32, int64, types, uint32, uint64
 from .. import step
 from .atoms import VALID, RowConstants, add_counts, constants_and_counts, constants_type, step_functions
@@ -69,7 +69,7 @@ def kernel() -> Kernel:
 
 def multiplier() -> Any:
     """The device function that adds products to sums [tiles, 3, 4]."""
-    mma, load16 = codes8.integer_mma("s8", "s8"), ptx.load16
+    mma, load16 = tensor_cores.integer_mma("s8", "s8"), ptx.load16
 
     @inlined
     def into(d: Any, j: Any, a: Any, b: Any, c: Any, e: Any, v: Any, w: Any) -> None:
@@ -103,7 +103,7 @@ def multiplier() -> Any:
 
 def term_epilogue() -> Any:
     """The device function from the sums of a gate of a unit to its input terms."""
-    load4, store4, input_term = codes8.load4, ptx.store4, step_functions(True).input_term
+    load4, store4, input_term = ptx.load4_nc, ptx.store4, step_functions(True).input_term
 
     @inlined
     def finish(

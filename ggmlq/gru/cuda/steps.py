@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...cuda.driver.launch import Kernel
-from ...cuda.intrinsics import barrier, codes8, integers, ptx
+from ...cuda.intrinsics import hopper, ptx
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, float32, int32, int64, types, uint32, uint64
 from .atoms import (
@@ -69,7 +69,7 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
         k, counts = begin_counts(constants_k)
         a, constants = cuda.local.array(size_a, int32), cuda.local.array(size_c, int32)
         before, inputs = cuda.local.array(lane_pairs, int32), cuda.local.array(own_3, int32)
-        position = place_lane(barrier.from_first_lane(uint32(cuda.threadIdx.x) >> 5), row_from, n, units)
+        position = place_lane(hopper.from_first_lane(uint32(cuda.threadIdx.x) >> 5), row_from, n, units)
         memory = ptx.shared_base()
         r_table = uint32(memory + uint32(entries << 2))
         table_addresses = memory, r_table, uint32(r_table + uint32(entries << 2))
@@ -108,7 +108,7 @@ def kernel(shape: StepTile, cluster: bool) -> Kernel:
         *(uint64,) * 4, uint32, *(uint64,) * 3, *(uint64,) * 3, uint32, uint32, uint64, uint32,
         types.Array(int64, 1, "C"), uint64, *(uint32,) * 4, constants_type(True),
     )  # fmt: skip
-    name = f"gru steps in a {'cluster' if cluster else 'grid'}, {shape}{', guarded' * barrier.GUARDED}"
+    name = f"gru steps in a {'cluster' if cluster else 'grid'}, {shape}{', guarded' * hopper.GUARDED}"
     return Kernel(
         name, work, *parts, threads=shape.threads, shared=shape.shared if cluster else shape.states_offset,
         least=(9, 0) if cluster else (8, 0), together=not cluster,
@@ -132,8 +132,8 @@ def preparer(shape: StepTile, cluster: bool) -> Any:
     """The device function of all work before the first step."""
     threads, rows_, columns, pitch = shape.threads, shape.rows, shape.columns, shape.pitch
     load, read, states_of_start = weights_loader(shape), constants_loader(shape), first_states(shape)
-    load4, put, put16, load16 = codes8.load4, ptx.put, integers.put16, integers.load16_l2
-    states_offset, sync_cluster, pair = shape.states_offset, barrier.sync_cluster, pair_locator(shape)
+    load4, put, put16, load16 = ptx.load4_nc, ptx.put4, ptx.put16, ptx.load16_l2
+    states_offset, sync_cluster, pair = shape.states_offset, hopper.sync_cluster, pair_locator(shape)
     first_column, line = column_locator(shape), columns // 16
 
     @inlined
@@ -212,7 +212,7 @@ def step_maker(shape: StepTile, cluster: bool) -> Any:
 
 def arrival_notifier(cluster: bool) -> Any:
     """The device function that signals that a block has sent its states."""
-    arrive_at_cluster, notify, sync_warp = barrier.arrive_at_cluster, barrier.add_release, barrier.sync_warp
+    arrive_at_cluster, notify, sync_warp = hopper.arrive_at_cluster, hopper.add_release, hopper.sync_warp
 
     @inlined
     def say(counter: Any) -> None:
@@ -231,8 +231,8 @@ def arrival_notifier(cluster: bool) -> Any:
 
 def meeting_waiter(shape: StepTile, cluster: bool) -> Any:
     """The device function that waits until all blocks of the same rows have sent the states of ``step``."""
-    wait_for_cluster, wait_for_sum, blocks = barrier.wait_for_cluster, barrier.wait_for_sum, shape.blocks
-    sync_warp = barrier.sync_warp
+    wait_for_cluster, wait_for_sum, blocks = hopper.wait_for_cluster, hopper.wait_for_sum, shape.blocks
+    sync_warp = hopper.sync_warp
 
     @inlined
     def meet(counter: Any, step: Any) -> None:
@@ -252,7 +252,7 @@ def state_publisher(shape: StepTile, cluster: bool) -> Any:
     rows, groups, threads, blocks = shape.rows, shape.groups, shape.threads, shape.blocks
     states_offset, pitch, columns = shape.states_offset, shape.pitch, shape.columns
     chunks, take16, stage_offset = rows * groups, ptx.take16, shape.stage_offset
-    put16_in_block, store16 = barrier.put16_in_block, ptx.store16
+    put16_in_block, store16 = hopper.put16_in_block, ptx.store16
     count = chunks * (blocks if cluster else 1)
 
     @inlined
@@ -346,7 +346,7 @@ def column_locator(shape: StepTile) -> Any:
 
 def input_loader(shape: StepTile) -> Any:
     """The device function that loads the input terms of a lane's pairs in a step."""
-    lane_pairs, columns, pair, load4 = shape.lane_pairs, shape.columns, pair_locator(shape), codes8.load4
+    lane_pairs, columns, pair, load4 = shape.lane_pairs, shape.columns, pair_locator(shape), ptx.load4_nc
 
     @inlined
     def fetch(inputs: Any, p: Any, position: Any) -> None:
@@ -363,7 +363,7 @@ def input_loader(shape: StepTile) -> Any:
 
 def first_states(shape: StepTile) -> Any:
     """The device function that loads the states of a lane's pairs before the first step."""
-    lane_pairs, columns, pair, load1 = shape.lane_pairs, shape.columns, pair_locator(shape), integers.load1
+    lane_pairs, columns, pair, load1 = shape.lane_pairs, shape.columns, pair_locator(shape), ptx.load_int8
 
     @inlined
     def load(before: Any, h: Any, position: Any, k: Any) -> None:
@@ -435,7 +435,7 @@ def state_maker(shape: StepTile) -> Any:
             row, unit = pair(j, position)
             slot = uint32(uint32(uint32(unit >> 4) * rows) + row)
             at = uint32(uint32(stage + uint32(slot << 4)) + uint32(unit & 15))
-            integers.put1(at, int32(before[j] + k[STORED]))
+            ptx.put1(at, int32(before[j] + k[STORED]))
         if v != 0:
             for j in range(lane_pairs):
                 row, unit = pair(j, position)

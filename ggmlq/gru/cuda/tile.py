@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...cuda.intrinsics import bf16x2, codes8, integers, ptx
+from ...cuda.intrinsics import ptx, tensor_cores
 from ...cuda.intrinsics.atoms import inlined
 from ...cuda.intrinsics.language import cuda, int32, uint32, uint64
 
@@ -126,7 +126,7 @@ def warp_multiplier(shape: StepTile, fetch: Any) -> Any:
     ``fetch`` loads 16 bytes; ``at``: the address of a lane's row and columns; ``pitch``: to the next row.
     """
     pairs, tiles, chains = shape.pairs, shape.tiles, shape.chains
-    mma, second = codes8.integer_mma("s8", "s8"), 12 * tiles * (chains - 1)
+    mma, second = tensor_cores.integer_mma("s8", "s8"), 12 * tiles * (chains - 1)
 
     @inlined
     def into(d: Any, j: Any, a: Any, o: Any, b: Any, c: Any) -> None:
@@ -150,7 +150,7 @@ def sum_gatherer(shape: StepTile) -> Any:
     """The device function for the complete sums [3, lane_pairs] of a lane, those of all warps added up."""
     splits, tiles, chains, lane_pairs = shape.splits, shape.tiles, shape.chains, shape.lane_pairs
     gate_sums, second = 4 * tiles, 12 * tiles
-    put, take4 = ptx.put, bf16x2.take4
+    put, take4 = ptx.put4, ptx.take4
 
     @inlined
     def gather(d: Any, whole: Any, at: Any, split: Any, lane: Any) -> None:
@@ -179,7 +179,7 @@ def sum_gatherer(shape: StepTile) -> Any:
 
 def constants_loader(shape: StepTile) -> Any:
     """The device function that loads a lane's constants [halves, 16], from its first unit on."""
-    halves, load4 = shape.halves, codes8.load4
+    halves, load4 = shape.halves, ptx.load4_nc
 
     @inlined
     def read(constants: Any, rows: Any, biases: Any, unit: Any, padded: Any) -> None:
@@ -196,4 +196,4 @@ def constants_loader(shape: StepTile) -> Any:
 
 def state_fetcher(cluster: bool) -> Any:
     """The function that loads 16 bytes of states: from shared memory, or from memory that others write."""
-    return ptx.take16 if cluster else integers.load16_l2
+    return ptx.take16 if cluster else ptx.load16_l2

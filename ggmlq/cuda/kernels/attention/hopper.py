@@ -19,9 +19,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import bf16x2, dependent_launch, halves, integers, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
+from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import publish, pv_starter, qk_starter, settler
@@ -243,11 +243,11 @@ def barrier_maker(plan: HopperPlan) -> Any:
         if cuda.threadIdx.x == 0:
             for stage in range(STAGES):
                 place = base + at + uint32(8 * stage)
-                barriers.init(place + KEYS_FULL, uint32(full))
-                barriers.init(place + KEYS_FREE, uint32(free))
-                barriers.init(place + VALUES_FULL, uint32(full))
-                barriers.init(place + VALUES_FREE, uint32(free))
-            barriers.publish_barriers()
+                hopper.init_barrier(place + KEYS_FULL, uint32(full))
+                hopper.init_barrier(place + KEYS_FREE, uint32(free))
+                hopper.init_barrier(place + VALUES_FULL, uint32(full))
+                hopper.init_barrier(place + VALUES_FREE, uint32(free))
+            hopper.publish_barriers()
 
     return make
 
@@ -317,7 +317,7 @@ def producer(plan: HopperPlan) -> Any:
 def stage_waiter(plan: HopperPlan, values: bool) -> Any:
     """The device function that waits until a step's stage is free: the stage, and the address of its tile."""
     at, tile = (plan.values_at, plan.tile(plan.width_v)) if values else (plan.keys_at, plan.tile(plan.width))
-    free, wait = plan.barriers_at + (VALUES_FREE if values else KEYS_FREE), barriers.wait
+    free, wait = plan.barriers_at + (VALUES_FREE if values else KEYS_FREE), hopper.wait
 
     @inlined
     def wait_for(base: Any, number: Any) -> Any:
@@ -338,7 +338,7 @@ def tile_copier(plan: HopperPlan, width: int) -> Any:
     """
     positions, each, per_row = plan.positions, plan.positions // PRODUCER_WARPS, 2 * width // CHUNK
     together = LANES // per_row  # rows that the warp copies at once
-    steps, copy16, copy16_or_zeros, consumers = 8 // together, ptx.copy16, bf16x2.copy16_or_zeros, plan.warps
+    steps, copy16, copy16_or_zeros, consumers = 8 // together, ptx.copy16, ptx.copy16_or_zeros, plan.warps
 
     @inlined
     def copy(to: Any, rows: Any, stride: Any, first: Any, end: Any) -> None:
@@ -389,7 +389,7 @@ def tile_fetcher(plan: HopperPlan, values: bool) -> Any:
 def float_producer(plan: HopperPlan) -> Any:
     """The producer of floats of 16 bits: a stage is full when copies of the next one have been started."""
     fetch_keys, fetch_values = tile_fetcher(plan, False), tile_fetcher(plan, True)
-    wait_for_last, wait_for_all, arrive = ptx.wait_for_all_but(1), ptx.wait_for_all_but(0), barriers.arrive
+    wait_for_last, wait_for_all, arrive = ptx.wait_for_all_but(1), ptx.wait_for_all_but(0), hopper.arrive
 
     @inlined
     def fill(full: Any) -> None:
@@ -424,7 +424,7 @@ def float_producer(plan: HopperPlan) -> Any:
 @cache
 def swizzled_putter(name: str, positions: int) -> Any:
     """The device function that puts a decoded unit into a swizzled tile."""
-    put16, two = integers.put16, unit_columns(name) == 2 * UNIT_COLUMNS
+    put16, two = ptx.put16, unit_columns(name) == 2 * UNIT_COLUMNS
 
     @inlined
     def put(to: Any, row: Any, unit: Any, out: Any) -> None:
@@ -444,7 +444,7 @@ def stage_decoder(plan: HopperPlan, values: bool) -> Any:
     name, width = (plan.v, plan.width_v) if values else (plan.k, plan.width)
     put = swizzled_putter(name, plan.positions)
     decode = tile_decoder(plan.team_threads, plan.positions, name, width, put)
-    wait_for, arrive = stage_waiter(plan, values), barriers.arrive
+    wait_for, arrive = stage_waiter(plan, values), hopper.arrive
     full = plan.barriers_at + (VALUES_FULL if values else KEYS_FULL)
 
     @inlined
@@ -487,7 +487,7 @@ def block_producer(plan: HopperPlan) -> Any:
     copy, fill_keys, fill_values = block_copier(plan), stage_decoder(plan, False), stage_decoder(plan, True)
     wait, meet = (
         ptx.wait_for_all_but(COPIED_TILES - 2),
-        barriers.named_barrier(PRODUCERS_MEET, plan.team_threads),
+        hopper.named_barrier(PRODUCERS_MEET, plan.team_threads),
     )
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
 
@@ -528,7 +528,7 @@ def query_loader(plan: HopperPlan) -> Any:
     Those of the tile's floats are copied, all at the same time; others are converted, pair after pair.
     """
     threads, rows_count, pairs, chunks = LANES * plan.warps, plan.rows, plan.width // 2, plan.width // 8
-    copy, wait = bf16x2.copy16_or_zeros, ptx.wait_for_all_but(0)
+    copy, wait = ptx.copy16_or_zeros, ptx.wait_for_all_but(0)
     narrowed = bf16x2.narrowed if plan.k == "bf16" else halves.narrowed
     same = KINDS["bfloat16" if plan.k == "bf16" else "float16"]
 
@@ -551,7 +551,7 @@ def query_loader(plan: HopperPlan) -> Any:
             if row < count:
                 low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
                 word = narrowed(low, high)
-            halves.put4(to + swizzled(row, pair >> 2, rows_count) + (pair & 3) * 4, word)
+            ptx.put4(to + swizzled(row, pair >> 2, rows_count) + (pair & 3) * 4, word)
 
     return load
 
@@ -589,7 +589,7 @@ def gemms(plan: HopperPlan) -> Gemms:
     )  # fmt: skip
     keys_at, values_at, tile_k, tile_v = plan.keys_at, plan.values_at, plan.tile(width), plan.tile(width_v)
     group_rows, part_rows = 64 * LINE, plan.rows * LINE  # bytes in a part: of a warpgroup, of all
-    wait, arrive, barriers_at = barriers.wait, barriers.arrive, plan.barriers_at
+    wait, arrive, barriers_at = hopper.wait, hopper.arrive, plan.barriers_at
 
     @inlined
     def until_full(base: Any, full: Any, number: Any) -> Any:
@@ -643,7 +643,7 @@ def make_mainloop(plan: HopperPlan) -> Any:
     )  # fmt: skip
     positions, ping_pong = plan.positions, plan.groups > 1
     s_count, p_count = plan.team_positions // 2, plan.team_positions // 4
-    wait_for_other, let_other_start = barriers.ping_pong(LANES * plan.warps)
+    wait_for_other, let_other_start = hopper.ping_pong(LANES * plan.warps)
 
     @inlined
     def mainloop(
@@ -687,8 +687,8 @@ def make_mainloop(plan: HopperPlan) -> Any:
 def consumer(plan: HopperPlan) -> Any:
     """The device function of a warpgroup that multiplies: all work tiles of its block."""
     width, o_count, ping_pong = plan.width, plan.width_v // 2, plan.groups > 1
-    meet = barriers.named_barrier(CONSUMERS_MEET, LANES * plan.warps)
-    let_other_start = barriers.ping_pong(LANES * plan.warps)[1]
+    meet = hopper.named_barrier(CONSUMERS_MEET, LANES * plan.warps)
+    let_other_start = hopper.ping_pong(LANES * plan.warps)[1]
     take, load_queries, mainloop = tile_taker(plan), query_loader(plan), make_mainloop(plan)
     write, clear = rows_writer(plan), clearer(o_count // 8)
 
@@ -730,12 +730,12 @@ def kernel(plan: HopperPlan) -> Kernel:
         producer(plan), consumer(plan), tile_taker(plan), barrier_maker(plan), plan.rows
     )  # fmt: skip
     (most, least), consumers = plan.registers, plan.warps
-    give_registers, take_registers = barriers.registers("dec", least), barriers.registers("inc", most)
+    give_registers, take_registers = hopper.registers("dec", least), hopper.registers("inc", most)
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, units: Any) -> None:
         at = (ptx.shared_base() + 1023) & 0xFFFFFC00  # the swizzle needs tiles at multiples of 1024
         make_barriers(at)
-        dependent_launch.take_turn()  # barriers are made while the kernel before still runs
+        hopper.take_turn()  # barriers are made while the kernel before still runs
         arguments = arguments_of(addresses, strides, sizes)
         tiles = (arguments.sizes.queries * arguments.sizes.group + (rows - 1)) // rows * units
         cuda.syncthreads()  # barriers are there: nobody waits at one, or arrives, before it is made

@@ -16,9 +16,10 @@ import numpy as np
 
 from ....formats import FORMATS
 from ....formats._tables import FP4, IQ4
-from ...intrinsics import bf16x2, codes8, halves, integers, ptx
+from ...intrinsics import ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.codes8 import product_of_halves
+from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from .plan import FLOAT16_TYPES, Plan, row_bytes
 
@@ -41,7 +42,7 @@ def copier(plan: Plan, name: str, width: int) -> Any:
     Positions from ``end`` on become zeros. That matters for values: p is 0 there, but 0 × NaN, which
     uninitialized memory may hold, would be a NaN in the sums.
     """
-    threads, positions, copy16 = plan.team_threads, plan.team_positions, bf16x2.copy16_or_zeros
+    threads, positions, copy16 = plan.team_threads, plan.team_positions, ptx.copy16_or_zeros
     pitch, length = plan.pitch(width) if name in FLOAT16_TYPES else 0, row_bytes(name, width)
     size, chunks = positions * length, -(-positions * length // CHUNK)
 
@@ -127,7 +128,7 @@ HALF_LIMIT = float32(MAX_HALF)
 @inlined
 def unaligned8(address: Any) -> Any:
     """Eight bytes of shared memory from any address on, as two words."""
-    take4, permute = bf16x2.take4, bf16x2.permute
+    take4, permute = ptx.take4, ptx.permute
     # Blocks have 17, 18, 20, 22, 24 or 34 bytes, so their codes begin anywhere, and loads must be aligned.
     at, shift = address & 0xFFFFFFFC, address & 3
     picks = 0x3210 + shift * 0x1111
@@ -138,13 +139,13 @@ def unaligned8(address: Any) -> Any:
 @inlined
 def lower_two(word: Any) -> Any:
     """Bytes 0 and 1 of a word as halves, 1024 larger."""
-    return bf16x2.permute(word, uint32(FP16_1024), uint32(0x4140))
+    return ptx.permute(word, uint32(FP16_1024), uint32(0x4140))
 
 
 @inlined
 def upper_two(word: Any) -> Any:
     """Bytes 2 and 3 of a word as halves, 1024 larger."""
-    return bf16x2.permute(word, uint32(FP16_1024), uint32(0x4342))
+    return ptx.permute(word, uint32(FP16_1024), uint32(0x4342))
 
 
 def table_reader(table: Any) -> Any:
@@ -155,7 +156,7 @@ def table_reader(table: Any) -> Any:
     # the table, and bit 3 of a code says which one counts.
     @inlined
     def looked_up(word: Any) -> Any:
-        permute = bf16x2.permute
+        permute = ptx.permute
         nibbles = (word | word >> uint32(4)) & uint32(0x00FF00FF)
         nibbles = (nibbles | nibbles >> uint32(8)) & uint32(0x7777)
         low, high = permute(uint32(w0), uint32(w1), nibbles), permute(uint32(w2), uint32(w3), nibbles)
@@ -204,7 +205,7 @@ def code_reader(name: str) -> Any:
     def of_fifths(block: Any, unit: Any) -> Any:
         a, b, c, d = of_nibbles(block, unit)
         # bit 4 of codes: qh has those of 16 columns in its lower half, of the 16 behind in its upper one
-        first, second = halves.take1(block + uint32(qh) + unit), halves.take1(block + uint32(qh + 2) + unit)
+        first, second = ptx.take1(block + uint32(qh) + unit), ptx.take1(block + uint32(qh + 2) + unit)
         a, b = a | spread(first), b | spread(first >> uint32(4))
         return a, b, c | spread(second), d | spread(second >> uint32(4))
 
@@ -274,7 +275,7 @@ def block_decoder(name: str) -> Decoder:
     units = 32 // unit_columns(name)
     count, shift = (2, 2) if units == 4 else (4, 1)  # words of codes; units of a block, as a power of two
     words = count + 2
-    take1, take2, twice = halves.take1, halves.take2, halves.twice
+    take1, take2, twice = ptx.take1, ptx.take2, ptx.twice
     sub, fma, mul, half_bits, float_of = (
         halves.sub,
         halves.fma,
@@ -321,7 +322,7 @@ def block_decoder(name: str) -> Decoder:
 @cache
 def padded_putter(name: str, pitch: int) -> Any:
     """The device function that puts a decoded unit into a tile whose rows are ``pitch`` bytes apart."""
-    put16, two = integers.put16, unit_columns(name) == 2 * UNIT_COLUMNS
+    put16, two = ptx.put16, unit_columns(name) == 2 * UNIT_COLUMNS
 
     @inlined
     def put(tile: Any, row: Any, unit: Any, out: Any) -> None:
@@ -386,8 +387,8 @@ P_LIFT_BITS = {"q8_0": 6, "q4_0": 2}
 @inlined
 def two_pairs(word: Any) -> Any:
     """Bytes 0 and 1, then 2 and 3 of a word as halves without other bits."""
-    low = bf16x2.permute(word, uint32(0), uint32(0x4140))
-    return low, bf16x2.permute(word, uint32(0), uint32(0x4342))
+    low = ptx.permute(word, uint32(0), uint32(0x4140))
+    return low, ptx.permute(word, uint32(0), uint32(0x4342))
 
 
 # --- floats of a kind -------------------------------------------------------------------------
@@ -413,11 +414,11 @@ def load_pair(start: Any, pair: Any, kind: Any) -> Any:
     """Two floats of memory, cut to what halves hold."""
     low, high = float32(0), float32(0)
     if kind == 0:
-        two = bf16x2.load8(start + pair * 8)
+        two = ptx.load8(start + pair * 8)
         low, high = ptx.float_of(two[0]), ptx.float_of(two[1])
         low, high = cut(low), cut(high)
     else:
-        word = uint32(codes8.load4(start + pair * 4))
+        word = uint32(ptx.load4_nc(start + pair * 4))
         low, high = pair_of_words(word, word, kind)
     return low, high
 

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import bf16x2, dependent_launch, halves, ptx
+from ...intrinsics import hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
-from ...intrinsics.codes8 import mma_f16, product_of_halves
+from ...intrinsics.codes8 import product_of_halves
+from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from ...intrinsics.tensor_cores import mma_f16
 from .kv_tiles import (
     BLOCK_COLUMNS,
     P_LIFT_BITS,
@@ -88,7 +90,7 @@ def query_loader(plan: Plan) -> Any:
                 if row < count:
                     low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
                     word = narrowed(low, high)
-                halves.put4(to + row * pitch + pair * 4, word)
+                ptx.put4(to + row * pitch + pair * 4, word)
 
     return load
 
@@ -148,7 +150,7 @@ def make_qk_gemm(plan: Plan) -> Any:
 
     def sixteen(j: Any, a: Any, keys: Any, s: Any) -> None:
         # A: 16 rows × 16 columns of queries; B: the same columns × 8 positions, twice
-        b = halves.load_matrices(keys + j * MMA_ROWS * pitch)
+        b = tensor_cores.load_matrices(keys + j * MMA_ROWS * pitch)
         add_product(a, b[0], b[1], s, 8 * j)
         add_product(a, b[2], b[3], s, 8 * j + 4)
 
@@ -160,7 +162,7 @@ def make_qk_gemm(plan: Plan) -> Any:
     def qk_gemm(queries: Any, keys: Any, s: Any) -> None:
         clear_all(s)
         for step in range(steps):
-            a = halves.load_matrices(queries + uint32(step) * (2 * MMA_ROWS))
+            a = tensor_cores.load_matrices(queries + uint32(step) * (2 * MMA_ROWS))
             all_positions(a, keys + uint32(step) * (2 * MMA_ROWS), s)
 
     @inlined
@@ -170,7 +172,10 @@ def make_qk_gemm(plan: Plan) -> Any:
         clear_all(other)
         for step in range(0, steps, 2):
             at = uint32(step) * (2 * MMA_ROWS)
-            a, b = halves.load_matrices(queries + at), halves.load_matrices(queries + at + 2 * MMA_ROWS)
+            a, b = (
+                tensor_cores.load_matrices(queries + at),
+                tensor_cores.load_matrices(queries + at + 2 * MMA_ROWS),
+            )
             one(a, keys + at, s)
             one(b, keys + at + 2 * MMA_ROWS, other)
         for i in range(8):
@@ -225,7 +230,7 @@ def key_words(name: str, even: bool) -> Any:
     Blocks have 34 or 18 bytes, two of them a whole number of words: codes begin 2 bytes behind a word in even
     blocks, at a word in odd ones. ``permute`` joins two halves of words, as loads must be aligned.
     """
-    take4, permute, is_q8 = bf16x2.take4, bf16x2.permute, name == "q8_0"
+    take4, permute, is_q8 = ptx.take4, ptx.permute, name == "q8_0"
 
     @inlined
     def take(block: Any, t: Any) -> Any:
@@ -252,7 +257,7 @@ def block_scores_adder(plan: Plan, even: bool) -> Any:
         if is_q8:
             v = ptx.take16(at)
             return uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[3])
-        first, second = bf16x2.take8(at), bf16x2.take8(at + uint32(MMA_ROWS * 2))
+        first, second = ptx.take8(at), ptx.take8(at + uint32(MMA_ROWS * 2))
         return first[0], first[1], second[0], second[1]
 
     @inlined
@@ -269,8 +274,8 @@ def block_scores_adder(plan: Plan, even: bool) -> Any:
             v = mma_f16(low[2], high[2], low[3], high[3], b2, b3, v[0], v[1], v[2], v[3])
             # sums of a lane are of positions 2 t and 2 t + 1: these scales, not those of its own codes
             at = row + t * uint32(2 * length)
-            d0 = ptx.half_value(halves.take2(at))
-            d1 = ptx.half_value(halves.take2(at + uint32(length)))
+            d0 = ptx.half_value(ptx.take2(at))
+            d1 = ptx.half_value(ptx.take2(at + uint32(length)))
             i = 4 * half
             s[i], s[i + 1] = ptx.fma(d0, v[0], s[i]), ptx.fma(d1, v[1], s[i + 1])
             s[i + 2], s[i + 3] = ptx.fma(d0, v[2], s[i + 2]), ptx.fma(d1, v[3], s[i + 3])
@@ -320,7 +325,7 @@ def make_pv_gemm(plan: Plan) -> Any:
         for i in range(together):
             j = first + i
             # B: 16 positions × 8 columns of values, twice: ``ldmatrix`` transposes them on the way
-            b = halves.load_transposed(values + uint32(j * 2 * MMA_ROWS))
+            b = tensor_cores.load_transposed(values + uint32(j * 2 * MMA_ROWS))
             add_product(a, b[0], b[1], o, 8 * j)
             add_product(a, b[2], b[3], o, 8 * j + 4)
 
@@ -349,7 +354,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
 
     @inlined
     def of_two_rows(at: Any, picks: Any) -> Any:
-        return bf16x2.permute(halves.take2(at), halves.take2(at + uint32(length)), uint32(picks))
+        return ptx.permute(ptx.take2(at), ptx.take2(at + uint32(length)), uint32(picks))
 
     @inlined
     def two_rows(at: Any) -> Any:
@@ -453,14 +458,14 @@ def positions_writer(plan: Plan) -> Any:
 
     def eight(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
-            halves.put_pair(to + uint32(32 * j + 8 * r * pitch * 4), o[4 * j + 2 * r], o[4 * j + 2 * r + 1])
+            ptx.put_pair(to + uint32(32 * j + 8 * r * pitch * 4), o[4 * j + 2 * r], o[4 * j + 2 * r + 1])
 
     def sixteen(j: Any, o: Any, to: Any) -> None:
         for r in range(2):
             for i in range(2):
                 a, b = 8 * j + 2 * r + i, 8 * j + 4 + 2 * r + i
                 place = to + uint32(64 * j + 8 * i + 8 * r * pitch * 4)
-                halves.put_pair(place, ptx.mul(o[a], whole), ptx.mul(o[b], whole))
+                ptx.put_pair(place, ptx.mul(o[a], whole), ptx.mul(o[b], whole))
 
     per_lane = 16 if plan.in_registers else 8  # bytes of a lane's columns
     all_columns = unrolled(columns // 2, sixteen) if plan.in_registers else unrolled(columns, eight)
@@ -476,7 +481,7 @@ def positions_writer(plan: Plan) -> Any:
             row_sum = sum_of_row(state.row_sum[r])
             if t == 0:  # four lanes have the same numbers
                 stats = at + stats_at + (place + uint32(8 * r)) * 8
-                halves.put_pair(stats, state.row_max[r], row_sum)
+                ptx.put_pair(stats, state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
         finish(at, work, arguments)
 
@@ -508,7 +513,7 @@ def kernel(plan: Plan) -> Kernel:
 
     def attend(addresses: Any, strides: Any, sizes: Any, scale: Any, cap: Any) -> None:
         # q, K, V and lengths may be written by the kernel before: nothing is read until it has ended.
-        dependent_launch.take_turn()
+        hopper.take_turn()
         arguments = arguments_of(addresses, strides, sizes)
         (warp, lane), at, place = warp_and_lane(), ptx.shared_base(), block_place(arguments, rows)
         g, t = g_and_t(lane)

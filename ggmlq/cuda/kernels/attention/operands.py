@@ -21,7 +21,7 @@ from ....arrays.array import QuantArray
 from ....arrays.scaled import ScaledArray
 from ...driver.device import cupy
 from ...driver.launch import Kernel, array, family
-from ...intrinsics import dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, int32, int64, types, uint32, uint64
 from ...layouts.floats import aligned_floats
@@ -197,7 +197,7 @@ def rows_dequantizer(plan: DequantPlan, values: bool) -> Any:
 def dequantizer(plan: DequantPlan) -> Kernel:
     """The kernel: block (some positions, KV head of a sequence, keys or values)."""
     dequantize_keys, dequantize_values, start_dependent = (
-        rows_dequantizer(plan, False), rows_dequantizer(plan, True), dependent_launch.take_turn
+        rows_dequantizer(plan, False), rows_dequantizer(plan, True), hopper.take_turn
     )  # fmt: skip
 
     def dequantize(
@@ -255,7 +255,7 @@ NUMBERS = array(int64, 1)
 @family()
 def counter() -> Kernel:
     """The kernel that numbers rows; a block of threads a sequence."""
-    start_dependent = dependent_launch.take_turn
+    start_dependent = hopper.take_turn
 
     def kernel(
         lengths: Any,  # int64 [B], which grow

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ...intrinsics import integers
+from ...intrinsics import ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, int32, types, uint32, uint64
 
@@ -189,7 +189,7 @@ def length_of(addresses: Any, sizes: Any, unit: Any) -> Any:
     It is read past L1: with a dependent launch swap_ab.py reads it once before the kernel before has ended,
     which may write it (KV append), and again behind that. A line in L1 would still have the old length.
     """
-    load8, length = integers.load8_l2, int32(sizes.positions)
+    load8, length = ptx.load8_l2, int32(sizes.positions)
     if addresses.lengths != 0:
         at = addresses.lengths + uint64(unit // sizes.kv_heads) * 8
         length = max(int32(0), min(length, int32(load8(at)[0])))

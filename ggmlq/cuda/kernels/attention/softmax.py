@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...intrinsics import bf16x2, codes8, lane, ptx
+from ...intrinsics import lane, ptx, tensor_cores
 from ...intrinsics.assembly import f32, instruction
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES
@@ -42,7 +42,7 @@ def unrolled(count: int, body: Callable[..., None], step: int = 1) -> Any:
 
 def mma_of(name: str) -> Any:
     """The ``mma`` m16n8k16 for tiles of a type: bf16, or halves for all others."""
-    return bf16x2.mma if name == "bf16" else codes8.mma_f16
+    return tensor_cores.mma_bf16 if name == "bf16" else tensor_cores.mma_f16
 
 
 @cache

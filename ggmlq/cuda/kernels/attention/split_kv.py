@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import bf16x2, dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES, g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
@@ -251,7 +251,7 @@ def read_partial(partials: Any, width: Any, stats: Any, number: Any, lane: Any, 
     quad = none, none, none, none
     if there:
         quad = ptx.load_floats(partials + number * (4 * width) + lane * uint64(16))
-        stat = bf16x2.load8(stats + number * 8)
+        stat = ptx.load8(stats + number * 8)
         row_max, row_sum = ptx.float_of(stat[0]), ptx.float_of(stat[1])
     return Partial(row_max, row_sum, quad)
 
@@ -261,7 +261,7 @@ def largest_of(stats: Any, rows: Any, splits: Any) -> Any:
     """The largest of a row's maxima, by each warp for itself; ``stats``: the address of the first."""
     row_max, p = MINUS_INFINITY, warp_and_lane()[1]
     while p < splits:
-        stat = bf16x2.load8(stats + p * uint64(rows) * 8)
+        stat = ptx.load8(stats + p * uint64(rows) * 8)
         row_max = ptx.larger(row_max, ptx.float_of(stat[0]))
         p += LANES
     for step in (16, 8, 4, 2, 1):
@@ -280,7 +280,7 @@ def merger(width: int, threads: int) -> Kernel:
     held, noted = QUAD_COLUMNS * ahead, 2 * ahead
 
     def merge(address_words: Any, size_words: Any) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         addresses, sizes = MergeAddresses(*address_words), MergeSizes(*size_words)
         columns, sums_of_p = (
             cuda.shared.array((together, width), float32), cuda.shared.array(together, float32)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import bf16x2, codes, codes8, dependent_launch, halves, ptx
+from ...intrinsics import codes8, hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.codes8 import product_of_halves
+from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from .kv_tiles import (
@@ -84,9 +84,9 @@ def prefetcher(plan: Plan, name: str, width: int) -> Any:
                 if spread:
                     row = number // lines
                     within = (number - row * lines) * line
-                    bf16x2.prefetch(rows + uint64(first + row) * stride + within)
+                    ptx.prefetch(rows + uint64(first + row) * stride + within)
                 else:
-                    bf16x2.prefetch(rows + first * uint64(length) + uint64(number * line))
+                    ptx.prefetch(rows + first * uint64(length) + uint64(number * line))
 
     return prefetch
 
@@ -142,10 +142,10 @@ def query_reader(plan: Plan) -> Any:
         raw[2 * i], raw[2 * i + 1] = uint32(0), uint32(0)  # rows that there are not
         if number < count * pairs:
             if kind == 0:
-                two = bf16x2.load8(rows + number * uint64(8))
+                two = ptx.load8(rows + number * uint64(8))
                 raw[2 * i], raw[2 * i + 1] = two[0], two[1]
             else:
-                raw[2 * i] = uint32(codes8.load4(rows + number * uint64(4)))
+                raw[2 * i] = uint32(ptx.load4_nc(rows + number * uint64(4)))
 
     return unrolled(words_of_queries(plan) // 2, read)
 
@@ -162,7 +162,7 @@ def query_putter(plan: Plan) -> Any:
         pair = at - row * pairs
         if row < rows_count:
             low, high = pair_of_words(raw[2 * i], raw[2 * i + 1], kind)
-            halves.put4(to + row * pitch + pair * 4, narrowed(low, high))
+            ptx.put4(to + row * pitch + pair * 4, narrowed(low, high))
 
     return unrolled(words_of_queries(plan) // 2, put)
 
@@ -176,7 +176,7 @@ def query_taker(plan: Plan) -> Any:
     pitch = plan.pitch(plan.width)
 
     def sixteen(j: Any, at: Any, q: Any) -> None:
-        q[2 * j], q[2 * j + 1] = bf16x2.take4(at + 32 * j), bf16x2.take4(at + (32 * j + 16))
+        q[2 * j], q[2 * j + 1] = ptx.take4(at + 32 * j), ptx.take4(at + (32 * j + 16))
 
     all_columns = unrolled(plan.width // MMA_ROWS, sixteen)
 
@@ -196,7 +196,7 @@ def make_qk_gemm(plan: Plan) -> Any:
     def two(j: Any, at: Any, q: Any, v: Any) -> None:
         for i in range(2):
             # A: 16 positions × 16 columns of keys; B: the same columns × 8 rows of queries
-            a = halves.load_matrices(at + uint32(64 * j + 32 * i))
+            a = tensor_cores.load_matrices(at + uint32(64 * j + 32 * i))
             n = 4 * j + 2 * i
             add_product(a, q[n], q[n + 1], v, 4 * i)
 
@@ -226,7 +226,7 @@ def make_pv_gemm(plan: Plan) -> Any:
     narrowed = bf16x2.narrowed if plan.v == "bf16" else halves.narrowed
 
     def sixteen(j: Any, at: Any, low: Any, high: Any, o: Any) -> None:
-        a, n = halves.load_transposed(at + 2 * MMA_ROWS * j), 4 * j
+        a, n = tensor_cores.load_transposed(at + 2 * MMA_ROWS * j), 4 * j
         # A: 16 columns of values × 16 positions. ``mma`` gives both rows of column g, then of column g + 8; o
         # has both columns of a row side by side, as s has both of its positions.
         v = mma(a[0], a[1], a[2], a[3], low, high, o[n], o[n + 2], o[n + 1], o[n + 3])
@@ -236,7 +236,10 @@ def make_pv_gemm(plan: Plan) -> Any:
 
     @inlined
     def pv_gemm(s: Any, values: Any, o: Any) -> None:
-        low, high = halves.transposed(narrowed(s[0], s[2])), halves.transposed(narrowed(s[1], s[3]))
+        low, high = (
+            tensor_cores.transposed(narrowed(s[0], s[2])),
+            tensor_cores.transposed(narrowed(s[1], s[3])),
+        )
         all_columns(values + columns_first_place(warp_and_lane()[1], pitch), low, high, o)
 
     return pv_gemm
@@ -274,7 +277,7 @@ def block_query_taker(plan: Plan) -> Any:
     ``z``: two floats a block.
     """
     pitch, is_q8, zero = plan.pitch(plan.width), plan.k == "q8_0", ZERO_POINTS[plan.k]
-    take4, permute, mma = bf16x2.take4, bf16x2.permute, mma_of("f16")
+    take4, permute, mma = ptx.take4, ptx.permute, mma_of("f16")
     low, high = np.uint32(halves.pair(-zero * SUBNORMAL)), np.uint32(halves.pair(-16 * zero * SUBNORMAL))
     high = low if is_q8 else high
 
@@ -354,7 +357,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
     ``keys``: the address of the first position.
     """
     length, size = row_bytes(plan.k, plan.width), row_bytes(plan.k, 2 * BLOCK_COLUMNS)
-    take4, permute = bf16x2.take4, bf16x2.permute
+    take4, permute = ptx.take4, ptx.permute
     mma, pairs, is_q8, middle = mma_of("f16"), key_pairs(plan.k), plan.k == "q8_0", size // 8 * 4
     whole = float32(2.0**SUBNORMAL_BITS)
 
@@ -383,7 +386,7 @@ def make_block_qk_gemm(plan: Plan) -> Any:
             if is_q8:
                 w[2 * i + 1] = take4(at + 16)
                 x[2 * i + 1] = take4(at + (middle + 20))
-            d[i], e[i] = codes.half_values(take4(row))[0], codes.half_values(last)[1]
+            d[i], e[i] = codes8.half_values(take4(row))[0], codes8.half_values(last)[1]
         multiply(w, 8 * j, q, z, 4 * j, d, s)
         multiply(x, 8 * j + 4, q, z, 4 * j + 2, e, s)
 
@@ -413,7 +416,7 @@ def value_pairs(name: str) -> Any:
     Pair 4 n + 2 j + i: column i of the first or second sixteen n, positions j and j + 2.
     Of q4_0 the second sixteen are sixteen times as large.
     """
-    permute, sub, none = bf16x2.permute, halves.sub, np.uint32(0)
+    permute, sub, none = ptx.permute, halves.sub, np.uint32(0)
     zero = np.uint32(ZERO_POINTS[name] * 0x00010001)
     upper_zero = np.uint32(16 * ZERO_POINTS[name] * 0x00010001)
 
@@ -441,7 +444,7 @@ def value_pairs(name: str) -> Any:
 def value_words(name: str, length: int) -> Any:
     """The device function that reads two blocks of four positions: words, and pairs of scales."""
     size = row_bytes(name, 2 * BLOCK_COLUMNS)
-    middle, take4, take2, permute = size // 8 * 4, bf16x2.take4, halves.take2, bf16x2.permute
+    middle, take4, take2, permute = size // 8 * 4, ptx.take4, ptx.take2, ptx.permute
     half = size // 2
 
     @inlined
@@ -510,7 +513,7 @@ def make_block_pv_gemm(plan: Plan) -> Any:
         # p is lifted before it is rounded: its product with a small scale would be a subnormal half.
         for i in range(2):
             two = halves.narrowed(ptx.mul(s[i], lifted), ptx.mul(s[2 + i], lifted))
-            probabilities[i] = halves.transposed(two)
+            probabilities[i] = tensor_cores.transposed(two)
         all_pairs(values + t * (4 * length), places, probabilities, o)
 
     return pv_gemm
@@ -529,14 +532,14 @@ def column_placer(plan: Plan) -> Any:
     def of_floats(n: Any, o: Any, to: Any, places: Any) -> None:
         for r in range(2):
             for i in range(2):
-                bf16x2.put_float(to + uint32(64 * n + 32 * i + pitch * r) + places[0], o[4 * n + 2 * r + i])
+                ptx.put_float(to + uint32(64 * n + 32 * i + pitch * r) + places[0], o[4 * n + 2 * r + i])
 
     def of_blocks(n: Any, o: Any, to: Any, places: Any) -> None:
         for k in range(4):
             scale = second if k & 1 else first
             for r in range(2):
                 m, at = 16 * n + 4 * k + 2 * r, to + uint32(256 * n + pitch * r)
-                halves.put_pair(at + places[k], ptx.mul(o[m], scale), ptx.mul(o[m + 1], scale))
+                ptx.put_pair(at + places[k], ptx.mul(o[m], scale), ptx.mul(o[m + 1], scale))
 
     floats = name in FLOAT16_TYPES
     all_columns = unrolled(sixteens, of_floats) if floats else unrolled(sixteens // 4, of_blocks)
@@ -570,18 +573,18 @@ def cluster_merger(plan: Plan) -> Any:
         block 1   warps' partials ──► pairs of all shares ──┴──► inbox of block 1   [0] [1] … ──► share 1 of y
     """
     pairs, threads, merge_warps, partial_rows = plan.width_v // 2, plan.threads, warps_merger(plan), plan.rows
-    inbox_at, inbox_stats_at, put = plan.inbox_at, plan.inbox_stats_at, barriers.put_pair_in_block
+    inbox_at, inbox_stats_at, put = plan.inbox_at, plan.inbox_stats_at, hopper.put_pair_in_block
 
     @inlined
     def share(at: Any, work: Any, arguments: Any) -> None:
-        blocks, rank = barriers.cluster_size(), barriers.rank_in_cluster()
+        blocks, rank = hopper.cluster_size(), hopper.rank_in_cluster()
         number, addresses = uint32(cuda.threadIdx.x), arguments.addresses
         all_pairs = work.kv.rows * pairs
         each = (all_pairs + blocks - 1) // blocks  # pairs of a share, which its block merges
         inbox, stats_inbox = ptx.shared_base() + inbox_at, ptx.shared_base() + inbox_stats_at
         # The other half of the arrival in ``kernel``: the others have started, so their shared memory
         # exists. A store into that of a block that has not started is undefined.
-        barriers.wait_for_cluster()
+        hopper.wait_for_cluster()
         while number < all_pairs:
             row = number // pairs
             pair = number - row * pairs
@@ -594,7 +597,7 @@ def cluster_merger(plan: Plan) -> Any:
             number += threads
         # All have put theirs, and it is visible. No block ends before that, so none writes into shared memory
         # of a block that is gone.
-        barriers.sync_cluster()
+        hopper.sync_cluster()
         # the block's own share: partials of all blocks, in the order of their splits
         number = rank * each + uint32(cuda.threadIdx.x)
         while number < min(all_pairs, (rank + 1) * each):
@@ -624,9 +627,9 @@ def writer(plan: Plan) -> Any:
         for r in range(2):
             row_sum = sum_of_row(state.row_sum[r])
             if g == 0:  # eight lanes have the same numbers
-                halves.put_pair(at + stats_at + (row + uint32(r)) * 8, state.row_max[r], row_sum)
+                ptx.put_pair(at + stats_at + (row + uint32(r)) * 8, state.row_max[r], row_sum)
         cuda.syncthreads()  # all partials are there
-        if barriers.cluster_size() > 1:
+        if hopper.cluster_size() > 1:
             share(at, work, arguments)
         else:
             finish(at, work, arguments)
@@ -663,15 +666,15 @@ def kernel(plan: Plan) -> Kernel:
         arguments = arguments_of(addresses, strides, sizes)
 
         # start: rows come near, then the block waits for the kernel before
-        if barriers.cluster_size() > 1:
+        if hopper.cluster_size() > 1:
             # So that others know that this block's shared memory exists. They wait for it before they write
             # here, at the end (``cluster_merger``); relaxed, as nothing was written that they read.
-            barriers.arrive_at_cluster_relaxed()
+            hopper.arrive_at_cluster_relaxed()
         # the next kernel's blocks may take multiprocessors that this one leaves free
-        dependent_launch.let_successor_start()
+        hopper.let_successor_start()
         read_early(arguments)
         # behind this queries, rows and lengths are what they shall be
-        dependent_launch.wait_for_predecessor()
+        hopper.wait_for_predecessor()
 
         (warp, lane), at, place = warp_and_lane(), ptx.shared_base(), block_place(arguments, rows)
         (g, t), work = g_and_t(lane), work_at(place, arguments, rows, positions)

@@ -16,8 +16,7 @@ from functools import cache
 from typing import Any
 
 from ....codes import CODES
-from ...intrinsics import barrier as barriers
-from ...intrinsics import codes, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.assembly import (
     FLOAT,
     LONG,
@@ -27,14 +26,14 @@ from ...intrinsics.assembly import (
     f32,
     i32,
     only_on_a_gpu,
+    parts,
     u32,
     u64,
 )
 from ...intrinsics.atoms import inlined
-from ...intrinsics.boxes import COMMIT, PUT, ROWS, UNTIL_READ
+from ...intrinsics.hopper import BOX_ROWS, COMMIT, PUT, UNTIL_READ
 from ...intrinsics.lane import address
 from ...intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
-from ...intrinsics.wgmma import unpacked
 from ...layouts.groups import HEAD
 from ..quantize_scaled._codes import WORDS, Conversion, divider, storing, to_word
 from .tiles import NARROW, SIZES, OutputKind, Variant, columns_of_box
@@ -64,7 +63,7 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, lane, buffer, at, to, column, row = operands
-        values = unpacked(builder, totals, halves * sums)
+        values = parts(builder, totals, halves * sums)
         for first in range(0, halves * sums, box_sums):
             half, part = first // sums, first % sums // box_sums
             across = builder.add(column, ir.Constant(WORD, part * columns_of_box(kind)))
@@ -130,7 +129,7 @@ def storer(columns: int, halves: int, kind: str) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, y, column, row, m, n = operands
-        values = unpacked(builder, totals, halves * sums)
+        values = parts(builder, totals, halves * sums)
         text = _store_text(columns, kind)
         for i in range(2 * halves):
             row_at = builder.add(row, ir.Constant(WORD, 64 * (i // 2) + 8 * (i % 2)))
@@ -177,7 +176,7 @@ def column_stager(columns: int, integer: bool, pitch: int) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, at = operands
-        for i, value in enumerate(unpacked(builder, totals, count)):
+        for i, value in enumerate(parts(builder, totals, count)):
             offset = (i // 4 * 8 + i % 2) * pitch + i // 2 % 2 * 32
             text = f"st.shared.{word} [$0 + {offset}], $1;"
             emit_assembly(builder, VOID, text, ["r", letter], [at, value], effect=True)
@@ -201,7 +200,7 @@ def row_stager(columns: int, halves: int, pitch: int) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, at = operands
-        values = unpacked(builder, totals, halves * sums)
+        values = parts(builder, totals, halves * sums)
         for i in range(0, halves * sums, 2):
             half, j, low = i // sums, i % sums // 4, i // 2 % 2
             offset = (64 * half + 8 * low) * pitch + 32 * j
@@ -234,7 +233,7 @@ def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, *arguments = operands
-        values = unpacked(builder, totals, count)
+        values = parts(builder, totals, count)
         for j in range(columns // 8):
             for c in range(2):
                 pair = [values[4 * j + c], values[4 * j + 2 + c]]
@@ -269,12 +268,12 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
         results = emit_assembly(
             builder, pair, text, [f"={letter}", f"={letter}", "l"], [address], effect=True
         )
-        return unpacked(builder, results, 2)
+        return parts(builder, results, 2)
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, rows, scales_w, rows_zeros, points_w, others_w = operands
-        values = unpacked(builder, totals, halves * sums)
-        scales, about = unpacked(builder, rows, count), unpacked(builder, rows_zeros, 2 * count)
+        values = parts(builder, totals, halves * sums)
+        scales, about = parts(builder, rows, count), parts(builder, rows_zeros, 2 * count)
         results, nothing = [None] * (halves * sums), ir.Constant(FLOAT, 0.0)
         for j in range(columns // 8):
             across = pair_at(builder, scales_w, j, FLOAT)
@@ -324,7 +323,7 @@ def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         sums, *arguments = operands
-        values = unpacked(builder, sums, halves * count)
+        values = parts(builder, sums, halves * count)
         for first in range(0, halves * count, TEXT_SUMS):
             patch_sums, shifted = values[first : first + TEXT_SUMS], list(arguments)
             shifted[4] = builder.add(arguments[4], ir.Constant(WORD, 2 * (first % count)))
@@ -428,9 +427,9 @@ def bias_adder(columns: int, halves: int) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, *arguments = operands
-        values = unpacked(builder, totals, count)
+        values = parts(builder, totals, count)
         results = emit_assembly(builder, result, text, constraints, [*values, *arguments], effect=True)
-        return context.make_tuple(builder, totals_kind, unpacked(builder, results, count))
+        return context.make_tuple(builder, totals_kind, parts(builder, results, count))
 
     return add if SIMULATED else as_intrinsic(add, totals_kind(totals_kind, u64, u32, u32), emit)
 
@@ -451,7 +450,7 @@ def patch_stager(columns: int, halves: int) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         totals, number, at = operands
-        values = unpacked(builder, totals, totals_kind.count)
+        values = parts(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
         for i in range(totals_kind.count // patch_length):
@@ -655,12 +654,12 @@ def _code_writer(variant: Variant) -> Any:
         lane, inner, buffer, at = place.lane, place.row, place.buffer, place.at
         pair = uint32(uint32(lane & uint32(3)) << uint32(1))
         totals = add(totals, finals[0], uint32(column + pair), n)
-        number, r, q = uint32(0), uint32(lane & uint32(ROWS - 1)), uint32(lane >> uint32(4))
+        number, r, q = uint32(0), uint32(lane & uint32(BOX_ROWS - 1)), uint32(lane >> uint32(4))
         row_at, v = uint32(buffer + r * uint32(128)), cuda.local.array(LANE_CODES, float32)
         while number < uint32(halves * across):
-            barriers.sync_warp()  # nobody reads the patch before any more
+            hopper.sync_warp()  # nobody reads the patch before any more
             stage(totals, number, at)
-            barriers.sync_warp()  # all lanes have put theirs
+            hopper.sync_warp()  # all lanes have put theirs
             below = uint32(row + inner + r + uint32(number // uint32(across)) * uint32(64))
             along = uint32(
                 column + uint32(number % uint32(across)) * uint32(PATCH_COLUMNS) + q * uint32(LANE_CODES)
@@ -731,7 +730,7 @@ def row_writer(variant: Variant) -> Any:
         lane, inner, buffer, at = place.lane, place.row, place.buffer, place.at
         plan, use_of_row = finals
         slot = uint32(row // rows)
-        v = codes.load_words(plan + 4 * HEAD + uint64(slot) * 16)
+        v = ptx.load_words(plan + 4 * HEAD + uint64(slot) * 16)
         count = uint32(v[3] - uint32(uint32(slot - v[1]) * rows))
         uses = use_of_row + uint64(row) * 4
         scatter(totals, y, uses, inner, count, column, n, lane, buffer, at)

@@ -38,10 +38,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, codes, codes8, dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.boxes import BUFFER, ROWS
+from ...intrinsics.hopper import BOX_BYTES, BOX_ROWS
 from ...intrinsics.lane import warp_and_lane
 from ...intrinsics.language import cuda, int32, types, uint32, uint64
 from ...intrinsics.wgmma import LOW, STEP, TURNS, float_products, unpromoted_products
@@ -164,7 +163,7 @@ def encloser(open_block: Any, read: Any) -> Callable[[Any], Any]:
     def enclose(run: Any) -> Any:
         def product(operands: Any, sizes: Any, results: Any) -> None:
             ring, full, facts = open_block(operands, sizes)
-            warp = barriers.from_first_lane(uint32(uint32(cuda.threadIdx.x) >> 5))
+            warp = hopper.from_first_lane(uint32(uint32(cuda.threadIdx.x) >> 5))
             run(ring, full, warp, read(operands, sizes, results, facts))
 
         return product
@@ -231,16 +230,16 @@ def box_fetcher(layout: SharedLayout, is_w: bool) -> Any:
         step: Any, group: Any,
     ) -> None:  # fmt: skip
         if is_w:
-            barriers.expect(done, uint32(size))
+            hopper.expect(done, uint32(size))
         to = uint32(ring + stage * length + first)
         if halves_x:  # each block of a pair fetches its half of the rows of x for both
-            first_row, both = uint32(barriers.rank_in_cluster() * uint32(box_rows)), uint32(3)
+            first_row, both = uint32(hopper.rank_in_cluster() * uint32(box_rows)), uint32(3)
             to = uint32(to + first_row * uint32(STEP))
-            boxes.fetch_for_all(to, codes, uint32(step * STEP), uint32(at + first_row), done, both)
+            hopper.fetch_for_all(to, codes, uint32(step * STEP), uint32(at + first_row), done, both)
         else:
-            boxes.fetch(to, codes, uint32(step * STEP), at, done)
+            hopper.fetch(to, codes, uint32(step * STEP), at, done)
         if scaled:
-            boxes.fetch(uint32(ring + scales_at + stage * scale_bytes), scales, scale_column, group, done)
+            hopper.fetch(uint32(ring + scales_at + stage * scale_bytes), scales, scale_column, group, done)
 
     return start_boxes
 
@@ -283,7 +282,7 @@ def step_producer(layout: SharedLayout, is_w: bool) -> Any:
             # Consumers may still read the stage: a box would overwrite it under their products. It does not
             # matter which producer comes first: the phase of `done` cannot end before that of w has announced
             # the bytes of both operands, and all are there.
-            barriers.wait(uint32(done + 8 * stages), uint32(phase ^ 1))
+            hopper.wait(uint32(done + 8 * stages), uint32(phase ^ 1))
             start_boxes(ring, done, stage, codes, scales, at, scale_column, step, group)
             stage, phase = after(stage, phase)
             step, (group, left) = uint32(step + 1), next_group(group, left, span)
@@ -325,14 +324,14 @@ def stage_emptier(tile: BoxTile) -> Any:
     @inlined
     def of_block(empty: Any, lane: Any) -> None:
         if lane == 0:
-            barriers.arrive(empty)
+            hopper.arrive(empty)
 
     @inlined
     def of_pair(empty: Any, lane: Any) -> None:
         # Each block fetches half of x for both: it may write a stage of the other one only when the consumers
         # of both have read theirs.
         if lane < uint32(2):
-            barriers.arrive_in_block(empty, lane)
+            hopper.arrive_in_block(empty, lane)
 
     return of_pair if tile.pair else of_block
 
@@ -359,16 +358,16 @@ def thread_placer(variant: Variant) -> Any:
 
     @inlined
     def place_thread(ring: Any, warp: Any) -> Any:
-        lane = barriers.pinned(warp_and_lane()[1])
+        lane = hopper.pinned(warp_and_lane()[1])
         first_row = uint32(uint32(warp >> 2) * rows_each)
         inner = uint32(first_row + uint32(uint32(warp & 3) << 4))
-        buffer = uint32(ring + outputs_offset + warp * BUFFER)
+        buffer = uint32(ring + outputs_offset + warp * BOX_BYTES)
         if floats:
             r, t = uint32(lane >> 2), uint32(lane & 3)
             chunk = uint32(uint32(t >> 1) ^ r)
             at = uint32(buffer + r * 128 + chunk * 16 + uint32(t & 1) * 8)
         else:
-            r = uint32(lane & ROWS - 1)
+            r = uint32(lane & BOX_ROWS - 1)
             chunk = uint32(uint32(lane >> 4) ^ uint32(r & 7))
             at = uint32(buffer + r * 128 + chunk * 16)
         a = uint32(LOW | uint32(uint32(ring + first_row * STEP) >> 4))
@@ -413,7 +412,7 @@ def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
             w_scales = terms.table + uint64(uint32(scale_column // columns_per_scale)) * 4
             w_scales += uint64(first_step) * terms.pitch
             scale, totals, left = scales_of_w(w_scales), zeros(), uint32(steps - first_step)
-            barriers.wait(uint32(full + stage * 8), phase)
+            hopper.wait(uint32(full + stage * 8), phase)
             sums = begin(sums, uint32(row_scales_at + stage * scale_bytes))
             a, b = uint32(place.a + stage * length), uint32(place.b + stage * length)
             while left > 0:
@@ -444,7 +443,7 @@ def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
             number = uint32(number + work.stride)
         # The copy engine may still read the buffers of outputs, which end with the block.
         if boxed and place.lane == uint32(0):
-            boxes.wait_until_written()
+            hopper.wait_until_written()
 
     return consume
 
@@ -460,7 +459,7 @@ def row_terms_loader(variant: Variant) -> Any:
     @inlined
     def point(row: Any, at: Any, m: Any) -> Any:
         if zeros:
-            return codes8.load4(at + uint64(min(row, uint32(m - 1))) * 4)
+            return ptx.load4_nc(at + uint64(min(row, uint32(m - 1))) * 4)
         return int32(0)
 
     @inlined
@@ -502,7 +501,7 @@ def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
             while step < steps:
                 barrier = uint32(full + stage * 8)
                 a, b = uint32(place.a + stage * length), uint32(place.b + stage * length)
-                barriers.wait(barrier, phase)
+                hopper.wait(barrier, phase)
                 totals = advance(totals, a, b)
                 # `advance` starts products and waits for those before: now nobody reads the stage before.
                 if step > 0:
@@ -526,7 +525,7 @@ def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
             write(results, place, ring, words.y, column, row, words.m, words.n, job.finals)
             number = uint32(number + work.stride)
         if boxed and place.lane == 0:
-            boxes.wait_until_written()
+            hopper.wait_until_written()
 
     return consume
 
@@ -611,7 +610,7 @@ def opener(variant: Variant) -> Any:
             start(full)
         # Nobody may wait or arrive at barriers that are not made yet; of a pair, the other block does, too.
         if pair:
-            barriers.sync_cluster()
+            hopper.sync_cluster()
         else:
             cuda.syncthreads()
         return ring, full
@@ -626,7 +625,7 @@ def late_opener(variant: Variant) -> Any:
     @inlined
     def open_block(operands: Any, sizes: Any) -> Any:
         ring, full = start()
-        dependent_launch.wait_for_predecessor()
+        hopper.wait_for_predecessor()
         return ring, full, uint32(0)
 
     return open_block
@@ -639,9 +638,9 @@ def closer(tile: BoxTile) -> Any:
     @inlined
     def close(ring: Any, job: Any) -> None:
         if pair:
-            barriers.sync_warp()
+            hopper.sync_warp()
             # The other block writes into this one's stages, and arrives at its barriers.
-            barriers.sync_cluster()
+            hopper.sync_cluster()
 
     return close
 
@@ -766,9 +765,9 @@ def split_k(variant: Variant, consumers: CodeConsumers) -> Schedule:
     def open_block(operands: Any, sizes: Any) -> Any:
         m, n, steps = sizes[:3]
         split = sizes[-3]
-        dependent_launch.let_successor_start()
+        hopper.let_successor_start()
         ring, full = start()
-        rank, number = barriers.rank_in_cluster(), uint32(uint32(cuda.blockIdx.x) // split)
+        rank, number = hopper.rank_in_cluster(), uint32(uint32(cuda.blockIdx.x) // split)
         tiles = tiles_of(m, n)
         first = uint32(uint32(rank * steps) // split)
         last = uint32(uint32(uint32(rank + 1) * steps) // split)
@@ -789,11 +788,11 @@ def split_k(variant: Variant, consumers: CodeConsumers) -> Schedule:
 
     @inlined
     def leave(finals: Any) -> None:
-        barriers.sync_warp()
+        hopper.sync_warp()
         if finals.split != 1:
-            barriers.arrive_at_cluster_relaxed()
-            barriers.wait_for_cluster()
-            barriers.sync_cluster()
+            hopper.arrive_at_cluster_relaxed()
+            hopper.wait_for_cluster()
+            hopper.sync_cluster()
 
     of_w, of_x = (part_producer(variant.layout, is_w) for is_w in (True, False))
     produce = two_producers(consumers, of_w, of_x, aim, leave)
@@ -811,7 +810,7 @@ def part_producer(layout: SharedLayout, is_w: bool) -> Any:
         row, column, first, last = part
         at = column if is_w else row
         if not is_w:
-            dependent_launch.wait_for_predecessor()  # the predecessor may have made x
+            hopper.wait_for_predecessor()  # the predecessor may have made x
         produce_steps(ring, full, uint32(0), uint32(0), codes, scales, at, at, first, last, span)
 
     return produce
@@ -845,7 +844,7 @@ def expert_finder(tile: BoxTile) -> Any:
     def find(number: Any, tiles: Any) -> Any:
         plan, across = tiles.plan, tiles.across
         slot = uint32(number // across)
-        v = codes.load_words(plan + 4 * HEAD + uint64(slot) * 16)
+        v = ptx.load_words(plan + 4 * HEAD + uint64(slot) * 16)
         row, column = locate(uint32(number - uint32(v[1] * across)), v[2], across)
         return uint32(uint32(v[1] * rows) + row), column, v[0]
 
@@ -861,8 +860,8 @@ def experts(variant: Variant, consumers: CodeConsumers) -> Schedule:
         x_map, (plan, use_of_row), expert_columns = operands[1], operands[-2:], sizes[-1]
         words = read_words(operands[:1] + operands[2:-2], sizes[:-1])
         across = uint32(uint32(words.n + (columns - 1)) // columns)
-        x_map = x_map if codes.load4(plan + 4) != 0 else uint64(0)
-        count = uint32(codes.load4(plan) * across)
+        x_map = x_map if ptx.load4(plan + 4) != 0 else uint64(0)
+        count = uint32(ptx.load4(plan) * across)
         tiles = ExpertTiles(count, plan, across, words.n, expert_columns, x_map, use_of_row)
         work = TileWork(uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), words.steps)
         return Job(words, work, (plan, use_of_row))
@@ -889,7 +888,7 @@ def experts(variant: Variant, consumers: CodeConsumers) -> Schedule:
         row, _, _ = find(number, tiles)
         at = row
         if in_place:
-            at = codes.load4(tiles.use_of_row + uint64(row) * 4)
+            at = ptx.load4(tiles.use_of_row + uint64(row) * 4)
         return at, row
 
     produce_w = tile_producer(variant.layout, True, as_it_is, place_w, count_of_plan)

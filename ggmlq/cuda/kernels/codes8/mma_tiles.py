@@ -15,7 +15,7 @@ from ....dispatch.problems import ScaledLinear
 from ....errors import UnsupportedError
 from ...driver import device
 from ...driver.recorded import between
-from ...intrinsics import bf16x2, ptx
+from ...intrinsics import ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import four_into, warp_and_lane, warp_origin
 from ...intrinsics.language import cuda, int32, types, uint32, uint64
@@ -62,7 +62,7 @@ def stage_fetcher(tile: ByteTile) -> Any:
         for p in range(0, count, rows_apart):
             if count % rows_apart == 0 or int32(cuda.threadIdx.x // chunks) + int32(p) < int32(count):
                 size = uint32(16) if inside and int32(p) < left else uint32(0)
-                bf16x2.copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
+                ptx.copy16_or_zeros(to + uint32(p * step), source + uint64(p) * pitch, size)
 
     @inlined
     def fetch(
@@ -92,12 +92,12 @@ def fragment_loader(tile: ByteTile) -> Any:
         chunk_at = (((lane >> 4) + chunk) ^ swizzle(row)) << 4
         a_at = at + (wm + row) * step + chunk_at
         for i in range(down):
-            four_into(a, 4 * i, ptx.load_matrices(a_at + uint32(16 * step * i)))
+            four_into(a, 4 * i, tensor_cores.load_byte_matrices(a_at + uint32(16 * step * i)))
         row = (lane >> 4 << 3) + (lane & 7)
         chunk_at = (((lane >> 3 & 1) + chunk) ^ swizzle(row)) << 4
         b_at = at + w_offset + (wn + row) * step + chunk_at
         for j in range(across // 2):
-            four_into(b, 4 * j, ptx.load_matrices(b_at + uint32(16 * step * j)))
+            four_into(b, 4 * j, tensor_cores.load_byte_matrices(b_at + uint32(16 * step * j)))
 
     return load
 

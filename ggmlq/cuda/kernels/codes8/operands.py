@@ -20,13 +20,12 @@ from ....dispatch.epilogue import PLAIN, Epilogue
 from ...driver import device, tensor_maps
 from ...driver.launch import Kernel, family
 from ...driver.tensor_maps import Box
-from ...intrinsics import dependent_launch, ptx
-from ...intrinsics.boxes import ROWS as ROWS_OF_BOX
+from ...intrinsics import hopper, ptx
+from ...intrinsics.hopper import BOX_ROWS as ROWS_OF_BOX
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import STEP
 from ...layouts import groups as sorting
-from ...layouts.code_tiles import CHUNK, CHUNKS, GATHER_THREADS, gatherer
-from ...layouts.groups import HEAD, UsePlan
+from ...layouts.groups import CHUNK, CHUNKS, GATHER_THREADS, HEAD, UsePlan, code_gatherer
 from .rows import CodeRows, ColumnGroups, OperandPair, ScaleView, code_kind, making, operand_pair, zero_terms
 from .tiles import SCALE_ROWS, SIZES, OutputKind, Variant, columns_of_box
 
@@ -135,7 +134,7 @@ def _round_up(size: int) -> int:
 @family()
 def scale_gatherer() -> Kernel:
     """The kernel that copies scales of any strides and tiles to [groups, rows of x]."""
-    start_dependent = dependent_launch.take_turn
+    start_dependent = hopper.take_turn
 
     def gather(
         scales: Any, row: Any, column: Any,  # address, and bytes between rows and between columns
@@ -321,7 +320,7 @@ def sort_rows(x: CodeRows, terms: Any, shared: int, ids: Any, plan_sizes: UsePla
     codes, sorted_terms = empty((height, x.columns), np.uint8), empty((columns, height), np.float32)
     plan, places = sorting.sorted_uses(ids, plan_sizes)
     row_bytes, column_bytes = (stride % (1 << 64) for stride in terms.strides)
-    gatherer()(
+    code_gatherer()(
         (-(-rows * threads // GATHER_THREADS),), (GATHER_THREADS,),
         x.codes, codes, terms, row_bytes, column_bytes, sorted_terms, plan, places, out,
         x.pitch, rows, plan_sizes.uses // rows, out.shape[-1], chunks, threads, out.itemsize,

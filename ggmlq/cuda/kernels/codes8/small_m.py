@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from ...intrinsics import barrier as barriers
-from ...intrinsics import bf16x2, boxes, codes8, dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS, LOW, STEP, Form, float_products, unpromoted_products
@@ -143,7 +142,7 @@ class SmallMVariant:
     threads = THREADS  # of a block
 
     def __str__(self) -> str:
-        guarded = ", guarded" * barriers.GUARDED
+        guarded = ", guarded" * hopper.GUARDED
         return f"{self.x} {self.w} to {self.out}, {self.tile}{', zeros' * self.zeros}{guarded}"
 
     @property
@@ -234,7 +233,7 @@ def exchanger(variant: Variant) -> Any:
     tile, fours = variant.tile, variant.tile.columns // 4
     pitch, log = 4 * tile.columns + 32, fours.bit_length() - 1  # no two rows g share a bank
     rows, stride = tile.rows, 128 * tile.groups // fours  # rows that all threads copy in one round
-    stage, meet = row_stager(tile.columns, tile.halves, pitch), barriers.named_barrier(1, 128 * tile.groups)
+    stage, meet = row_stager(tile.columns, tile.halves, pitch), hopper.named_barrier(1, 128 * tile.groups)
     load_beside, write = quad_epilogue(variant.out)
 
     @inlined
@@ -246,12 +245,12 @@ def exchanger(variant: Variant) -> Any:
         alone = split == 1  # there is no cluster to wait for
         meet()  # the stages of this block are free
         if not alone:
-            barriers.arrive_at_cluster_relaxed()
+            hopper.arrive_at_cluster_relaxed()
         row_index = uint32(inner + uint32(lane >> 2))
         stage(totals, uint32(ring + row_index * pitch + uint32(uint32(lane & 3) << 3)))
         meet()
         if not alone:
-            barriers.wait_for_cluster()
+            hopper.wait_for_cluster()
         thread, received = uint32(cuda.threadIdx.x), uint32(ring + rows * pitch)
         r, at = uint32(thread >> log), uint32(uint32(thread & fours - 1) << 4)
         while r < rows:
@@ -259,11 +258,11 @@ def exchanger(variant: Variant) -> Any:
             if owner != rank:
                 v = ptx.take16(uint32(ring + r * pitch + at))
                 target = uint32(uint32(r - uint32(owner * rows_per_block)) + uint32(rank * rows_per_block))
-                barriers.put16_in_block(uint32(received + target * pitch + at), owner, v[0], v[1], v[2], v[3])
+                hopper.put16_in_block(uint32(received + target * pitch + at), owner, v[0], v[1], v[2], v[3])
             r = uint32(r + stride)
         if not alone:
-            barriers.sync_cluster()  # all sums have arrived
-        dependent_launch.wait_for_predecessor()  # the predecessor may still read the outputs
+            hopper.sync_cluster()  # all sums have arrived
+        hopper.wait_for_predecessor()  # the predecessor may still read the outputs
         first, r = uint32(rank * rows_per_block), uint32(thread >> log)
         last = min(rows_per_block, uint32(rows - first))
         across = uint32(column + uint32(at >> 2))
@@ -296,14 +295,14 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
         cluster_pusher(columns, variant.integer, pitch),
         column_stager(columns, variant.integer, pitch),
     )
-    meet = barriers.named_barrier(1, CONSUMER_THREADS)
+    meet = hopper.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
     def store(ring: Any, totals: Any, place: Any, rank: Any, halvings: Any) -> None:
         share = uint32(log - halvings)  # log2 of the columns that a block finishes
         source = uint32(uint32(uint32(rank * step_groups) + place.step_group) << share)
         if halvings != 0:
-            barriers.wait_for_cluster()  # the shared memory of the others exists
+            hopper.wait_for_cluster()  # the shared memory of the others exists
         push(totals, uint32(ring + sums_offset + uint32(place.row << 2)), place.column, share, source)
 
     @inlined
@@ -314,7 +313,7 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
         stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(place.row << uint32(2))))
         meet()
         if halvings != uint32(0):
-            barriers.wait_for_cluster()
+            hopper.wait_for_cluster()
         i = uint32(cuda.threadIdx.x)
         while i < uint32(step_groups * fours * columns):
             c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
@@ -324,7 +323,7 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
             owner = uint32(c >> share)
             target = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
             at = uint32(ring + uint32(sums_offset) + target * uint32(pitch) + at)
-            barriers.put16_in_block(at, owner, v[0], v[1], v[2], v[3])
+            hopper.put16_in_block(at, owner, v[0], v[1], v[2], v[3])
             i = uint32(i + uint32(CONSUMER_THREADS))
 
     return exchange_wide if tile.wide_exchange else store
@@ -355,7 +354,7 @@ def sum_reducer(variant: SmallMVariant) -> Any:
             bias_and_scales = load_beside(out_args, c, uint32(row0 + q), m, n)
             e, f, g, h = reduce(at, apart, sources, ring, c, q)
             if c < m:
-                to = bf16x2.take4(uint32(ring + targets + uint32(c << 2))) if targets else c
+                to = ptx.take4(uint32(ring + targets + uint32(c << 2))) if targets else c
                 write(y, to, uint32(row0 + q), n, bias_and_scales, e, f, g, h)
             i = uint32(i + CONSUMER_THREADS)
 
@@ -388,17 +387,17 @@ def integer_reduction(variant: SmallMVariant) -> Any:
         """A sum as a float; addresses of the scales of its row of w and of its row of x."""
         if zeros:
             point_x, other_w = (
-                bf16x2.take4(uint32(x_scales_at + 4 * columns)),
-                bf16x2.take4(uint32(w_scales_at + 8 * rows)),
+                ptx.take4(uint32(x_scales_at + 4 * columns)),
+                ptx.take4(uint32(w_scales_at + 8 * rows)),
             )
             other_x, point_w = (
-                bf16x2.take4(uint32(x_scales_at + 8 * columns)),
-                bf16x2.take4(uint32(w_scales_at + 4 * rows)),
+                ptx.take4(uint32(x_scales_at + 8 * columns)),
+                ptx.take4(uint32(w_scales_at + 4 * rows)),
             )
             total = int32(total - int32(uint32(point_x * other_w) + uint32(other_x * point_w)))
         return ptx.fma(
             float32(total),
-            ptx.mul(bf16x2.take_float(x_scales_at), bf16x2.take_float(w_scales_at)),
+            ptx.mul(ptx.take_float(x_scales_at), ptx.take_float(w_scales_at)),
             float32(0),
         )
 
@@ -483,7 +482,7 @@ def row_finder(listed: bool) -> Any:
 
     @inlined
     def listed_row(locate: Any, i: Any, count: Any) -> Any:
-        return bf16x2.take4(uint32(locate + uint32(min(i, uint32(count - 1)) << 2)))
+        return ptx.take4(uint32(locate + uint32(min(i, uint32(count - 1)) << 2)))
 
     return listed_row if listed else next_row
 
@@ -503,7 +502,7 @@ def scale_copier(count: int, listed: bool = False) -> Any:
         at, to = scales + uint32(row_index // rows) * row, uint32(to + uint32(thread << 2))
         step = uint32(first + uint32(thread >> shift))
         while step < last:
-            codes8.copy4(to, at + uint32(step // span) * column)
+            ptx.copy4(to, at + uint32(step // span) * column)
             to, step = uint32(to + 4 * CONSUMER_THREADS), uint32(step + stride)
 
     return copy_scales
@@ -522,10 +521,10 @@ def integer_scale_copier(zeros: bool, listed: bool = False) -> Any:
         if thread < count:
             row_index = find(from_row, thread, limit)
             at, to = uint64(row_index) * 4, uint32(to + uint32(thread << 2))
-            codes8.copy4(to, scales + uint32(row_index // rows) * row)
+            ptx.copy4(to, scales + uint32(row_index // rows) * row)
             if zeros:
-                codes8.copy4(uint32(to + uint32(count << 2)), points + at)
-                codes8.copy4(uint32(to + uint32(count << 3)), others + at)
+                ptx.copy4(uint32(to + uint32(count << 2)), points + at)
+                ptx.copy4(uint32(to + uint32(count << 3)), others + at)
 
     return copy_scales
 
@@ -602,7 +601,7 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
         stage_strider(tile),
     )
     copy_w_scales, copy_x_scales = scale_copier(rows), scale_copier(columns, variant.listed)
-    place_scales, meet = scale_placer(variant), barriers.named_barrier(1, CONSUMER_THREADS)
+    place_scales, meet = scale_placer(variant), hopper.named_barrier(1, CONSUMER_THREADS)
     wait_for_copies = ptx.wait_for_all_but(0)
 
     @inlined
@@ -617,7 +616,7 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
         while base < last:
             stop = min(uint32(base + chunk), last)
             copy_w_scales(w_scales_at, of.w, of.row_w, of.column_w, of.rows_w, of.span_w, row0, n, base, stop)
-            dependent_launch.wait_for_predecessor()
+            hopper.wait_for_predecessor()
             copy_x_scales(
                 x_scales_at, of.x, of.row_x, of.column_x, of.rows_x, of.span_x, row_list, m, base, stop
             )
@@ -629,12 +628,12 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
             across = uint32(x_scales_at + ahead * columns + uint32(place.column << 2))
             while step < stop:
                 barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
-                barriers.wait(barrier, phase)
+                hopper.wait(barrier, phase)
                 sums = begin(sums, w_scale_at)
                 factors_now = row_factors(sums, unscaled(of.w))
                 sums = first_products(sums, uint32(place.a + stage_offset), uint32(place.b + stage_offset))
                 if place.lane == 0:
-                    barriers.arrive(uint32(barrier + 8 * stages))
+                    hopper.arrive(uint32(barrier + 8 * stages))
                 totals = promoted(totals, sums, factors_now, across)
                 stage, phase = stride(stage, phase)
                 w_scale_at = uint32(w_scale_at + 4 * step_groups * rows)
@@ -642,7 +641,7 @@ def float_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> Any
                 step = uint32(step + step_groups)
             meet()  # nobody reads these scales any more
             base = stop
-        dependent_launch.wait_for_predecessor()  # even without a step: the predecessor may read the outputs
+        hopper.wait_for_predecessor()  # even without a step: the predecessor may read the outputs
         send(ring, totals, place, rank, halvings)
 
     return consume
@@ -676,7 +675,7 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
         copy_w_scales(
             w_scales_at, uint32(rows), of.w, of.row_w, of.rows_w, at_zero.points_w, at_zero.others_w, row0, n
         )
-        dependent_launch.wait_for_predecessor()
+        hopper.wait_for_predecessor()
         copy_x_scales(
             x_scales_at, uint32(columns), of.x, of.row_x, of.rows_x, at_zero.points_x, at_zero.others_x,
             row_list, m,
@@ -685,11 +684,11 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
         step = uint32(first + place.step_group)
         while step < last:
             barrier, stage_offset = uint32(full + stage * 8), uint32(stage * length)
-            barriers.wait(barrier, phase)
+            hopper.wait(barrier, phase)
             totals = advance(totals, uint32(place.a + stage_offset), uint32(place.b + stage_offset))
             # `advance` starts products and waits for those before: now nobody reads the stage before.
             if before != 0 and place.lane == 0:
-                barriers.arrive(before)
+                hopper.arrive(before)
             before = uint32(barrier + 8 * stages)
             stage, phase = stride(stage, phase)
             step = uint32(step + step_groups)
@@ -740,22 +739,22 @@ def producer(variant: SmallMVariant, is_w: bool) -> Any:
         rows, last = work.rows, work.last
         row = work.row_w if is_w else work.row_x
         if not is_w:
-            boxes.prefetch(codes)
-            dependent_launch.wait_for_predecessor()  # the predecessor may have made x
+            hopper.prefetch_map(codes)
+            hopper.wait_for_predecessor()  # the predecessor may have made x
         step, stage, phase = work.first, uint32(0), uint32(1)
         while step < last:
             at, done = uint32(ring + stage * length), uint32(full + stage * 8)
-            barriers.wait(uint32(done + 8 * stages), phase)
+            hopper.wait(uint32(done + 8 * stages), phase)
             column = uint32(step * STEP)
             if is_w:
-                barriers.expect(done, uint32(x_offset + uint32(rows * STEP)))
-                boxes.fetch(at, codes, column, row, done)
+                hopper.expect(done, uint32(x_offset + uint32(rows * STEP)))
+                hopper.fetch(at, codes, column, row, done)
             elif one_by_one:
                 for i in range(uint32(0), rows):
                     to = uint32(uint32(at + x_offset) + uint32(uint32(i) * STEP))
-                    boxes.fetch(to, codes, column, find(row, uint32(i), rows), done)
+                    hopper.fetch(to, codes, column, find(row, uint32(i), rows), done)
             else:
-                boxes.fetch(uint32(at + x_offset), codes, column, row, done)
+                hopper.fetch(uint32(at + x_offset), codes, column, row, done)
             stage, phase = after(stage, phase)
             step = uint32(step + 1)
 
@@ -777,9 +776,9 @@ def producers(variant: SmallMVariant, consumers: CodeConsumers) -> Any:
 
 @inlined
 def leave(finals: Any) -> None:
-    barriers.sync_warp()
+    hopper.sync_warp()
     if finals.halvings != 0:
-        barriers.wait_for_cluster()
+        hopper.wait_for_cluster()
 
 
 def closer(variant: SmallMVariant) -> Any:
@@ -789,7 +788,7 @@ def closer(variant: SmallMVariant) -> Any:
     @inlined
     def close(ring: Any, job: Any) -> None:
         words, finals = job.words, job.finals
-        barriers.sync_cluster()  # all sums have arrived
+        hopper.sync_cluster()  # all sums have arrived
         if uint32(cuda.threadIdx.x) < CONSUMER_THREADS:
             add(ring, finals.rank, finals.halvings, words.y, finals.row0, words.m, words.n, finals.results)
 
@@ -808,13 +807,13 @@ def small_m(variant: SmallMVariant, consumers: CodeConsumers) -> Schedule:
     @inlined
     def open_block(operands: Any, sizes: Any) -> Any:
         _, _, steps, halvings = sizes[:4]
-        dependent_launch.let_successor_start()
+        hopper.let_successor_start()
         ring, full = place_ring()
-        thread, rank = uint32(cuda.threadIdx.x), barriers.rank_in_cluster()
+        thread, rank = uint32(cuda.threadIdx.x), hopper.rank_in_cluster()
         if thread == 0:
             start(full)
         if halvings != 0:  # a single block has no cluster
-            barriers.arrive_at_cluster()
+            hopper.arrive_at_cluster()
         cuda.syncthreads()
         row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * rows)
         return ring, full, (rank, row0, part_of(rank, steps, halvings))
@@ -843,20 +842,20 @@ def small_m_experts(variant: SmallMVariant, consumers: CodeConsumers, ids_per_la
     rows, list_offset, read_words = tile.rows, tile.row_list, consumers.read
     write_list, write_nan = use_list_writer(tile, ids_per_lane), nan_writer(variant)
     end = tile.row_list + 8 * tile.columns  # of the list: how many uses a block serves, and their expert
-    start_dependent = dependent_launch.take_turn
+    start_dependent = hopper.take_turn
 
     def enclose(run: Any) -> Any:
         def product(operands: Any, sizes: Any, results: Any) -> None:
             (y, ids), (uses, per, experts, n, steps, halvings) = operands[2:4], sizes[:6]
             start_dependent()
             ring, full = place_ring()
-            thread, rank, use = uint32(cuda.threadIdx.x), barriers.rank_in_cluster(), uint32(cuda.blockIdx.y)
+            thread, rank, use = uint32(cuda.threadIdx.x), hopper.rank_in_cluster(), uint32(cuda.blockIdx.y)
             if thread < 32:
                 write_list(ring, ids, use, uses, per, experts, thread)
                 if thread == 0:
                     start(full)
             cuda.syncthreads()
-            served, expert = bf16x2.take4(uint32(ring + end)), bf16x2.take4(uint32(ring + (end + 4)))
+            served, expert = ptx.take4(uint32(ring + end)), ptx.take4(uint32(ring + (end + 4)))
             row0 = uint32(uint32(uint32(cuda.blockIdx.x) >> halvings) * rows)
             if expert == NO_EXPERT:
                 if rank == 0:
@@ -865,12 +864,12 @@ def small_m_experts(variant: SmallMVariant, consumers: CodeConsumers, ids_per_la
             if served == 0:
                 return
             if halvings != 0:  # a single block has no cluster
-                barriers.arrive_at_cluster()
+                hopper.arrive_at_cluster()
             below = uint32(expert * n)
             row_w, end_w = uint32(below + row0), uint32(below + n)
             first, last = part_of(rank, steps, halvings)
             row_list = uint32(ring + list_offset)
-            warp = barriers.from_first_lane(uint32(thread >> 5))
+            warp = hopper.from_first_lane(uint32(thread >> 5))
             words = read_words(operands[:3] + operands[4:], (served, *sizes[3:]))
             work, none = SmallMWork(row_list, served, row_w, end_w, first, last), uint64(0)
             finals = SmallMFinals(rank, halvings, row0, (none, none, none, none))
@@ -892,10 +891,10 @@ def use_list_writer(tile: SmallMTile, ids_per_lane: int) -> Any:
         served, expert = find(uint32(ring + uses_offset), ids, use, uses, experts, lane)
         at = uint32(ring + uint32(lane << 2))
         if lane < served:
-            ptx.put(uint32(at + list_offset), uint32(bf16x2.take4(uint32(at + uses_offset)) // per))
+            ptx.put4(uint32(at + list_offset), uint32(ptx.take4(uint32(at + uses_offset)) // per))
         if lane == 0:
-            ptx.put(uint32(ring + end), served)
-            ptx.put(uint32(ring + (end + 4)), expert)
+            ptx.put4(uint32(ring + end), served)
+            ptx.put4(uint32(ring + (end + 4)), expert)
 
     return make
 

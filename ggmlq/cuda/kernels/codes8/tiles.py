@@ -19,8 +19,8 @@ from typing import NamedTuple
 from ....codes import CODES as ALL_CODES
 from ....dispatch.epilogue import is_written
 from ...driver import device
-from ...intrinsics import barrier as barriers
-from ...intrinsics.boxes import BUFFER
+from ...intrinsics import hopper
+from ...intrinsics.hopper import BOX_BYTES
 from ...intrinsics.wgmma import INTEGERS, STEP, Form
 from ..hopper.frame import MAX_SHARED_BYTES, Frame
 
@@ -95,7 +95,7 @@ class SharedLayout:
     @property
     def barriers(self) -> int:
         """Offset of the full barriers; the empty ones follow."""
-        return self.outputs + 4 * self.tile.groups * BUFFER
+        return self.outputs + 4 * self.tile.groups * BOX_BYTES
 
     @property
     def shared(self) -> int:
@@ -210,7 +210,7 @@ class Variant:
 
     def __str__(self) -> str:
         ends = ["" if self.boxed else ", one by one", ", a scale a column" * self.column_scales]
-        guarded = ", guarded" * barriers.GUARDED
+        guarded = ", guarded" * hopper.GUARDED
         return f"{self.x} {self.w} to {self.out}, {self.tile}{''.join(ends)}{', zeros' * self.zeros}{guarded}"
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...driver.device import cupy
 from ...driver.launch import Kernel, family
-from ...intrinsics import dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.language import cuda, uint32, uint64
 from ..layers import GATES, numbered_gate
 from .results import LETTERS, store_as
@@ -19,7 +19,7 @@ THREADS = 256
 @family()
 def gater() -> Kernel:
     """The kernel: a thread makes a result."""
-    load_float, take_turn = ptx.load_float, dependent_launch.take_turn
+    load_float, take_turn = ptx.load_float, hopper.take_turn
 
     def gate(
         gates: Any, ups: Any,  # float32 [count]

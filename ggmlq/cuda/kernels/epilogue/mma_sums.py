@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...intrinsics import bf16x2, codes8, ptx
+from ...intrinsics import ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, g_and_t, warp_and_lane, warp_origin
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
@@ -73,7 +73,7 @@ def stage_scales(tile: ByteTile, uniform: bool) -> StageScales:
     scale_count, rows, threads = tile.rows + tile.columns, tile.rows, tile.threads
     times = -(-scale_count // threads)
     (down, across), scales_offset = tile.grid, tile.scales
-    copy4, take4, take_pair = codes8.copy4, bf16x2.take4, ptx.take_pair
+    copy4, take4, take_pair = ptx.copy4, ptx.take4, ptx.take_pair
     float_of, mul, columns_from = ptx.float_of, ptx.mul, 2 * tile.grid[0]
 
     @inlined
@@ -152,7 +152,7 @@ def zero_point_corrector(tile: ByteTile) -> Any:
     """The device function that subtracts the part of the zero points from the sums of a group."""
     down, across = tile.grid
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns
-    warps_across, load4 = tile.columns // tile.warp_columns, codes8.load4
+    warps_across, load4 = tile.columns // tile.warp_columns, ptx.load4_nc
 
     @inlined
     def correct(part: Any, zeros: Any, group: Any, m0: Any, n0: Any, m: Any, n: Any) -> None:
@@ -176,7 +176,7 @@ def zero_point_corrector(tile: ByteTile) -> Any:
 def storer(tile: ByteTile) -> Any:
     """The device function that writes a tile of floats, as far as it lies within [m, n]."""
     down, across = tile.grid
-    store_pair_if, store_if = codes8.store_pair_if, codes8.store_if
+    store_pair_if, store_if = ptx.store_pair_if, ptx.store_if
     warp_rows, warp_columns = tile.warp_rows, tile.warp_columns
     warps_across = tile.columns // tile.warp_columns
 

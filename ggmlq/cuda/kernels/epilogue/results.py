@@ -21,7 +21,7 @@ from ....base.slots import Slot, following
 from ....dispatch.epilogue import Epilogue
 from ...driver.launch import Kernel, Launch, family
 from ...driver.recorded import RecordedLaunches, X, Y
-from ...intrinsics import codes, dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.assembly import (
     FLOAT,
     LONG,
@@ -31,6 +31,7 @@ from ...intrinsics.assembly import (
     f32,
     instruction,
     only_on_a_gpu,
+    parts,
     u32,
     u64,
 )
@@ -39,7 +40,6 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import KINDS
 from ...intrinsics.lane import address, four_into
 from ...intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
-from ...intrinsics.wgmma import unpacked
 from ...layouts.floats import NAMES
 
 KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
@@ -68,7 +68,7 @@ def load_number(base: Any, index: Any, kind: Any) -> Any:
     if kind == 0:
         value = ptx.load_float(base + uint64(index) * 4)
     else:
-        bits = codes.load2(base + uint64(index) * 2)
+        bits = ptx.load2(base + uint64(index) * 2)
         value = ptx.half_value(bits) if kind == 1 else ptx.float_of(bits << 16)
     return value
 
@@ -121,9 +121,9 @@ def assembly_on_sums(
     sums_kind = types.UniTuple(f32, count)
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        values, pairs = unpacked(builder, operands[0], count), list(zip(takes, operands[1:], strict=True))
+        values, pairs = parts(builder, operands[0], count), list(zip(takes, operands[1:], strict=True))
         numbers = [(REGISTERS[kind][0], value) for kind, value in pairs if kind in REGISTERS]
-        lists = [unpacked(builder, value, kind.count) for kind, value in pairs if kind not in REGISTERS]
+        lists = [parts(builder, value, kind.count) for kind, value in pairs if kind not in REGISTERS]
         letters, words = zip(*numbers, *(("r", word) for each in lists for word in each), strict=True)
         if not returns:
             constraints, values = [*letters, *"f" * count], [*words, *values]
@@ -132,7 +132,7 @@ def assembly_on_sums(
         constraints = [*["=f"] * count, *map(str, range(count)), *letters]
         struct = ir.LiteralStructType([FLOAT] * count)
         results = emit_assembly(builder, struct, text, constraints, [*values, *words], effect=True)
-        return context.make_tuple(builder, sums_kind, unpacked(builder, results, count))
+        return context.make_tuple(builder, sums_kind, parts(builder, results, count))
 
     signature = (sums_kind if returns else types.void)(sums_kind, *takes)
     intrinsic: Callable[..., Any] = as_intrinsic(meaning, signature, emit)
@@ -165,7 +165,7 @@ def residual_loader() -> Any:
             if kind == 0:
                 value = ptx.load_float(address(residual, column, n, row, 4))
             else:
-                bits = codes.load2(address(residual, column, n, row, 2))
+                bits = ptx.load2(address(residual, column, n, row, 2))
                 value = ptx.half_value(bits) if kind == 1 else ptx.float_of(bits << 16)
         return value
 
@@ -339,7 +339,7 @@ def thread_sums(columns: int) -> ThreadSums:
 
     def emit_store(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         sums, at, apart = operands
-        values = unpacked(builder, sums, count)
+        values = parts(builder, sums, count)
         for first in range(0, count, 4):
             text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
             arguments = [at, *values[first : first + 4]]
@@ -515,7 +515,7 @@ ADDERS, FOUR = 256, 4  # threads of a block; results of a thread
 @family()
 def split_adder() -> Kernel:
     """The kernel that adds the partial sums of each result, the first part first, then bias and residual."""
-    load_floats, take_turn = ptx.load_floats, dependent_launch.take_turn
+    load_floats, take_turn = ptx.load_floats, hopper.take_turn
     load_bias, load_residual, store = bias_loader(), residual_loader(), store_result
 
     def add(
@@ -577,7 +577,7 @@ def add_flushed(a: Any, b: Any) -> Any:
 def bias_adder(kind: str) -> Kernel:
     """The kernel that adds a bias: a column a thread, and some of its rows."""
     number, load_float, store_float = KIND_NUMBERS[kind], ptx.load_float, ptx.store_float
-    take_turn = dependent_launch.take_turn
+    take_turn = hopper.take_turn
 
     def add(
         bias: Any,  # of the kind [n]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...driver.device import cupy
 from ...driver.launch import Kernel, array, family
-from ...intrinsics import dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.lane import ALL_LANES
 from ...intrinsics.language import cuda, float32, int32, int64, uint32
 from ..layers import LOG2_E, ROWS, THREADS, VECTOR, power_of_two
@@ -41,7 +41,7 @@ def scorer() -> Kernel:
         experts: Any,
         columns: Any,
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         lane = uint32(cuda.threadIdx.x) & 31
         expert = uint32(cuda.blockIdx.x) * warps + (uint32(cuda.threadIdx.x) >> 5)
         if expert < experts:
@@ -98,7 +98,7 @@ def router() -> Kernel:
         of_one: Any,  # shares of the experts chosen are made to add up to 1
         scale: Any,  # bits of a float
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         lane, token = int32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
         values = cuda.shared.array(MAX_EXPERTS, float32)
         top, at, count = float32(CHOSEN), lane, int32(experts)
@@ -185,7 +185,7 @@ def mixer() -> Kernel:
         used: Any,
         columns: Any,
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         token = uint32(cuda.blockIdx.y)
         column = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         if column < columns:

@@ -15,8 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ...driver.launch import Kernel
-from ...intrinsics import barrier as barriers
-from ...intrinsics import bf16x2, dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
@@ -102,7 +101,7 @@ def warp_placer(stage: GemvStage) -> Any:
         if splits > 1:
             # Nobody may write to the shared memory of a block that does not run yet: the epilogue waits for
             # this arrival of all blocks before it sends sums.
-            barriers.arrive_at_cluster_relaxed()
+            hopper.arrive_at_cluster_relaxed()
         tile = uint32(block // splits)
         rank = uint32(block - uint32(tile * splits))
         return WarpPlace(tile, rank, uint32(warp + uint32(rank * warps)), uint32(splits * warps))
@@ -181,7 +180,7 @@ def row_fetcher(stage: GemvStage, width: int) -> Any:
                 if swaps:  # against bank conflicts of loads: see activation_loader
                     chunk = uint32(chunk ^ uint32((row & uint32(3)) << uint32(1)))
                 place = uint32(rows_at + uint32(row * pitch) + uint32(chunk << 4))
-                bf16x2.copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
+                ptx.copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
 
     return fetch
 
@@ -202,9 +201,9 @@ def use_fetcher(stage: GemvStage) -> Any:
                 column = span * every + chunk * 4
                 source, length = x.at, uint32(0)
                 if uint32(c) < x.count and column < x.k:
-                    row = bf16x2.take4(x.uses + uint32(4 * c)) // x.uses_per_row
+                    row = ptx.take4(x.uses + uint32(4 * c)) // x.uses_per_row
                     source, length = address(x.at, row, x.k, column, 4), uint32(16)
-                bf16x2.copy16_or_zeros(at + uint32(x_at + c * pitch) + chunk * 16, source, length)
+                ptx.copy16_or_zeros(at + uint32(x_at + c * pitch) + chunk * 16, source, length)
 
     return fetch
 
@@ -258,7 +257,7 @@ def streamer(
         if early:
             # Weights do not change, so the copies above overlap with the previous kernel. It may have made x,
             # or read y: what follows must see that it has ended.
-            dependent_launch.wait_for_predecessor()
+            hopper.wait_for_predecessor()
             for i in range(ahead):
                 span = word(place.first + word(place.stride * uint32(i)))
                 if span < last:
@@ -300,7 +299,7 @@ def sum_putter(stage: GemvStage) -> Any:
             column = uint32(i // 4 % tiles * 8 + i % 2) + t * 2
             if column < columns:
                 at = (warp * columns + column) * stride + row
-                bf16x2.put_float(ptx.shared_base() + at * 4, sums[pair * 8 * tiles + i])
+                ptx.put_float(ptx.shared_base() + at * 4, sums[pair * 8 * tiles + i])
 
     @inlined
     def put(sums: Any, warp: Any, lane: Any) -> None:
@@ -325,7 +324,7 @@ def column_putter(stage: GemvStage) -> Any:
         if t == 0:
             for i in range(count):  # rows g, g + 8 of a fragment row
                 at = uint32(warp * stride + uint32(8 * i) + g)
-                bf16x2.put_float(ptx.shared_base() + uint32(at << 2), sums[2 * i])
+                ptx.put_float(ptx.shared_base() + uint32(at << 2), sums[2 * i])
         cuda.syncthreads()  # sums of other warps are read next
 
     return put
@@ -341,7 +340,7 @@ def warp_adder(stage: GemvStage, word: Any = uint32) -> Any:
         total = float32(0)
         for i in range(warps):
             at = word(word(uint32(i * columns) + column) * stride + row)
-            total += bf16x2.take_float(ptx.shared_base() + word(at << 2))
+            total += ptx.take_float(ptx.shared_base() + word(at << 2))
         return total
 
     return add_up
@@ -356,7 +355,7 @@ def block_adder(stage: GemvStage) -> Any:
     def add_up(at: Any, splits: Any) -> Any:
         total, i = float32(0), uint32(0)
         while i < splits:
-            total += bf16x2.take_float(at)
+            total += ptx.take_float(at)
             at, i = uint32(at + block_bytes), uint32(i + 1)
         return total
 
@@ -389,10 +388,9 @@ def residual_putter(stage: GemvStage) -> Any:
                 row = uint32(lane + uint32(below))
                 if uint32(row0 + row) < n:
                     at = uint32(ptx.shared_base() + uint32(uint32(column * stride + row) << 2))
-                    bf16x2.put_float(
+                    ptx.put_float(
                         at,
-                        bf16x2.take_float(at)
-                        + load(residual.at, residual.kind, column, uint32(row0 + row), n),
+                        ptx.take_float(at) + load(residual.at, residual.kind, column, uint32(row0 + row), n),
                     )
             column = uint32(column + warps)
 
@@ -422,17 +420,17 @@ def cluster_epilogue(stage: GemvStage) -> Any:
                         store_result(result, column, r, n, total + load_bias(result, r, n))
                 column = uint32(column + warps)
         else:
-            barriers.wait_for_cluster()  # the shared memory of the other blocks can be written
+            hopper.wait_for_cluster()  # the shared memory of the other blocks can be written
             to = uint32(ptx.shared_base() + partials_at + uint32(lane << 2))
             while column < last:
                 there = uint32(to + uint32(uint32(rank * columns) + column) * line)
                 for below in range(0, rows, 32):
                     total = add_warps(column, uint32(lane + uint32(below)))
-                    barriers.put_float_in_block(
+                    hopper.put_float_in_block(
                         uint32(there + uint32(4 * below)), uint32(column % splits), total
                     )
                 column = uint32(column + warps)
-            barriers.sync_cluster()  # all sums have arrived, and no block ends while another writes to it
+            hopper.sync_cluster()  # all sums have arrived, and no block ends while another writes to it
             column = uint32(rank + uint32(splits * warp))
             while column < last:
                 for below in range(0, rows, 32):
@@ -482,13 +480,13 @@ def gated_epilogue(stage: GemvStage) -> Any:
                 g, u = add_warps(uint32(0), at), add_warps(uint32(0), uint32(at + ROWS))
                 write(gate, up, which, row, n, g, u)
         else:
-            barriers.wait_for_cluster()  # the shared memory of the other blocks can be written
+            hopper.wait_for_cluster()  # the shared memory of the other blocks can be written
             part = uint32(uint32(warp << 5) + lane)
             if part < rows:
                 slot = uint32(uint32(place.rank * rows) + part)
                 to = uint32(ptx.shared_base() + partials_at + uint32(slot << 2))
-                barriers.put_float_in_block(to, uint32(0), add_warps(uint32(0), part))
-            barriers.sync_cluster()  # all sums have arrived, and no block ends while another writes to it
+                hopper.put_float_in_block(to, uint32(0), add_warps(uint32(0), part))
+            hopper.sync_cluster()  # all sums have arrived, and no block ends while another writes to it
             if place.rank == 0 and warp == 0 and lane < outputs:
                 g, u = sum_of_blocks(at, splits), sum_of_blocks(uint32(at + ROWS), splits)
                 write(gate, up, which, row, n, g, u)
@@ -514,7 +512,7 @@ def use_epilogue(stage: ExpertStage) -> Any:
         row = first + row_of_tile
         if row < n and column < x.count:
             total = add_warps(column, row_of_tile)
-            ptx.store_float(address(y, bf16x2.take4(x.uses + column * 4), n, row, 4), total)
+            ptx.store_float(address(y, ptx.take4(x.uses + column * 4), n, row, 4), total)
 
     return finish
 
@@ -533,7 +531,7 @@ def gated_use_epilogue(stage: ExpertStage) -> Any:
         row, at = first + lane, row_of_gate(lane)
         if warp == 0 and lane < outputs and row < n:
             value = numbered_gate(which, add_warps(uint32(0), at), add_warps(uint32(0), uint32(at + ROWS)))
-            ptx.store_float(address(y, bf16x2.take4(x.uses), n, row, 4), value)
+            ptx.store_float(address(y, ptx.take4(x.uses), n, row, 4), value)
 
     return finish
 
@@ -561,7 +559,7 @@ def tile_summer(stage: GemvStage, integers: bool, matrices: int = 1) -> Any:
         sums = cuda.local.array(sum_count, float32)
         for i in range(sum_count):
             sums[i] = float32(0)
-        dependent_launch.let_successor_start()
+        hopper.let_successor_start()
         stream(warp_at, lane, place, spans, spans, w, x, sums)
         return place, sums
 
@@ -654,7 +652,7 @@ def experts_kernel(
     ) -> None:  # fmt: skip
         warp, lane = warp_and_lane()
         use, first = uint32(cuda.blockIdx.x), uint32(cuda.blockIdx.y) * rows
-        dependent_launch.take_turn()  # ids, which say where weights are, may come from the previous kernel
+        hopper.take_turn()  # ids, which say where weights are, may come from the previous kernel
         warp_at = ptx.shared_base() + warp * ring
         uses_at = ptx.shared_base() + uses_offset + warp * (4 * columns)
         served, expert = find(uses_at, ids, use, uses, experts, lane)

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...intrinsics import bf16x2, codes, codes8, ptx
+from ...intrinsics import codes8, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
+from ...intrinsics.floats import bf16x2
 from ...intrinsics.lane import ALL_LANES, four_into, g_and_t
 from ...intrinsics.language import cuda, float32, int32, uint32
 from ...layouts.codes import buffer_sizes, byte_unpacker, lowest_byte, word_loader
@@ -74,14 +75,14 @@ def pair_takers() -> tuple[Any, Any, Any]:
 
     @inlined
     def take_bits(row_at: Any, column: Any) -> Any:
-        w = bf16x2.take8(uint32(row_at + uint32(column << 1)))
+        w = ptx.take8(uint32(row_at + uint32(column << 1)))
         return w[0], w[1]
 
     @inlined
     def change_halves(kind: Any, pairs: Any, count: Any) -> None:
         if kind == FLOAT16:
             for i in range(count):
-                low, high = codes.half_values(pairs[i])
+                low, high = codes8.half_values(pairs[i])
                 pairs[i] = bf16x2.narrowed(low, high)
 
     return take_floats, take_bits, change_halves
@@ -113,7 +114,7 @@ def activation_loader(stage: GemvStage) -> Any:
         for s in range(4):
             place = ((uint32(2 * s) + (t >> uint32(1))) ^ swap) << uint32(4)
             for tile in range(tiles):
-                v = bf16x2.take8(row_at + place + uint32(8 * tile * pitch))
+                v = ptx.take8(row_at + place + uint32(8 * tile * pitch))
                 b[8 * tile + 2 * s], b[8 * tile + 2 * s + 1] = v[0], v[1]
         change_halves(kind, b, pairs)
 
@@ -139,7 +140,7 @@ def row_multiplier(stage: GemvStage) -> Any:
             for run in range(runs):
                 i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * steps
                 if has_offset:
-                    x[i], x[i + 1] = sum_of(b, first, bf16x2.ONES)
+                    x[i], x[i + 1] = sum_of(b, first, bf16x2.ones)
                 start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
         return b, x, start
 
@@ -158,7 +159,7 @@ def row_multiplier(stage: GemvStage) -> Any:
                 for s in range(run * steps, run * steps + steps):
                     unpack_step(words, s, a, opaque)
                     for tile in range(tiles):
-                        bf16x2.mma_into(d, 4 * tile, a, 0, b, 8 * tile + 2 * s)
+                        tensor_cores.add_bf16(d, 4 * tile, a, 0, b, 8 * tile + 2 * s)
                 for tile in range(tiles):
                     o, j, i = 4 * (fragment_row * tiles + tile), 4 * tile, 8 * tile + 2 * run
                     low, high = f[run], f[scales + run]
@@ -266,7 +267,7 @@ def run_activations(stage: GemvStage) -> Any:
                 v[i] = uint32(0)
         for i in range(passes):
             if needs_sums:
-                x[2 * i], x[2 * i + 1] = sum_of(v, 2 * steps * i, bf16x2.ONES)
+                x[2 * i], x[2 * i + 1] = sum_of(v, 2 * steps * i, bf16x2.ones)
             for j in range(pass_runs):
                 mask = uint32(0xFFFFFFFF) if lane_run == uint32(j) else uint32(0)
                 for k in range(2 * steps):
@@ -292,7 +293,7 @@ def run_multiplier(stage: GemvStage) -> Any:
         load_words(at, lane, words)
         for s in range(4):
             unpack_step(words, s, a, opaque)
-            bf16x2.mma_into(d, s // steps * 4, a, 0, b, first + 2 * s)
+            tensor_cores.add_bf16(d, s // steps * 4, a, 0, b, first + 2 * s)
 
     @inlined
     def multiply_pair(here: Any, pair: Any, lane: Any, activations: Any, sums: Any, opaque: Any) -> None:
@@ -401,10 +402,10 @@ def digit_activations(stage: GemvStage) -> Any:
 
     @inlined
     def take_bits(row_at: Any, column: Any, kind: Any, v: Any, at: Any) -> None:
-        pairs = bf16x2.take8(uint32(row_at + uint32(column << 1)))
+        pairs = ptx.take8(uint32(row_at + uint32(column << 1)))
         if kind == FLOAT16:
-            v[at], v[at + 1] = codes.half_values(pairs[0])
-            v[at + 2], v[at + 3] = codes.half_values(pairs[1])
+            v[at], v[at + 1] = codes8.half_values(pairs[0])
+            v[at + 2], v[at + 3] = codes8.half_values(pairs[1])
         else:
             for i in range(2):
                 v[at + 2 * i] = ptx.float_of(uint32(pairs[i] << 16))
@@ -432,8 +433,8 @@ def digit_activations(stage: GemvStage) -> Any:
             w1 = ptx.bits_of(ptx.fma(v[4 * i + 1], scaled, start))
             w2 = ptx.bits_of(ptx.fma(v[4 * i + 2], scaled, start))
             w3 = ptx.bits_of(ptx.fma(v[4 * i + 3], scaled, start))
-            even, odd = bf16x2.permute(w0, w2, picks), bf16x2.permute(w1, w3, picks)
-            word = bf16x2.permute(even, odd, uint32(0x5410))
+            even, odd = ptx.permute(w0, w2, picks), ptx.permute(w1, w3, picks)
+            word = ptx.permute(even, odd, uint32(0x5410))
             for j in range(units):
                 b[j * steps + i] = word if lane_unit == uint32(j) else 0
         return ptx.float_of(size)
@@ -451,7 +452,7 @@ def whole(high: Any, low: Any) -> Any:
 def digit_multiplier(stage: GemvStage) -> Any:
     """The device function that adds a span of all fragment rows to a lane's sums, four for each of them."""
     batch, layout, size_of_row = DigitBatch.of(stage), stage.layout, stage.size
-    load, mma, products = digit_activations(stage), codes8.integer_mma("s8", "s8"), batch.products
+    load, mma, products = digit_activations(stage), tensor_cores.integer_mma("s8", "s8"), batch.products
     fragments, units, unit_columns = batch.fragments, batch.units, batch.unit
     count, fragment_bytes, run = 2 * products, layout.fragment_bytes, layout.run
     has_offset, lowest = layout.has_offset, int32(lowest_byte(layout))

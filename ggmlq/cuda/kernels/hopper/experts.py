@@ -11,11 +11,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...intrinsics import barrier as barriers
-from ...intrinsics import dependent_launch
+from ...intrinsics import hopper
 from ...intrinsics.atoms import inlined
-from ...intrinsics.integers import load16_l2
 from ...intrinsics.language import cuda, types, uint32, uint64
+from ...intrinsics.ptx import load16_l2
 from ...layouts.groups import BYTES, HEAD, entry_finder, planner
 from ...layouts.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout
 from ..epilogue import results
@@ -145,7 +144,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
             full = block.full
             entries = uint32(full + plan_at)
             if plan != 0:
-                slots = barriers.load_relaxed(plan)  # written before the predecessor let this kernel start
+                slots = hopper.load_relaxed(plan)  # written before the predecessor let this kernel start
                 cuda.syncthreads()
             else:
                 slots = make_plan(entries, entries, ids, uses, count, uint32(columns))
@@ -183,10 +182,10 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
     @inlined
     def close(ring: Any, job: Any) -> None:
         # At the start, where it finds no room anyway, it costs narrow tiles a spill.
-        dependent_launch.let_successor_start()
+        hopper.let_successor_start()
 
     # What runs before writes the uses of columns, and clears flags.
-    walk = Walk(dependent_launch.wait_for_predecessor, consumer_locator(columns), stored_split)
+    walk = Walk(hopper.wait_for_predecessor, consumer_locator(columns), stored_split)
     return Schedule(EXPERTS, enclose, expert_producer(layout, tile), close, walk, BYTES)
 
 

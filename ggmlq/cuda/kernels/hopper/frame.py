@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...driver.launch import Kernel
-from ...intrinsics import barrier as barriers
+from ...intrinsics import hopper
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import uint32
 
@@ -92,7 +92,7 @@ def roles(consumers: Any, schedule: Schedule, epilogue: Any) -> Any:
     consumer_warps, give, take = consumers.frame.consumers, keep_registers, keep_registers
     if consumers.frame.registers is not None:
         of_producer, of_consumer = consumers.frame.registers
-        give, take = barriers.registers("dec", of_producer), barriers.registers("inc", of_consumer)
+        give, take = hopper.registers("dec", of_producer), hopper.registers("inc", of_consumer)
     consume, produce, close = consumers.consumer(schedule, epilogue), schedule.produce, schedule.close
 
     @inlined
@@ -120,11 +120,11 @@ def barrier_initializer(stages: int, arrivals: int) -> Any:
     @inlined
     def start(full: Any) -> None:
         for s in range(stages):
-            barriers.init(uint32(full + uint32(8 * s)), uint32(1))
-            barriers.init(uint32(full + uint32(8 * stages + 8 * s)), uint32(arrivals))
+            hopper.init_barrier(uint32(full + uint32(8 * s)), uint32(1))
+            hopper.init_barrier(uint32(full + uint32(8 * stages + 8 * s)), uint32(arrivals))
         # The copy engine arrives at these barriers through another proxy: without the fence it may find
         # them as they were before.
-        barriers.publish_barriers()
+        hopper.publish_barriers()
 
     return start
 

@@ -42,8 +42,7 @@ import numpy as np
 from ....arrays.array import QuantArray
 from ....base.slots import all_following, rows_of
 from ...driver import tensor_maps
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, dependent_launch, ptx, wgmma
+from ...intrinsics import hopper, ptx, wgmma
 from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import KINDS
 from ...intrinsics.lane import address, opaque_zero, warp_and_lane
@@ -235,7 +234,7 @@ def dense(layout: PackedLayout, tile: WarpSpecializedTile, transposed: bool = Fa
             split: Any,  # TileSplit, by cost/warp_specialized.py
         ) -> None:
             # It finds no room before blocks of this kernel end, so all of these run.
-            dependent_launch.let_successor_start()
+            hopper.let_successor_start()
             block = start_block()
             cuda.syncthreads()  # the barriers and scratch words are there
             size, (x, kind, k), order = Sizes(*sizes), rows, Raster(*order)
@@ -291,16 +290,16 @@ def block_starter(layout: PackedLayout, tile: WarpSpecializedTile, has_inbox: bo
     @inlined
     def start_block() -> Any:
         warp, lane = warp_and_lane()
-        warp, lane = barriers.from_first_lane(warp), barriers.pinned(lane)
+        warp, lane = hopper.from_first_lane(warp), hopper.pinned(lane)
         # The swizzle takes a row's number from the address, so stages begin at multiples of 1024.
-        ring = barriers.from_first_lane(uint32(uint32(ptx.shared_base() + 1023) & 0xFFFFFC00))
+        ring = hopper.from_first_lane(uint32(uint32(ptx.shared_base() + 1023) & 0xFFFFFC00))
         full = uint32(ring + barriers_at)
         if uint32(cuda.threadIdx.x) == 0:
             if has_inbox:
-                barriers.init(uint32(full + (scratch + INBOX_BARRIER)), uint32(1))
+                hopper.init_barrier(uint32(full + (scratch + INBOX_BARRIER)), uint32(1))
             start(full)
             for i in range(2):
-                ptx.put(uint32(full + uint32(scratch + 4 * i)), int32(0))
+                ptx.put4(uint32(full + uint32(scratch + 4 * i)), int32(0))
         return Block(ring, full, warp, lane)
 
     return start_block
@@ -328,7 +327,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
         stage, phase, begun, ready = uint32(0), uint32(0), uint32(0), late.ready
         stages_of_tile, blocks = uint32(job.steps >> 1), uint32(cuda.gridDim.x)
         apart = uint64(operands.height) * X_ROW_BYTES  # bytes from an x_tile to that of the next step
-        boxes.prefetch(operands.weights)
+        hopper.prefetch_map(operands.weights)
         while stages_left > 0 or next_whole < work.whole_tiles:
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
@@ -347,7 +346,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
                 while at < ahead:
                     request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
                     at = uint32(at + 1)
-                dependent_launch.wait_for_predecessor()
+                hopper.wait_for_predecessor()
                 at = uint32(0)
                 while at < ahead:
                     step = uint32(uint32(i + at) * fragments_each)
@@ -359,7 +358,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
                     stage, phase = uint32(0), uint32(1)
             while i < last:
                 # Consumers may still read the stage: copies would overwrite it under their products.
-                barriers.wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
+                hopper.wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
                 request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
                 step = uint32(i * fragments_each)
                 ready = wait_for_section(operands.flags, late, place.sweep, step, ready)
@@ -369,7 +368,7 @@ def x_tile_producer(layout: PackedLayout, tile: WarpSpecializedTile, locate: Any
         if begun == 0:
             # A block without work waits, too: whoever waits for the end of this kernel relies on the end of
             # the one before.
-            dependent_launch.wait_for_predecessor()
+            hopper.wait_for_predecessor()
 
     return produce
 
@@ -396,8 +395,8 @@ def x_row_producer(
         stages_left, next_whole = work.stages_left, work.rank
         stage, phase, begun = uint32(0), uint32(0), uint32(0)
         stages_of_tile, blocks = uint32(job.steps >> 1), uint32(cuda.gridDim.x)
-        boxes.prefetch(operands.weights)
-        boxes.prefetch(x_map)
+        hopper.prefetch_map(operands.weights)
+        hopper.prefetch_map(x_map)
         while stages_left > 0 or next_whole < work.whole_tiles:  # as in x_tile_producer()
             unit = next_work_unit(stages_left, work.end, next_whole, stages_of_tile, blocks, work.whole_tiles)
             i, last, stages_left, next_whole = unit.first, unit.last, unit.stages_left, unit.next_whole
@@ -409,7 +408,7 @@ def x_row_producer(
                 while at < ahead:
                     request_weights(ring, full, at, operands.weights, uint32(i + at), place.fragment_row)
                     at = uint32(at + 1)
-                dependent_launch.wait_for_predecessor()  # it may have made x
+                hopper.wait_for_predecessor()  # it may have made x
                 at = uint32(0)
                 while at < ahead:
                     request_x_rows(ring, full, at, x_map, uint32(i + at), x_row)
@@ -418,13 +417,13 @@ def x_row_producer(
                 if ahead == stages:
                     stage, phase = uint32(0), uint32(1)
             while i < last:
-                barriers.wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
+                hopper.wait(uint32(full + 8 * stages + stage * 8), uint32(phase ^ 1))
                 request_weights(ring, full, stage, operands.weights, i, place.fragment_row)
                 request_x_rows(ring, full, stage, x_map, i, x_row)
                 stage, phase = after(stage, phase)
                 i = uint32(i + 1)
         if begun == 0:
-            dependent_launch.wait_for_predecessor()
+            hopper.wait_for_predecessor()
 
     return produce
 
@@ -442,12 +441,12 @@ def weights_requester(layout: PackedLayout, tile: WarpSpecializedTile, transpose
     def request_weights(ring: Any, full: Any, stage: Any, weights: Any, i: Any, row: Any) -> None:
         done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         # The one arrival that `full` waits for: its phase ends when these bytes, of weights and x, are there.
-        barriers.expect(done, uint32(size))
+        hopper.expect(done, uint32(size))
         if transposed:
             i, row = uint32(row // FRAGMENT_ROWS), uint32(i * FRAGMENT_ROWS)
         for box in range(count):
             column = uint32(uint32(uint32(i * count) + uint32(box)) * wide)
-            boxes.fetch(
+            hopper.fetch(
                 uint32(to + uint32(weights_at + box * FRAGMENT_ROWS * box_row)), weights, column, row, done
             )
 
@@ -463,7 +462,7 @@ def x_tile_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         for fragment in range(fragments_each):
             at, x_tile = uint32(to + uint32(fragment * x_tile_bytes)), source + uint64(fragment) * apart
-            boxes.fetch_line(at, x_tile, uint32(x_tile_bytes), done)
+            hopper.fetch_line(at, x_tile, uint32(x_tile_bytes), done)
 
     return request_x_tiles
 
@@ -477,7 +476,7 @@ def x_row_requester(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         done, to = uint32(full + stage * 8), uint32(ring + stage * length)
         for fragment in range(fragments_each):
             step = uint32(uint32(i * fragments_each) + uint32(fragment))
-            boxes.fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * STEP), row, done)
+            hopper.fetch(uint32(to + uint32(fragment * x_tile_bytes)), x_map, uint32(step * STEP), row, done)
 
     return request_x_rows
 
@@ -487,7 +486,7 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     locate = tiles.locate_for_producer
     produce_x_tiles = x_tile_producer(layout, tile, locate, reorders=False)
     produce_rows = x_row_producer(layout, tile, locate)
-    map_of_x = boxes.parameter_map(X_MAP)
+    map_of_x = hopper.parameter_map(X_MAP)
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, job: Any) -> None:
@@ -504,7 +503,7 @@ def narrow_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
 def column_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
     """The device function of the warp beside the consumers, for y @ q."""
     produce_rows = x_row_producer(layout, tile, tiles.locate_for_producer, transposed=True)
-    map_of_x = boxes.parameter_map(X_MAP)
+    map_of_x = hopper.parameter_map(X_MAP)
 
     @inlined
     def produce(ring: Any, full: Any, warp: Any, job: Any) -> None:
@@ -529,7 +528,7 @@ def wide_producers(layout: PackedLayout, tile: WarpSpecializedTile) -> Any:
         if uint32(cuda.threadIdx.x) == CONSUMER_THREADS:
             produce_x_tiles(ring, full, job)
         elif warp > CONSUMER_WARPS and late.tickets > 0:
-            dependent_launch.wait_for_predecessor()  # it may have made x
+            hopper.wait_for_predecessor()  # it may have made x
             x_tiles, flags = job.operands.x_tiles, job.operands.flags
             rows_per_sweep = uint32(job.tile_order.raster.width * columns)
             reorder_rows(
@@ -570,10 +569,10 @@ def section_waiter(reorders: bool) -> Any:
                 # Only running warps hold tickets, and they wait for nothing between taking one and counting
                 # it, so this wait ends even where some blocks of the grid were not started.
                 place = uint32(uint32(late.counters + 1) + section)
-                barriers.wait_for_sum(flags + uint64(place) * 4, late.section_tickets)
+                hopper.wait_for_sum(flags + uint64(place) * 4, late.section_tickets)
                 # Threads wrote the x_tiles, the copy engine reads them through another proxy: without a
                 # fence on both sides it may read what was there before.
-                boxes.publish_to_copy_engine()
+                hopper.publish_to_copy_engine()
                 ready_sections = uint32(section + 1)
         return ready_sections
 
@@ -594,8 +593,8 @@ def reorderer() -> Any:
         ticket = uint32(0)
         while ticket < late.tickets:
             if lane == 0:
-                ticket = barriers.take_ticket(flags + uint64(late.counters) * 4)
-            ticket = barriers.from_first_lane(ticket)
+                ticket = hopper.take_ticket(flags + uint64(late.counters) * 4)
+            ticket = hopper.from_first_lane(ticket)
             if ticket < late.tickets:
                 which = uint32(ticket // late.section_tickets)
                 section = uint32(late.ready + which)
@@ -614,11 +613,11 @@ def reorderer() -> Any:
                     else:
                         order_bfloats(rows, x_tiles, sixteen, height, at, end)
                 # Each lane's writes, before the first lane counts the ticket for all of them.
-                boxes.publish_to_copy_engine()
-                barriers.sync_warp()
+                hopper.publish_to_copy_engine()
+                hopper.sync_warp()
                 if lane == 0:
                     counter = uint32(uint32(late.counters + 1) + section)
-                    barriers.add_release(flags + uint64(counter) * 4, uint32(1))
+                    hopper.add_release(flags + uint64(counter) * 4, uint32(1))
 
     return reorder_rows
 
@@ -775,7 +774,7 @@ def accumulator(products: Products, halves: bool) -> Any:
         warp_at = place(place_in_ring.warp)
         total, before, i = zeros(), uint32(0), first
         at = uint32(ring + stage * length)
-        barriers.wait(uint32(full + stage * 8), phase)
+        hopper.wait(uint32(full + stage * 8), phase)
         load(uint32(at + warp_at), lane, order, words)
         unpack(words, order, even, opaque)
         while i < last:
@@ -784,7 +783,7 @@ def accumulator(products: Products, halves: bool) -> Any:
             if single:
                 stage, phase = after(stage, phase)
                 at = uint32(ring + stage * length)
-                barriers.wait(uint32(full + stage * 8), phase)
+                hopper.wait(uint32(full + stage * 8), phase)
                 load(uint32(at + warp_at), lane, order, words)
             else:
                 load(uint32(at + warp_at + second), lane, order, words)
@@ -793,7 +792,7 @@ def accumulator(products: Products, halves: bool) -> Any:
             # before are complete, which read its x from shared memory: released earlier, the copy engine
             # would overwrite x under them.
             if before != 0 and lane == 0:
-                barriers.arrive(before)
+                hopper.arrive(before)
             unpack(words, order, odd, opaque)  # while the tensor cores multiply `even`
             here, before = at if single else uint32(at + x_tile_bytes), empty
             if single:
@@ -801,16 +800,16 @@ def accumulator(products: Products, halves: bool) -> Any:
             stage, phase = after(stage, phase)
             i, at = uint32(i + 1), uint32(ring + stage * length)
             if i < last:
-                barriers.wait(uint32(full + stage * 8), phase)
+                hopper.wait(uint32(full + stage * 8), phase)
             load(uint32(at + warp_at), lane, order, words)  # after the last stage: any words
             total = multiply(total, odd, here)
             if single and lane == 0:
-                barriers.arrive(before)
+                hopper.arrive(before)
             before = empty
             unpack(words, order, even, opaque)
         wgmma.wait()
         if lane == 0:
-            barriers.arrive(before)
+            hopper.arrive(before)
         if scales:
             total = times(total, factor)
         return settle(total), stage, phase
@@ -911,10 +910,10 @@ def dense_results(tile: WarpSpecializedTile) -> TileResults:
             low, high = load_bias(y, row, n), load_bias(y, uint32(row + 8), n)
         # Consumers have not waited for the kernel before: the producer has, on behalf of x alone.
         if gates and at != 0 and kind >= FIRST_GATE:
-            dependent_launch.wait_for_predecessor()  # it may have made the gate
+            hopper.wait_for_predecessor()  # it may have made the gate
             total = multiply(total, at, kind, column, row, place.limit, n)
         elif at != 0 and first == 0:
-            dependent_launch.wait_for_predecessor()  # it may have made the residual
+            hopper.wait_for_predecessor()  # it may have made the residual
             total = add_residual(total, at, kind, column, row, place.limit, n, low, high)
             low, high = nothing, nothing
         return total, low, high

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...intrinsics import barrier as barriers
-from ...intrinsics import bf16x2, codes, dependent_launch, integers, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
@@ -42,7 +41,7 @@ LOADS_IN_FLIGHT = 16  # of a thread that adds up, four sums each
 # to it; and, where the host does not know them, the split of the last tiles and the number of whole tiles;
 # then the barrier of a cluster's inbox.
 LEAVES_SLICE, HAS_SLICES, SPLIT, WHOLE_TILES, INBOX_BARRIER = 0, 4, 8, 20, 24
-put, take4 = ptx.put, bf16x2.take4
+put, take4 = ptx.put4, ptx.take4
 
 
 class Outputs(NamedTuple):
@@ -121,9 +120,9 @@ def announcer() -> Any:
     @inlined
     def announce(flags: Any, rank: Any, wave: Any) -> None:
         if uint32(cuda.threadIdx.x) == 0 and rank < wave.split_blocks:
-            dependent_launch.wait_for_predecessor()  # it clears the flags: what is counted before is lost
+            hopper.wait_for_predecessor()  # it clears the flags: what is counted before is lost
             running = uint32(wave.split_blocks + wave.split_tiles)
-            barriers.add_release(flags + uint64(running) * 4, uint32(1))
+            hopper.add_release(flags + uint64(running) * 4, uint32(1))
 
     return announce
 
@@ -133,7 +132,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
     """The device function that stores the partial sums of a work unit for the blocks that share its tile."""
     slot_bytes = 4 * TILE_ROWS * tile.columns
     store_sums = thread_sums(tile.columns).store
-    meet = barriers.named_barrier(1, CONSUMER_THREADS)
+    meet = hopper.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
     def store_partial(
@@ -145,7 +144,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
         to = outputs.partials + uint64(slot) * slot_bytes + uint64(thread) * 16
         # The count only grows: read this early it may be too small, and then the block leaves a slice that it
         # could have finished.
-        running = barriers.load_relaxed(flags + uint64(uint32(wave.split_blocks + wave.split_tiles)) * 4)
+        running = hopper.load_relaxed(flags + uint64(uint32(wave.split_blocks + wave.split_tiles)) * 4)
         store_sums(sums, to, uint32(16 * CONSUMER_THREADS))
         # One thread raises the flag for all: it must not before the last of them has stored. The release
         # makes what the barrier has ordered before it visible to blocks that see the flag.
@@ -154,7 +153,7 @@ def partial_storer(tile: WarpSpecializedTile) -> Any:
             # Only blocks that do not begin the tile may leave their slices; they do if some block that they
             # would wait for may not have been started.
             leaves = uint32(1) if running < wave.split_blocks and first > 0 else uint32(0)
-            barriers.add_release(flags + uint64(slot) * 4, SLICE_LEFT if leaves else STORED)
+            hopper.add_release(flags + uint64(slot) * 4, SLICE_LEFT if leaves else STORED)
             if leaves:
                 put(uint32(scratch + LEAVES_SLICE), int32(1))
 
@@ -196,7 +195,7 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                     for i in range(fours_each):
                         needed = uint32(1) if there < count and uint32(q + uint32(i)) < end else uint32(0)
                         four, o = (
-                            integers.load_floats_l2_if(at + uint64(i * apart), needed),
+                            ptx.load_floats_l2_if(at + uint64(i * apart), needed),
                             4 * (fours_each * part + i),
                         )
                         v[o], v[o + 1], v[o + 2], v[o + 3] = four[0], four[1], four[2], four[3]
@@ -211,7 +210,7 @@ def slice_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
                         r = uint32(row + uint32(8 * (e >> 1)))
                         if c < place.limit and r < n:
                             if listed:
-                                to = codes.load4(place.rows_of_columns + uint64(c) * 4)
+                                to = ptx.load4(place.rows_of_columns + uint64(c) * 4)
                                 ptx.store_float(address(y, to, n, r, 4), total[4 * i + e])
                             else:
                                 store(y, c, r, n, total[4 * i + e] + (high if e > 1 else low))
@@ -225,7 +224,7 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
     """The device function for a block's slice of a tile that it shares, and for slices that others leave to
     it.
     """
-    finish_slice, meet = slice_epilogue(tile, listed), barriers.named_barrier(1, CONSUMER_THREADS)
+    finish_slice, meet = slice_epilogue(tile, listed), hopper.named_barrier(1, CONSUMER_THREADS)
 
     @inlined
     def finish_tile(
@@ -241,7 +240,7 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
             i = uint32(cuda.threadIdx.x)
             while i < count:
                 other = slot if i == 0 else uint32(first + i)
-                if barriers.wait_for_any(flags + uint64(other) * 4) == SLICE_LEFT:
+                if hopper.wait_for_any(flags + uint64(other) * 4) == SLICE_LEFT:
                     put(uint32(scratch + HAS_SLICES), int32(1))
                 i = uint32(i + CONSUMER_THREADS)
             meet()  # each thread waited for some flags alone: now all are raised for all threads
@@ -249,7 +248,7 @@ def tile_epilogue(tile: WarpSpecializedTile, listed: bool) -> Any:
             if which == 0 and take4(uint32(scratch + HAS_SLICES)) != 0:
                 i = uint32(1)
                 while i < count:
-                    if barriers.load_relaxed(flags + uint64(uint32(first + i)) * 4) == SLICE_LEFT:
+                    if hopper.load_relaxed(flags + uint64(uint32(first + i)) * 4) == SLICE_LEFT:
                         finish_slice(partials, slot, first, count, i, y, place, n)
                     i = uint32(i + 1)
 
@@ -309,7 +308,7 @@ def cluster_announcer() -> Any:
 
     @inlined
     def announce(flags: Any, rank: Any, wave: Any) -> None:
-        if barriers.cluster_size() == 1:
+        if hopper.cluster_size() == 1:
             announce_alone(flags, rank, wave)
 
     return announce
@@ -336,21 +335,21 @@ def cluster_partial_sender(layout: PackedLayout, tile: WarpSpecializedTile) -> A
     def send_partial(
         sums: Any, outputs: Any, number: Any, first: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
-        count = barriers.cluster_size()
+        count = hopper.cluster_size()
         if count == 1:
             store_alone(sums, outputs, number, first, rank, wave, scratch)
         else:
             # A relaxed arrival: this thread has read its stages and written nothing that others read.
-            barriers.arrive_at_cluster_relaxed()
+            hopper.arrive_at_cluster_relaxed()
             which, last = uint32(rank % count), uint32(fours - 1 + count)
             thread, inbox = uint32(cuda.threadIdx.x), uint32(scratch + INBOX_BARRIER)
             if counts and thread == 0:
                 fours_here = uint32(uint32(last - which) // count)
-                barriers.expect(inbox, uint32(uint32(fours_here * count) * FOUR_BYTES))
+                hopper.expect(inbox, uint32(uint32(fours_here * count) * FOUR_BYTES))
             place = uint32(which * uint32(last // count) * FOUR_BYTES)
             at = uint32(uint32(scratch - back) + place + uint32(thread << 4))
             # Inboxes lie where stages were: before all blocks are here, one may still multiply from them.
-            barriers.wait_for_cluster()
+            hopper.wait_for_cluster()
             send(sums, at, uint32(FOUR_BYTES), count, inbox)
 
     return send_partial
@@ -369,7 +368,7 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
     def finish(
         outputs: Any, tile_order: Any, thread_at: Any, n: Any, stages: Any, rank: Any, wave: Any, scratch: Any
     ) -> None:
-        count = barriers.cluster_size()
+        count = hopper.cluster_size()
         if count == 1:
             finish_alone(outputs, tile_order, thread_at, n, stages, rank, wave, scratch)
         elif rank < wave.split_blocks:
@@ -382,9 +381,9 @@ def cluster_epilogue(layout: PackedLayout, tile: WarpSpecializedTile, locate: An
             four = uint32(rank - uint32(number * count))
             # All that the cluster sends to this inbox has arrived: by its bytes, or because all have sent.
             if counts:
-                barriers.wait(uint32(scratch + INBOX_BARRIER), uint32(0))
+                hopper.wait(uint32(scratch + INBOX_BARRIER), uint32(0))
             else:
-                barriers.sync_cluster()
+                hopper.sync_cluster()
             while four < fours:
                 part, there = uint32(0), at
                 for i in range(total_sums):

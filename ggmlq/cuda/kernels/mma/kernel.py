@@ -43,12 +43,12 @@ from ....base.slots import rows_of
 from ....dispatch.epilogue import Epilogue
 from ...driver.launch import Kernel
 from ...driver.recorded import between
-from ...intrinsics import bf16x2, codes, dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.integers import held, load16_l2, wide_place
-from ...intrinsics.lane import g_and_t, warp_and_lane
+from ...intrinsics.lane import from_lane, g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, types, uint32, uint64
-from ...intrinsics.mma_runs import (
+from ...intrinsics.ptx import load16_l2, wide_place
+from ...intrinsics.tensor_cores import (
     LINE,
     MAGIC_BITS,
     PAIR,
@@ -56,7 +56,6 @@ from ...intrinsics.mma_runs import (
     ByteForm,
     RunForm,
     byte_products,
-    half_products,
     run_products,
 )
 from ...layouts import groups
@@ -66,7 +65,6 @@ from ...layouts.codes import (
     byte_unit,
     can_fold,
     folded_unpacker,
-    half_unpacker,
     signed_unpacker,
     step_unpacker,
     sub_pairs,
@@ -207,7 +205,7 @@ def weights_placer(layout: PackedLayout, tile: MmaTile) -> Any:
     def place_weights(fragments: Any, first_row: Any, steps: Any, warp: Any, lane: Any) -> Any:
         first = uint32(uint32(first_row + warp * warp_rows) * steps)
         place = uint32(warp * (warp_rows * fragment_bytes) + lane * 16)
-        return WeightsAt(fragments, held(first, lane), held(place, lane))
+        return WeightsAt(fragments, from_lane(first, lane), from_lane(place, lane))
 
     return place_weights
 
@@ -286,7 +284,7 @@ def rows_placer(layout: PackedLayout, tile: MmaTile) -> Any:
     def place_rows(x: Any, m0: Any, m: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
         rows = all_rows((uint32(m0 + (thread >> 3)), m, k))
-        return RowsAt(x[0], rows, held(uint32(place_of(thread) + weights_at), lane), k)
+        return RowsAt(x[0], rows, from_lane(uint32(place_of(thread) + weights_at), lane), k)
 
     return place_rows
 
@@ -308,7 +306,7 @@ def listed_rows_placer(layout: PackedLayout, tile: MmaTile) -> Any:
     Beyond ``count`` the last one is multiplied and thrown away.
     """
     rows_together, weights_at = tile.threads // 8, FRAGMENT_ROWS * layout.fragment_bytes
-    load4 = codes.load4
+    load4 = ptx.load4
 
     def row(i: int) -> Any:
         @inlined
@@ -325,7 +323,7 @@ def listed_rows_placer(layout: PackedLayout, tile: MmaTile) -> Any:
     def place_listed(x: Any, listed: Any, count: Any, per: Any, k: Any, lane: Any) -> Any:
         thread = uint32(cuda.threadIdx.x)
         rows = all_rows(Uses(uint32(thread >> 3), listed, count, per, k))
-        return RowsAt(x, rows, held(uint32(place_of(thread) + weights_at), lane), k)
+        return RowsAt(x, rows, from_lane(uint32(place_of(thread) + weights_at), lane), k)
 
     return place_listed
 
@@ -342,7 +340,7 @@ class RowCopies(NamedTuple):
 @cache
 def rows_fetcher(tile: MmaTile) -> Any:
     """The device function (stage, RowsAt, step) that starts the copies of a stage's activations."""
-    rows_together, copy16_or_zeros = tile.threads // 8, bf16x2.copy16_or_zeros
+    rows_together, copy16_or_zeros = tile.threads // 8, ptx.copy16_or_zeros
 
     def row(i: int) -> Any:
         @inlined
@@ -407,7 +405,7 @@ def accumulator(layout: PackedLayout, tile: MmaTile, fetch_x: Any, multiply: Any
     """The device function that adds steps ``first`` … ``last - 1`` of a tile to a thread's totals."""
     length, stages = tile.stage(layout), tile.stages(layout)
     ahead, end = stages - 1, (stages - 1) * length  # stages that are filled ahead; the offset of the last one
-    fetch_weights, wait_for_predecessor = weights_fetcher(layout, tile), dependent_launch.wait_for_predecessor
+    fetch_weights, wait_for_predecessor = weights_fetcher(layout, tile), hopper.wait_for_predecessor
     base, commit, wait = ptx.shared_base, ptx.commit, ptx.wait_for_all_but(stages - 2)
     after = offset_advancer(stages, length)
 
@@ -472,8 +470,10 @@ def products_of(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     folded = folds(layout, kind)
     steps, runs = (STEPS, layout.runs) if folded else (STEPS // layout.runs, 1)
     offsets = runs if layout.has_offset else 0
-    floats, make = ("float16", half_products) if kind == HALF_SUMS else (kind, run_products)
-    return make(RunForm(floats, WARP_FRAGMENTS, eights, steps, offsets, tile.warps, tile.columns))
+    in_halves = kind == HALF_SUMS
+    floats = "float16" if in_halves else kind
+    form = RunForm(floats, WARP_FRAGMENTS, eights, steps, offsets, tile.warps, tile.columns)
+    return run_products(form, in_halves)
 
 
 class LaneAt(NamedTuple):
@@ -488,7 +488,7 @@ class LaneAt(NamedTuple):
 @cache
 def run_codes(layout: PackedLayout, kind: str) -> Any:
     """The device function for the codes of a run of both fragment rows of a warp, as a tuple."""
-    unpack_step = step_unpacker(layout) if kind == "bfloat16" else half_unpacker(layout)
+    unpack_step = step_unpacker(layout, kind)
 
     @inlined
     def step_codes(words: Any, step: Any, opaque: Any) -> Any:
@@ -689,7 +689,7 @@ LANE_BYTES, PAIR_BYTES = 16, 8  # of a lane's codes of a row, and of a run's sum
 @inlined
 def magic_constants(lane: Any, opaque: Any) -> Any:
     """The four first values of integer sums; the opaque zero. The assembler must not know them."""
-    first, keep = uint32(MAGIC_BITS + opaque), held
+    first, keep = uint32(MAGIC_BITS + opaque), from_lane
     second, third = uint32(first + (opaque >> 1)), uint32(first + (opaque >> 2))
     fourth = uint32(first + (opaque >> 3))
     return (keep(first, lane), keep(second, lane), keep(third, lane), keep(fourth, lane)), opaque
@@ -822,7 +822,7 @@ def tile_kernel(name: str, layout: PackedLayout, tile: MmaTile, kind: str) -> Ke
     scaled: Any = products.scaled if has_factors else None
     store, base = storer(tile.columns, products.fragment), ptx.shared_base
     fragment_bytes, rows, columns = layout.fragment_bytes, WARP_FRAGMENTS * ROWS, tile.columns
-    let_successor_start = dependent_launch.let_successor_start
+    let_successor_start = hopper.let_successor_start
 
     def product(
         fragments: Any,  # uint8 [fragment rows, steps, fragment]
@@ -873,7 +873,7 @@ def experts_kernel(name: str, layout: PackedLayout, tile: MmaTile, kind: str) ->
     accumulate = accumulator(layout, tile, rows_fetcher(tile), multiplier(layout, tile, kind))
     hold, scatter, base, load_words = holder(columns), scatterer(columns), ptx.shared_base, load16_l2
     wait_for_predecessor, let_successor_start = (
-        dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start,
+        hopper.wait_for_predecessor, hopper.let_successor_start,
     )  # fmt: skip
     warp_rows, head = WARP_FRAGMENTS * ROWS, 4 * groups.HEAD
 

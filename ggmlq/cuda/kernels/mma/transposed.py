@@ -24,9 +24,9 @@ from ....formats import BlockFormat
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...driver.recorded import between
-from ...intrinsics import bf16x2, codes, dependent_launch, ptx
+from ...intrinsics import codes8, hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
-from ...intrinsics.floats import DTYPES
+from ...intrinsics.floats import DTYPES, bf16x2
 from ...intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.floats import narrowed
@@ -222,17 +222,17 @@ def column_taker(stage: TransposedStage) -> Any:
     def take_floats(at: Any, b: Any) -> None:
         for i in range(2):
             first = uint32(at + uint32(16 * i))
-            b[i] = bf16x2.narrowed(bf16x2.take_float(first), bf16x2.take_float(uint32(first + 32)))
+            b[i] = bf16x2.narrowed(ptx.take_float(first), ptx.take_float(uint32(first + 32)))
 
     @inlined
     def take_bits(at: Any, picks: Any, kind: Any, b: Any) -> None:
         for tile in range(tiles):
             for i in range(2):
                 first = uint32(at + uint32(8 * tile * pitch + 8 * i))
-                b[2 * tile + i] = bf16x2.permute(bf16x2.take4(first), bf16x2.take4(uint32(first + 16)), picks)
+                b[2 * tile + i] = ptx.permute(ptx.take4(first), ptx.take4(uint32(first + 16)), picks)
         if kind == FLOAT16:
             for i in range(2 * tiles):
-                low, high = codes.half_values(b[i])
+                low, high = codes8.half_values(b[i])
                 b[i] = bf16x2.narrowed(low, high)
 
     @inlined
@@ -262,7 +262,7 @@ def step_multiplier(stage: TransposedStage) -> Any:
         for half in range(2):
             a[0], a[1], a[2], a[3] = w[2 * half], w[2 * half + 1], w[2 * half + 4], w[2 * half + 5]
             for tile in range(tiles):
-                bf16x2.mma_into(sums, 4 * ((2 * s + half) * tiles + tile), a, 0, b, 2 * tile)
+                tensor_cores.add_bf16(sums, 4 * ((2 * s + half) * tiles + tile), a, 0, b, 2 * tile)
 
     return multiply
 
@@ -321,7 +321,7 @@ def transposed_epilogue(stage: TransposedStage) -> Any:
             column = uint32(i // 4 % tiles * 8 + i % 2) + t * 2
             at = (warp * columns + column) * stride + row
             if column < m:
-                bf16x2.put_float(ptx.shared_base() + at * 4, sums[8 * tiles * s + i] * factor)
+                ptx.put_float(ptx.shared_base() + at * 4, sums[8 * tiles * s + i] * factor)
 
     @inlined
     def finish(sums: Any, result: Any, first: Any, rank: Any, splits: Any, m: Any, k: Any) -> None:
@@ -371,7 +371,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
         sums = cuda.local.array(numbers, float32)
         for i in range(numbers):
             sums[i] = float32(0)
-        dependent_launch.let_successor_start()
+        hopper.let_successor_start()
         stream(warp_at, lane, place, height, spans, w, XRows(y, y_kind, m, n), sums)
         result = Result(out, out_kind, bias, bias_kind)
         finish(sums, result, uint32(place.tile * outputs), place.rank, splits, m, k)

@@ -12,7 +12,7 @@ from typing import Any
 from ...driver.launch import Kernel, array
 from ...intrinsics import ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.codes import four_bytes, size_of
+from ...intrinsics.codes8 import four_bytes, size_of
 from ...intrinsics.lane import ALL_LANES
 from ...intrinsics.language import cuda, float32, int32, int64, types, uint32, uint64
 

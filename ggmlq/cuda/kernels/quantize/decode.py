@@ -16,7 +16,7 @@ from ....formats import BLOCK_FORMATS, BlockFormat, q2_k, q3_k, q4_k, q5_k, q6_k
 from ....formats.scalars import ScalarFormat
 from ...driver.device import cupy
 from ...driver.launch import Kernel, array, family
-from ...intrinsics import bf16x2, codes, dependent_launch, ptx
+from ...intrinsics import codes8, hopper, ptx
 from ...intrinsics.atoms import atoms, inlined
 from ...intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ...intrinsics.lane import address
@@ -63,7 +63,7 @@ class Layout(NamedTuple):
 
 def loader(count: int) -> Any:
     """The device function that loads ``count`` words from an address of a block on."""
-    load4, permute = codes.load4, bf16x2.permute
+    load4, permute = ptx.load4, ptx.permute
 
     @inlined
     def load(block: Any, at: Any, words: Any) -> None:
@@ -121,7 +121,7 @@ def six_bits(at: int) -> Any:
 
 def sixteen_scales(at: int, flipped: int) -> Any:
     """The device function for the bytes of q2_K and q6_K, two a run; the higher nibbles are minima."""
-    load, permute, flip = loader(2), bf16x2.permute, np.uint32(flipped)
+    load, permute, flip = loader(2), ptx.permute, np.uint32(flipped)
     mask = np.uint32(0xFFFFFFFF) if flipped else NIBBLES
 
     @inlined
@@ -136,7 +136,7 @@ def sixteen_scales(at: int, flipped: int) -> Any:
 
 def three_parts(at: int) -> Any:
     """The device function for the scales of q3_K, two a run: a nibble and two bits."""
-    load, permute = loader(3), bf16x2.permute
+    load, permute = loader(3), ptx.permute
 
     @inlined
     def scales(block: Any, half: Any, column: Any) -> Any:
@@ -166,7 +166,7 @@ LAYOUTS = {
 
 def halves_taker(layout: Layout, has_offset: bool) -> Any:
     """The device function for d and dmin; without offsets a pair of d, which may end the block."""
-    load, load1, half_values, d = loader(1), codes.load1, codes.half_values, layout.d
+    load, load1, half_values, d = loader(1), ptx.load1, codes8.half_values, layout.d
 
     @inlined
     def take(block: Any, at: Any) -> Any:
@@ -181,7 +181,7 @@ def halves_taker(layout: Layout, has_offset: bool) -> Any:
 
 def floater(zero: int) -> Any:
     """The device function for byte i of a word as a float, less the zero."""
-    permute, float_of, sub, raised = bf16x2.permute, ptx.float_of, ptx.sub, np.float32(RAISED + zero)
+    permute, float_of, sub, raised = ptx.permute, ptx.float_of, ptx.sub, np.float32(RAISED + zero)
 
     @inlined
     def float_of_byte(word: Any, i: Any) -> Any:
@@ -333,7 +333,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
         out: Any,  # values of the kind [count, block size]
         count: Any,
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         index = uint32(cuda.blockIdx.x) * DECODE_THREADS + uint32(cuda.threadIdx.x)
         b = index // uint32(parts)
         if b < count:
@@ -343,7 +343,7 @@ def decoder(fmt: BlockFormat, kind: str) -> Kernel:
         blocks: Any,  # uint8 [blocks, bytes of one]
         out: Any,  # values of the kind [blocks, block size]
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         index = uint32(cuda.blockIdx.x) * DECODE_THREADS + uint32(cuda.threadIdx.x)
         b = index // parts
         if b < uint32(blocks.shape[0]):
@@ -393,7 +393,7 @@ def decode(fmt: BlockFormat, kind: str, blocks: Any, out: Any) -> None:
 def block_taker(fmt: BlockFormat, kind: str) -> Kernel:
     """The kernel that decodes rows of blocks; rows of ids that no row has are NaN."""
     decode_part, parts, size = part_decoder(fmt, kind), threads_of_block(fmt, kind), fmt.block_size
-    each, take_turn, store = 16 // KINDS[kind], dependent_launch.take_turn, storing(kind)
+    each, take_turn, store = 16 // KINDS[kind], hopper.take_turn, storing(kind)
 
     def kernel(
         blocks: Any,  # uint8 [blocks, bytes of one], or its address

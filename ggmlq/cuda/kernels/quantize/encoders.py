@@ -27,7 +27,7 @@ from ....formats.q8_1 import QS as Q8_1_QS
 from ...driver.launch import Kernel, family
 from ...intrinsics import ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.codes import size_of
+from ...intrinsics.codes8 import size_of
 from ...intrinsics.lane import ALL_LANES
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ._block import (

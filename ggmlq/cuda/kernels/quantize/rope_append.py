@@ -15,7 +15,7 @@ import numpy as np
 from ....errors import ShapeError
 from ...driver.device import cupy
 from ...driver.launch import Kernel, family
-from ...intrinsics import dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.lane import ALL_LANES
 from ...intrinsics.language import cuda, float32, int64, types, uint32
 from ..layers import ROWS, THREADS, VECTOR, rope_of
@@ -47,7 +47,7 @@ def append_kernel(halves: bool, name: str) -> Kernel:
         pairs: Any,
         each: Any,  # tokens of a sequence, T / B
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         token = uint32(cuda.blockIdx.y)
         at = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
         of_q, of_k, of_v = heads * columns, kv_heads * columns, kv_heads * columns_v
@@ -144,7 +144,7 @@ def spread_kernel(halves: bool, columns: int) -> Kernel:
         pairs: Any,
         each: Any,  # tokens of a sequence, T / B
     ) -> None:
-        dependent_launch.take_turn()
+        hopper.take_turn()
         both = cuda.shared.array(columns, float32)
         token, head, i = uint32(cuda.blockIdx.y), uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
         of_q, of_k = head < heads, head < heads + kv_heads

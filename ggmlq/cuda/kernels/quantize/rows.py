@@ -18,7 +18,7 @@ from ....errors import NonFiniteError, ShapeError, UnsupportedError
 from ....formats import FORMATS
 from ...driver.device import cupy, current
 from ...driver.launch import Kernel, family
-from ...intrinsics import dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import KINDS
 from ...intrinsics.language import cuda, float32, int32, int64, uint32, uint64
@@ -82,7 +82,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that encodes rows of floats of a kind; ``unique``: no two ids are equal."""
     encode = ENCODERS[name]
     load, search, set_bits = loading(kind), searching(THREADS // LANES), ptx.set_bits
-    size, take_turn = FORMATS[name].dtype.itemsize, dependent_launch.take_turn
+    size, take_turn = FORMATS[name].dtype.itemsize, hopper.take_turn
 
     def kernel(
         x: Any,  # bits of floats [rows of x · K]
@@ -129,7 +129,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
 def scalar_putter(name: str, kind: str, unique: bool) -> Kernel:
     """The kernel that converts rows of numbers without blocks; a block of threads has a part of a row."""
     load, bits, search, set_bits = loading(kind), bits_in(KIND_OF[name]), searching(1), ptx.set_bits
-    infinite, take_turn = INFINITE[name], dependent_launch.take_turn
+    infinite, take_turn = INFINITE[name], hopper.take_turn
 
     def kernel(
         x: Any,  # bits of floats [rows of x · K]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....codes import CODES, Code, Integer, MiniFloat
-from ...intrinsics import codes, ptx
+from ...intrinsics import codes8, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 
@@ -148,7 +148,7 @@ def inverse_of_power(s: Any) -> Any:
 
 
 NATIVE = (8, 9)  # the lowest capability with conversions to floats of 8 bits
-WORDS = {"e4m3": codes.four_e4m3, "e5m2": codes.four_e5m2}
+WORDS = {"e4m3": codes8.four_e4m3, "e5m2": codes8.four_e5m2}
 FAR = 1 << 20  # beyond what any zero point can bring back
 
 
@@ -310,7 +310,7 @@ def storing(conversion: Conversion, length: int) -> Any:
         if count == 1:
             ptx.store4(at, words[0])
         elif count == 2:
-            codes.store8(at, words[0], words[1])
+            ptx.store8(at, words[0], words[1])
         else:
             ptx.store16(at, words[0], words[1], words[2], words[3])
 
@@ -389,7 +389,7 @@ def scale_loading(conversion: Conversion) -> Any:
 
     @inlined
     def load(at: Any) -> Any:
-        return value_of_power(codes.load1(at))
+        return value_of_power(ptx.load1(at))
 
     return load
 

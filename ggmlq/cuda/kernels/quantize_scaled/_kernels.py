@@ -7,8 +7,7 @@ from typing import Any
 
 from ....codes import CODES
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes as code_words
-from ...intrinsics import dependent_launch, ptx
+from ...intrinsics import codes8, hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES, address, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
@@ -53,7 +52,7 @@ def spreading(kind: str) -> Any:
         @inlined
         def halves(words: Any, w: Any, v: Any, i: Any) -> None:
             for e in range(4):
-                pair = code_words.half_values(words[w + e])
+                pair = codes8.half_values(words[w + e])
                 v[i + 2 * e], v[i + 2 * e + 1] = pair[0], pair[1]
 
         return halves
@@ -70,7 +69,7 @@ def spreading(kind: str) -> Any:
 @inlined
 def words_into(words: Any, w: Any, at: Any) -> None:
     """16 bytes of memory as four words from w on."""
-    four = code_words.load_words(at)
+    four = ptx.load_words(at)
     words[w], words[w + 1], words[w + 2], words[w + 3] = four[0], four[1], four[2], four[3]
 
 
@@ -92,9 +91,9 @@ def loading(kind: str, wide: bool) -> Any:
         if kind == "float32":
             v[i] = ptx.load_float(at)
         elif kind == "float16":
-            v[i] = ptx.half_value(code_words.load2(at))
+            v[i] = ptx.half_value(ptx.load2(at))
         else:
-            v[i] = ptx.float_of(uint32(code_words.load2(at) << uint32(16)))
+            v[i] = ptx.float_of(uint32(ptx.load2(at) << uint32(16)))
 
     return load_one
 
@@ -225,7 +224,7 @@ def group_kernel(kind: str, conversion: Conversion, columns_of_group: int, few: 
     scale_of, zero = scaler(conversion), zero_of(conversion)
     prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, LANE_FLOATS)
     store, store_scale, store4 = storing(conversion, per), scale_storing(conversion), ptx.store4
-    code_size, has_zeros, start_dependent = conversion.size, conversion.zeros, dependent_launch.take_turn
+    code_size, has_zeros, start_dependent = conversion.size, conversion.zeros, hopper.take_turn
 
     def quantize(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
@@ -336,7 +335,7 @@ def block_kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Ke
     scale_of, zero = scaler(conversion), zero_of(conversion)
     prepare, divide = divider(CODES[conversion.code], both, conversion.scale, per)
     store, store_scale, store4 = storing(conversion, per), scale_storing(conversion), ptx.store4
-    code_size, start_dependent = conversion.size, dependent_launch.take_turn
+    code_size, start_dependent = conversion.size, hopper.take_turn
 
     def quantize(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
@@ -408,7 +407,7 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
     load, agree, start_dependent = (
         loading(kind, wide),
         agreeing(lanes, both, keeps_nan),
-        dependent_launch.take_turn,
+        hopper.take_turn,
     )
     values, part = PIECES_AT_ONCE * per, lanes * PIECES_AT_ONCE * per
     widen = extremes(values, both, keeps_nan)
@@ -448,9 +447,9 @@ def extremes_kernel(kind: str, both: bool, keeps_nan: bool, wide: bool, lanes: i
         if lane == 0 and tile_column < along:
             tile = uint64(tile_row) * along + tile_column
             if int32(ptx.bits_of(high)) > int32(0):  # NaN too
-                code_words.atomic_max(highs + tile * 4, ptx.bits_of(high))
+                ptx.atomic_max(highs + tile * 4, ptx.bits_of(high))
             if both and int32(ptx.bits_of(low)) > int32(0):
-                code_words.atomic_max(lows + tile * 4, ptx.bits_of(low))
+                ptx.atomic_max(lows + tile * 4, ptx.bits_of(low))
 
     parameters = *(uint64,) * 4, *(uint32,) * 8
     marks = f"{' of both signs' * both}{' or NaN' * keeps_nan}"
@@ -484,7 +483,7 @@ def scales_kernel(conversion: Conversion, given_scales: bool) -> Kernel:
         scale_loading(conversion),
         scale_storing(conversion),
     )
-    has_zeros, start_dependent = conversion.zeros, dependent_launch.take_turn
+    has_zeros, start_dependent = conversion.zeros, hopper.take_turn
 
     def make(
         highs: Any, lows: Any,  # uint32 [tiles down, tiles along]
@@ -522,7 +521,7 @@ def encode_kernel(kind: str, conversion: Conversion, wide: bool) -> Kernel:
     load, load_scale, store = loading(kind, wide), scale_loading(conversion), storing(conversion, per)
     place_piece = piece_placer(per)
     prepare, divide = divider(CODES[conversion.code], conversion.zeros, conversion.scale, per)
-    code_size, has_zeros, start_dependent = conversion.size, conversion.zeros, dependent_launch.take_turn
+    code_size, has_zeros, start_dependent = conversion.size, conversion.zeros, hopper.take_turn
 
     def encode(
         x: Any, pitch: Any,  # of the kind [rows, columns], elements from row to row
@@ -540,7 +539,7 @@ def encode_kernel(kind: str, conversion: Conversion, wide: bool) -> Kernel:
             s = load_scale(scales + i * down + j * along)
             zero = int32(0)
             if has_zeros:
-                zero = int32(code_words.load4(zeros + i * zeros_down + j * zeros_along))
+                zero = int32(ptx.load4(zeros + i * zeros_down + j * zeros_along))
             divide(v, s, prepare(s))
             store(address(codes, row, columns, column, code_size), v, 0, zero)
 

@@ -14,8 +14,7 @@ from ....arrays.scaled import ScaledArray
 from ....codes import CODES, Code
 from ...driver.device import cupy
 from ...driver.launch import Kernel, address_and_strides, by_levels, family
-from ...intrinsics import codes as words
-from ...intrinsics import dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ...intrinsics.lane import address
@@ -67,14 +66,14 @@ def taking(code: Code, length: int) -> Any:
     @inlined
     def take(at: Any, v: Any) -> None:
         if length == 1:
-            v[0] = value(words.load1(at) if size == 1 else words.load2(at))
+            v[0] = value(ptx.load1(at) if size == 1 else ptx.load2(at))
         elif count == 4:
-            four = words.load_words(at)
+            four = ptx.load_words(at)
             for w in range(4):
                 spread(four[w], v, w * per)
         else:
             for w in range(count):
-                spread(words.load4(at + uint64(4 * w)), v, w * per)
+                spread(ptx.load4(at + uint64(4 * w)), v, w * per)
 
     return take
 
@@ -108,7 +107,7 @@ def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
     code, size = CODES[name], KINDS[kind]
     length = 16 // size if wide else 1
     take, put, code_size = taking(code, length), putting(kind, wide), code.dtype.itemsize
-    place_piece, start_dependent = piece_placer(length), dependent_launch.take_turn
+    place_piece, start_dependent = piece_placer(length), hopper.take_turn
 
     def decode(
         codes: Any, pitch: Any,  # [rows, columns], bytes from row to row
@@ -124,7 +123,7 @@ def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
             take(codes + uint64(row) * pitch + column * uint64(code_size), v)
             i, j = uint64(row // r), uint64(column // c)
             at = scales + i * down + j * along
-            s = value_of_power(words.load1(at)) if power else ptx.load_float(at)
+            s = value_of_power(ptx.load1(at)) if power else ptx.load_float(at)
             if zeros != 0:
                 zero = ptx.load_float(zeros + i * zeros_down + j * zeros_along)
                 for e in range(length):

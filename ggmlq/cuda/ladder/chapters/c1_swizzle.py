@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...driver.launch import Kernel, array, family
-from ...intrinsics import codes8, integers, ptx
+from ...intrinsics import ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, int32, uint32, uint64
@@ -84,8 +84,13 @@ def conflicts(layout: str, chunk: int) -> int:
 def kernel(layout: str) -> Kernel:
     """The kernel: a block of four warps makes 64 × 32 sums."""
     where, inner_place = LAYOUTS[layout], inlined(LAYOUTS[layout])
-    w_at, mma = where(ROWS, 0), codes8.integer_mma("s8", "s8")  # the tile of w lies behind that of x
-    load16, put16, load_matrices, base = ptx.load16, integers.put16, ptx.load_matrices, ptx.shared_base
+    w_at, mma = where(ROWS, 0), tensor_cores.integer_mma("s8", "s8")  # the tile of w lies behind that of x
+    load16, put16, load_matrices, base = (
+        ptx.load16,
+        ptx.put16,
+        tensor_cores.load_byte_matrices,
+        ptx.shared_base,
+    )
 
     @inlined
     def place(row: Any, chunk: Any) -> Any:

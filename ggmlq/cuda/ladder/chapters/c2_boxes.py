@@ -24,12 +24,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, uint32, uint64
-from ...intrinsics.sums import storer
-from ...intrinsics.wgmma import LOW, Form, unpromoted_products
+from ...intrinsics.wgmma import LOW, Form, storer, unpromoted_products
 from .operands import box_map, result_of
 
 STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
@@ -59,8 +57,8 @@ def kernel() -> Kernel:
     zeros, advance, drain = unpromoted_products(form)
     store = storer(form)
     base, init, publish, expect, wait, fetch = (
-        ptx.shared_base, barriers.init, barriers.publish_barriers, barriers.expect, barriers.wait,
-        boxes.fetch,
+        ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,
+        hopper.fetch,
     )  # fmt: skip
 
     def boxes_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:

@@ -25,12 +25,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, uint32, uint64
-from ...intrinsics.sums import storer
-from ...intrinsics.wgmma import LOW, Form, unpromoted_products
+from ...intrinsics.wgmma import LOW, Form, storer, unpromoted_products
 from .operands import box_map, result_of
 
 BLOCKS = 2  # of a cluster
@@ -61,10 +59,10 @@ def kernel() -> Kernel:
     zeros, advance, drain = unpromoted_products(form)
     store = storer(form)
     base, init, publish, expect, wait = (
-        ptx.shared_base, barriers.init, barriers.publish_barriers, barriers.expect, barriers.wait,
+        ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,
     )  # fmt: skip
     fetch, fetch_for_all, rank_in_cluster, sync_cluster = (
-        boxes.fetch, boxes.fetch_for_all, barriers.rank_in_cluster, barriers.sync_cluster,
+        hopper.fetch, hopper.fetch_for_all, hopper.rank_in_cluster, hopper.sync_cluster,
     )  # fmt: skip
 
     def multicast_product(x: Any, w: Any, y: Any, n: Any, steps: Any) -> None:

@@ -23,12 +23,10 @@ from typing import Any
 
 from ....errors import ShapeError
 from ...driver.launch import Kernel, array, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
-from ...intrinsics.sums import scaled_adder, storer
-from ...intrinsics.wgmma import LOW, Form, unpromoted_products
+from ...intrinsics.wgmma import LOW, Form, scaled_adder, storer, unpromoted_products
 from .operands import box_map, result_of
 
 STEP = 128  # codes along K that a step takes: bytes of a row in shared memory
@@ -56,8 +54,8 @@ def kernel() -> Kernel:
     zeros, advance, drain = unpromoted_products(form)
     store, promoted = storer(form), scaled_adder(form)
     base, init, publish, expect, wait, fetch = (
-        ptx.shared_base, barriers.init, barriers.publish_barriers, barriers.expect, barriers.wait,
-        boxes.fetch,
+        ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,
+        hopper.fetch,
     )  # fmt: skip
 
     def scaled_product(

@@ -41,10 +41,10 @@ from ...kernels.hopper.tiles import UNIT_FRAGMENTS, WarpSpecializedTile, raster_
 from ...kernels.hopper.tiles import refuses as refuses_tiles
 from ...layouts import groups
 from ...layouts.floats import aligned_floats
-from ...layouts.groups import MOST_EXPERTS, MOST_USES
+from ...layouts.groups import GATHER_THREADS, MOST_EXPERTS, MOST_USES, few_x_tile_gatherer, x_tile_gatherer
 from ...layouts.layout import FRAGMENT_ROWS, TILE_ROWS, PackedLayout, layouts
 from ...layouts.pack import packed_weights
-from ...layouts.x_tiles import STEP, THREAD_COLUMNS, THREADS, few_gatherer, gatherer
+from ...layouts.x_tiles import STEP, THREAD_COLUMNS
 
 TILES = (
     *(WarpSpecializedTile(columns, 2) for columns in (16, 32, 48, 64)),
@@ -116,16 +116,16 @@ def multiply(
     flags = empty((len(matrices), slots + 1), np.uint32)
     x_tiles = empty((steps, plan_shape.height, STEP), np.uint16)
     sixteens = steps * STEP // THREAD_COLUMNS
-    blocks = -(-max(rows * sixteens, flags.size) // THREADS)
+    blocks = -(-max(rows * sixteens, flags.size) // GATHER_THREADS)
     sizes = (flags.size, rows, ids.size // rows, k, n, sixteens, plan_shape.height)
     if ids.size <= MOST_USES and e <= MOST_EXPERTS:
         plan, uses_of_columns = 0, empty(plan_shape.height, np.uint32)
         rows_of_uses = x, ids, x_tiles, uses_of_columns, outs[0], flags
-        few_gatherer()((blocks,), (THREADS,), *rows_of_uses, *sizes, e, tile.columns)
+        few_x_tile_gatherer()((blocks,), (GATHER_THREADS,), *rows_of_uses, *sizes, e, tile.columns)
     else:
         plan, places = groups.sorted_uses(ids, plan_shape)
         uses_of_columns = plan[groups.HEAD + 4 * plan_shape.slots :]
-        gatherer()((blocks,), (THREADS,), x, x_tiles, places, outs[0], flags, *sizes)
+        x_tile_gatherer()((blocks,), (GATHER_THREADS,), x, x_tiles, places, outs[0], flags, *sizes)
     grid = most if slots else min(plan_shape.slots * down, most)
     width = raster_width(most, tile.x_tile_bytes, FRAGMENT_ROWS * w.layout.fragment_bytes)
     product_sizes, counts = (n, steps, plan_shape.height), (ids.size, e, gain)

@@ -25,7 +25,7 @@ from ....dispatch.problems import ExpertLinear, Linear, Operand
 from ....formats import BlockFormat
 from ...driver import device
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes, dependent_launch, ptx
+from ...intrinsics import hopper, ptx
 from ...intrinsics.lane import address
 from ...intrinsics.language import cuda, uint32, uint64
 from ...kernels.cost.mma import step_clocks
@@ -44,7 +44,7 @@ THREADS, HOPPER, MAX_USES = 128, (9, 0), 1 << 19
 @family()
 def lost_rows() -> Kernel:
     """The kernel that writes NaN to the results of uses without an expert: block (use)."""
-    load4, store4, take_turn = codes.load4, ptx.store4, dependent_launch.take_turn
+    load4, store4, take_turn = ptx.load4, ptx.store4, hopper.take_turn
 
     def write(
         places: Any,  # uint32 [uses]: of a plan

@@ -21,8 +21,8 @@ from ....formats.atoms import rebuild
 from ...driver.device import cupy
 from ...driver.launch import Kernel, array, family
 from ...intrinsics import ptx
+from ...intrinsics.atoms import Table
 from ...intrinsics.language import cuda, float32, uint8, uint32
-from ...intrinsics.tables import Table
 
 SIDE = 16  # of a block of threads
 

@@ -24,7 +24,7 @@ from ....dispatch.problems import Linear
 from ....formats import BlockFormat
 from ...driver import device
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes8, ptx
+from ...intrinsics import ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, four_into, g_and_t, store_four, warp_and_lane, warp_origin
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
@@ -89,7 +89,7 @@ SHAPE = IntTile(64, 128, 64, 32, stages=4, blocks=2)  # of the rungs below
 MAX_UNITS = (1 << 32) - 1  # they are counted in 32 bits
 THREADS = 256  # of a block that adds partial sums
 
-mma = codes8.integer_mma("s8", "s8")  # [16, 32] codes times [32, 8], with int32 sums
+mma = tensor_cores.integer_mma("s8", "s8")  # [16, 32] codes times [32, 8], with int32 sums
 
 # Who computes what: a *unit* is one step, 128 columns of K, of one tile. Units are numbered tile by tile, and
 # block c of ``count`` takes units c · units // count and on, up to those of the next block:
@@ -161,7 +161,7 @@ def loader(shape: IntTile) -> Any:
     """The device function that brings a run's operands and scales from a stage into registers."""
     (down, across), (rows, columns) = shape.grid, (shape.rows, shape.columns)
     weights_at, scales_of_x, scales_of_w = shape.offsets
-    load_matrices, take_floats, take_pair = ptx.load_matrices, ptx.take_floats, ptx.take_pair
+    load_matrices, take_floats, take_pair = tensor_cores.load_byte_matrices, ptx.take_floats, ptx.take_pair
 
     @inlined
     def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) -> None:

@@ -24,8 +24,9 @@ from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
 from ...driver.launch import Kernel, family
-from ...intrinsics import bf16x2, ptx
+from ...intrinsics import ptx, tensor_cores
 from ...intrinsics.atoms import inlined
+from ...intrinsics.floats import bf16x2
 from ...intrinsics.lane import address, g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.codes import buffer_sizes, step_unpacker, word_loader
@@ -86,8 +87,8 @@ def kernel(layout: PackedLayout) -> Kernel:
     copy, steps_per_run = copier(fragment_bytes // 16), 4 // runs
     (words_count, scales_count) = buffer_sizes(layout)
     load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
-    base, load8, store_float, ones = ptx.shared_base, bf16x2.load8, ptx.store_float, bf16x2.ONES
-    mma_into, sums_into = bf16x2.mma_into, bf16x2.sums_into
+    base, load8, store_float, ones = ptx.shared_base, ptx.load8, ptx.store_float, bf16x2.ones
+    mma_into, sums_into = tensor_cores.add_bf16, tensor_cores.sums_into
 
     def product(
         fragments: Any,  # uint8 [fragment rows, steps, fragment]

@@ -3,7 +3,7 @@
 Changed: no warp waits for a fragment. With few rows all that counts is to read the weights once, as fast as
 memory gives them. Each of the 4 to 16 warps of a block keeps fragments in flight into shared memory
 (gemv/kernel.py), without waiting for any other warp; the first ones while the kernel before this one still
-runs (intrinsics/dependent_launch.py). A block makes 32 or 64 rows of outputs; its warps share the columns and
+runs (intrinsics/hopper.py). A block makes 32 or 64 rows of outputs; its warps share the columns and
 add up at the end, in a fixed order. And codes of some types stay raised, which saves instructions
 (layouts/operand.py).
 

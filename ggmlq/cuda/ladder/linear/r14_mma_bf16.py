@@ -7,7 +7,7 @@ and multiplied as what they are: codes are exact in float16 and in bfloat16. Whe
 columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
 (kernels/epilogue/results.py).
 
-A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output (intrinsics/mma_runs.py).
+A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output (intrinsics/tensor_cores.py).
 The rest is exact: integer codes, sums in float32. Where weights have offsets, each warp sums a part of the
 tile's activations for all. Codes of most K types are exact in float16 even times their sub-scales: then 64
 columns have one scale (layouts/codes.py).

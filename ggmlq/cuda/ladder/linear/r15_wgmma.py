@@ -35,7 +35,7 @@ from ....dispatch.ladder import register
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...driver.recorded import between, decided
-from ...intrinsics import bf16x2, dependent_launch, ptx, wgmma
+from ...intrinsics import hopper, ptx, wgmma
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, g_and_t, opaque_zero, store_four, warp_and_lane
 from ...intrinsics.language import cuda, uint32, uint64
@@ -95,7 +95,7 @@ def kernel(layout: PackedLayout, tile: WarpgroupTile) -> Kernel:
     )  # fmt: skip
     base, first_there, wait = ptx.shared_base, ptx.wait_for_all_but(ahead - 1), wgmma.wait
     wait_for_predecessor, let_successor_start, shrunk = (
-        dependent_launch.wait_for_predecessor, dependent_launch.let_successor_start,
+        hopper.wait_for_predecessor, hopper.let_successor_start,
         np.float32(weights.factor),
     )  # fmt: skip
 
@@ -202,7 +202,7 @@ def activations_fetcher(tile: WarpgroupTile) -> Any:
     Chunk c of 16 bytes of a row r goes to c ^ (r % 8), where wgmma's swizzle looks for it. Columns beyond K
     come as zeros.
     """
-    rows_together, columns, copy16_or_zeros = THREADS // 8, tile.columns, bf16x2.copy16_or_zeros
+    rows_together, columns, copy16_or_zeros = THREADS // 8, tile.columns, ptx.copy16_or_zeros
 
     @inlined
     def fetch_activations(at: Any, x: Any, m0: Any, step: Any, m: Any, k: Any) -> None:

@@ -1,7 +1,7 @@
 """Many rows with sums of halves: twice the rate on cards whose tensor cores sum floats slowly.
 
 Changed from mma_bf16: ``mma`` adds the products of one run, 32 columns or 16, as halves. Each such sum
-becomes float32 where it is scaled (intrinsics/mma_runs.py), so no more than two roundings of a half are in
+becomes float32 where it is scaled (intrinsics/tensor_cores.py), so no more than two roundings of a half are in
 it. Tensor cores of a GeForce card sum in float32 at half their speed; this is the whole. So that no sum
 overflows, each row of activations is multiplied with a power of two first (layouts/x_tiles.py), and
 its results with the inverse.
@@ -20,7 +20,7 @@ from ....arrays.array import QuantArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ...driver.launch import Kernel, family
-from ...intrinsics.mma_runs import STEPS
+from ...intrinsics.tensor_cores import STEPS
 from ...kernels.cost.mma import MmaSplit, plan_for
 from ...kernels.hopper.tiles import refuses_shape
 from ...kernels.mma.kernel import HALF_SUMS, MmaTile, centred, launch_tiles, tile_kernel, tiles_of

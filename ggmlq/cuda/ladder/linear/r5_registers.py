@@ -54,7 +54,7 @@ def put_by_column(shared: Any, row: Any, part: Any, words: Any) -> None:
     """Put four words of a row into their four columns."""
     # Lanes have neighbouring rows, so each of these stores fills 32 neighbouring words: all banks, once.
     for i in range(4):
-        ptx.put(shared + ((part * 4 + uint32(i)) * SIDE + row) * 4, words[i])
+        ptx.put4(shared + ((part * 4 + uint32(i)) * SIDE + row) * 4, words[i])
 
 
 @inlined

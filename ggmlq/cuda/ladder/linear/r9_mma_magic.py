@@ -22,7 +22,7 @@ from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes8, ptx
+from ...intrinsics import ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, four_into, g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
@@ -47,7 +47,7 @@ STAGE = DW_AT + RUNS * COLUMNS * 4  # bytes of a stage
 MIN_CAPABILITY = (8, 0)  # the first capability with cp.async and this ``mma``
 ROWS_OF_PASS = THREADS // 8  # that all threads copy at once
 
-mma = codes8.integer_mma("s8", "s8")  # [16, 32] codes times [32, 8], with int32 sums
+mma = tensor_cores.integer_mma("s8", "s8")  # [16, 32] codes times [32, 8], with int32 sums
 
 # Who computes what: a block of four warps has 64 × 128 outputs, a warp all 64 rows of 32 columns.
 #
@@ -149,12 +149,12 @@ def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) 
     place = (((lane >> 4) + chunk) ^ (row & 7)) << 4
     a_at = at + (wm + row) * STEP + place
     for i in range(DOWN):
-        four_into(a, 4 * i, ptx.load_matrices(a_at + uint32(16 * STEP * i)))
+        four_into(a, 4 * i, tensor_cores.load_byte_matrices(a_at + uint32(16 * STEP * i)))
     row = (lane >> 4 << 3) + (lane & 7)
     place = (((lane >> 3 & 1) + chunk) ^ (row & 7)) << 4
     b_at = at + W_AT + (wn + row) * STEP + place
     for j in range(ACROSS // 2):
-        four_into(b, 4 * j, ptx.load_matrices(b_at + uint32(16 * STEP * j)))
+        four_into(b, 4 * j, tensor_cores.load_byte_matrices(b_at + uint32(16 * STEP * j)))
     # Scales of x lie in the order of unpacked.place_of_row: rows g, g + 8, g + 16, g + 24 side by side, so
     # that one load brings the four that this lane needs of 32 rows.
     da_at = at + DX_AT + (uint32(run * ROWS) + wm + g * 4) * 4

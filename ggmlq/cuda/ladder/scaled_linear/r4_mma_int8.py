@@ -23,7 +23,7 @@ from ....arrays.scaled import ScaledArray
 from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes8, ptx
+from ...intrinsics import ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, int32, types, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS
@@ -67,7 +67,7 @@ FIRST = (UNGROUPED_TILES[0].tile, *with_every_step(GROUPED_TILES[:1]))
 
 def multiplier(tile: ByteTile, a: str, b: str) -> Any:
     """The device function for 32 columns: all products of a warp's rows and columns."""
-    (down, across), add = tile.grid, codes8.adder(codes8.integer_mma(a, b))
+    (down, across), add = tile.grid, tensor_cores.adder(tensor_cores.integer_mma(a, b))
 
     @inlined
     def multiply(sums: Any, part: Any, a: Any, b: Any) -> None:

@@ -25,7 +25,7 @@ from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
 from ...driver import device
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes8, ptx
+from ...intrinsics import codes8, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...kernels.codes8.mma_tiles import (
@@ -58,7 +58,7 @@ FLOAT_CODES = ("e4m3", "e5m2")
 def multiplier(tile: ByteTile, a: str, b: str, converts: bool) -> Any:
     """The device function for 32 columns, widened 16 at a time."""
     (down, across), (count_a, count_b) = tile.grid, tile.fragments
-    add = codes8.adder(codes8.mma_f16)
+    add = tensor_cores.adder(tensor_cores.mma_f16)
     widen_a, widen_b = codes8.widening(a, converts), codes8.widening(b, converts)
 
     @inlined

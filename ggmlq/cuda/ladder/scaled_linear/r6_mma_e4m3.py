@@ -19,7 +19,7 @@ from ....arrays.scaled import ScaledArray
 from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes8
+from ...intrinsics import tensor_cores
 from ...intrinsics.atoms import inlined
 from ...kernels.codes8.mma_tiles import RatedTile, launch_floats, too_large, with_every_step
 from ...kernels.codes8.mma_tiles import refuses as refused
@@ -36,7 +36,7 @@ TILES = (
 
 def multiplier(tile: ByteTile, a: str, b: str) -> Any:
     """The device function that multiplies 32 columns."""
-    (down, across), add = tile.grid, codes8.adder(codes8.float_mma(a, b))
+    (down, across), add = tile.grid, tensor_cores.adder(tensor_cores.float_mma(a, b))
 
     @inlined
     def multiply(sums: Any, part: Any, a: Any, b: Any) -> None:

@@ -21,8 +21,7 @@ from ....arrays.scaled import ScaledArray
 from ....dispatch.ladder import register
 from ....dispatch.problems import ScaledLinear
 from ...driver.launch import Kernel, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes, dependent_launch
+from ...intrinsics import hopper
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import float_products
 from ...kernels.codes8 import operands as operands8
@@ -61,7 +60,7 @@ def kernel(variant: Variant) -> Kernel:
     thread_factors, promoted, place_thread, write = (
         do.factors[0], do.promote[0], thread_placer(variant), writer(variant),
     )  # fmt: skip
-    start_dependent = dependent_launch.take_turn
+    start_dependent = hopper.take_turn
     place_ring, columns = ring_placer(layout.barriers), tile.columns
 
     def product(
@@ -69,7 +68,7 @@ def kernel(variant: Variant) -> Kernel:
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
         thread = uint32(cuda.threadIdx.x)
-        warp = barriers.from_first_lane(uint32(thread >> 5))
+        warp = hopper.from_first_lane(uint32(thread >> 5))
         ring, full = place_ring()
         if thread == 0:
             start(full)
@@ -89,7 +88,7 @@ def kernel(variant: Variant) -> Kernel:
             if thread == 0:
                 fetch_w(ring, full, uint32(0), w, column_scales_map, column, column, step, step)
                 fetch_x(ring, full, uint32(0), x, x_scales, row, row, step, uint32(step // span))
-            barriers.wait(full, uint32(step & 1))
+            hopper.wait(full, uint32(step & 1))
             sums = begin(sums, row_scales_at)
             factors_now = thread_factors(sums, scales_of_w(w_scales))
             sums = first(sums, place.a, place.b)
@@ -99,7 +98,7 @@ def kernel(variant: Variant) -> Kernel:
             cuda.syncthreads()  # nobody reads the stage any more
         write(totals, place, ring, y, column, row, m, n, 0)
         if boxed and place.lane == 0:
-            boxes.wait_until_written()
+            hopper.wait_until_written()
 
     return Kernel(
         f"tma simple {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=threads,

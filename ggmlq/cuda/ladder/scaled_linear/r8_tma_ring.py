@@ -18,8 +18,7 @@ from typing import Any
 from ....arrays.scaled import ScaledArray
 from ....dispatch.ladder import register
 from ...driver.launch import Kernel, family
-from ...intrinsics import barrier as barriers
-from ...intrinsics import boxes
+from ...intrinsics import hopper
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import float_products
 from ...kernels.codes8.epilogue import writer
@@ -61,7 +60,7 @@ def kernel(variant: Variant) -> Kernel:
     ) -> None:  # fmt: skip
         ring, full, _ = open_block(x, m)
         thread, number = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        warp = barriers.from_first_lane(uint32(thread >> 5))
+        warp = hopper.from_first_lane(uint32(thread >> 5))
         down = uint32(uint32(m + (rows - 1)) // rows)
         across = uint32(uint32(n + (columns - 1)) // columns)
         if warp >= fetching:
@@ -81,19 +80,19 @@ def kernel(variant: Variant) -> Kernel:
             totals, sums, step, stage, phase = zeros(), nothing(), uint32(0), uint32(0), uint32(0)
             while step < steps:
                 barrier, scales_offset_now = (uint32(full + stage * 8), uint32(stage * scale_bytes))
-                barriers.wait(barrier, phase)
+                hopper.wait(barrier, phase)
                 sums = begin(sums, uint32(row_scales_at + scales_offset_now))
                 factors_now = thread_factors(sums, scales_of_w(w_scales))
                 sums = first(sums, uint32(place.a + stage * length), uint32(place.b + stage * length))
                 totals = promoted(totals, sums, factors_now, uint32(columns_at + scales_offset_now))
                 if place.lane == 0:
-                    barriers.arrive(uint32(barrier + 8 * stages))
+                    hopper.arrive(uint32(barrier + 8 * stages))
                 stage, phase = after(stage, phase)
                 w_scales += uint64(pitch)
                 step = uint32(step + 1)
             write(totals, place, ring, y, column, row, m, n, 0)
             if boxed and place.lane == 0:
-                boxes.wait_until_written()
+                hopper.wait_until_written()
 
     return Kernel(
         f"tma ring {variant}", product, *(uint64,) * 6, *(uint32,) * 5, threads=32 * fetching + 64,

@@ -1,0 +1,412 @@
+"""Products of a warp by ``mma``: single ones, and runs of them whose sums are scaled before they are added.
+
+All ``mma`` here have operands alike, lane = 4 g + t:
+
+    a    [16, k] of the wide operand   a0, a2: row g; a1, a3: row g + 8; a2 and a3 the later columns
+    b    [k, 8]                        b0, b1: column g; a0, a1 meet b0, the others b1
+    c    [16, 8] sums                  of row g, columns 2 t and 2 t + 1, then of row g + 8
+
+assembly.py says how to read a wrapper. They are for GPUs from capability 8.0 on, where nothing else is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from .assembly import (
+    FLOAT,
+    WORD,
+    emit_assembly,
+    emitted,
+    f32,
+    gpu_only,
+    i32,
+    instruction,
+    only_on_a_gpu,
+    parts,
+    u32,
+    u64,
+    zeros_of,
+)
+from .atoms import inlined
+from .floats import PAIRS
+from .language import ir, types
+
+OPERANDS = "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+
+# --- one instruction --------------------------------------------------------------------------
+
+
+@cache
+def _one_mma(k: int, a: str, b: str, word: Any, sum_kind: Any) -> Any:
+    """The ``mma`` of [16, k] times [k, 8] numbers of PTX's types a and b, in words of a type."""
+    letter = "f32" if sum_kind == f32 else "s32"
+    text = f"mma.sync.aligned.m16n8k{k}.row.col.{letter}.{a}.{b}.{letter} {OPERANDS}"
+
+    @instruction(text, types.UniTuple(sum_kind, 4), *(word,) * 6, *(sum_kind,) * 4)
+    def mma(
+        a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any
+    ) -> Any:  # fmt: skip
+        only_on_a_gpu()
+
+    return mma
+
+
+mma_bf16 = _one_mma(16, "bf16", "bf16", u32, f32)
+mma_f16 = _one_mma(16, "f16", "f16", u32, f32)
+
+
+def integer_mma(a: str, b: str) -> Any:
+    """The ``mma`` of [16, 32] times [32, 8] bytes, "s8" or "u8", with int32 sums."""
+    return _one_mma(32, a, b, i32, i32)
+
+
+def float_mma(a: str, b: str) -> Any:
+    """The ``mma`` of [16, 32] times [32, 8] codes, "e4m3" or "e5m2", with float sums; from capability 8.9."""
+    return _one_mma(32, a, b, i32, f32)
+
+
+def adder(mma: Any) -> Any:
+    """The device function that adds a product of a[o] … and b[i] … to the four sums from d[j] on."""
+
+    @inlined
+    def add(d: Any, j: Any, a: Any, o: Any, b: Any, i: Any) -> None:
+        v = mma(a[o], a[o + 1], a[o + 2], a[o + 3], b[i], b[i + 1], d[j], d[j + 1], d[j + 2], d[j + 3])
+        d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
+
+    return add
+
+
+add_bf16 = adder(mma_bf16)
+
+
+@inlined
+def sums_into(d: Any, j: Any, times: Any, b: Any, i: Any) -> None:
+    """Add the sums of the columns b[i] …, times a pair of equal numbers, to the four from d[j] on."""
+    v = mma_bf16(times, times, times, times, b[i], b[i + 1], d[j], d[j + 1], d[j + 2], d[j + 3])
+    d[j], d[j + 1], d[j + 2], d[j + 3] = v[0], v[1], v[2], v[3]
+
+
+# --- matrices in shared memory ----------------------------------------------------------------
+
+
+# Elements 2 t, 2 t + 1 of row g of four matrices; lane 8 i + r names row r of matrix i.
+load_matrices = gpu_only("load_matrices",
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];",
+    types.UniTuple(u32, 4), u32,
+)  # fmt: skip
+# Elements of column g in rows 2 t, 2 t + 1 of four matrices; lane 8 i + r names row r of matrix i.
+load_transposed = gpu_only("load_transposed",
+    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0, $1, $2, $3}, [$4];",
+    types.UniTuple(u32, 4), u32,
+)  # fmt: skip
+# Elements of column g in rows 2 t, 2 t + 1 of a matrix of which lanes have 2 t, 2 t + 1 of row g.
+transposed = gpu_only("transposed", "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", u32, u32)
+# Bytes 4 t … 4 t + 3 of row g of four matrices; lane 8 i + r passes the address of row r of matrix i.
+load_byte_matrices = gpu_only("load_byte_matrices",
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];",
+    types.UniTuple(i32, 4), u32,
+)  # fmt: skip
+
+
+# --- runs of 16-bit numbers -------------------------------------------------------------------
+#
+# A warp multiplies fragments of 16 rows of weights, codes in registers, by 8 · ``eights`` rows of activations
+# in shared memory. Four registers of a fragment meet 16 columns, a *step*; what shares a scale has one, two
+# or four. Its sums start from zero, for which ``mma`` needs no register. Four multiply-adds, times the scales
+# of rows g and g + 8, add them to the totals; four more for each run with an offset, times its sum of
+# activations.
+#
+# Sums of a run may be halves, two registers: of row g, and of row g + 8. Four conversions make them float32
+# before they are scaled.
+#
+# Totals are a tuple: four for each eight rows of activations, fragment by fragment. Four are those of columns
+# 2 t, 2 t + 1 of row g and of row g + 8. A tuple is taken apart while the code is made, so loops are written
+# out and all values stay in registers.
+
+STEPS = 4  # of a fragment
+LINE, PAIR = 8 * 128, 32  # bytes from eight rows of activations to the next, and from their sums to the next
+ROW_FACTORS = 32  # bytes of the factors of eight rows of activations
+LETTERS = {"float16": "f16", "bfloat16": "bf16"}
+
+
+class RunForm(NamedTuple):
+    """The shape of a warp's products of a run, and the kind of floats of both operands."""
+
+    kind: str  # "float16" or "bfloat16"
+    fragments: int
+    eights: int
+    steps: int  # that share a scale
+    runs: int  # with an offset each, among them; 0: there are no offsets
+    warps: int  # that sum activations, of ``columns`` rows in all
+    columns: int
+
+    @property
+    def sums(self) -> int:
+        """Totals of a thread."""
+        return 4 * self.fragments * self.eights
+
+
+class RunProducts(NamedTuple):
+    """Device functions for the products of a run."""
+
+    zeros: Callable[..., Any]  # () -> totals
+    multiply: Callable[..., Any]  # (totals, codes, scales, offsets, places, sums_at) -> totals
+    fragment: tuple[Callable[..., Any], ...]  # by fragment: (totals) -> its part of them
+    put_sums: Any  # or None: (places, to, writes): sums of activations by run, where it writes
+    scaled: Callable[..., Any]  # (totals, at) -> totals times the factors of rows 2 t, 2 t + 1 … at ``at``
+
+
+@cache
+def run_products(form: RunForm, in_halves: bool = False) -> RunProducts:
+    """The device functions for a form; ``in_halves``: sums of a run are halves.
+
+    ``codes``: four a step, fragment by fragment. ``scales``: of rows g and g + 8 of each fragment.
+    ``offsets``: the same for each run, with the sign turned. ``places``: a step's two words of row g in
+    shared memory, its lane's. ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1;
+    others lie behind.
+    """
+    kind, count, steps = types.UniTuple(f32, form.sums), form.sums, form.steps
+    codes_kind, places_kind = types.UniTuple(u32, 4 * steps * form.fragments), types.UniTuple(u32, steps)
+    scales_kind = types.UniTuple(f32, 2 * form.fragments)
+    offsets_kind = types.UniTuple(f32, 2 * form.fragments * max(form.runs, 1))
+
+    @emitted(kind, kind, codes_kind, scales_kind, offsets_kind, places_kind, u32)
+    def multiply(
+        builder: Any, totals: Any, codes: Any, scales: Any, offsets: Any, places: Any, sums_at: Any
+    ) -> Any:  # fmt: skip
+        results = parts(builder, totals, count)
+        a, at = parts(builder, codes, 4 * steps * form.fragments), parts(builder, places, steps)
+        factors = parts(builder, scales, 2 * form.fragments)
+        turned = parts(builder, offsets, 2 * form.fragments * form.runs)
+
+        def sums_of_activations(j: int) -> list[list[Any]]:
+            far = [PAIR * j + 4 * form.columns * run for run in range(form.runs)]
+            return [_take(builder, FLOAT, sums_at, offset) for offset in far]
+
+        for j in range(form.eights):
+            b = [_take(builder, WORD, place, LINE * j) for place in at]
+            x = [] if in_halves else sums_of_activations(j)
+            for fragment, d in enumerate(_eight(builder, form, a, b, in_halves)):
+                first = 4 * (fragment * form.eights + j)
+                part = results[first : first + 4]
+                part = [builder.fma(d[i], factors[2 * fragment + i // 2], part[i]) for i in range(4)]
+                for run, sums in enumerate(sums_of_activations(j) if in_halves else x):
+                    of_run = turned[2 * (form.fragments * run + fragment) :]
+                    part = [builder.fma(sums[i % 2], of_run[i // 2], part[i]) for i in range(4)]
+                results[first : first + 4] = part
+        return results
+
+    @emitted(kind, kind, u64)
+    def scaled(builder: Any, totals: Any, at: Any) -> Any:
+        results = parts(builder, totals, count)
+        for j in range(form.eights):
+            factors = _take(builder, FLOAT, at, ROW_FACTORS * j, memory="global")
+            for fragment in range(form.fragments):
+                first = 4 * (fragment * form.eights + j)
+                for i in range(4):
+                    results[first + i] = builder.fmul(results[first + i], factors[i % 2])
+        return results
+
+    put_sums = _sums_putter(form) if form.runs and not in_halves else None
+    fragments = fragment_parts(form.fragments, form.eights)
+    return RunProducts(zeros_of(kind), multiply, fragments, put_sums, scaled)
+
+
+def _eight(
+    builder: Any, form: RunForm, a: list[Any], b: list[list[Any]], in_halves: bool
+) -> list[list[Any]]:  # fmt: skip
+    """The sums of a run for eight rows of activations, by fragment, in float32."""
+    zeros = [ir.Constant(WORD, 0)] * 2 if in_halves else [ir.Constant(FLOAT, 0.0)] * 4
+    sums, letter = [zeros] * form.fragments, LETTERS[form.kind]
+    for step in range(form.steps):
+        for fragment in range(form.fragments):
+            first = 4 * (fragment * form.steps + step)
+            codes, sum_kind = a[first : first + 4], letter if in_halves else "f32"
+            sums[fragment] = _mma(builder, letter, sum_kind, codes, b[step], sums[fragment])
+    if not in_halves:
+        return sums
+    return [[each for pair in both for each in _floats(builder, pair)] for both in sums]
+
+
+def _mma(builder: Any, kind: str, sum_kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
+    """The sums of one ``mma`` of numbers of a kind, 32 or 16 bytes of a row of b."""
+    lists, count = [], 0
+    for operand in (c, a, b, c):
+        lists.append("{" + ", ".join(f"${count + i}" for i in range(len(operand))) + "}")
+        count += len(operand)
+    k = len(b) * (16 if kind == "s8" else 8)
+    text = f"mma.sync.aligned.m16n8k{k}.row.col.{sum_kind}.{kind}.{kind}.{sum_kind} {', '.join(lists)};"
+    result, letter = (FLOAT, "f") if sum_kind == "f32" else (WORD, "r")
+    constraints = [f"={letter}"] * len(c) + ["r"] * (len(a) + len(b)) + [letter] * len(c)
+    results = ir.LiteralStructType([result] * len(c))
+    return parts(builder, emit_assembly(builder, results, text, constraints, [*a, *b, *c], False), len(c))
+
+
+def _take(
+    builder: Any, kind: Any, at: Any, offset: int, count: int = 2, memory: str = "shared"
+) -> list[Any]:  # fmt: skip
+    """Two words or floats of memory, or four."""
+    word, letter = ("f32", "=f") if kind is FLOAT else ("b32", "=r")
+    results = ", ".join(f"${i}" for i in range(count))
+    text = f"ld.{memory}.v{count}.{word} {{{results}}}, [${count} + {offset}];"
+    constraints = [*[letter] * count, "l" if memory == "global" else "r"]
+    several = ir.LiteralStructType([kind] * count)
+    return parts(builder, emit_assembly(builder, several, text, constraints, [at], True), count)
+
+
+def _floats(builder: Any, pair: Any) -> list[Any]:
+    """Both halves of a register."""
+    text = "{.reg .b16 low, high; mov.b32 {low, high}, $2; cvt.f32.f16 $0, low; cvt.f32.f16 $1, high;}"
+    both = ir.LiteralStructType([FLOAT] * 2)
+    return parts(builder, emit_assembly(builder, both, text, ["=f", "=f", "r"], [pair], False), 2)
+
+
+@cache
+def fragment_parts(fragments: int, eights: int) -> tuple[Any, ...]:
+    """The functions (totals) -> those of one fragment, by fragment."""
+    return tuple(_fragment(fragments, eights, fragment) for fragment in range(fragments))
+
+
+def _fragment(fragments: int, eights: int, fragment: int) -> Any:
+    count = 4 * eights
+
+    @emitted(types.UniTuple(f32, count), types.UniTuple(f32, fragments * count))
+    def part(builder: Any, totals: Any) -> Any:
+        return [builder.extract_value(totals, fragment * count + i) for i in range(count)]
+
+    return part
+
+
+def _sums_putter(form: RunForm) -> Any:
+    """The function that sums runs of every ``warps``-th eight rows of activations from a warp's first on.
+
+    ``places``: of all four steps of the first. ``to``: for the first run of rows 2 t, 2 t + 1 of the first;
+    eights lie PAIR bytes apart, runs all rows of the tile.
+    """
+    each, letter = form.steps // form.runs, LETTERS[form.kind]
+
+    @emitted(None, types.UniTuple(u32, STEPS), u32, u32)
+    def put_sums(builder: Any, places: Any, to: Any, writes: Any) -> Any:
+        at, ones = parts(builder, places, STEPS), [ir.Constant(WORD, PAIRS[form.kind].pair(1))] * 4
+        for eight in range(0, form.columns // 8, form.warps):
+            for run in range(STEPS // each):
+                sums: list[Any] = [ir.Constant(FLOAT, 0.0)] * 4
+                for place in at[run * each : (run + 1) * each]:
+                    sums = _mma(builder, letter, "f32", ones, _take(builder, WORD, place, LINE * eight), sums)
+                there = PAIR * eight + 4 * form.columns * run
+                text = (
+                    f"{{.reg .pred p; setp.ne.u32 p, $1, 0; @p st.shared.v2.f32 [$0 + {there}], {{$2, $3}};}}"
+                )
+                emit_assembly(builder, ir.VoidType(), text, [*"rrff"], [to, writes, *sums[:2]], True)
+
+    return put_sums
+
+
+# --- steps of bytes ---------------------------------------------------------------------------
+#
+# As above, where each integer sum of a run is scaled twice and added. A warp multiplies fragments of 16 rows
+# of weights, bytes in registers, by 8 · ``eights`` rows of activations in shared memory
+# (layouts/code_tiles.py). Integer sums begin at the bits of a large float (r9_mma_magic.py), so a sum is a
+# float at once. Two multiply-adds scale it: by the weights' scale, which takes the large float off, and by
+# that of the activations. A third takes off an offset times a sum of activations.
+
+MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000
+BYTE_HALVES = 2  # of a step, which are multiplied one after the other
+EIGHTS_WITH_SPARE_REGISTERS = 8  # eights of activations, up to which there are registers to spare
+
+
+class ByteForm(NamedTuple):
+    """The shape of a warp's products of a step."""
+
+    fragments: int
+    eights: int
+    runs: int  # of a step, each with a scale
+    has_offset: bool
+    apart: int  # bytes from eight rows of activations to the next
+
+    @property
+    def steps(self) -> int:
+        """Steps of 16 columns in a run."""
+        return STEPS // self.runs
+
+    @property
+    def rows(self) -> int:
+        """Scales of a lane: of rows g and g + 8 of each run and fragment."""
+        return 2 * self.runs * self.fragments
+
+
+class ByteProducts(NamedTuple):
+    """Device functions for the products of a step."""
+
+    zeros: Callable[..., Any]  # () -> totals
+    multiply: Callable[..., Any]  # (totals, codes, scales, offsets, start, codes_at, scales_at, sums_at)
+    fragment: tuple[Callable[..., Any], ...]  # by fragment: (totals) -> its part of them
+
+
+@cache
+def byte_products(form: ByteForm) -> ByteProducts:
+    """The device functions for a form.
+
+    ``codes``: of rows g and g + 8, step by step, fragment by fragment. ``scales``: of both rows, run by run,
+    fragment by fragment. ``offsets``: the same with the sign turned, or one number of no use. ``start``: four
+    times MAGIC_BITS. ``codes_at``, ``scales_at``, ``sums_at``: a lane's in the first eight rows.
+    """
+    count = 4 * form.fragments * form.eights
+    kind, codes_kind = types.UniTuple(f32, count), types.UniTuple(u32, 2 * STEPS * form.fragments)
+    scales_kind, four_words = types.UniTuple(f32, form.rows), types.UniTuple(u32, 4)
+    offsets_kind = scales_kind if form.has_offset else types.UniTuple(f32, 1)
+
+    @emitted(kind, kind, codes_kind, scales_kind, offsets_kind, four_words, u32, u32, u32)
+    def multiply(
+        builder: Any, totals: Any, codes: Any, scales: Any, offsets: Any, start: Any, codes_at: Any,
+        scales_at: Any, sums_at: Any,
+    ) -> Any:  # fmt: skip
+        places = [codes_at, scales_at, sums_at]
+        results, a = parts(builder, totals, count), parts(builder, codes, 2 * STEPS * form.fragments)
+        factors, begin = parts(builder, scales, form.rows), parts(builder, start, 4)
+        less = [builder.fmul(factor, ir.Constant(FLOAT, -MAGIC)) for factor in factors]
+        turned = parts(builder, offsets, form.rows) if form.has_offset else []
+        rows = list(zip(factors, less, turned or factors, strict=True))
+        for half, j in ((half, j) for half in range(BYTE_HALVES) for j in range(form.eights)):
+            if (
+                form.eights > EIGHTS_WITH_SPARE_REGISTERS
+            ):  # else the assembler loads so many that some do not stay in registers
+                emit_assembly(builder, ir.VoidType(), "bar.warp.sync -1;", [], [], True)
+            b, x, sums = _activations(builder, form, places, half, form.apart * j)
+            for run, fragment in (
+                (r, f) for r in range(form.runs // BYTE_HALVES) for f in range(form.fragments)
+            ):
+                first, place = form.steps * run, 4 * (fragment * form.eights + j)
+                step, row = STEPS * fragment + STEPS // BYTE_HALVES * half, form.runs * fragment + run
+                codes_of_run = a[2 * (step + first) :][: 2 * form.steps]
+                dots = _integers(builder, codes_of_run, b[first : first + form.steps], begin)
+                of_rows = rows[2 * (row + form.runs // BYTE_HALVES * half) :]
+                for i in range(4):
+                    factor, less_magic, offset = of_rows[i // 2]
+                    value = builder.fma(dots[i], factor, less_magic)
+                    total = builder.fma(value, x[i % 2], results[place + i])
+                    if form.has_offset:
+                        total = builder.fma(sums[2 * run + i % 2], offset, total)
+                    results[place + i] = total
+        return results
+
+    return ByteProducts(zeros_of(kind), multiply, fragment_parts(form.fragments, form.eights))
+
+
+def _activations(
+    builder: Any, form: ByteForm, places: list[Any], half: int, at: int
+) -> tuple[list[Any], ...]:  # fmt: skip
+    """A lane's words of a row's codes in 32 columns, the scales of two rows there, and their sums by run."""
+    codes_at, scales_at, sums_at = places
+    codes = _take(builder, WORD, codes_at, at + 8 * half, 2)
+    scales, count = _take(builder, FLOAT, scales_at, at + 8 * half, 2), form.runs
+    sums = _take(builder, FLOAT, sums_at, at + 4 * count * half, count) if form.has_offset else []
+    return codes, scales, sums
+
+
+def _integers(builder: Any, a: list[Any], b: list[Any], start: list[Any]) -> list[Any]:
+    """The sums of a run, of one step or two, as floats."""
+    return [builder.bitcast(word, FLOAT) for word in _mma(builder, "s8", "s32", a, b, start)]
