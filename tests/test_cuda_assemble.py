@@ -27,9 +27,8 @@ from scripts import load
 from ggmlq.cuda.driver import launch
 from ggmlq.cuda.driver.coverage import families
 from ggmlq.cuda.driver.launch import Kernel, array
-from ggmlq.cuda.intrinsics import hopper, ptx, tensor_cores, wgmma
+from ggmlq.cuda.intrinsics import bf16x2, hopper, ptx, tensor_cores, wgmma
 from ggmlq.cuda.intrinsics.assembly import KINDS
-from ggmlq.cuda.intrinsics.floats import bf16x2
 from ggmlq.cuda.intrinsics.language import cuda, float32
 from ggmlq.cuda.kernels.epilogue import gates
 from ggmlq.cuda.kernels.mma.kernel import TILES

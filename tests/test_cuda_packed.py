@@ -19,8 +19,7 @@ from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.cuda.intrinsics import ptx
-from ggmlq.cuda.intrinsics.floats import bf16x2
+from ggmlq.cuda.intrinsics import bf16x2, ptx
 from ggmlq.cuda.intrinsics.tensor_cores import MAGIC
 from ggmlq.cuda.kernels.quantize.decode import decoded
 from ggmlq.cuda.layouts import pack, to_blocks
@@ -48,7 +47,7 @@ import sys
 import numpy as np
 from ggmlq.cuda.layouts import codes as coded, pack, scales
 from ggmlq.cuda.layouts.layout import layout_of, stored_codes
-from ggmlq.cuda.intrinsics.floats import bf16x2
+from ggmlq.cuda.intrinsics import bf16x2
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.formats._tables import FP4
 

@@ -116,9 +116,7 @@ def kernels_of_layers(put):
             put("", gq.QuantArray(one.format, (len(raw), one.shape[3]), raw), ids, x, check=False)
         return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3)
 
-    def spread(heads, halves=None, angles=None, batch=1):
-        if halves is None:  # rows alone
-            return single(hadamard(np.array(heads)))
+    def spread(heads, halves, angles, batch):
         rope = Rope(2 * angles[0].shape[1], halves, 1.0)
         parts = [apply_rope(double(x), rope, *angles) for x in heads[:2]] + [double(heads[2])]
         sizes = heads[0].shape[2], heads[0].shape[2], 64
@@ -139,10 +137,10 @@ def kernels_of_layers(put):
         append=append,
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
-        of_stack=lambda *operands: None,
+        of_stack=lambda *operands: None, of_expert_stack=lambda *operands: None,
         normed=lambda x, w, e: single(Exact().norm(double(x), e) * w),
         apply_rope=lambda x, neox, c, s: single(apply_rope(double(x), Rope(2 * c.shape[1], neox, 1.0), c, s)),
-        spread=spread,
+        spread=spread, hadamard=lambda rows: single(hadamard(np.array(rows))),
         gate_product=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
 

@@ -165,7 +165,7 @@ def process(code, tmp_path, **more):
 def test_what_is_not_prebuilt_is_compiled_by_another_process(tmp_path):
     code = """
         import sys
-        from ggmlq.cuda.activations import floats
+        from ggmlq.cuda.layouts import floats
         first, second = floats.kernel(True).cubin((8, 6)), floats.kernel(False).cubin((8, 6))
         print(first[:4] == second[:4] == b"\\x7fELF", first != second, "numba" in sys.modules)
     """

@@ -14,7 +14,9 @@ Instructions of all cards:
 
     ptx.py            arithmetic of floats and words; loads and stores of device memory (load, store) and of
                       shared memory (take, put), copies into shared memory
-    floats.py         the kinds of floats: pairs of bfloat16 and of float16 in a register, stores of results
+    floats.py         the kinds of floats: pairs of 16-bit ones in a register, stores of results
+    bf16x2.py         instructions on pairs of bfloat16, by name
+    halves.py         the same of float16
     codes8.py         floats to 8-bit codes four at a time, dp4a, and FP8 widened to halves
     lane.py           a thread's warp and lane, addresses of matrix elements; exchanges among the lanes of a
                       warp

@@ -110,9 +110,9 @@ def _bfloat_bits(values: Any) -> Any:
     return np.uint32(bits[0] >> 16 | bits[1] & 0xFFFF0000)
 
 
-halves = _pairs("f16x2", _half_pair, _half_values, _half_bits)
-bf16x2 = _pairs("bf16x2", _bfloat_pair, _bfloat_values, _bfloat_bits)
-PAIRS = {"float16": halves, "bfloat16": bf16x2}
+HALVES = _pairs("f16x2", _half_pair, _half_values, _half_bits)
+BFLOATS = _pairs("bf16x2", _bfloat_pair, _bfloat_values, _bfloat_bits)
+PAIRS = {"float16": HALVES, "bfloat16": BFLOATS}
 
 # --- stores of results ------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ def store_floats(at: Any, v: Any, i: Any) -> None:
 
 
 def _storing_halves(bfloat: bool) -> Any:
-    half_bits, narrowed, store16 = ptx.half_bits, bf16x2.narrowed, ptx.store16
+    half_bits, narrowed, store16 = ptx.half_bits, BFLOATS.narrowed, ptx.store16
 
     @inlined
     def store_halves(at: Any, v: Any, i: Any) -> None:

@@ -37,9 +37,8 @@ from typing import Any
 
 import numpy as np
 
-from ..intrinsics import ptx
+from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import bf16x2, halves
 from ..intrinsics.language import int32, uint32
 from .layout import PackedLayout
 

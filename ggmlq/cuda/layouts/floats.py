@@ -15,9 +15,9 @@ from ...base.slots import Slot, following, rows_of
 from ..driver.device import cupy
 from ..driver.launch import Kernel, Launch, array, family
 from ..driver.recorded import RecordedLaunches, X, Y, between
-from ..intrinsics import codes8, hopper, ptx
+from ..intrinsics import bf16x2, codes8, hopper, ptx
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import DTYPES, KINDS, LEAST, bf16x2, storing
+from ..intrinsics.floats import DTYPES, KINDS, LEAST, storing
 from ..intrinsics.lane import address, four_into
 from ..intrinsics.language import cuda, float32, float64, uint32, uint64
 

@@ -26,10 +26,10 @@ import numpy as np
 
 from ..driver import device
 from ..driver.launch import Kernel, family
-from ..intrinsics import hopper, ptx
+from ..intrinsics import bf16x2, hopper, ptx
 from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import LEAST, bf16x2
+from ..intrinsics.floats import LEAST
 from ..intrinsics.lane import address, warp_and_lane
 from ..intrinsics.language import cuda, uint32, uint64
 from .floats import sixteen_loader

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..intrinsics import ptx
+from ..intrinsics import bf16x2, halves, ptx
 from ..intrinsics.assembly import emit_in_place, emitted, f32, parts
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import PAIRS, bf16x2, halves
+from ..intrinsics.floats import PAIRS
 from ..intrinsics.lane import from_lane
 from ..intrinsics.language import cuda, float32, int32, types, uint32
 from .codes import byte_unpacker, step_unpacker, word_loader

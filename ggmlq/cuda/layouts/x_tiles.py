@@ -19,10 +19,10 @@ from ...base.slots import following, rows_of
 from ..driver import device
 from ..driver.launch import Kernel, family
 from ..driver.recorded import across, between
-from ..intrinsics import codes8, hopper, ptx
+from ..intrinsics import codes8, halves, hopper, ptx
 from ..intrinsics import lane as lanes
 from ..intrinsics.atoms import inlined
-from ..intrinsics.floats import KINDS, LEAST, halves
+from ..intrinsics.floats import KINDS, LEAST
 from ..intrinsics.lane import ALL_LANES, address, warp_and_lane
 from ..intrinsics.language import cuda, int32, uint32, uint64
 from .floats import aligned_floats, four_loader, kind_of, sixteen_loader

@@ -19,9 +19,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import hopper, ptx
+from ...intrinsics import bf16x2, halves, hopper, ptx
 from ...intrinsics.atoms import inlined
-from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.wgmma import publish, pv_starter, qk_starter, settler

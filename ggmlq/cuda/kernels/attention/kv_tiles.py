@@ -16,10 +16,9 @@ import numpy as np
 
 from ....formats import FORMATS
 from ....formats._tables import FP4, IQ4
-from ...intrinsics import ptx
+from ...intrinsics import bf16x2, halves, ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.codes8 import product_of_halves
-from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from .plan import FLOAT16_TYPES, Plan, row_bytes
 

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import hopper, ptx, tensor_cores
+from ...intrinsics import bf16x2, halves, hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.codes8 import product_of_halves
-from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from ...intrinsics.tensor_cores import mma_f16

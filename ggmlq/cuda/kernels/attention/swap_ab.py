@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...driver.launch import Kernel, family
-from ...intrinsics import codes8, hopper, ptx, tensor_cores
+from ...intrinsics import bf16x2, codes8, halves, hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.codes8 import product_of_halves
-from ...intrinsics.floats import bf16x2, halves
 from ...intrinsics.lane import g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 from .kv_tiles import (

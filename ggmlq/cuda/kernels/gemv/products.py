@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...intrinsics import codes8, ptx, tensor_cores
+from ...intrinsics import bf16x2, codes8, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
-from ...intrinsics.floats import bf16x2
 from ...intrinsics.lane import ALL_LANES, four_into, g_and_t
 from ...intrinsics.language import cuda, float32, int32, uint32
 from ...layouts.codes import buffer_sizes, byte_unpacker, lowest_byte, word_loader

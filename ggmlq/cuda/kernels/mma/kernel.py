@@ -488,7 +488,7 @@ class LaneAt(NamedTuple):
 @cache
 def run_codes(layout: PackedLayout, kind: str) -> Any:
     """The device function for the codes of a run of both fragment rows of a warp, as a tuple."""
-    unpack_step = step_unpacker(layout, kind)
+    unpack_step = step_unpacker(layout, "float16" if kind == HALF_SUMS else kind)
 
     @inlined
     def step_codes(words: Any, step: Any, opaque: Any) -> Any:

@@ -24,9 +24,9 @@ from ....formats import BlockFormat
 from ...driver import device
 from ...driver.launch import Kernel, family
 from ...driver.recorded import between
-from ...intrinsics import codes8, hopper, ptx, tensor_cores
+from ...intrinsics import bf16x2, codes8, hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
-from ...intrinsics.floats import DTYPES, bf16x2
+from ...intrinsics.floats import DTYPES
 from ...intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.floats import narrowed

@@ -24,9 +24,8 @@ from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
 from ...driver.launch import Kernel, family
-from ...intrinsics import ptx, tensor_cores
+from ...intrinsics import bf16x2, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
-from ...intrinsics.floats import bf16x2
 from ...intrinsics.lane import address, g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.codes import buffer_sizes, step_unpacker, word_loader

@@ -1,8 +1,8 @@
 """Many rows with sums of halves: twice the rate on cards whose tensor cores sum floats slowly.
 
 Changed from mma_bf16: ``mma`` adds the products of one run, 32 columns or 16, as halves. Each such sum
-becomes float32 where it is scaled (intrinsics/tensor_cores.py), so no more than two roundings of a half are in
-it. Tensor cores of a GeForce card sum in float32 at half their speed; this is the whole. So that no sum
+becomes float32 where it is scaled (intrinsics/tensor_cores.py), so no more than two roundings of a half are
+in it. Tensor cores of a GeForce card sum in float32 at half their speed; this is the whole. So that no sum
 overflows, each row of activations is multiplied with a power of two first (layouts/x_tiles.py), and
 its results with the inverse.
 
