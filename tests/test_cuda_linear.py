@@ -11,8 +11,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.cuda.kernels import cublas as _cublas
-from ggmlq.cuda.ladder.linear import r7_dequant_cublas
+from ggmlq.cuda.ladder.linear import r7_dequant_cublas, r11_dequant_bf16
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
@@ -174,7 +173,7 @@ def test_slabs_of_a_large_matrix(rung, cupy, monkeypatch):
     q, x = weights("q5_1", 257, 512, SEED), rows("normal", 9, 512, SEED)
     given, device_q = cupy.asarray(x), q.to("cuda")
     whole = gq.linear(given, device_q, kernel=rung).get()
-    for module in (_cublas, r7_dequant_cublas):
+    for module in (r11_dequant_bf16, r7_dequant_cublas):
         monkeypatch.setattr(module, "SLAB", 100 * 2 * 512)
     y = gq.linear(given, device_q, kernel=rung).get()
     np.testing.assert_allclose(y, whole, rtol=0, atol=1e-5 * np.abs(whole).max())

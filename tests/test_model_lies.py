@@ -18,7 +18,7 @@ from ggmlq.errors import GGMLQError, GGUFError, NonFiniteError
 from ggmlq.model.config import PATTERN, RULES
 from ggmlq.testing.models import NAMES, Sizes, family_model
 
-SMALL = Sizes(width=64, head=64, hidden=64, heads=2, kv_heads=1, queries=32, latent=32, turned=32)
+SMALL = Sizes(width=64, head=64, hidden=64, heads=2, kv_heads=1, queries=32, latent=32, rope=32)
 CHANGES, LONG = 8, 30
 SECONDS, MEGABYTES = 5, 400  # of CPU, and beyond what the process had: hundreds of times what a case takes
 NAN, INF = float("nan"), float("inf")

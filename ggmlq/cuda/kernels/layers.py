@@ -57,7 +57,7 @@ def start_norm(weights: Any, columns: Any) -> None:
     hopper.let_successor_start()
     at = uint32(cuda.threadIdx.x) * FLOATS_OF_A_LINE
     if at < columns:
-        prefetch_line(weights + at * uint64(4))
+        prefetch_line(weights + at * 4)
     hopper.wait_for_predecessor()
 
 

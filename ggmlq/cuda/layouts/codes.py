@@ -187,7 +187,7 @@ def _halves_of_bytes() -> Any:
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(4):
             w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
-            a[r] = sub(masked_xor(w, uint32(0x00FF00FF) | opaque, raised), raised)
+            a[r] = sub(masked_xor(w, 0x00FF00FF | opaque, raised), raised)
 
     return unpack_step
 
@@ -202,9 +202,9 @@ def _bfloats_of_fp4() -> Any:
     def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
         w = words[s]
         for r in range(3):
-            a[r] = fma(w << uint32(3 * r) & uint32(0x81C081C0), large | opaque, none)
-        magnitude = w >> uint32(3) & uint32(0x01800180) | w >> uint32(7) & uint32(0x00400040)
-        a[3] = fma(w << uint32(1) & uint32(0x80008000) | magnitude, large | opaque, none)
+            a[r] = fma(w << uint32(3 * r) & 0x81C081C0, large | opaque, none)
+        magnitude = w >> 3 & 0x01800180 | w >> 7 & 0x00400040
+        a[3] = fma(w << 1 & 0x80008000 | magnitude, large | opaque, none)
 
     return unpack_step
 
@@ -223,8 +223,8 @@ def _halves_of_fp4() -> Any:
         for r in range(3):
             magnitude = w << uint32(3 * r + 3) & rest
             a[r] = fma(masked_or(w << uint32(3 * r), sign | opaque, magnitude), large | opaque, none)
-        magnitude = w & uint32(0x0C000C00) | w >> uint32(4) & uint32(0x02000200)
-        a[3] = fma(masked_or(w << uint32(1), sign | opaque, magnitude), large | opaque, none)
+        magnitude = w & 0x0C000C00 | w >> 4 & 0x02000200
+        a[3] = fma(masked_or(w << 1, sign | opaque, magnitude), large | opaque, none)
 
     return unpack_step
 

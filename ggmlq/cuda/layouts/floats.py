@@ -57,9 +57,9 @@ def eight_loader(kind: str) -> Any:
         for i in range(4):
             word = bits_of(words[i])
             if bfloat:
-                v[2 * i], v[2 * i + 1] = float_of(word << uint32(16)), float_of(word & uint32(0xFFFF0000))
+                v[2 * i], v[2 * i + 1] = float_of(word << 16), float_of(word & 0xFFFF0000)
             else:
-                v[2 * i], v[2 * i + 1] = half(word & uint32(0xFFFF)), half(word >> uint32(16))
+                v[2 * i], v[2 * i + 1] = half(word & 0xFFFF), half(word >> 16)
 
     return load if kind == "float32" else load_sixteen
 

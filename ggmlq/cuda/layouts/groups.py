@@ -266,7 +266,7 @@ def use_counter() -> Any:
                 if use_experts[i] != NO_EXPERT:
                     ranks[i] = add(counts + use_experts[i] * 4, uint32(1))
                 if reads_again and use < end:
-                    store4(places + use * uint64(4), ranks[i])
+                    store4(places + use * 4, ranks[i])
 
     return count
 
@@ -293,10 +293,10 @@ def column_assigner() -> Any:
                 if reads_again:
                     use_experts[i] = expert_of_use(ids, use, experts) if use < end else NO_EXPERT
                     if use_experts[i] != NO_EXPERT:
-                        ranks[i] = load4(places + use * uint64(4))
+                        ranks[i] = load4(places + use * 4)
             for i in range(THREAD_IDS):
                 use = uint32(first) + uint32(i * THREADS) + thread
-                at = places + use * uint64(4)
+                at = places + use * 4
                 if use_experts[i] != NO_EXPERT:
                     expert = use_experts[i] * 4
                     to = uint32(take4(firsts + expert) * columns)

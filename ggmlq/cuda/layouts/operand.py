@@ -213,7 +213,7 @@ def natural_loader(layout: PackedLayout) -> Any:
                 words[i] = permute(a[i], b[i], pick)
         else:
             for i in range(2):
-                words[i] = picked(a[i], b[i], uint32(by << uint32(1)), uint32(rest << uint32(1)), 0x0F0F0F0F)
+                words[i] = picked(a[i], b[i], uint32(by << 1), uint32(rest << 1), 0x0F0F0F0F)
         if high == 2:
             for i in range(low, low + 2):
                 words[i] = picked(a[i], b[i], uint32(by << uint32(1)), uint32(rest << uint32(1)), 0x0F0F0F0F)

@@ -56,10 +56,10 @@ class PackedWeights:
 @inlined
 def place_fp4(u: Any, r: Any) -> Any:
     """Sign and magnitude of code r of a half word, where codes.py expects them."""
-    sign, magnitude = u >> uint32(3), u & uint32(7)
+    sign, magnitude = u >> 3, u & 7
     if r < 3:
-        return (sign << uint32(15) | magnitude << uint32(6)) >> uint32(3 * r)
-    return sign << uint32(14) | (magnitude & uint32(1)) << uint32(13) | magnitude >> uint32(1) << uint32(10)
+        return (sign << 15 | magnitude << 6) >> uint32(3 * r)
+    return sign << 14 | (magnitude & 1) << 13 | magnitude >> 1 << 10
 
 
 @cache
@@ -76,13 +76,13 @@ def code_placer(layout: PackedLayout) -> Any:
         elif table:
             words[s] |= u << uint32(4 * (2 * r + e))
         elif low == 4:
-            words[s] |= (u & uint32(15)) << uint32(4 * r + 16 * e)
+            words[s] |= (u & 15) << uint32(4 * r + 16 * e)
         else:
             words[s // 2] |= (u & 3) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
         if high == 2:
-            words[low + s // 2] |= (u >> uint32(low)) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
+            words[low + s // 2] |= (u >> low) << uint32(2 * (s % 2 * 4 + r) + 16 * e)
         elif high == 1:
-            words[low] |= (u >> uint32(low)) << uint32(4 * s + r + 16 * e)
+            words[low] |= (u >> low) << uint32(4 * s + r + 16 * e)
 
     return place
 

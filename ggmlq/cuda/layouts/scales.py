@@ -196,9 +196,9 @@ def _small_float(layout: PackedLayout) -> Any:
     @inlined
     def value(words: Any, side: Any, part: Any, run: Any) -> Any:
         word = words[side]
-        special = (word & uint32(0x7F7F7F7F)) + uint32(0x01010101) & ~word & uint32(0x80808080)
-        word = uint32(word + (special >> uint32(7)) - special)
-        bits = word >> uint32(8 * run) << uint32(20) & uint32(0x07F00000)
+        special = (word & 0x7F7F7F7F) + 0x01010101 & ~word & 0x80808080
+        word = uint32(word + (special >> 7) - special)
+        bits = word >> uint32(8 * run) << 20 & 0x07F00000
         return mul(float_of(bits), far)
 
     return value
@@ -210,11 +210,11 @@ def _small_floats() -> Any:
 
     @inlined
     def both(words: Any, part: Any, run: Any) -> Any:
-        word = permute(words[0], words[1], uint32(0x0400) + uint32(run) * uint32(0x0101))
-        low = word & uint32(0x007F007F)
-        special = low + uint32(0x00010001) & ~word & uint32(0x00800080)
-        low = uint32(low + (special >> uint32(7)) - special)
-        a, b = uint32(low << uint32(20)), low >> uint32(16) << uint32(20)
+        word = permute(words[0], words[1], 0x0400 + uint32(run) * 0x0101)
+        low = word & 0x007F007F
+        special = low + 0x00010001 & ~word & 0x00800080
+        low = uint32(low + (special >> 7) - special)
+        a, b = uint32(low << 20), low >> 16 << 20
         return mul(float_of(a), far), mul(float_of(b), far)
 
     return both

@@ -96,21 +96,21 @@ def code_finder(layout: PackedLayout) -> Any:
             w = load(at + uint64(word // 4 * 512 + word % 4 * 4))
             u = w >> (r % 2 * 8 + 16 * e)
         elif fp4:
-            w = load(at + uint64(uint32(4) * s)) >> (uint32(16) * e)
-            u = w << (uint32(3) * min(r, uint32(2)))
-            u = u >> uint32(12) & uint32(8) | u >> uint32(6) & uint32(7)
-            last = w >> uint32(11) & uint32(8) | w >> uint32(9) & uint32(6) | w >> uint32(13) & uint32(1)
-            u = last if r == uint32(3) else u
+            w = load(at + uint64(4 * s)) >> (16 * e)
+            u = w << (3 * min(r, uint32(2)))
+            u = u >> 12 & 8 | u >> 6 & 7
+            last = w >> 11 & 8 | w >> 9 & 6 | w >> 13 & 1
+            u = last if r == 3 else u
         elif table:
-            u = load(at + uint64(uint32(4) * s)) >> (uint32(8) * r + uint32(4) * e)
+            u = load(at + uint64(4 * s)) >> (8 * r + 4 * e)
         elif low == 4:
             u = load(at + uint64(4 * s)) >> (4 * r + 16 * e)
         else:
-            u = load(at + uint64(s // uint32(2) * uint32(4))) >> (uint32(2) * i + uint32(16) * e)
+            u = load(at + uint64(s // 2 * 4)) >> (2 * i + 16 * e)
         u &= mask
         if high == 2:
-            w = load(fragment_bytes + uint64(uint32(high_at) + lane * uint32(8) + s // uint32(2) * uint32(4)))
-            u |= (w >> (uint32(2) * i + uint32(16) * e) & uint32(3)) << uint32(low)
+            w = load(fragment_bytes + uint64(high_at + lane * 8 + s // 2 * 4))
+            u |= (w >> (2 * i + 16 * e) & 3) << low
         elif high == 1:
             w = load(fragment_bytes + uint64(high_at + lane * 4))
             u |= (w >> (4 * s + r + 16 * e) & 1) << low

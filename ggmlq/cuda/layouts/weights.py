@@ -191,7 +191,7 @@ def code_reader(layout: PackedLayout) -> Any:
     @inlined
     def read_bytes(words: Any, i: Any, opaque: Any) -> Any:
         word = words[i // 2] >> uint32(8 * (i % 2))
-        return masked_xor(word, uint32(0x00FF00FF) | opaque, uint32(0x00800080))
+        return masked_xor(word, 0x00FF00FF | opaque, uint32(0x00800080))
 
     @inlined
     def read_bits(words: Any, i: Any, opaque: Any) -> Any:
@@ -296,8 +296,8 @@ def _powers(layout: PackedLayout) -> Any:
     def scales(words: Any, run: Any, opaque: Any) -> Any:
         e = permute(words[bits], uint32(0), uint32(0x4240 + 0x0101 * run))
         there = largest(e, uint32(0x00010001))  # of a 0 nothing can be taken, but from the other half
-        normal = uint32(uint32(there << uint32(7)) - uint32(0x00800080))
-        return largest(normal, uint32(uint32(e << uint32(5)) + uint32(0x00200020))), uint32(0)
+        normal = uint32(uint32(there << 7) - 0x00800080)
+        return largest(normal, uint32(uint32(e << 5) + 0x00200020)), uint32(0)
 
     return scales
 
@@ -573,7 +573,7 @@ def _plane_loader(bits: int, plane_at: int, first: int, pitch: int) -> Any:
         if bits == 4:
             word, byte = s, odd
         elif bits == 2:
-            word, byte, by = uint32(s >> uint32(1)), uint32(s & uint32(1)), uint32(odd << uint32(2))
+            word, byte, by = uint32(s >> 1), uint32(s & 1), uint32(odd << 2)
         else:
             word, byte = uint32(0), uint32(s >> 1)
             by = uint32(uint32(uint32(s & 1) << 2) + uint32(odd << 1))

@@ -342,27 +342,27 @@ def tile_copier(plan: HopperPlan, width: int) -> Any:
     @inlined
     def copy(to: Any, rows: Any, stride: Any, first: Any, end: Any) -> None:
         warp, lane = warp_and_lane()
-        row, chunk = lane // uint32(per_row), lane % uint32(per_row)
-        part, within = chunk >> uint32(3), (chunk & uint32(7)) ^ row
-        row += (warp - uint32(consumers)) * uint32(each)
-        to += (part * uint32(positions) + row) * uint32(LINE)
-        position, source = first + row, rows + uint64(first + row) * stride + uint64(chunk * uint32(CHUNK))
-        step = uint64(together) * stride
-        if first + uint32(positions) <= end:  # all positions exist: nothing to compare for each 16 bytes
+        row, chunk = lane // per_row, lane % per_row
+        part, within = chunk >> 3, (chunk & 7) ^ row
+        row += (warp - consumers) * each
+        to += (part * positions + row) * LINE
+        position, source = first + row, rows + uint64(first + row) * stride + uint64(chunk * CHUNK)
+        step = together * stride
+        if first + positions <= end:  # all positions exist: nothing to compare for each 16 bytes
             for _ in range(each // 8):
                 for j in range(steps):
-                    place = (within ^ uint32(j * together)) << uint32(4)
+                    place = (within ^ uint32(j * together)) << 4
                     copy16(to + place + uint32(j * together * LINE), source)
                     source += step
-                to += uint32(8 * LINE)
+                to += 8 * LINE
             return
         for _ in range(each // 8):
             for j in range(steps):
-                place = to + ((within ^ uint32(j * together)) << uint32(4)) + uint32(j * together * LINE)
+                place = to + ((within ^ uint32(j * together)) << 4) + uint32(j * together * LINE)
                 inside = position < end
-                copy16_or_zeros(place, source if inside else rows, uint32(CHUNK) if inside else uint32(0))
-                source, position = source + step, position + uint32(together)
-            to += uint32(8 * LINE)
+                copy16_or_zeros(place, source if inside else rows, CHUNK if inside else 0)
+                source, position = source + step, position + together
+            to += 8 * LINE
 
     return copy
 
@@ -379,7 +379,7 @@ def tile_fetcher(plan: HopperPlan, values: bool) -> Any:
         stage, to = wait_for(base, number)
         copy(to, rows, stride, uint32(step * int32(positions)), uint32(end))
         commit()
-        return base + uint32(full) + stage * uint32(8)
+        return base + full + stage * 8
 
     return fetch
 
@@ -406,13 +406,13 @@ def float_producer(plan: HopperPlan) -> Any:
                 # K of the next step before V of this one: consumers ask for them in that order
                 if step + int32(1) < last:
                     next_full = fetch_keys(
-                        at, work.keys, strides.k_position, step + int32(1), number + uint32(1), end
+                        at, work.keys, strides.k_position, step + int32(1), number + 1, end
                     )
                     fill(full)
                     full = next_full
                 next_full = fetch_values(at, work.values, strides.v_position, step, number, end)
                 fill(full)
-                full, number = next_full, number + uint32(1)
+                full, number = next_full, number + 1
             wait_for_all()  # nothing is copied behind the last tile
             publish()
             arrive(full)
@@ -538,7 +538,7 @@ def query_loader(plan: HopperPlan) -> Any:
                 number = uint32(cuda.threadIdx.x) + uint32(i * threads)
                 row, chunk = number // chunks, number % chunks
                 inside = row < count
-                source = rows + number * uint64(CHUNK) if inside else rows
+                source = rows + number * CHUNK if inside else rows
                 copy(to + swizzled(row, chunk, rows_count), source, CHUNK if inside else 0)
             ptx.commit()
             wait()
@@ -548,7 +548,7 @@ def query_loader(plan: HopperPlan) -> Any:
             row, pair = number // pairs, number % pairs
             word = uint32(0)
             if row < count:
-                low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
+                low, high = load_pair(rows, row * pairs + pair, kind)
                 word = narrowed(low, high)
             ptx.put4(to + swizzled(row, pair >> 2, rows_count) + (pair & 3) * 4, word)
 

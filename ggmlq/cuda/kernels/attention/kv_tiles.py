@@ -327,9 +327,9 @@ def padded_putter(name: str, pitch: int) -> Any:
     def put(tile: Any, row: Any, unit: Any, out: Any) -> None:
         to = tile + row * pitch
         if two:
-            to += (unit >> uint32(1)) * uint32(64) + (unit & uint32(1)) * uint32(16)
+            to += (unit >> 1) * 64 + (unit & 1) * 16
             put16(to, out[0], out[1], out[2], out[3])
-            put16(to + uint32(32), out[4], out[5], out[6], out[7])
+            put16(to + 32, out[4], out[5], out[6], out[7])
         else:
             put16(to + unit * 16, out[0], out[1], out[2], out[3])
 

@@ -19,7 +19,7 @@ from ...intrinsics import bf16x2, halves, hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.codes8 import product_of_halves
 from ...intrinsics.lane import g_and_t, warp_and_lane
-from ...intrinsics.language import cuda, float32, int32, uint32, uint64
+from ...intrinsics.language import cuda, float32, int32, uint32
 from ...intrinsics.tensor_cores import mma_f16
 from .kv_tiles import (
     BLOCK_COLUMNS,
@@ -87,7 +87,7 @@ def query_loader(plan: Plan) -> Any:
             if row < rows_count:
                 word = uint32(0)  # rows past the end
                 if row < count:
-                    low, high = load_pair(rows, row * uint64(pairs) + pair, kind)
+                    low, high = load_pair(rows, row * pairs + pair, kind)
                     word = narrowed(low, high)
                 ptx.put4(to + row * pitch + pair * 4, word)
 

@@ -249,7 +249,7 @@ def find_row_ranges(seen: Any, row: Any, step: Any, sizes: Any, length: Any) -> 
     """Visible K/V range of rows ``row``, ``row`` + ``step``; rows past the end are clamped to the last."""
     for r in range(2):
         all_rows = sizes.queries * sizes.group
-        query = uint32(min(row + uint32(r) * step, all_rows - 1)) % sizes.queries
+        query = uint32(min(row + uint32(r) * uint32(step), all_rows - 1)) % sizes.queries
         seen.begins[r], seen.ends[r] = seen_by_query(query, sizes.queries, sizes.causal, sizes.window, length)
 
 

@@ -152,7 +152,7 @@ def read_score_options(
     sequence = unit // sizes.kv_heads
     for r in range(2):
         # row = head in the group · queries + query; rows past the end are clamped to the last
-        this = uint32(min(row + uint32(r) * step, sizes.queries * sizes.group - 1))
+        this = uint32(min(row + uint32(r) * uint32(step), sizes.queries * sizes.group - 1))
         query = this % sizes.queries
         head = (unit - sequence * sizes.kv_heads) * sizes.group + this // sizes.queries
         places[r] = length - int32(sizes.queries) + int32(query)

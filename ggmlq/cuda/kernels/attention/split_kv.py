@@ -50,7 +50,7 @@ def inverse_sum(row_sum: Any) -> Any:
 def final_scale(row_max: Any, row_sum: Any, sinks: Any, head: Any) -> Any:
     """The factor that makes a row's sums its result: 1 / row_sum, in which a sink of its head takes part."""
     if sinks != 0:
-        sink = ptx.mul(ptx.load_float(sinks + head * uint64(4)), LOG2_E)
+        sink = ptx.mul(ptx.load_float(sinks + head * 4), LOG2_E)
         largest = ptx.larger(row_max, sink)
         scale = merge_scale(row_max, largest)
         row_sum = ptx.fma(row_sum, scale, power_of_two(ptx.sub(sink, largest)))
@@ -110,7 +110,7 @@ def write_pair(row: Any, pair: Any, merged: Any, addresses: Any, sizes: Any) -> 
     head = (unit % sizes.kv_heads) * sizes.group + uint32(row) // sizes.queries
     factor = final_scale(merged.row_max, merged.row_sum, addresses.sinks, head)
     size = uint64(4) if sizes.y_kind == 0 else uint64(2)
-    number = uint64(unit) * rows + row
+    number = unit * rows + row
     to = addresses.y + number * sizes.y_columns * size
     store_pair(to, pair, sizes.y_kind, ptx.mul(merged.low, factor), ptx.mul(merged.high, factor))
 
@@ -132,7 +132,7 @@ def rows_writer(plan: Any) -> Any:
 
     def eight(j: Any, o: Any, factors: Any, places: Any, inside: Any, kind: Any, t: Any) -> None:
         for r in range(2):
-            if inside[r] != uint32(0):
+            if inside[r] != 0:
                 low, high = ptx.mul(o[4 * j + 2 * r], factors[r]), ptx.mul(o[4 * j + 2 * r + 1], factors[r])
                 store_pair(places[r], 4 * j + t, kind, low, high)
 
@@ -190,9 +190,9 @@ def block_merger(plan: Plan) -> Any:
                 write_pair(work.place.first_row + row, pair, merged, addresses, sizes)
             else:
                 # [split, unit, row] is [blockIdx.x, blockIdx.z, row]
-                place = uint64(uint32(cuda.blockIdx.z)) * rows + uint64(work.place.first_row + row)
+                place = uint32(cuda.blockIdx.z) * rows + uint64(work.place.first_row + row)
                 place += uint64(cuda.blockIdx.x) * uint64(cuda.gridDim.z) * rows
-                ptx.store_pair(partials + place * (4 * width) + pair * uint64(8), merged.low, merged.high)
+                ptx.store_pair(partials + place * (4 * width) + pair * 8, merged.low, merged.high)
                 if pair == 0:
                     ptx.store_pair(
                         stats_of(partials, rows, width, uint32(cuda.gridDim.z)) + place * 8,
@@ -250,7 +250,7 @@ def read_partial(partials: Any, width: Any, stats: Any, number: Any, lane: Any, 
     row_max, row_sum, none = MINUS_INFINITY, float32(0), float32(0)
     quad = none, none, none, none
     if there:
-        quad = ptx.load_floats(partials + number * (4 * width) + lane * uint64(16))
+        quad = ptx.load_floats(partials + number * (4 * width) + lane * 16)
         stat = ptx.load8(stats + number * 8)
         row_max, row_sum = ptx.float_of(stat[0]), ptx.float_of(stat[1])
     return Partial(row_max, row_sum, quad)
@@ -261,7 +261,7 @@ def largest_of(stats: Any, rows: Any, splits: Any) -> Any:
     """The largest of a row's maxima, by each warp for itself; ``stats``: the address of the first."""
     row_max, p = MINUS_INFINITY, warp_and_lane()[1]
     while p < splits:
-        stat = ptx.load8(stats + p * uint64(rows) * 8)
+        stat = ptx.load8(stats + p * rows * 8)
         row_max = ptx.larger(row_max, ptx.float_of(stat[0]))
         p += LANES
     for step in (16, 8, 4, 2, 1):
@@ -292,7 +292,7 @@ def merger(width: int, threads: int) -> Kernel:
         quads, stats = cuda.local.array(held, float32), cuda.local.array(noted, float32)
         for i in range(ahead):
             p = which + uint32(i * together)
-            number, there = p * uint64(rows) + row, which < together and p < splits
+            number, there = p * rows + row, which < together and p < splits
             partial = read_partial(addresses.partials, width, stats_at, number, lane, there)
             stats[2 * i], stats[2 * i + 1] = partial.row_max, partial.row_sum
             for j in range(QUAD_COLUMNS):
@@ -311,7 +311,7 @@ def merger(width: int, threads: int) -> Kernel:
             # the splits that were not read ahead, now that the maximum is known
             p = which + ahead * together
             while p < splits:
-                number = p * uint64(rows) + row
+                number = p * rows + row
                 partial = read_partial(addresses.partials, width, stats_at, number, lane, True)
                 scale = merge_scale(partial.row_max, row_max)
                 row_sum = ptx.fma(partial.row_sum, scale, row_sum)

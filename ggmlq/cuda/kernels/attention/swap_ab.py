@@ -85,7 +85,7 @@ def prefetcher(plan: Plan, name: str, width: int) -> Any:
                     within = (number - row * lines) * line
                     ptx.prefetch(rows + uint64(first + row) * stride + within)
                 else:
-                    ptx.prefetch(rows + first * uint64(length) + uint64(number * line))
+                    ptx.prefetch(rows + first * length + uint64(number * line))
 
     return prefetch
 
@@ -141,10 +141,10 @@ def query_reader(plan: Plan) -> Any:
         raw[2 * i], raw[2 * i + 1] = uint32(0), uint32(0)  # rows that there are not
         if number < count * pairs:
             if kind == 0:
-                two = ptx.load8(rows + number * uint64(8))
+                two = ptx.load8(rows + number * 8)
                 raw[2 * i], raw[2 * i + 1] = two[0], two[1]
             else:
-                raw[2 * i] = uint32(ptx.load4_nc(rows + number * uint64(4)))
+                raw[2 * i] = uint32(ptx.load4_nc(rows + number * 4))
 
     return unrolled(words_of_queries(plan) // 2, read)
 
@@ -343,7 +343,7 @@ def key_pairs(name: str) -> Any:
     @inlined
     def of_fours(first: Any, second: Any) -> Any:
         # Upper fours stay where they are in a byte: they count sixteen times, and their queries a sixteenth.
-        odd, low, high = first >> uint32(8), uint32(0x000F000F), uint32(0x00F000F0)
+        odd, low, high = first >> 8, uint32(0x000F000F), uint32(0x00F000F0)
         return first & low, odd & low, first & high, odd & high
 
     return of_bytes if name == "q8_0" else of_fours
@@ -424,7 +424,7 @@ def value_pairs(name: str) -> Any:
         for j in range(2):
             for n in range(2):
                 # bytes of a column, of positions j and j + 2, side by side; then the next column's
-                both = permute(w[j], w[j + 2], uint32(0x7362) if n else uint32(0x5140)) ^ uint32(0x80808080)
+                both = permute(w[j], w[j + 2], uint32(0x7362) if n else uint32(0x5140)) ^ 0x80808080
                 a[4 * n + 2 * j] = sub(permute(both, none, uint32(0x4140)), zero)
                 a[4 * n + 2 * j + 1] = sub(permute(both, none, uint32(0x4342)), zero)
 
@@ -451,9 +451,9 @@ def value_words(name: str, length: int) -> Any:
         heads, lasts = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
         for p in range(4):
             row = at + uint32(p * length)
-            heads[p], lasts[p] = take4(row), take4(row + uint32(middle))
+            heads[p], lasts[p] = take4(row), take4(row + middle)
             w[p] = permute(take4(row + places[0]), lasts[p], places[1])
-            x[p] = take4(row + places[0] + uint32(middle + 4))
+            x[p] = take4(row + places[0] + (middle + 4))
         for p in range(2):
             d[p] = permute(heads[p], heads[p + 2], uint32(0x5410))
             d[2 + p] = permute(lasts[p], lasts[p + 2], uint32(0x7632))
@@ -549,9 +549,9 @@ def column_placer(plan: Plan) -> Any:
         if floats:
             places[0] = g * 4
         elif name == "q8_0":  # as ``value_words`` reads a word of four columns
-            places[2], places[3] = uint32(128) + g * uint32(16), uint32(136) + g * uint32(16)
-            places[0], places[1] = g * uint32(16) - uint32(8), g * uint32(16)
-            if g == uint32(0):
+            places[2], places[3] = 128 + g * 16, 136 + g * 16
+            places[0], places[1] = g * 16 - 8, g * 16
+            if g == 0:
                 places[0], places[1] = uint32(0), uint32(120)
         else:
             for k in range(4):

@@ -315,7 +315,7 @@ def ping_pong_barrier(warp: Any, steps: Any) -> Any:
 @inlined
 def no_ping_pong(warp: Any, steps: Any) -> Any:
     """A zero that the assembler must not know: the barriers that it guards keep loads in place."""
-    return uint32(steps >> uint32(31))
+    return uint32(steps >> 31)
 
 
 def stage_emptier(tile: BoxTile) -> Any:
@@ -442,7 +442,7 @@ def float_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
             write(totals, place, ring, words.y, column, row, words.m, words.n, job.finals)
             number = uint32(number + work.stride)
         # The copy engine may still read the buffers of outputs, which end with the block.
-        if boxed and place.lane == uint32(0):
+        if boxed and place.lane == 0:
             hopper.wait_until_written()
 
     return consume

@@ -307,24 +307,24 @@ def sum_exchanger(variant: SmallMVariant) -> Any:
 
     @inlined
     def exchange_wide(ring: Any, totals: Any, place: Any, rank: Any, halvings: Any) -> None:
-        share = uint32(uint32(log) - halvings)
+        share = uint32(log - halvings)
         meet()  # the stages are free
-        column_index = uint32(place.step_group * uint32(columns) + place.column)
-        stage(totals, uint32(ring + column_index * uint32(pitch) + uint32(place.row << uint32(2))))
+        column_index = uint32(place.step_group * columns + place.column)
+        stage(totals, uint32(ring + column_index * pitch + uint32(place.row << 2)))
         meet()
-        if halvings != uint32(0):
+        if halvings != 0:
             hopper.wait_for_cluster()
         i = uint32(cuda.threadIdx.x)
-        while i < uint32(step_groups * fours * columns):
-            c, at = uint32(i >> uint32(shift)), uint32(uint32(i & uint32(fours - 1)) << uint32(4))
-            v = ptx.take16(uint32(ring + c * uint32(pitch) + at))
-            source = uint32(rank * uint32(step_groups) + uint32(c >> uint32(log)))
-            c = uint32(c & uint32(columns - 1))
+        while i < step_groups * fours * columns:
+            c, at = uint32(i >> shift), uint32(uint32(i & fours - 1) << 4)
+            v = ptx.take16(uint32(ring + c * pitch + at))
+            source = uint32(rank * step_groups + uint32(c >> log))
+            c = uint32(c & columns - 1)
             owner = uint32(c >> share)
             target = uint32(uint32(c - uint32(owner << share)) + uint32(source << share))
-            at = uint32(ring + uint32(sums_offset) + target * uint32(pitch) + at)
+            at = uint32(ring + sums_offset + target * pitch + at)
             hopper.put16_in_block(at, owner, v[0], v[1], v[2], v[3])
-            i = uint32(i + uint32(CONSUMER_THREADS))
+            i = uint32(i + CONSUMER_THREADS)
 
     return exchange_wide if tile.wide_exchange else store
 

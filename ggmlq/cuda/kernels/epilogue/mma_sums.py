@@ -159,11 +159,11 @@ def zero_point_corrector(tile: ByteTile) -> Any:
         terms = ZeroTermsOfBoth(*zeros)
         row, column = corner(warp_rows, warp_columns, warps_across)
         for i in range(2 * down):
-            at = address(uint64(0), group, m, min(m0 + row + uint32(8 * i), m - uint32(1)), 4)
+            at = address(uint64(0), group, m, min(m0 + row + uint32(8 * i), m - 1), 4)
             point, other = load4(terms.points_x + at), load4(terms.others_x + at)
             for j in range(across):
                 for c in range(2):  # loaded again for each row: registers are dearer
-                    at = address(uint64(0), group, n, min(n0 + column + uint32(8 * j + c), n - uint32(1)), 4)
+                    at = address(uint64(0), group, n, min(n0 + column + uint32(8 * j + c), n - 1), 4)
                     o = 4 * (i // 2 * across + j) + 2 * (i % 2) + c
                     off = int32(point * load4(terms.others_w + at))
                     off += int32(other * load4(terms.points_w + at))

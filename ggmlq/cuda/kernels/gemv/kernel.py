@@ -178,7 +178,7 @@ def row_fetcher(stage: GemvStage, width: int) -> Any:
                 there = row < x.m and column < x.k
                 source = address(x.at, row, x.k, column, width) if there else x.at
                 if swaps:  # against bank conflicts of loads: see activation_loader
-                    chunk = uint32(chunk ^ uint32((row & uint32(3)) << uint32(1)))
+                    chunk = uint32(chunk ^ uint32((row & 3) << 1))
                 place = uint32(rows_at + uint32(row * pitch) + uint32(chunk << 4))
                 ptx.copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
 

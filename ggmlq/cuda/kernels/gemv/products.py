@@ -108,10 +108,10 @@ def activation_loader(stage: GemvStage) -> Any:
     @inlined
     def take(at: Any, fragment: Any, lane: Any, b: Any, kind: Any) -> None:
         g, t = g_and_t(lane)
-        row_at = at + uint32(x_at + fragment * 2 * STEP) + g * uint32(pitch) + (t & uint32(1)) * uint32(8)
-        swap = (g & uint32(3)) << uint32(1)
+        row_at = at + (x_at + fragment * 2 * STEP) + g * pitch + (t & 1) * 8
+        swap = (g & 3) << 1
         for s in range(4):
-            place = ((uint32(2 * s) + (t >> uint32(1))) ^ swap) << uint32(4)
+            place = ((uint32(2 * s) + (t >> 1)) ^ swap) << 4
             for tile in range(tiles):
                 v = ptx.take8(row_at + place + uint32(8 * tile * pitch))
                 b[8 * tile + 2 * s], b[8 * tile + 2 * s + 1] = v[0], v[1]
@@ -261,7 +261,7 @@ def run_activations(stage: GemvStage) -> Any:
                 column = uint32(first + uint32(i // steps * pass_columns + i % steps * 16))
                 v[2 * i], v[2 * i + 1] = take_bits(row_at, column)
             change_halves(kind, v, numbers)
-        if some_idle and lane_run >= uint32(pass_runs):
+        if some_idle and lane_run >= pass_runs:
             for i in range(numbers):
                 v[i] = uint32(0)
         for i in range(passes):

@@ -636,7 +636,7 @@ def folded_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     def step_codes(words: Any, step: Any, numbers: Any, opaque: Any) -> Any:
         a = cuda.local.array(4, uint32)
         unpack_step(words, step, a, opaque, pairs_of(numbers, step // each))
-        return uint32(a[0]), uint32(a[1]), uint32(a[2]), uint32(a[3])
+        return a[0], a[1], a[2], a[3]
 
     @inlined
     def all_codes(words: Any, numbers: Any, opaque: Any) -> Any:
@@ -645,7 +645,7 @@ def folded_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
 
     @inlined
     def scales(numbers: Any) -> Any:
-        low, high = half(numbers[0] & uint32(0xFFFF)), half(numbers[0] >> uint32(16))
+        low, high = half(numbers[0] & 0xFFFF), half(numbers[0] >> 16)
         return float32(low * unit), float32(high * unit)
 
     @inlined
@@ -669,7 +669,7 @@ def folded_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     def multiply(totals: Any, w0: Any, w1: Any, w_at: Any, lane: Any, lane_at: Any, opaque: Any) -> Any:
         n0, n1 = cuda.local.array(count, uint32), cuda.local.array(count, uint32)
         load_numbers(w_at, lane, n0)
-        load_numbers(uint32(w_at + uint32(fragment_bytes)), lane, n1)
+        load_numbers(uint32(w_at + fragment_bytes), lane, n1)
         both = all_codes(w0, n0, opaque) + all_codes(w1, n1, opaque)
         places = places_of_two(lane_at, 0)
         places = places + places_of_two(lane_at, 1)

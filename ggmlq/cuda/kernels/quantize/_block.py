@@ -35,12 +35,12 @@ def block_kernel(name: str, encode: Any, size: int) -> Kernel:
         if not live:  # it has the last block's values: the others of its warp need it in their shuffles
             b = blocks - 1
         v = cuda.local.array(VALUES, float32)
-        source = x + b * uint64(128) + uint64(part) * 16
+        source = x + b * 128 + uint64(part) * 16
         for half in range(2):
             four = load_floats(source + uint64(64 * half))
             i = 4 * half
             v[i], v[i + 1], v[i + 2], v[i + 3] = four[0], four[1], four[2], four[3]
-        scale = encode(v, part, raw + b * uint64(size), live)
+        scale = encode(v, part, raw + b * size, live)
         if finite(v) != float32(0) or uint32(scale & 0x7C00) == 0x7C00:
             set_bits(unfit, uint32(1))  # an atomic: blocks of threads meet in one word
 

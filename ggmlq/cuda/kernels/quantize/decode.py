@@ -68,7 +68,7 @@ def loader(count: int) -> Any:
     @inlined
     def load(block: Any, at: Any, words: Any) -> None:
         first, last, picks = block
-        first, last = first + uint64(at), last + uint64(at)
+        first, last = first + at, last + at
         low = load4(first)
         for i in range(count):
             high = load4(last + uint64(4 * i)) if i == count - 1 else load4(first + uint64(4 * i + 4))
@@ -88,17 +88,17 @@ def plane_taker(plane: Plane, count: int, place: int) -> Any:
     @inlined
     def take(block: Any, half: Any, column: Any, out: Any) -> None:
         words = cuda.local.array(count, uint32)
-        first = column if bits == 1 else half * uint32(COLUMNS * rows) + column
+        first = column if bits == 1 else half * (COLUMNS * rows) + column
         for row in range(rows):
             load(block, uint32(first + uint32(at + COLUMNS * row)), words)
             for w in range(count):
                 word = words[w]
                 if bits == 1:
-                    word = word >> (half * uint32(RUNS))
+                    word = word >> (half * RUNS)
                 for i in range(each):
                     run = row + rows * i if crossed else each * row + i
                     part = uint32(word >> uint32(bits * i)) & mask
-                    out[run * count + w] |= part << uint32(place)
+                    out[run * count + w] |= part << place
 
     return take
 
@@ -111,10 +111,10 @@ def six_bits(at: int) -> Any:
     def scales(block: Any, half: Any, column: Any) -> Any:
         w = cuda.local.array(3, uint32)
         load(block, uint32(at), w)
-        if half == uint32(0):
+        if half == 0:
             return w[0] & SIX, w[1] & SIX
-        high, low = w[0] >> uint32(2) & (SIX ^ NIBBLES), w[1] >> uint32(2) & (SIX ^ NIBBLES)
-        return w[2] & NIBBLES | high, w[2] >> uint32(4) & NIBBLES | low
+        high, low = w[0] >> 2 & (SIX ^ NIBBLES), w[1] >> 2 & (SIX ^ NIBBLES)
+        return w[2] & NIBBLES | high, w[2] >> 4 & NIBBLES | low
 
     return scales
 
@@ -127,9 +127,9 @@ def sixteen_scales(at: int, flipped: int) -> Any:
     @inlined
     def scales(block: Any, half: Any, column: Any) -> Any:
         w = cuda.local.array(2, uint32)
-        load(block, uint32(half * uint32(8) + uint32(at)), w)
-        bits = permute(w[0], w[1], uint32(0x6420) + (column >> uint32(4)) * uint32(0x1111)) ^ flip
-        return bits & mask, bits >> uint32(4) & NIBBLES
+        load(block, uint32(half * 8 + at), w)
+        bits = permute(w[0], w[1], 0x6420 + (column >> 4) * 0x1111) ^ flip
+        return bits & mask, bits >> 4 & NIBBLES
 
     return scales
 
@@ -174,7 +174,7 @@ def halves_taker(layout: Layout, has_offset: bool) -> Any:
             words = cuda.local.array(1, uint32)
             load(block, uint32(d), words)
             return half_values(words[0])
-        return half_values(load1(at + uint64(d)) | load1(at + uint64(d + 1)) << uint32(8))
+        return half_values(load1(at + d) | load1(at + (d + 1)) << 8)
 
     return take
 
@@ -218,11 +218,11 @@ def k_part_decoder(fmt: BlockFormat, kind: str) -> Any:
 
     @inlined
     def decode(blocks: Any, b: Any, part: Any, out: Any, to: Any) -> None:
-        half, column = part // uint32(threads_of_half), part % uint32(threads_of_half) * uint32(each)
+        half, column = part // threads_of_half, part % threads_of_half * each
         at = address(blocks, b, length, 0, 1)
-        astray = uint32(at) & uint32(3)
-        picks = uint32(0x3210) + astray * uint32(0x1111)
-        block = (at - uint64(astray), (at + uint64(3)) & uint64(0xFFFFFFFFFFFFFFFC), picks)
+        astray = uint32(at) & 3
+        picks = 0x3210 + astray * 0x1111
+        block = (at - astray, (at + 3) & 0xFFFFFFFFFFFFFFFC, picks)
         words = cuda.local.array(in_all, uint32)
         for i in range(in_all):
             words[i] = uint32(0)
@@ -231,7 +231,7 @@ def k_part_decoder(fmt: BlockFormat, kind: str) -> Any:
             take_high(block, half, column, words)
         all_scales, all_lows = scales(block, half, column)
         d, dmin = take_halves(block, at)
-        place = address(out, to, size, half * uint32(size // 2) + column, 16 // each)
+        place = address(out, to, size, half * (size // 2) + column, 16 // each)
         v = cuda.local.array(each, float32)
         for run in range(RUNS):
             scale = mul(d, scale_of(all_scales, run))

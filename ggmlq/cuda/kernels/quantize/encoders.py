@@ -332,11 +332,11 @@ def floor_log2(value: Any) -> Any:
     """floor(float32(log2(value))) of a positive float."""
     bits = ptx.bits_of(value)
     shift = int32(0)
-    if bits < uint32(1 << 23):  # subnormal: its exponent is found in a number 2**24 times as large
+    if bits < 1 << 23:  # subnormal: its exponent is found in a number 2**24 times as large
         bits = ptx.bits_of(ptx.mul(value, float32(1 << 24)))
         shift = int32(24)
-    exponent = int32(bits >> uint32(23)) - int32(127) - shift
-    significand = int32(bits & uint32(0x7FFFFF)) | int32(0x800000)
+    exponent = int32(bits >> 23) - int32(127) - shift
+    significand = int32(bits & 0x7FFFFF) | int32(0x800000)
     return exponent + int32(significand >= NEXT[exponent - LOWEST])
 
 
@@ -344,8 +344,8 @@ def floor_log2(value: Any) -> Any:
 def exponent_of(value: Any) -> Any:
     """The block's exponent: the floor of log2, read from the exponent bits where they suffice."""
     bits = ptx.bits_of(value)
-    exponent = int32(bits >> uint32(23)) - int32(127)
-    if exponent < int32(-126) or uint32(bits & uint32(0x7FFFFF)) >= uint32((1 << 23) - STEPS):
+    exponent = int32(bits >> 23) - int32(127)
+    if exponent < int32(-126) or uint32(bits & 0x7FFFFF) >= (1 << 23) - STEPS:
         exponent = floor_log2(value)
     return exponent
 
@@ -360,25 +360,25 @@ def code(value: Any, per: Any, most: Any) -> Any:
     """
     u = ptx.mul(abs(value), per)
     u = ptx.smaller(ptx.larger(u, ptx.fma_up(u, float32(0.5), float32(0.5))), most)
-    counted = uint32(uint32(ptx.bits_of(u) - uint32(0x3EE00001)) * uint32(64))
-    return uint32(counted | uint32(ptx.bits_of(value) & uint32(0x80000000)))
+    counted = uint32(uint32(ptx.bits_of(u) - 0x3EE00001) * 64)
+    return uint32(counted | uint32(ptx.bits_of(value) & 0x80000000))
 
 
 @inlined
 def both(low: Any, high: Any) -> Any:
     """Two codes as the highest byte."""
     mask = uint32(0xF0000000)
-    return uint32(uint32(high & mask) | uint32(uint32(low >> uint32(4)) & ~mask))
+    return uint32(uint32(high & mask) | uint32(uint32(low >> 4) & ~mask))
 
 
 @inlined
 def encode_mxfp4(v: Any, part: Any, at: Any, live: Any) -> Any:
     largest = largest_size(v)
     e = uint32(0)
-    if largest > float32(0) and size_of(largest) < uint32(0x7F800000):
-        e = uint32(uint32(exponent_of(largest) + int32(125)) & uint32(255))
-    per = ptx.float_of(uint32(uint32(254) - e) << uint32(23))  # half the inverse of the scale
-    most = float32(3) if e == uint32(253) else float32(6)  # 4 overflows
+    if largest > float32(0) and size_of(largest) < 0x7F800000:
+        e = uint32(uint32(exponent_of(largest) + int32(125)) & 255)
+    per = ptx.float_of(uint32(254 - e) << 23)  # half the inverse of the scale
+    most = float32(3) if e == 253 else float32(6)  # 4 overflows
     q = cuda.local.array(4, uint32)
     for i in range(4):
         q[i] = both(code(v[i], per, most), code(v[i + 4], per, most))
@@ -387,10 +387,10 @@ def encode_mxfp4(v: Any, part: Any, at: Any, live: Any) -> Any:
     word = uint32(word & uint32(uint32(uint32(word & sevens) + sevens) | sevens))  # no sign at a zero
     if live:
         for i in range(4):
-            ptx.store1(at + uint64(MXFP4_QS + i) + uint64(part) * uint64(4), uint32(word >> uint32(8 * i)))
-        if part == uint32(0):
+            ptx.store1(at + uint64(MXFP4_QS + i) + uint64(part) * 4, uint32(word >> uint32(8 * i)))
+        if part == 0:
             ptx.store1(at, e)
-    return uint32(0x7C00) if e == uint32(255) else uint32(0)
+    return uint32(0x7C00) if e == 255 else uint32(0)
 
 
 ENCODERS = {

@@ -98,7 +98,7 @@ def block_putter(name: str, kind: str, unique: bool) -> Kernel:
         part, b = uint32(uint32(cuda.threadIdx.x) & LANES - 1), thread // LANES
         live = b < blocks
         if not live:  # it has the last block's values: the others of its warp need it in their shuffles
-            b = blocks - uint64(1)
+            b = blocks - 1
         row = b // per_row
         at = ids[row]
         v = cuda.local.array(VALUES, float32)

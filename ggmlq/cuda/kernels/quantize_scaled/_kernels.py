@@ -60,8 +60,8 @@ def spreading(kind: str) -> Any:
     @inlined
     def bfloats(words: Any, w: Any, v: Any, i: Any) -> None:
         for e in range(4):
-            v[i + 2 * e] = ptx.float_of(uint32(words[w + e] << uint32(16)))
-            v[i + 2 * e + 1] = ptx.float_of(uint32(words[w + e] & uint32(0xFFFF0000)))
+            v[i + 2 * e] = ptx.float_of(uint32(words[w + e] << 16))
+            v[i + 2 * e + 1] = ptx.float_of(uint32(words[w + e] & 0xFFFF0000))
 
     return bfloats
 
@@ -93,7 +93,7 @@ def loading(kind: str, wide: bool) -> Any:
         elif kind == "float16":
             v[i] = ptx.half_value(ptx.load2(at))
         else:
-            v[i] = ptx.float_of(uint32(ptx.load2(at) << uint32(16)))
+            v[i] = ptx.float_of(uint32(ptx.load2(at) << 16))
 
     return load_one
 
@@ -376,7 +376,7 @@ def block_kernel(kind: str, conversion: Conversion, tile: tuple[int, int]) -> Ke
             i, j = uint64(tile_row), uint64(cuda.blockIdx.x)
             store_scale(scales + i * down + j * along, s)
             if both:
-                store4(zeros + i * uint64(zeros_down) + j * uint64(zeros_along), uint32(z))
+                store4(zeros + i * zeros_down + j * zeros_along, uint32(z))
 
     name = f"tiles of {tile_rows}x{tile_columns} {kind} to {conversion}"
     return Kernel(
@@ -495,7 +495,7 @@ def scales_kernel(conversion: Conversion, given_scales: bool) -> Kernel:
         tile = uint32(cuda.blockIdx.x) * EXTREMES_THREADS + uint32(cuda.threadIdx.x)
         if tile < uint32(tiles_down * tiles_along):
             i, j = uint64(tile // tiles_along), uint64(tile % tiles_along)
-            at = tile * uint64(4)
+            at = tile * 4
             low = float32(0)
             if has_zeros:
                 low = ptx.load_float(lows + at)

@@ -42,15 +42,15 @@ def to_value(code: Code) -> Any:
 
 @inlined
 def _value_e5m2(word: Any) -> Any:
-    return ptx.half_value(uint32(word << uint32(8)))
+    return ptx.half_value(uint32(word << 8))
 
 
 @inlined
 def _value_e4m3(word: Any) -> Any:
-    low = uint32(word & uint32(0x7F))
-    half = uint32(uint32(word & uint32(0x80)) << uint32(8)) | uint32(low << uint32(7))
+    low = uint32(word & 0x7F)
+    half = uint32(uint32(word & 0x80) << 8) | uint32(low << 7)
     value = ptx.mul(ptx.half_value(uint32(half)), float32(256))
-    return float32(float("nan")) if low == uint32(0x7F) else value
+    return float32(float("nan")) if low == 0x7F else value
 
 
 def taking(code: Code, length: int) -> Any:
@@ -120,7 +120,7 @@ def decoder(name: str, kind: str, power: bool, wide: bool) -> Kernel:
         row, column = place_piece(shift, first)
         if row < rows and column < columns:
             v = cuda.local.array(length, float32)
-            take(codes + uint64(row) * pitch + column * uint64(code_size), v)
+            take(codes + row * pitch + column * code_size, v)
             i, j = uint64(row // r), uint64(column // c)
             at = scales + i * down + j * along
             s = value_of_power(ptx.load1(at)) if power else ptx.load_float(at)

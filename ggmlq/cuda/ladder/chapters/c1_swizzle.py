@@ -114,7 +114,7 @@ def kernel(layout: str) -> Kernel:
             for i in range((ROWS + COLUMNS) * CHUNKS // THREADS):
                 place_in_step = uint32(thread + uint32(i * THREADS))
                 r, chunk = uint32(place_in_step // CHUNKS), uint32(place_in_step % CHUNKS)
-                offset = step * uint64(STEP) + uint64(chunk) * CHUNK
+                offset = step * STEP + uint64(chunk) * CHUNK
                 if r < ROWS:
                     four = load16(x + uint64(row + r) * k + offset)
                 else:

@@ -140,13 +140,13 @@ def fetcher(shape: IntTile) -> Any:
     def fetch(at: Any, x: Any, dx: Any, w: Any, dw: Any, step: Any, k: Any, m_rows: Any, n_rows: Any) -> None:
         row, chunk = uint32(cuda.threadIdx.x) >> 3, uint32(cuda.threadIdx.x) & 7
         to = at + row * STEP + ((chunk ^ (row & 7)) << 4)
-        along = address(step * uint64(STEP), row, k, chunk * 16, 1)
+        along = address(step * STEP, row, k, chunk * 16, 1)
         # Rows of later passes are a multiple of eight further, so their places are exchanged alike.
         for p in range(passes_x):
             copy16(to + uint32(p * apart * STEP), x + along + uint64(p * apart) * k)
         for p in range(passes_w):
             copy16(to + uint32(weights_at + p * apart * STEP), w + along + uint64(p * apart) * k)
-        first = step * uint64(4 * RUNS)
+        first = step * (4 * RUNS)
         scales(at + scales_of_x, dx + first * m_rows, m_rows, rows)
         scales(at + scales_of_w, dw + first * n_rows, n_rows, columns)
 
@@ -244,7 +244,7 @@ def accumulator(shape: IntTile) -> Any:
         first: Any, last: Any, k: Any, m_rows: Any, n_rows: Any,
     ) -> None:  # fmt: skip
         x_at, w_at = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
-        dx_at, dw_at = dx + m0 * uint64(4), dw + n0 * uint64(4)
+        dx_at, dw_at = dx + m0 * 4, dw + n0 * 4
         wm, wn = warp_origin(warp_rows, warp_columns, warps_across)
         to, here = uint32(0), uint32(0)
         cuda.syncthreads()  # no warp reads the previous tile any more
@@ -383,7 +383,7 @@ def adder(shape: IntTile) -> Kernel:
         # In the order of the blocks, one after the other: floats in another order would be other sums.
         a = b = c = d = float32(0)
         for block in range(first, last + 1):
-            slot = block * uint64(2) + uint64(block == first)
+            slot = block * 2 + uint64(block == first)
             v = load_floats(address(partials, slot, rows * columns, at, 4))
             a, b, c, d = a + v[0], b + v[1], c + v[2], d + v[3]
         row = uint32(tile // across) * rows + at // columns

@@ -108,11 +108,11 @@ def kernel(run: int) -> Kernel:
         for step in range(uint32(k >> 5)):
             # Loads of the next tile start here and are needed below: the products hide the wait. The last
             # step loads its own tile again, which nobody reads, rather than behind the end.
-            ahead = min(uint32(step) + 1, (k >> 5) - 1) * uint64(32)
+            ahead = min(uint32(step) + 1, (k >> 5) - 1) * 32
             next_x, next_w = load16(x_at + ahead), load16(w_at + ahead)
             eight_scales(address(dx, step, m_rows, m0 + ty, 4), da)
             for r in range(32 // run):
-                by_run = step * uint64(32 // run) + uint64(r)
+                by_run = step * (32 // run) + uint64(r)
                 eight_scales(address(dw, by_run, n_rows, n0 + tx, 4), db)
                 for i in range(THREAD_OUTPUTS):
                     dot[i] = int32(0)

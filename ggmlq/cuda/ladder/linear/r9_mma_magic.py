@@ -121,13 +121,13 @@ def fetch(at: Any, x: Any, dx: Any, w: Any, dw: Any, step: Any, k: Any, m_rows: 
     """Start the copies of one stage past the registers: eight threads a row of 128 codes, 16 codes a copy."""
     row, chunk = uint32(cuda.threadIdx.x) >> 3, uint32(cuda.threadIdx.x) & 7
     to = at + row * STEP + ((chunk ^ (row & 7)) << 4)
-    along = address(step * uint64(STEP), row, k, chunk * 16, 1)
+    along = address(step * STEP, row, k, chunk * 16, 1)
     # Rows of later passes are a multiple of eight further, so their places are exchanged alike.
     for p in range(ROWS * 8 // THREADS):
         ptx.copy16(to + uint32(p * ROWS_OF_PASS * STEP), x + along + uint64(p * ROWS_OF_PASS) * k)
     for p in range(COLUMNS * 8 // THREADS):
         ptx.copy16(to + uint32(W_AT + p * ROWS_OF_PASS * STEP), w + along + uint64(p * ROWS_OF_PASS) * k)
-    first = step * uint64(4 * RUNS)
+    first = step * (4 * RUNS)
     fetch_scales(at + DX_AT, dx + first * m_rows, m_rows, ROWS)
     fetch_scales(at + DW_AT, dw + first * n_rows, n_rows, COLUMNS)
 
@@ -242,7 +242,7 @@ def kernel() -> Kernel:
             sums[i] = float32(0)
         steps = k // STEP
         x_at, w_at = address(x, m0, k, 0, 1), address(w, n0, k, 0, 1)
-        dx_at, dw_at = dx + m0 * uint64(4), dw + n0 * uint64(4)
+        dx_at, dw_at = dx + m0 * 4, dw + n0 * 4
         wm, wn = origin_of_warp()
         to, here = uint32(0), uint32(0)  # the stages to fill and to multiply, as bytes from the first
         # Here nothing stands before it; with several tiles a block (cuda:streamk) no warp may still read.
