@@ -16,7 +16,7 @@ from numba.cuda.descriptor import cuda_target
 from ggmlq.codes import CODES
 from ggmlq.cuda.driver import device, dialect
 from ggmlq.cuda.driver.dialect import CORE, plain_result, quick_inlining, word_beside
-from ggmlq.cuda.driver.launch import Kernel, array
+from ggmlq.cuda.driver.launch import FAMILIES, Kernel, array
 from ggmlq.cuda.intrinsics import codes8, ptx
 from ggmlq.cuda.intrinsics.language import cuda, float32, int32, types, uint32, uint64
 
@@ -256,3 +256,14 @@ def test_the_instruction_widens_as_the_bits_do(cupy):
         kernel_of(widen)((1,), (64,), words, out)
         found = out.get().view(np.float16).reshape(-1).astype(np.float32)
         np.testing.assert_array_equal(found, CODES["e4m3"].decode(np.arange(256, dtype=np.uint8)))
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("number", range(12))
+def test_no_floats_of_64_bits_in_attention(number):
+    """A word beside a signed number would become one, as in NumPy: the least row would be a float."""
+    from ggmlq.cuda.kernels.attention import mma
+
+    cases = [plan for (plan,) in FAMILIES["ggmlq.cuda.kernels.attention.mma.kernel"].cases if plan.options]
+    plan = cases[number * len(cases) // 12]
+    assert ".f64" not in mma.kernel(plan).ptx((8, 0)), plan

@@ -520,7 +520,7 @@ def kernel(plan: Plan) -> Kernel:
         kv = work.kv
         warp_row = warp * MMA_ROWS  # first row or position of the warp
         team = Team(
-            0 if by_rows else warp_row, uint32(cuda.threadIdx.x) if by_rows else lane
+            uint32(0) if by_rows else warp_row, uint32(cuda.threadIdx.x) if by_rows else lane
         )  # fmt: skip
 
         # producer: the first steps are on their way before the queries, which are loaded through registers

@@ -529,7 +529,7 @@ def gated_use_epilogue(stage: ExpertStage) -> Any:
         warp, lane = warp_and_lane()
         put(sums, warp, lane)
         row, at = first + lane, row_of_gate(lane)
-        if warp == 0 and lane < outputs and row < n:
+        if warp == 0 and lane < uint32(outputs) and row < n:
             value = numbered_gate(which, add_warps(uint32(0), at), add_warps(uint32(0), uint32(at + ROWS)))
             ptx.store_float(address(y, ptx.take4(x.uses), n, row, 4), value)
 
