@@ -17,7 +17,7 @@ from typing import Any
 
 from ..base.text import count, near, three_digits
 from ..dispatch.card import card_named
-from ..dispatch.ladder import DEVICES, PACKAGE, Rung, rungs
+from ..dispatch.ladder import DEVICES, PACKAGE, Rung, package_of, rungs
 from ..errors import UnsupportedError
 from ..formats import FORMATS
 from .climb import rate
@@ -94,7 +94,8 @@ def _section(title: str, lines: Iterator[str]) -> list[str]:
 def path(rung: Rung) -> Path:
     """The file of a rung."""
     name = rung.name.partition(":")[2]
-    return PACKAGE / rung.device / rung.op / f"r{rung.level}_{name}.py"
+    folder = package_of(rung.op, rung.device).split(".")[1:]
+    return PACKAGE.joinpath(*folder, f"r{rung.level}_{name}.py")
 
 
 def place(rung: Rung) -> str:
