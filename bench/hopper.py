@@ -44,7 +44,7 @@ from ggmlq.cuda.kernels.codes8.tiles import (
     FLOAT32_OUTPUT,
     FLOAT_TILES,
     INTEGER_TILES,
-    MOST_SPLITS,
+    MAX_SPLITS,
     SPLIT_TILES,
     BoxTile,
     OutputKind,
@@ -304,7 +304,7 @@ def narrow(table: Table, names: list[str], n: int, k: int, tiles: bool) -> None:
                     timed(table, "small_m", "fp8", (tile.columns, n, k), split=parts, tile=tile)
     if tiles and "split_k" in names:
         for tile in SPLIT_TILES:
-            for parts in range(2, MOST_SPLITS + 1):
+            for parts in range(2, MAX_SPLITS + 1):
                 if tile.tiles(128, n) * parts <= device.multiprocessors():
                     timed(table, "split_k", "fp8", (128, n, k), split=parts, tile=tile)
 

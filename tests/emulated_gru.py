@@ -14,7 +14,7 @@ from fake_cupy import DeviceArray, on_device, put_gpu
 from ggmlq.base import devices
 from ggmlq.base.slots import Slot
 from ggmlq.cuda.driver import device, recorded
-from ggmlq.cuda.driver.launch import Kernel
+from ggmlq.cuda.driver.launch import Kernel, Launch
 from ggmlq.dispatch.card import Card
 
 
@@ -115,12 +115,13 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
             for each in self:
                 each(addresses, stream)
 
-    def loaded(kernel, grid, block, *arguments, cluster=1, max_blocks=0):
+    def loaded(step):
         def launch(addresses, stream):
             filled = [
-                addresses[each.number] + each.offset if type(each) is Slot else each for each in arguments
+                addresses[each.number] + each.offset if type(each) is Slot else each
+                for each in step.arguments
             ]
-            call(kernel, grid, block, *filled, cluster=cluster, stream=stream)
+            call(step.kernel, step.grid, step.block, *filled, cluster=step.cluster, stream=stream)
 
         return launch
 
@@ -136,6 +137,6 @@ def put_emulated(monkeypatch, multiprocessors=132, capability=(9, 0)):
             run()
 
     monkeypatch.setattr(Kernel, "__call__", call)
-    monkeypatch.setattr(Kernel, "loaded", loaded)
+    monkeypatch.setattr(Launch, "loaded", loaded)
     monkeypatch.setattr(recorded, "PreparedLaunches", Prepared)
     return state
