@@ -139,7 +139,7 @@ class RunForm(NamedTuple):
     fragments: int
     eights: int
     steps: int  # that share a scale
-    runs: int  # with an offset each, among them; 0: there are no offsets
+    runs: int  # sums of activations in these steps, one for each offset; 0: there are no offsets
     warps: int  # that sum activations, of ``columns`` rows in all
     columns: int
 
@@ -232,7 +232,7 @@ def _eight(
 
 
 def _mma(builder: Any, kind: str, sum_kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
-    """The sums of one ``mma`` of numbers of a kind, 32 or 16 bytes of a row of b."""
+    """The sums of one ``mma`` of numbers of a kind, 32 or 16 bytes of a column of b."""
     lists, count = [], 0
     for operand in (c, a, b, c):
         lists.append("{" + ", ".join(f"${count + i}" for i in range(len(operand))) + "}")
@@ -284,7 +284,7 @@ def _sums_putter(form: RunForm) -> Any:
     """The function that sums runs of every ``warps``-th eight rows of activations from a warp's first on.
 
     ``places``: of all four steps of the first. ``to``: for the first run of rows 2 t, 2 t + 1 of the first;
-    eights lie PAIR bytes apart, runs all rows of the tile.
+    eights lie PAIR bytes apart, successive runs 4 * columns.
     """
     each, letter = form.steps // form.runs, LETTERS[form.kind]
 
@@ -314,16 +314,16 @@ def _sums_putter(form: RunForm) -> Any:
 # that of the activations. A third takes off an offset times a sum of activations.
 
 MAGIC, MAGIC_BITS = 12582912.0, 0x4B400000
-BYTE_HALVES = 2  # of a step, which are multiplied one after the other
+BYTE_HALVES = 2  # of 64 columns, which are multiplied one after the other
 EIGHTS_WITH_SPARE_REGISTERS = 8  # eights of activations, up to which there are registers to spare
 
 
 class ByteForm(NamedTuple):
-    """The shape of a warp's products of a step."""
+    """The shape of a warp's products of 64 columns."""
 
     fragments: int
     eights: int
-    runs: int  # of a step, each with a scale
+    runs: int  # of 64 columns, each with a scale: 2 or 4
     has_offset: bool
     apart: int  # bytes from eight rows of activations to the next
 

@@ -1,5 +1,5 @@
 """Tiles: the outputs of a block and the layout of its stages; the order of a product's tiles; work units;
-the x_tiles that are made late.
+the x_tiles that are made late; the problems that such kernels refuse.
 
 A tile is computed with swapped operands (swap_ab): weights are the operand A of ``wgmma``, 64 rows a
 warpgroup, and come from registers, for they have to be unpacked anyway. Activations are B and stay in shared
@@ -443,7 +443,7 @@ MAX_ROWS_OF_X = 65535 * 64  # a grid has 65535 rows of blocks
 
 
 def refuses_shape(problem: Linear) -> str | None:
-    """The reason why tiles of packed weights do not serve a problem on any GPU, or None."""
+    """The reason why tiles of packed weights do not serve a problem, or None: format, size or card."""
     if not isinstance(problem.format, BlockFormat):
         return "is written for blocks"
     if problem.m > MAX_ROWS_OF_X or problem.k > LONGEST or problem.m * problem.k >= 1 << 32:

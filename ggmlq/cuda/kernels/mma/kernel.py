@@ -462,7 +462,7 @@ def centred(layout: PackedLayout) -> PackedLayout:
 
 
 def products_of(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
-    """The device functions for the products of a warp: RunProducts, HalfProducts or ByteProducts."""
+    """The device functions for the products of a warp: RunProducts or ByteProducts."""
     eights = tile.columns // EIGHT
     if kind == BYTES:
         apart = eight_bytes(sum_run(layout))

@@ -116,22 +116,19 @@ def plan_for(
     ends=True, adds=True, gates=MAX_GATED_COLUMNS,
 )  # fmt: skip
 def launch(
-    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN,
-    plain: bool = True,
+    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate; with a gate it has at most MAX_GATED_COLUMNS columns.
-    ``plain``: read 16 bits as they lie, where tile and type allow it; else a kernel before makes x_tiles.
-    """
+    """``tile``: another tile than the best by estimate; with a gate of at most MAX_GATED_COLUMNS columns."""
     if not (x.size and out.size):
         out.fill(0)
         return
     w, m, n = packed_weights(q), rows_of(x), out.shape[1]
-    # Parts of a unit would round small scales to numbers of few bits.
+    # With a unit below 1, small scales times the unit would be subnormal halves.
     halves = x.dtype.char == "e" and serves_halves(w.layout) and w.layout.unit == 1
     (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
     if halves:  # moved as they are, like bfloat16; those that do not lie as kernels read them stay halves
         x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
-    plain = plain and (halves or kind == "bfloat16")
+    plain = halves or kind == "bfloat16"  # may be read as it lies, where tile and type allow it
     gated = end.gate is not None
     plan = decided(plan_for, m, card, w.layout, n, steps, plain, gated, tile)
     tile, split, order, late = plan.tile, plan.split, plan.order, plan.late
@@ -139,13 +136,14 @@ def launch(
     flags: Any = between(plan.flags + late.words, np.uint32)
     partials: Any = between((plan.sums,), np.float32)
     words = map_words(x, tile) if plan.plain else None
-    if words:
+    if words:  # no kernel runs before that could clear the flags
         x_tiles, height = 0, 0
         if plan.sums:
             cleared(flags)
         else:
             flags = partials = 0
     else:
+        # The kernel that makes x_tiles clears the flags, too.
         first, along = late.before(order.width * tile.columns)
         x_tiles = x_tiles_of(x, steps, tile.columns, flags, first, along, tile.wide)
         height = x_tiles.shape[1]

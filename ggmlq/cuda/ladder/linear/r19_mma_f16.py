@@ -20,11 +20,10 @@ from ....arrays.array import QuantArray
 from ....dispatch.epilogue import PLAIN, Epilogue
 from ....dispatch.ladder import register
 from ...driver.launch import Kernel, family
-from ...intrinsics.tensor_cores import STEPS
 from ...kernels.cost.mma import MmaSplit, plan_for
 from ...kernels.hopper.tiles import refuses_shape
 from ...kernels.mma.kernel import HALF_SUMS, MmaTile, centred, launch_tiles, tile_kernel, tiles_of
-from ...layouts.layout import ROWS, PackedLayout, layouts
+from ...layouts.layout import PackedLayout, layouts
 from ...layouts.pack import packed_weights
 from ...layouts.x_tiles import half_rows_of
 
@@ -46,7 +45,7 @@ def top_of(layout: PackedLayout) -> int:
     else:
         lowest = centred(layout).lowest
         code = max(-lowest, (1 << layout.bits) - 1 + lowest)
-    return math.floor(math.log2(MAX_HALF / (ROWS * STEPS // layout.runs * code)))
+    return math.floor(math.log2(MAX_HALF / (layout.run * code)))
 
 
 @register(
