@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,9 +86,11 @@ def write(prebuilt: Path, code: Mapping[Wanted, bytes], compilers: str) -> None:
     groups: dict[Path, dict[Origin, bytes]] = {}
     for kernel, content in code.items():
         groups.setdefault(kernel.path, {})[kernel.origin] = content
-    for path, kernels in groups.items():
-        if not _is_written(prebuilt / path, kernels):
-            replace(prebuilt / path, packed(path, kernels, compilers))
+    stale = [path for path, kernels in groups.items() if not _is_written(prebuilt / path, kernels)]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # LZMA runs without Python's lock
+        contents = threads.map(lambda path: packed(path, groups[path], compilers), stale)
+        for path, content in zip(stale, contents, strict=True):
+            replace(prebuilt / path, content)
     opened.cache_clear()
     for path in prebuilt.glob(f"*/*{SUFFIX}"):
         if path.relative_to(prebuilt) not in groups:
