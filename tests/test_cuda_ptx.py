@@ -18,7 +18,7 @@ from ggmlq.cuda.driver import device, dialect
 from ggmlq.cuda.driver.dialect import CORE, plain_result, quick_inlining, word_beside
 from ggmlq.cuda.driver.launch import FAMILIES, Kernel, array
 from ggmlq.cuda.intrinsics import codes8, ptx
-from ggmlq.cuda.intrinsics.language import cuda, float32, int32, types, uint32, uint64
+from ggmlq.cuda.intrinsics.language import cuda, float32, int32, int64, ir, types, uint32, uint64
 
 TWO = 2
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 0.5, -0.5, 1e-40, -1e-45, 3e38, -3e38, 65504.0, 65520.0, 2.0**31, -(2.0**31)]
@@ -181,6 +181,16 @@ def test_plain_integers_are_words_beside_words():
     assert texts[0] == texts[1]
 
 
+def test_arithmetic_on_plain_integers_is_compiled_as_numba_does():
+    context, of = cuda_target.target_context, types.literal
+    context.refresh()
+    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)])
+    function = ir.Function(ir.Module("casts"), kind, "casts")
+    builder, (result,) = ir.IRBuilder(function.append_basic_block()), function.args
+    assert context.cast(builder, result, plain_result(operator.add, of(8), of(1)), int64) is result
+    assert context.cast(builder, result, of(9), int64).constant == 9
+
+
 def test_words_beside_plain_integers():
     of, add = types.literal, operator.add
     assert word_beside(uint32, of(8)) == uint32
@@ -188,12 +198,13 @@ def test_words_beside_plain_integers():
     for right in (of(-1), of(1 << 32), uint32, int32, float32):
         assert word_beside(uint32, right) is None
     assert word_beside(int32, of(8)) is None
-    assert plain_result(operator.mul, of(8), of(3)) == of(24)
-    assert plain_result(operator.isub, of(3), of(8)) == of(-5)
+    assert plain_result(operator.mul, of(8), of(3)).literal_value == 24
+    assert plain_result(operator.isub, of(3), of(8)).literal_value == -5
+    assert word_beside(plain_result(operator.mul, of(8), of(3)), uint32) == uint32
     assert plain_result(operator.floordiv, of(8), of(0)) is plain_result(operator.lt, of(8), of(9)) is None
     context = cuda_target.typing_context  # of others, who read plain integers as Numba does
     outside = context.resolve_function_type(context.resolve_value_type(add), (uint32, of(8)), {})
-    assert outside.return_type == types.int64
+    assert outside.return_type == int64
 
 
 def halves(word, widened):

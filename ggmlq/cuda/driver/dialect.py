@@ -14,7 +14,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from ..intrinsics.language import types, uint32, uint64
+from ..intrinsics.language import extending, types, uint32, uint64
 
 CORE = "numba.cuda.core"  # of numba-cuda 0.30
 
@@ -29,7 +29,8 @@ def dialect() -> Iterator[None]:
 # Plain integers as words. Numba takes each ``8`` for a signed number of 64 bits, and then ``uint32 + 8`` for
 # one, too, while ``uint32 + uint32(8)`` is unsigned. Here a plain integer becomes what the word beside it is,
 # as in NumPy (NEP 50): kernels write ``at + 8``, and ``i = 0`` before a loop that counts words. Results of
-# arithmetic stay 64 bits wide, as Numba has them; ``uint32(…)`` makes 32 bits of them.
+# arithmetic stay 64 bits wide, as Numba has them; ``uint32(…)`` makes 32 bits of them. Arithmetic on plain
+# integers alone is compiled as Numba compiles it: its type tells the value, but no constant replaces it.
 
 _NAMES = ("add", "sub", "mul", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift")
 ARITHMETIC: dict[Any, Callable[[int, int], int]] = {
@@ -40,6 +41,24 @@ ARITHMETIC: dict[Any, Callable[[int, int], int]] = {
 COMPARISONS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
 WORD_BITS = 32
 WORDS = (uint32, uint64)
+
+
+class Computed(types.IntegerLiteral):  # type: ignore[misc]
+    """The type of a result of arithmetic on plain integers: a plain integer, but no literal of the source."""
+
+
+extending.register_model(Computed)(extending.core_models.IntegerModel)
+
+
+@extending.lower_cast(Computed, types.Integer)
+@extending.lower_cast(Computed, types.Float)
+def _cast(context: Any, builder: Any, kind: Any, other: Any, value: Any) -> Any:
+    """Cast the result as Numba does without the dialect: its value, not a constant in its place.
+
+    A literal is cast to a constant. Where ``block[at + 1]`` has one for its index, LLVM computes a block's
+    address in another order, in decoders of iq2_s, iq3_xxs, iq4_xs and tq1_0 for example.
+    """
+    return context.cast(builder, value, kind.literal_type, other)
 
 
 def is_plain(kind: Any) -> bool:
@@ -60,7 +79,7 @@ def plain_result(operation: Any, left: Any, right: Any) -> Any:
     So ``at + 8 * stages`` is a sum of a word and a plain integer.
     """
     try:
-        return types.literal(ARITHMETIC[operation](left.literal_value, right.literal_value))
+        return Computed(ARITHMETIC[operation](left.literal_value, right.literal_value))
     except (KeyError, ArithmeticError, ValueError):  # a division by zero, say, which Numba refuses
         return None
 
