@@ -304,7 +304,7 @@ def block_query_taker(plan: Plan) -> Any:
         # columns of the first block: from 4 t - 2, of lanes 0 columns 0, 1, 30, 31 (of fours 0, 1, 14, 15)
         at = row + 4 * BLOCK_COLUMNS * j
         first = at + (t * 8 - 4 if t != 0 else 0)
-        beside = 4 if t != 0 else (60 if is_q8 else 28)
+        beside = uint32(4) if t != 0 else uint32(60 if is_q8 else 28)
         second = first + 32
         if is_q8:
             second = at + 28 + t * 8
