@@ -41,6 +41,7 @@ from .softmax import (
     row_reducer,
     rows_first_place,
     softmax_step,
+    start_rows,
     unrolled,
 )
 from .split_kv import block_merger, merge_partials, warps_merger, write_pair
@@ -695,6 +696,7 @@ def kernel(plan: Plan) -> Kernel:
             cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32),
         )  # fmt: skip
         clear(o)
+        start_rows(lane_rows.state)
         cuda.syncthreads()  # queries are of the block: each warp takes what all have put
         take_queries(at, q, z)
         k_at, v_at = (
