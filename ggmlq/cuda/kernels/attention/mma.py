@@ -43,6 +43,7 @@ from .softmax import (
     row_reducer,
     rows_first_place,
     softmax_step,
+    start_rows,
     unrolled,
 )
 from .split_kv import block_merger, rows_writer
@@ -536,6 +537,7 @@ def kernel(plan: Plan) -> Kernel:
         lane_rows = rows_of_lane(row, 8, arguments, place.length, scale, cap)
         o, s = cuda.local.array(o_count, float32), cuda.local.array(score_count, float32)
         clear(o)
+        start_rows(lane_rows.state)
         # Rows of queries by warp, positions by team: one of the two offsets is 0.
         lane_at = LaneOperands(
             at + rows_first(lane, pitch_q) + (warp_row - team.first_row) * pitch_q,

@@ -347,7 +347,10 @@ class LaneRows(NamedTuple):
 
 @cache
 def lane_rows_maker(plan: Any) -> Any:
-    """The device function for the rows ``row``, ``row`` + ``step`` of a lane before the first step."""
+    """The device function for the rows ``row``, ``row`` + ``step`` of a lane before the first step.
+
+    ``start_rows`` sets their state behind the sums o are cleared: machine code hangs on this order.
+    """
     has_options = plan.options
 
     @inlined
@@ -360,9 +363,7 @@ def lane_rows_maker(plan: Any) -> Any:
         if has_options:
             options = read_score_options(scale, cap, row, step, arguments, length)
         factor = LOG2_E if has_options else ptx.mul(ptx.float_of(scale), LOG2_E)
-        state = softmax_state()
-        start_rows(state)
-        return LaneRows(seen, options, factor, state)
+        return LaneRows(seen, options, factor, softmax_state())
 
     return rows_of_lane
 

@@ -41,6 +41,7 @@ from .softmax import (
     row_reducer,
     rows_first_place,
     softmax_step,
+    start_rows,
     unrolled,
 )
 from .split_kv import block_merger, merge_partials, warps_merger, write_pair
@@ -304,7 +305,7 @@ def block_query_taker(plan: Plan) -> Any:
         # columns of the first block: from 4 t - 2, of lanes 0 columns 0, 1, 30, 31 (of fours 0, 1, 14, 15)
         at = row + 4 * BLOCK_COLUMNS * j
         first = at + (t * 8 - 4 if t != 0 else 0)
-        beside = 4 if t != 0 else (60 if is_q8 else 28)
+        beside = uint32(4) if t != 0 else uint32(60 if is_q8 else 28)
         second = first + 32
         if is_q8:
             second = at + 28 + t * 8
@@ -695,6 +696,7 @@ def kernel(plan: Plan) -> Kernel:
             cuda.local.array(query_words, uint32), cuda.local.array(zeros, float32),
         )  # fmt: skip
         clear(o)
+        start_rows(lane_rows.state)
         cuda.syncthreads()  # queries are of the block: each warp takes what all have put
         take_queries(at, q, z)
         k_at, v_at = (

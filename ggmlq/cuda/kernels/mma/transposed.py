@@ -27,7 +27,7 @@ from ...driver.recorded import between
 from ...intrinsics import bf16x2, codes8, hopper, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.floats import DTYPES
-from ...intrinsics.lane import g_and_t, opaque_zero, warp_and_lane
+from ...intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...layouts.floats import narrowed
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
@@ -46,7 +46,6 @@ from ..gemv.kernel import (
     streamer,
     warp_placer,
     weight_fetcher,
-    x_fetcher,
 )
 from ..gemv.products import FLOAT16, Multiplier
 from ..gemv.stages import (
@@ -211,6 +210,47 @@ def transposed_fetcher(stage: TransposedStage) -> Any:
 
 
 @cache
+def columns_fetcher(stage: TransposedStage) -> Any:
+    """The device function that starts the copies of a stage's columns of y as they lie."""
+    floats, fetch_floats, fetch_bits = stage.floats, width_fetcher(stage, 4), width_fetcher(stage, 2)
+
+    @inlined
+    def fetch(at: Any, lane: Any, y: Any, pair: Any) -> None:
+        if floats and y.kind == 0:
+            fetch_floats(at, lane, y, pair)
+        else:
+            fetch_bits(at, lane, y, pair)
+
+    return fetch
+
+
+@cache
+def width_fetcher(stage: TransposedStage, width: int) -> Any:
+    """The same for columns of y of ``width`` bytes each; zeros beyond y, which ``mma`` multiplies too.
+
+    It is gemv's row_fetcher but for offsets, which are cut to 32 bits in the end alone, not step by step:
+    with steps of 32 bits the machine code has other address arithmetic.
+    """
+    columns, pitch, y_at = stage.columns, stage.pitch, stage.x_at
+    row_chunks, every = STAGE_DEPTH * width // 16, 16 // width
+    shift = row_chunks.bit_length() - 1
+
+    @inlined
+    def fetch(at: Any, lane: Any, y: Any, pair: Any) -> None:
+        for first in range(0, row_chunks * columns, 32):
+            c = uint32(lane + uint32(first))
+            row, chunk = uint32(c >> shift), uint32(c & row_chunks - 1)
+            if first + 32 <= row_chunks * columns or row < columns:
+                column = uint32(pair * STAGE_DEPTH + chunk * every)
+                there = row < y.m and column < y.k
+                source = address(y.at, row, y.k, column, width) if there else y.at
+                place = uint32(y_at + row * pitch + uint32(chunk << 4))
+                ptx.copy16_or_zeros(uint32(at + place), source, uint32(16) if there else uint32(0))
+
+    return fetch
+
+
+@cache
 def column_taker(stage: TransposedStage) -> Any:
     """The device function that loads a lane's pairs of y as bfloat16: two for each tile of eight rows.
 
@@ -352,7 +392,7 @@ def kernel(layout: PackedLayout, columns: int) -> Kernel:
     stage = TransposedStage.of(layout, columns)
     ring, size, numbers, outputs = stage.count * stage.length, stage.size, stage.numbers, stage.rows
     fetch, multiplier = transposed_fetcher(stage), Multiplier(transposed_multiplier(stage))
-    stream = streamer(stage, fetch, x_fetcher(stage), multiplier)
+    stream = streamer(stage, fetch, columns_fetcher(stage), multiplier)
     place_of, finish = warp_placer(stage), transposed_epilogue(stage)
 
     def multiply_columns(
