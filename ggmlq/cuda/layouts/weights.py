@@ -449,7 +449,7 @@ REGISTER = (0, 2, 1, 3)  # of a step, for codes of rows 2 t (+ 1), 2 t + 8 (+ 1)
 
 
 class ColumnOrder(NamedTuple):
-    """What a lane reads: lane 4 g + t of a warp that multiplies step s, whose scales are those of a run."""
+    """The place of what lane 4 g + t reads, of a warp that multiplies step s; scales are those of a run."""
 
     g: Any
     t: Any

@@ -89,8 +89,8 @@ class CodeWords(NamedTuple):
     steps: Any  # along K
 
 
-class Job(NamedTuple):
-    """What a schedule tells the producers and consumers of a block."""
+class CodeJob(NamedTuple):
+    """All that a schedule tells the producers and consumers of a block."""
 
     words: Any  # CodeWords
     work: Any  # TileWork; or SmallMWork of small_m.py
@@ -157,7 +157,7 @@ def encloser(open_block: Any, read: Any) -> Callable[[Any], Any]:
     """The function for a kernel whose blocks all have work.
 
     ``open_block``: the device function (operands, sizes) for the ring, its full barriers and facts of the
-    block. ``read``: that from the three tuples and these facts to a Job.
+    block. ``read``: that from the three tuples and these facts to a CodeJob.
     """
 
     def enclose(run: Any) -> Any:
@@ -483,7 +483,8 @@ def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
     """The device function of consumer warps for integers; arguments as of :func:`float_consumer`."""
     tile, form, zeros = variant.tile, variant.form, variant.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
-    nothing, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    nothing, advance, drain = products.zeros, products.advance, products.drain
     after, place_thread = stage_advancer(stages), thread_placer(variant)
     empty_stage = stage_emptier(tile)
     finish, load_row_terms = integer_epilogue(form.columns, form.halves, zeros), row_terms_loader(variant)
@@ -734,7 +735,7 @@ def dense(variant: Variant, consumers: CodeConsumers) -> Schedule:
         words = read_words(operands, sizes)
         tiles = tiles_of(words.m, words.n)
         work = TileWork(uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), words.steps)
-        return Job(words, work, results)
+        return CodeJob(words, work, results)
 
     produce = two_producers(consumers, *dense_producers(variant))
     walk = CodeWalk(count_in_product, product_locator(variant.tile))
@@ -744,7 +745,7 @@ def dense(variant: Variant, consumers: CodeConsumers) -> Schedule:
 
 
 class SplitFinals(NamedTuple):
-    """What the epilogue of a block of a cluster needs beside sums."""
+    """The facts that the epilogue of a block of a cluster needs beside sums."""
 
     rank: Any  # of the block in its cluster
     split: Any  # blocks of a cluster
@@ -779,7 +780,7 @@ def split_k(variant: Variant, consumers: CodeConsumers) -> Schedule:
         words = read_words(operands, sizes[:-3])
         split, rows_per_block, inverse = sizes[-3:]  # blocks of a cluster; small_m.py: row_split
         rank, work = part
-        return Job(words, work, SplitFinals(rank, split, rows_per_block, inverse, results))
+        return CodeJob(words, work, SplitFinals(rank, split, rows_per_block, inverse, results))
 
     @inlined
     def aim(work: Any) -> Any:
@@ -864,7 +865,7 @@ def experts(variant: Variant, consumers: CodeConsumers) -> Schedule:
         count = uint32(ptx.load4(plan) * across)
         tiles = ExpertTiles(count, plan, across, words.n, expert_columns, x_map, use_of_row)
         work = TileWork(uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), words.steps)
-        return Job(words, work, (plan, use_of_row))
+        return CodeJob(words, work, (plan, use_of_row))
 
     @inlined
     def locate(number: Any, tiles: Any) -> Any:
