@@ -119,9 +119,6 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
 ) -> None:  # fmt: skip
     """``tile``: another tile than the best by estimate; with a gate of at most MAX_GATED_COLUMNS columns."""
-    if not (x.size and out.size):
-        out.fill(0)
-        return
     w, m, n = packed_weights(q), rows_of(x), out.shape[1]
     # With a unit below 1, small scales times the unit would be subnormal halves.
     halves = x.dtype.char == "e" and serves_halves(w.layout) and w.layout.unit == 1
