@@ -1,7 +1,7 @@
 """Activations as code tiles: bytes with a scale for each 32, in the order in which ``mma`` takes them.
 
     code tiles  [steps of 64 columns][rows, eight by eight][bytes of eight rows]
-    eight rows  [row g][t][step s of 16 columns][4 codes], then [t][32 columns][row 2 t, 2 t + 1] scales, then
+    eight rows  [row g][t][sixteen s of columns][4 codes], then [t][32 columns][row 2 t, 2 t + 1] scales, then
                 the same of sums, by run, where weights have offsets
 
 Codes and scales are those of the arithmetic ``q8``. The four codes are those of columns 4 t,

@@ -92,12 +92,12 @@ def fragment_loader(tile: ByteTile) -> Any:
         chunk_at = (((lane >> 4) + chunk) ^ swizzle(row)) << 4
         a_at = at + (wm + row) * step + chunk_at
         for i in range(down):
-            four_into(a, 4 * i, tensor_cores.load_byte_matrices(a_at + uint32(16 * step * i)))
+            four_into(a, 4 * i, tensor_cores.load_matrices(a_at + uint32(16 * step * i)))
         row = (lane >> 4 << 3) + (lane & 7)
         chunk_at = (((lane >> 3 & 1) + chunk) ^ swizzle(row)) << 4
         b_at = at + w_offset + (wn + row) * step + chunk_at
         for j in range(across // 2):
-            four_into(b, 4 * j, tensor_cores.load_byte_matrices(b_at + uint32(16 * step * j)))
+            four_into(b, 4 * j, tensor_cores.load_matrices(b_at + uint32(16 * step * j)))
 
     return load
 
