@@ -22,7 +22,7 @@ A tile of 256 × 128 outputs, and who computes them:
 Two producer threads in different warps fill the ring, one with codes of w, one with those of x, for each of
 their steps takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its
 boxes. Consumer warps wait until it is full, and arrive at its other barrier when they have multiplied it. The
-raster of tiles is that of kernels/mma/shape.py, so that blocks that run at the same time share rows of both
+raster of tiles is that of mma_tiles.py, so that blocks that run at the same time share rows of both
 operands in the L2.
 
 The rows of an expert's tile are a slot of its uses, the columns a part of its weights; its tiles are taken in
@@ -185,7 +185,7 @@ def ring_placer(barriers_offset: int) -> Any:
     return place_ring
 
 
-def raster(tile: BoxTile, raster_height: int) -> Any:
+def raster_locator(tile: BoxTile, raster_height: int) -> Any:
     """The device function for a tile's first row and column, ``raster_height`` tiles down at a time.
 
     Tiles 2 i and 2 i + 1 of pairs are neighbours in a row, of which there are an even number across.
@@ -699,7 +699,7 @@ def tiler(tile: BoxTile) -> Any:
 
 def product_locator(tile: BoxTile) -> Any:
     """The device function for a tile's first row, first column, and column of scales of w."""
-    locate = raster(tile, RASTER_HEIGHT)
+    locate = raster_locator(tile, RASTER_HEIGHT)
 
     @inlined
     def locate_in_product(number: Any, tiles: Any) -> Any:
@@ -839,7 +839,7 @@ def count_of_plan(tiles: Any) -> Any:
 
 def expert_finder(tile: BoxTile) -> Any:
     """The device function for a tile's first row in the plan, its first column and its expert."""
-    rows, locate = tile.rows, raster(tile, RASTER_HEIGHT)
+    rows, locate = tile.rows, raster_locator(tile, RASTER_HEIGHT)
 
     @inlined
     def find(number: Any, tiles: Any) -> Any:

@@ -86,7 +86,7 @@ from ..epilogue.results import (
     thread_sums,
 )
 from ..hopper.tiles import MIN_CAPABILITY
-from .shape import offset_advancer
+from .ring import offset_advancer
 
 # --- tiles and stages ---------------------------------------------------------------------------
 
@@ -491,19 +491,19 @@ def run_codes(layout: PackedLayout, kind: str) -> Any:
     unpack_sixteen = sixteen_unpacker(layout, "float16" if kind == HALF_SUMS else kind)
 
     @inlined
-    def codes_of_sixteen(words: Any, sixteen: Any, opaque: Any) -> Any:
+    def sixteen_codes(words: Any, sixteen: Any, opaque: Any) -> Any:
         a = cuda.local.array(4, uint32)
         unpack_sixteen(words, sixteen, a, opaque)
         return a[0], a[1], a[2], a[3]
 
     @inlined
     def of_one_sixteen(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
-        return codes_of_sixteen(w0, run, opaque) + codes_of_sixteen(w1, run, opaque)
+        return sixteen_codes(w0, run, opaque) + sixteen_codes(w1, run, opaque)
 
     @inlined
     def of_two_sixteens(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
-        first = codes_of_sixteen(w0, 2 * run, opaque) + codes_of_sixteen(w0, 2 * run + 1, opaque)
-        return first + codes_of_sixteen(w1, 2 * run, opaque) + codes_of_sixteen(w1, 2 * run + 1, opaque)
+        first = sixteen_codes(w0, 2 * run, opaque) + sixteen_codes(w0, 2 * run + 1, opaque)
+        return first + sixteen_codes(w1, 2 * run, opaque) + sixteen_codes(w1, 2 * run + 1, opaque)
 
     return of_one_sixteen if layout.runs == 4 else of_two_sixteens
 
@@ -637,17 +637,15 @@ def folded_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     )
 
     @inlined
-    def codes_of_sixteen(words: Any, sixteen: Any, numbers: Any, opaque: Any) -> Any:
+    def sixteen_codes(words: Any, sixteen: Any, numbers: Any, opaque: Any) -> Any:
         a = cuda.local.array(4, uint32)
         unpack_sixteen(words, sixteen, a, opaque, pairs_of(numbers, sixteen // each))
         return a[0], a[1], a[2], a[3]
 
     @inlined
     def all_codes(words: Any, numbers: Any, opaque: Any) -> Any:
-        first = codes_of_sixteen(words, 0, numbers, opaque) + codes_of_sixteen(words, 1, numbers, opaque)
-        return (
-            first + codes_of_sixteen(words, 2, numbers, opaque) + codes_of_sixteen(words, 3, numbers, opaque)
-        )
+        first = sixteen_codes(words, 0, numbers, opaque) + sixteen_codes(words, 1, numbers, opaque)
+        return first + sixteen_codes(words, 2, numbers, opaque) + sixteen_codes(words, 3, numbers, opaque)
 
     @inlined
     def scales(numbers: Any) -> Any:
@@ -711,15 +709,15 @@ def byte_multiplier(layout: PackedLayout, tile: MmaTile) -> Any:
     scales, four, add = layout.scales, runs == 4, products_of(layout, tile, BYTES).multiply
 
     @inlined
-    def codes_of_sixteen(words: Any, sixteen: Any, opaque: Any) -> Any:
+    def sixteen_codes(words: Any, sixteen: Any, opaque: Any) -> Any:
         a = cuda.local.array(2, int32)
         unpack(words, sixteen, a, 0, opaque)
         return uint32(a[0]), uint32(a[1])
 
     @inlined
     def codes_of(words: Any, opaque: Any) -> Any:
-        first = codes_of_sixteen(words, 0, opaque) + codes_of_sixteen(words, 1, opaque)
-        return first + codes_of_sixteen(words, 2, opaque) + codes_of_sixteen(words, 3, opaque)
+        first = sixteen_codes(words, 0, opaque) + sixteen_codes(words, 1, opaque)
+        return first + sixteen_codes(words, 2, opaque) + sixteen_codes(words, 3, opaque)
 
     @inlined
     def of_run(f: Any, at: Any, times: Any) -> Any:

@@ -61,7 +61,7 @@ from ..hopper import frame
 from ..hopper.kernel import HALVES as WGMMA_HALVES
 from ..hopper.kernel import Products, dense, dense_results, map_words, packed_blocks, weights_map
 from ..hopper.stream_k import exchange_sizes, within_clusters
-from ..hopper.tiles import WarpSpecializedTile, raster
+from ..hopper.tiles import WarpSpecializedTile, plan_raster
 
 # ``y @ q`` by the warp-specialised kernel of Hopper: packed weights as they lie, for many rows of y.
 #
@@ -108,7 +108,8 @@ def multiply_tiles(
     product, across = tile_kernel(layout, tile), shape.across(tile)
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(layout)))
     split, _ = best_split(shape.down * across, stages, wave)
-    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * layout.fragment_bytes)
+    w_bytes = FRAGMENT_ROWS * layout.fragment_bytes
+    order = plan_raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
     partials, flags = exchange_sizes(split, tile)
     if flags:
         partials, flags = between(partials, np.float32), between(flags, np.uint32)

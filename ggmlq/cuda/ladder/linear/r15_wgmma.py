@@ -42,7 +42,7 @@ from ...intrinsics.language import cuda, uint32, uint64
 from ...kernels.epilogue.results import FOUR, add_partials, result_of
 from ...kernels.hopper.frame import MAX_SHARED_BYTES
 from ...kernels.hopper.tiles import refuses_without_wgmma
-from ...kernels.mma.shape import offset_advancer
+from ...kernels.mma.ring import offset_advancer
 from ...layouts.floats import narrowed_for_wgmma
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ...layouts.pack import packed_weights

@@ -57,7 +57,7 @@ from ...kernels.hopper.tiles import (
     Raster,
     WarpSpecializedTile,
     plan_late,
-    raster,
+    plan_raster,
     reads_plain,
     refuses,
 )
@@ -104,7 +104,7 @@ def plan_for(
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(layout)))
     split, _ = best_split(shape.down * across, shape.stages, wave)
     w_bytes = FRAGMENT_ROWS * layout.fragment_bytes
-    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
+    order = plan_raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
     sums, flags = exchange_sizes(split, tile)
     wave_us = shape.stages * wave.stage_time(wave.blocks)
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)

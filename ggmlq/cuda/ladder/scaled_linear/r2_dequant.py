@@ -43,6 +43,6 @@ def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     #                                    ·           →  out [m, n]
     #     codes [n, k], scales  →  float32 [n, k]ᵀ
     #
-    # The transpose is a view: cuBLAS is told to read rows as columns, nothing is moved.
+    # The transpose is a view: cuBLAS reads rows as columns, nothing is moved.
     values = [dequantize(operand, np.dtype(np.float32)) for operand in (x, w)]
     cupy().matmul(values[0], values[1].T, out=out)
