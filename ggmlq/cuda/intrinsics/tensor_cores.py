@@ -190,10 +190,15 @@ class RunProducts(NamedTuple):
 def run_products(form: RunForm, in_halves: bool = False) -> RunProducts:
     """The device functions for a form; ``in_halves``: sums of a run are halves.
 
-    ``codes``: four a sixteen, fragment by fragment. ``scales``: of rows g and g + 8 of each fragment.
-    ``offsets``: the same for each run, with the sign turned. ``places``: a sixteen's two words of row g in
-    shared memory, its lane's. ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1;
-    others lie behind.
+    Tuples of a lane, the outermost first; of rows there are two, g and g + 8:
+
+        totals     [fragment][eight][4]     sums, as mma gives them
+        codes      [fragment][sixteen][4]   as mma takes a
+        scales     [fragment][row]
+        offsets    [run][fragment][row]     with the sign turned
+        places     [sixteen]                addresses of two words of activations in shared memory, of row g
+
+    ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1; others lie behind.
     """
     kind, count, sixteens = types.UniTuple(f32, form.sums), form.sums, form.sixteens
     codes_kind, places_kind = (
@@ -377,9 +382,15 @@ class ByteProducts(NamedTuple):
 def byte_products(form: ByteForm) -> ByteProducts:
     """The device functions for a form.
 
-    ``codes``: of rows g and g + 8, sixteen by sixteen, fragment by fragment. ``scales``: of both rows, run
-    by run, fragment by fragment. ``offsets``: the same with the sign turned, or one number of no use.
-    ``start``: four times MAGIC_BITS. ``codes_at``, ``scales_at``, ``sums_at``: a lane's in the first eight.
+    Tuples of a lane, the outermost first; of rows there are two, g and g + 8:
+
+        totals     [fragment][eight][4]     sums, as mma gives them
+        codes      [fragment][sixteen][row]
+        scales     [fragment][run][row]
+        offsets    [fragment][run][row]     with the sign turned; or one number of no use
+        start      [4]                      MAGIC_BITS each
+
+    ``codes_at``, ``scales_at``, ``sums_at``: a lane's in the first eight rows of activations.
     """
     count = 4 * form.fragments * form.eights
     kind, codes_kind = types.UniTuple(f32, count), types.UniTuple(u32, 2 * SIXTEENS * form.fragments)
@@ -398,19 +409,16 @@ def byte_products(form: ByteForm) -> ByteProducts:
         turned = parts(builder, offsets, form.rows) if form.has_offset else []
         rows = list(zip(factors, less, turned or factors, strict=True))
         for half, j in ((half, j) for half in range(BYTE_HALVES) for j in range(form.eights)):
-            if (
-                form.eights > EIGHTS_WITH_SPARE_REGISTERS
-            ):  # else the assembler loads so many that some do not stay in registers
+            # Without the barrier the assembler loads so many eights ahead that some do not stay in registers.
+            if form.eights > EIGHTS_WITH_SPARE_REGISTERS:
                 emit_assembly(builder, ir.VoidType(), "bar.warp.sync -1;", [], [], True)
             b, x, sums = _activations(builder, form, places, half, form.apart * j)
             for run, fragment in (
                 (r, f) for r in range(form.runs // BYTE_HALVES) for f in range(form.fragments)
             ):
                 first, place = form.sixteens * run, 4 * (fragment * form.eights + j)
-                sixteen, row = (
-                    SIXTEENS * fragment + SIXTEENS // BYTE_HALVES * half,
-                    form.runs * fragment + run,
-                )
+                sixteen = SIXTEENS * fragment + SIXTEENS // BYTE_HALVES * half
+                row = form.runs * fragment + run
                 codes_of_run = a[2 * (sixteen + first) :][: 2 * form.sixteens]
                 dots = _integers(builder, codes_of_run, b[first : first + form.sixteens], begin)
                 of_rows = rows[2 * (row + form.runs // BYTE_HALVES * half) :]

@@ -528,7 +528,7 @@ def lane_places(sixteens: int) -> Any:
 
 
 @cache
-def activation_summer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
+def stage_summer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     """The device function that leaves the sums of a stage's activations in shared memory, for all warps."""
     floats = "float16" if kind == HALF_SUMS else kind
     put_sums, of_two = products_of(layout, tile, floats).put_sums, lane_places(2)
@@ -553,7 +553,7 @@ def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
     has_offset, (words_count, _) = layout.has_offset, buffer_sizes(layout)
     load_words = word_loader(layout)
-    sum_up: Any = activation_summer(layout, tile, kind) if has_offset else None
+    sum_up: Any = stage_summer(layout, tile, kind) if has_offset else None
     multiply_runs = (folded_multiplier if folds(layout, kind) else run_multiplier)(layout, tile, kind)
 
     @inlined
