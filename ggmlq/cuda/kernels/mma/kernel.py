@@ -630,11 +630,8 @@ def folded_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
         layout.fragment_bytes, np.float32(layout.unit), lane_places(2), layout.runs == 4,
     )  # fmt: skip
     load_numbers, pairs_of, offset = number_loader(layout), sub_pairs(layout), scale_value(layout)
-    unpack_sixteen, half, add = (
-        folded_unpacker(layout),
-        ptx.half_value,
-        products_of(layout, tile, kind).multiply,
-    )
+    unpack_sixteen, half = folded_unpacker(layout), ptx.half_value
+    add = products_of(layout, tile, kind).multiply
 
     @inlined
     def sixteen_codes(words: Any, sixteen: Any, numbers: Any, opaque: Any) -> Any:
