@@ -192,8 +192,8 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         for step in steps:
             total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
         if live:
-            word = four_bytes(coded.q0, coded.q1, coded.q2, coded.q3)
-            store4(address(codes, row, columns, column, 1), word)
+            at = address(codes, row, columns, column, 1)
+            store4(at, four_bytes(coded.q0, coded.q1, coded.q2, coded.q3))
             if column % run == 0:
                 store_float(address(sums, column // run, rows, row, 4), mul(coded.scale, float32(total)))
                 if column % 32 == 0:
