@@ -26,10 +26,9 @@ from ggmlq.base.writing import write_whole
 from ggmlq.codes.tiling import tiling
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.codes8 import mma_tiles
-from ggmlq.cuda.kernels.codes8.mma_tiles import is_uniform
+from ggmlq.cuda.kernels.codes8.mma_tiles import ByteTile, is_uniform
 from ggmlq.cuda.kernels.codes8.rows import operand_pair
 from ggmlq.cuda.kernels.codes8.tiles import FLOAT_TILES, INTEGER_TILES, Variant
-from ggmlq.cuda.kernels.mma.shape import ByteTile
 from ggmlq.cuda.ladder.scaled_linear import r4_mma_int8, r5_widen, r7_wgmma, r8_tma_ring, r9_persistent
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ScaledLinear

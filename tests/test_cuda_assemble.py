@@ -232,7 +232,7 @@ def test_threads_load_a_kernel_once(monkeypatch):
 
 def test_what_needs_a_warp_is_convergent():
     """LLVM may not move it to where fewer lanes are: seen in the code that Numba hands over."""
-    warp = [hopper.wait_for_predecessor, tensor_cores.mma_bf16, tensor_cores.load_byte_matrices, ptx.commit]
+    warp = [hopper.wait_for_predecessor, tensor_cores.mma_bf16, tensor_cores.load_matrices, ptx.commit]
     warp += [tensor_cores.integer_mma("s8", "s8")]
     warp += [wgmma.wait, wgmma.publish]
     lane = [ptx.mul, ptx.load16, ptx.dp4a, bf16x2.fma, ptx.take8]

@@ -12,9 +12,8 @@ from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
-from ggmlq.cuda.kernels import layers
+from ggmlq.cuda.kernels import layers, router
 from ggmlq.cuda.kernels.epilogue import gates
-from ggmlq.cuda.kernels.experts import router
 from ggmlq.cuda.kernels.quantize import rope_append
 from ggmlq.errors import ShapeError
 from ggmlq.model.arithmetic import Exact

@@ -74,7 +74,7 @@ def check_codes(fmt, layout):
         assert not raises or layout.has_offset or coded.excess_pair(layout) == bf16x2.pair(zero)
         for s in range(4):
             a = [None] * 4
-            coded.step_unpacker(layout, raised=raised)(words, s, a, np.uint32(0))
+            coded.sixteen_unpacker(layout, raised=raised)(words, s, a, np.uint32(0))
             for r in range(4):
                 found = np.array([int(a[r]) << 16 & 0xFFFFFFFF, int(a[r]) & 0xFFFF0000], np.uint32)
                 assert (found.view(np.float32) + zero == codes[s, r]).all(), (fmt.name, s, r)

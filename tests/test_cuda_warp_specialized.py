@@ -274,7 +274,9 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     )
     if case == "wide":
         monkeypatch.setattr(
-            r16_warp_specialized, "raster", lambda across, down, *_: Raster(across, 1, down, across * down)
+            r16_warp_specialized,
+            "plan_raster",
+            lambda across, down, *_: Raster(across, 1, down, across * down),
         )
     m, n, k, tile = FEW if case == "few" else drawn(case, tiles_of_run[case], fresh)
     name = tiles_of_run["few"] if case == "few" else "q4_0"

@@ -95,7 +95,7 @@ class Fixed(Cuda):
         """``x @ q.T + bias``; of a few floats by a kernel, for a graph holds no product of cuBLAS."""
         if q.format.block_size > 1 or q.size > FEW_WEIGHTS:
             return super().linear(x, q, bias)
-        y = cuda_module("kernels.experts.router").scored(x, q.dequantize())
+        y = cuda_module("kernels.router").scored(x, q.dequantize())
         return y if bias is None else y + bias
 
     def angles(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:

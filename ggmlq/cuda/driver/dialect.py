@@ -1,5 +1,5 @@
-"""How Numba reads a kernel here: plain integers beside unsigned words are unsigned words, too, and device
-functions are inlined quickly.
+"""The dialect in which Numba reads kernels: plain integers beside unsigned words are unsigned words, too, and
+device functions are inlined quickly.
 
 Both hold for kernels alone, while they are compiled; Numba itself stays as it is for all others.
 """
@@ -112,7 +112,7 @@ def unsigned_integers() -> Iterator[None]:
 
 
 def _is_of_integers(operation: Any) -> bool:
-    """Whether a function's key is an operator that integers have; keys of others may not be hashable."""
+    """True if a function's key is an operator that integers have; keys of others may not be hashable."""
     return type(operation) is type(operator.add) and (operation in ARITHMETIC or operation in COMPARISONS)
 
 

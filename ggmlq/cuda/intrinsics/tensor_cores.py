@@ -1,10 +1,36 @@
 """Products of a warp by ``mma``: single ones, and runs of them whose sums are scaled before they are added.
 
+What does what, from small to large:
+
+    one product     mma_bf16, mma_f16        of 16 columns, pairs in registers
+                    integer_mma, float_mma   of 32 columns, bytes in registers
+                    adder, add_bf16          the same on arrays: a product is added to four sums of an array
+                    sums_into                likewise where all of a is one number: sums of activations
+    its operands    load_matrices            from rows in shared memory, load_transposed: from columns
+                    transposed               of a matrix that is in registers
+    a run           run_products             of 16-bit numbers times a scale: cuda:mma_bf16, cuda:mma_f16
+    64 columns      byte_products            of bytes, run by run: cuda:mma_q8
+
+Kernels call the first three, which take registers or arrays of them. A run and 64 columns are many ``mma``
+with tuples of registers: these are taken apart while the code is made, so loops are written out and all
+values stay in registers. They emit each ``mma`` by _emit_mma, each load by _take.
+
 All ``mma`` here have operands alike, lane = 4 g + t:
 
-    a    [16, k] of the wide operand   a0, a2: row g; a1, a3: row g + 8; a2 and a3 the later columns
-    b    [k, 8]                        b0, b1: column g; a0, a1 meet b0, the others b1
-    c    [16, 8] sums                  of row g, columns 2 t and 2 t + 1, then of row g + 8
+                                 b   k × 8: activations
+                                     column g
+                                        │
+                                        b0     k of the lane: its t-th pair, or four bytes, of the first half
+                                        b1     of the second half
+                                        │
+    a   16 × k: weights                 ▼      c   16 × 8: sums
+        row g       a0, a2   ───────────►          c0, c1   row g,     columns 2 t and 2 t + 1
+        row g + 8   a1, a3   ───────────►          c2, c3   row g + 8, the same columns
+
+        a0, a1 meet b0; a2, a3 meet b1
+
+Columns of K come as *sixteens*, what one ``mma`` of 16-bit numbers takes; as *runs*, a sixteen or more that
+share a scale; as *steps*, the 64 of a fragment. *Eights* are rows of activations, the columns of b.
 
 assembly.py says how to read a wrapper. They are for GPUs from capability 8.0 on, where nothing else is said.
 """
@@ -34,18 +60,27 @@ from .atoms import inlined
 from .floats import PAIRS
 from .language import ir, types
 
-OPERANDS = "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
-
 # --- one instruction --------------------------------------------------------------------------
 
 
-@cache
-def _one_mma(k: int, a: str, b: str, word: Any, sum_kind: Any) -> Any:
-    """The ``mma`` of [16, k] times [k, 8] numbers of PTX's types a and b, in words of a type."""
-    letter = "f32" if sum_kind == f32 else "s32"
-    text = f"mma.sync.aligned.m16n8k{k}.row.col.{letter}.{a}.{b}.{letter} {OPERANDS}"
+def mma_text(k: int, a: str, b: str, sums: str, count: int = 4) -> str:
+    """The text of the ``mma`` of [16, k] times [k, 8] numbers, all by PTX's names of types.
 
-    @instruction(text, types.UniTuple(sum_kind, 4), *(word,) * 6, *(sum_kind,) * 4)
+    Its registers: ``count`` results, four of a, two of b, and ``count`` sums to which it adds.
+    """
+    operands, first = [], 0
+    for registers in (count, 4, 2, count):
+        operands.append("{" + ", ".join(f"${first + i}" for i in range(registers)) + "}")
+        first += registers
+    return f"mma.sync.aligned.m16n8k{k}.row.col.{sums}.{a}.{b}.{sums} {', '.join(operands)};"
+
+
+@cache
+def _called_mma(k: int, a: str, b: str, sums: Any) -> Any:
+    """The ``mma`` as a device function of ten registers; ``sums``: their type."""
+    text = mma_text(k, a, b, "f32" if sums == f32 else "s32")
+
+    @instruction(text, types.UniTuple(sums, 4), *(u32,) * 6, *(sums,) * 4)
     def mma(
         a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any
     ) -> Any:  # fmt: skip
@@ -54,18 +89,18 @@ def _one_mma(k: int, a: str, b: str, word: Any, sum_kind: Any) -> Any:
     return mma
 
 
-mma_bf16 = _one_mma(16, "bf16", "bf16", u32, f32)
-mma_f16 = _one_mma(16, "f16", "f16", u32, f32)
+mma_bf16 = _called_mma(16, "bf16", "bf16", f32)
+mma_f16 = _called_mma(16, "f16", "f16", f32)
 
 
 def integer_mma(a: str, b: str) -> Any:
     """The ``mma`` of [16, 32] times [32, 8] bytes, "s8" or "u8", with int32 sums."""
-    return _one_mma(32, a, b, i32, i32)
+    return _called_mma(32, a, b, i32)
 
 
 def float_mma(a: str, b: str) -> Any:
     """The ``mma`` of [16, 32] times [32, 8] codes, "e4m3" or "e5m2", with float sums; from capability 8.9."""
-    return _one_mma(32, a, b, i32, f32)
+    return _called_mma(32, a, b, f32)
 
 
 def adder(mma: Any) -> Any:
@@ -92,7 +127,7 @@ def sums_into(d: Any, j: Any, times: Any, b: Any, i: Any) -> None:
 # --- matrices in shared memory ----------------------------------------------------------------
 
 
-# Elements 2 t, 2 t + 1 of row g of four matrices; lane 8 i + r names row r of matrix i.
+# Elements 2 t, 2 t + 1, or bytes 4 t … + 3, of row g of four matrices; lane 8 i + r names row r of i.
 load_matrices = gpu_only("load_matrices",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];",
     types.UniTuple(u32, 4), u32,
@@ -104,29 +139,22 @@ load_transposed = gpu_only("load_transposed",
 )  # fmt: skip
 # Elements of column g in rows 2 t, 2 t + 1 of a matrix of which lanes have 2 t, 2 t + 1 of row g.
 transposed = gpu_only("transposed", "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", u32, u32)
-# Bytes 4 t … 4 t + 3 of row g of four matrices; lane 8 i + r passes the address of row r of matrix i.
-load_byte_matrices = gpu_only("load_byte_matrices",
-    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];",
-    types.UniTuple(i32, 4), u32,
-)  # fmt: skip
 
 
 # --- runs of 16-bit numbers -------------------------------------------------------------------
 #
 # A warp multiplies fragments of 16 rows of weights, codes in registers, by 8 · ``eights`` rows of activations
-# in shared memory. Four registers of a fragment meet 16 columns, a *step*; what shares a scale has one, two
-# or four. Its sums start from zero, for which ``mma`` needs no register. Four multiply-adds, times the scales
-# of rows g and g + 8, add them to the totals; four more for each run with an offset, times its sum of
-# activations.
+# in shared memory. Four registers of a fragment meet a sixteen; what shares a scale has one, two or four. Its
+# sums start from zero, for which ``mma`` needs no register. Four multiply-adds, times the scales of rows g
+# and g + 8, add them to the totals; four more for each run with an offset, times its sum of activations.
 #
 # Sums of a run may be halves, two registers: of row g, and of row g + 8. Four conversions make them float32
 # before they are scaled.
 #
 # Totals are a tuple: four for each eight rows of activations, fragment by fragment. Four are those of columns
-# 2 t, 2 t + 1 of row g and of row g + 8. A tuple is taken apart while the code is made, so loops are written
-# out and all values stay in registers.
+# 2 t, 2 t + 1 of row g and of row g + 8.
 
-STEPS = 4  # of a fragment
+SIXTEENS = 4  # of a fragment
 LINE, PAIR = 8 * 128, 32  # bytes from eight rows of activations to the next, and from their sums to the next
 ROW_FACTORS = 32  # bytes of the factors of eight rows of activations
 LETTERS = {"float16": "f16", "bfloat16": "bf16"}
@@ -138,10 +166,9 @@ class RunForm(NamedTuple):
     kind: str  # "float16" or "bfloat16"
     fragments: int
     eights: int
-    steps: int  # that share a scale
-    runs: int  # sums of activations in these steps, one for each offset; 0: there are no offsets
-    warps: int  # that sum activations, of ``columns`` rows in all
-    columns: int
+    sixteens: int  # that share a scale
+    runs: int  # sums of activations in these, one for each offset; 0: there are no offsets
+    warps: int  # that sum activations, those of all eights together
 
     @property
     def sums(self) -> int:
@@ -163,13 +190,21 @@ class RunProducts(NamedTuple):
 def run_products(form: RunForm, in_halves: bool = False) -> RunProducts:
     """The device functions for a form; ``in_halves``: sums of a run are halves.
 
-    ``codes``: four a step, fragment by fragment. ``scales``: of rows g and g + 8 of each fragment.
-    ``offsets``: the same for each run, with the sign turned. ``places``: a step's two words of row g in
-    shared memory, its lane's. ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1;
-    others lie behind.
+    Tuples of a lane, the outermost first; of rows there are two, g and g + 8:
+
+        totals     [fragment][eight][4]     sums, as mma gives them
+        codes      [fragment][sixteen][4]   as mma takes a
+        scales     [fragment][row]
+        offsets    [run][fragment][row]     with the sign turned
+        places     [sixteen]                addresses of two words of activations in shared memory, of row g
+
+    ``sums_at``: sums of activations over the first run, of rows 2 t and 2 t + 1; others lie behind.
     """
-    kind, count, steps = types.UniTuple(f32, form.sums), form.sums, form.steps
-    codes_kind, places_kind = types.UniTuple(u32, 4 * steps * form.fragments), types.UniTuple(u32, steps)
+    kind, count, sixteens = types.UniTuple(f32, form.sums), form.sums, form.sixteens
+    codes_kind, places_kind = (
+        types.UniTuple(u32, 4 * sixteens * form.fragments),
+        types.UniTuple(u32, sixteens),
+    )
     scales_kind = types.UniTuple(f32, 2 * form.fragments)
     offsets_kind = types.UniTuple(f32, 2 * form.fragments * max(form.runs, 1))
 
@@ -178,12 +213,12 @@ def run_products(form: RunForm, in_halves: bool = False) -> RunProducts:
         builder: Any, totals: Any, codes: Any, scales: Any, offsets: Any, places: Any, sums_at: Any
     ) -> Any:  # fmt: skip
         results = parts(builder, totals, count)
-        a, at = parts(builder, codes, 4 * steps * form.fragments), parts(builder, places, steps)
+        a, at = parts(builder, codes, 4 * sixteens * form.fragments), parts(builder, places, sixteens)
         factors = parts(builder, scales, 2 * form.fragments)
         turned = parts(builder, offsets, 2 * form.fragments * form.runs)
 
         def sums_of_activations(j: int) -> list[list[Any]]:
-            far = [PAIR * j + 4 * form.columns * run for run in range(form.runs)]
+            far = [PAIR * (j + form.eights * run) for run in range(form.runs)]
             return [_take(builder, FLOAT, sums_at, offset) for offset in far]
 
         for j in range(form.eights):
@@ -221,24 +256,19 @@ def _eight(
     """The sums of a run for eight rows of activations, by fragment, in float32."""
     zeros = [ir.Constant(WORD, 0)] * 2 if in_halves else [ir.Constant(FLOAT, 0.0)] * 4
     sums, letter = [zeros] * form.fragments, LETTERS[form.kind]
-    for step in range(form.steps):
+    for sixteen in range(form.sixteens):
         for fragment in range(form.fragments):
-            first = 4 * (fragment * form.steps + step)
+            first = 4 * (fragment * form.sixteens + sixteen)
             codes, sum_kind = a[first : first + 4], letter if in_halves else "f32"
-            sums[fragment] = _mma(builder, letter, sum_kind, codes, b[step], sums[fragment])
+            sums[fragment] = _emit_mma(builder, letter, sum_kind, codes, b[sixteen], sums[fragment])
     if not in_halves:
         return sums
     return [[each for pair in both for each in _floats(builder, pair)] for both in sums]
 
 
-def _mma(builder: Any, kind: str, sum_kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
+def _emit_mma(builder: Any, kind: str, sum_kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
     """The sums of one ``mma`` of numbers of a kind, 32 or 16 bytes of a column of b."""
-    lists, count = [], 0
-    for operand in (c, a, b, c):
-        lists.append("{" + ", ".join(f"${count + i}" for i in range(len(operand))) + "}")
-        count += len(operand)
-    k = len(b) * (16 if kind == "s8" else 8)
-    text = f"mma.sync.aligned.m16n8k{k}.row.col.{sum_kind}.{kind}.{kind}.{sum_kind} {', '.join(lists)};"
+    text = mma_text(32 if kind == "s8" else 16, kind, kind, sum_kind, len(c))
     result, letter = (FLOAT, "f") if sum_kind == "f32" else (WORD, "r")
     constraints = [f"={letter}"] * len(c) + ["r"] * (len(a) + len(b)) + [letter] * len(c)
     results = ir.LiteralStructType([result] * len(c))
@@ -283,20 +313,22 @@ def _fragment(fragments: int, eights: int, fragment: int) -> Any:
 def _sums_putter(form: RunForm) -> Any:
     """The function that sums runs of every ``warps``-th eight rows of activations from a warp's first on.
 
-    ``places``: of all four steps of the first. ``to``: for the first run of rows 2 t, 2 t + 1 of the first;
-    eights lie PAIR bytes apart, successive runs 4 * columns.
+    ``places``: of all four sixteens of the first. ``to``: for the first run of rows 2 t, 2 t + 1 of the
+    first; eights lie PAIR bytes apart, those of a run behind each other.
     """
-    each, letter = form.steps // form.runs, LETTERS[form.kind]
+    each, letter = form.sixteens // form.runs, LETTERS[form.kind]
 
-    @emitted(None, types.UniTuple(u32, STEPS), u32, u32)
+    @emitted(None, types.UniTuple(u32, SIXTEENS), u32, u32)
     def put_sums(builder: Any, places: Any, to: Any, writes: Any) -> Any:
-        at, ones = parts(builder, places, STEPS), [ir.Constant(WORD, PAIRS[form.kind].pair(1))] * 4
-        for eight in range(0, form.columns // 8, form.warps):
-            for run in range(STEPS // each):
+        at, ones = parts(builder, places, SIXTEENS), [ir.Constant(WORD, PAIRS[form.kind].pair(1))] * 4
+        for eight in range(0, form.eights, form.warps):
+            for run in range(SIXTEENS // each):
                 sums: list[Any] = [ir.Constant(FLOAT, 0.0)] * 4
                 for place in at[run * each : (run + 1) * each]:
-                    sums = _mma(builder, letter, "f32", ones, _take(builder, WORD, place, LINE * eight), sums)
-                there = PAIR * eight + 4 * form.columns * run
+                    sums = _emit_mma(
+                        builder, letter, "f32", ones, _take(builder, WORD, place, LINE * eight), sums
+                    )
+                there = PAIR * (eight + form.eights * run)
                 text = (
                     f"{{.reg .pred p; setp.ne.u32 p, $1, 0; @p st.shared.v2.f32 [$0 + {there}], {{$2, $3}};}}"
                 )
@@ -305,7 +337,7 @@ def _sums_putter(form: RunForm) -> Any:
     return put_sums
 
 
-# --- steps of bytes ---------------------------------------------------------------------------
+# --- 64 columns of bytes ---------------------------------------------------------------------------
 #
 # As above, where each integer sum of a run is scaled twice and added. A warp multiplies fragments of 16 rows
 # of weights, bytes in registers, by 8 · ``eights`` rows of activations in shared memory
@@ -328,9 +360,9 @@ class ByteForm(NamedTuple):
     apart: int  # bytes from eight rows of activations to the next
 
     @property
-    def steps(self) -> int:
-        """Steps of 16 columns in a run."""
-        return STEPS // self.runs
+    def sixteens(self) -> int:
+        """Sixteens of a run."""
+        return SIXTEENS // self.runs
 
     @property
     def rows(self) -> int:
@@ -339,7 +371,7 @@ class ByteForm(NamedTuple):
 
 
 class ByteProducts(NamedTuple):
-    """Device functions for the products of a step."""
+    """Device functions for the products of 64 columns."""
 
     zeros: Callable[..., Any]  # () -> totals
     multiply: Callable[..., Any]  # (totals, codes, scales, offsets, start, codes_at, scales_at, sums_at)
@@ -350,12 +382,18 @@ class ByteProducts(NamedTuple):
 def byte_products(form: ByteForm) -> ByteProducts:
     """The device functions for a form.
 
-    ``codes``: of rows g and g + 8, step by step, fragment by fragment. ``scales``: of both rows, run by run,
-    fragment by fragment. ``offsets``: the same with the sign turned, or one number of no use. ``start``: four
-    times MAGIC_BITS. ``codes_at``, ``scales_at``, ``sums_at``: a lane's in the first eight rows.
+    Tuples of a lane, the outermost first; of rows there are two, g and g + 8:
+
+        totals     [fragment][eight][4]     sums, as mma gives them
+        codes      [fragment][sixteen][row]
+        scales     [fragment][run][row]
+        offsets    [fragment][run][row]     with the sign turned; or one number of no use
+        start      [4]                      MAGIC_BITS each
+
+    ``codes_at``, ``scales_at``, ``sums_at``: a lane's in the first eight rows of activations.
     """
     count = 4 * form.fragments * form.eights
-    kind, codes_kind = types.UniTuple(f32, count), types.UniTuple(u32, 2 * STEPS * form.fragments)
+    kind, codes_kind = types.UniTuple(f32, count), types.UniTuple(u32, 2 * SIXTEENS * form.fragments)
     scales_kind, four_words = types.UniTuple(f32, form.rows), types.UniTuple(u32, 4)
     offsets_kind = scales_kind if form.has_offset else types.UniTuple(f32, 1)
 
@@ -365,24 +403,24 @@ def byte_products(form: ByteForm) -> ByteProducts:
         scales_at: Any, sums_at: Any,
     ) -> Any:  # fmt: skip
         places = [codes_at, scales_at, sums_at]
-        results, a = parts(builder, totals, count), parts(builder, codes, 2 * STEPS * form.fragments)
+        results, a = parts(builder, totals, count), parts(builder, codes, 2 * SIXTEENS * form.fragments)
         factors, begin = parts(builder, scales, form.rows), parts(builder, start, 4)
         less = [builder.fmul(factor, ir.Constant(FLOAT, -MAGIC)) for factor in factors]
         turned = parts(builder, offsets, form.rows) if form.has_offset else []
         rows = list(zip(factors, less, turned or factors, strict=True))
         for half, j in ((half, j) for half in range(BYTE_HALVES) for j in range(form.eights)):
-            if (
-                form.eights > EIGHTS_WITH_SPARE_REGISTERS
-            ):  # else the assembler loads so many that some do not stay in registers
+            # Without the barrier the assembler loads so many eights ahead that some do not stay in registers.
+            if form.eights > EIGHTS_WITH_SPARE_REGISTERS:
                 emit_assembly(builder, ir.VoidType(), "bar.warp.sync -1;", [], [], True)
             b, x, sums = _activations(builder, form, places, half, form.apart * j)
             for run, fragment in (
                 (r, f) for r in range(form.runs // BYTE_HALVES) for f in range(form.fragments)
             ):
-                first, place = form.steps * run, 4 * (fragment * form.eights + j)
-                step, row = STEPS * fragment + STEPS // BYTE_HALVES * half, form.runs * fragment + run
-                codes_of_run = a[2 * (step + first) :][: 2 * form.steps]
-                dots = _integers(builder, codes_of_run, b[first : first + form.steps], begin)
+                first, place = form.sixteens * run, 4 * (fragment * form.eights + j)
+                sixteen = SIXTEENS * fragment + SIXTEENS // BYTE_HALVES * half
+                row = form.runs * fragment + run
+                codes_of_run = a[2 * (sixteen + first) :][: 2 * form.sixteens]
+                dots = _integers(builder, codes_of_run, b[first : first + form.sixteens], begin)
                 of_rows = rows[2 * (row + form.runs // BYTE_HALVES * half) :]
                 for i in range(4):
                     factor, less_magic, offset = of_rows[i // 2]
@@ -408,5 +446,5 @@ def _activations(
 
 
 def _integers(builder: Any, a: list[Any], b: list[Any], start: list[Any]) -> list[Any]:
-    """The sums of a run, of one step or two, as floats."""
-    return [builder.bitcast(word, FLOAT) for word in _mma(builder, "s8", "s32", a, b, start)]
+    """The sums of a run, of one sixteen or two, as floats."""
+    return [builder.bitcast(word, FLOAT) for word in _emit_mma(builder, "s8", "s32", a, b, start)]

@@ -11,6 +11,6 @@ epilogue/         from sums in registers to results in memory
 cost/             how long kernels take: the order of rungs that no table has, tiles and splits
 layers.py         norms, RoPE, Hadamard transforms, gates: a launch each
 gated.py          one row times two matrices, of experts too, and the gate between them, in one launch
-experts/          the router: scores of experts, the choice of some, weighted sums
-cublas.py         numbers that cuBLAS is told
+router.py         scores of experts, the choice of some, weighted sums: a launch each
+cublas.py         a product by the library, and the numbers that its calls take
 """

@@ -18,5 +18,6 @@
     to_blocks.py   packed weights back to the file's bytes, on the card and on the host
 
 A *fragment* is 16 rows × 64 columns of weights. A *fragment row* is the fragments of the same 16 rows, one
-for each 64 columns. Rungs from r12 on read packed weights, and r11 where an array has them already.
+for each 64 columns, a *step*. A *sixteen* is 16 columns of a step: those of one ``mma`` of pairs. Rungs from
+r12 on read packed weights, and r11 where an array has them already.
 """

@@ -1,7 +1,7 @@
 """Activations as code tiles: bytes with a scale for each 32, in the order in which ``mma`` takes them.
 
     code tiles  [steps of 64 columns][rows, eight by eight][bytes of eight rows]
-    eight rows  [row g][t][step s of 16 columns][4 codes], then [t][32 columns][row 2 t, 2 t + 1] scales, then
+    eight rows  [row g][t][sixteen s of columns][4 codes], then [t][32 columns][row 2 t, 2 t + 1] scales, then
                 the same of sums, by run, where weights have offsets
 
 Codes and scales are those of the arithmetic ``q8``. The four codes are those of columns 4 t,
@@ -65,24 +65,24 @@ def code_tile_kernel(kind: str, run: int) -> Kernel:
         v0 = v1 = v2 = v3 = float32(0)
         if column < k:
             v0, v1, v2, v3 = load(address(x, row, k, column, size))
-        d, q0, q1, q2, q3 = four_codes(v0, v1, v2, v3)
+        coded = four_codes(v0, v1, v2, v3)
         total = int32(0)
         if run:
-            total = int32(int32(q0 + q1) + int32(q2 + q3))
+            total = int32(int32(coded.q0 + coded.q1) + int32(coded.q2 + coded.q3))
             for step in steps:
                 total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
         if column < columns:
             place = address(tiles, column // STEP, eights, row // EIGHT, length)
             g, four = row & EIGHT - 1, uint32(column >> 2) & 15
             at = uint32(g * STEP + (four & 3) * 16 + (four >> 2) * 4)
-            store4(place + at, four_bytes(q0, q2, q1, q3))
+            store4(place + at, four_bytes(coded.q0, coded.q2, coded.q1, coded.q3))
             pair, odd, within = g >> 1, (g & 1) * 4, column & STEP - 1
             if within % SCALED == 0:
                 at = pair * 16 + within // SCALED * 8 + odd
-                store_float(place + uint64(CODES + at), d)
+                store_float(place + uint64(CODES + at), coded.scale)
             if run and within % each == 0:
                 at = pair * pair_bytes + within // each * 8 + odd
-                store_float(place + uint64(sums_at + at), mul(d, float32(total)))
+                store_float(place + uint64(sums_at + at), mul(coded.scale, float32(total)))
 
     parameters = (uint64, uint64, uint32, uint32, uint32)
     sums = f" with sums of {run}" if run else ""

@@ -1,9 +1,9 @@
 """A lane's words of a fragment as operands of ``mma``: pairs of bfloat16, pairs of float16, bytes; all exact.
 
-One packed word of 4-bit codes, that of step s (columns 16 s … + 15) of lane 4 g + t (pack.py):
+One packed word of 4-bit codes, that of sixteen s (columns 16 s … + 15) of lane 4 g + t (pack.py):
 
     bits        31-28  27-24  23-20  19-16 | 15-12  11-8    7-4    3-0
-    register      a3     a2     a1     a0  |   a3     a2     a1     a0      of the step's operand
+    register      a3     a2     a1     a0  |   a3     a2     a1     a0      of the sixteen's operand
     row          g+8     g     g+8     g   |  g+8     g     g+8     g
     column      4t+3   4t+3   4t+1   4t+1  |  4t+2   4t+2   4t     4t
 
@@ -13,10 +13,10 @@ So the halves of a word are the halves of four registers, and register r is one 
     & 0x000F000F | 0x43004300                     one lop3: 0x4300 is 128, whose last place is worth one
     = 128 + code, twice     then fma takes the 128 and the code's zero off both
 
-Planes of two bits have the registers of two steps in a word, from bit 2 (4 (s % 2) + r) on, those of one bit
-all four steps; both halves as above. Bytes have two registers of a step in a word: byte r % 2 + 2 e of word
-2 s + r // 2. A code of 3, 5 or 6 bits has its higher bits in a second plane, which a shift and another lop3
-put above.
+Planes of two bits have the registers of two sixteens in a word, from bit 2 (4 (s % 2) + r) on, those of one
+bit all four sixteens; both halves as above. Bytes have two registers of a sixteen in a word: byte r % 2 + 2 e
+of word 2 s + r // 2. A code of 3, 5 or 6 bits has its higher bits in a second plane, which a shift and
+another lop3 put above.
 
 Codes that are looked up lie as nibbles instead: nibble 2 r + e of word s is column e of register r.
 ``prmt`` takes four of them as its picks, 3 bits each, and finds four bytes in a table of eight at once:
@@ -97,9 +97,9 @@ def excess_pair(layout: PackedLayout) -> int:
 
 
 @cache
-def step_unpacker(layout: PackedLayout, kind: str = "bfloat16", raised: bool = False) -> Any:
-    """The device function (words, s, a, opaque) that makes the four registers of step s from a lane's words,
-    in pairs of ``kind``.
+def sixteen_unpacker(layout: PackedLayout, kind: str = "bfloat16", raised: bool = False) -> Any:
+    """The device function (words, s, a, opaque) that makes the four registers of sixteen s from a lane's
+    words, in pairs of ``kind``.
     """
     half = kind == "float16"
     if layout.fp4:
@@ -114,7 +114,7 @@ def step_unpacker(layout: PackedLayout, kind: str = "bfloat16", raised: bool = F
     zero = np.uint32(halves.pair(1024 - layout.lowest) if half else bf16x2.pair(layout.lowest - 128))
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(4):
             u = under(words, 4 * s + r, opaque)
             if half:
@@ -122,7 +122,7 @@ def step_unpacker(layout: PackedLayout, kind: str = "bfloat16", raised: bool = F
             else:
                 a[r] = u if raised else fma(u, ones, zero)
 
-    return unpack_step
+    return unpack_sixteen
 
 
 def _code_under(layout: PackedLayout, kind: str) -> Any:
@@ -155,13 +155,13 @@ def _halves_of_nibbles(layout: PackedLayout) -> Any:
     sixteenth = np.uint32(halves.pair(1 / 16))
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(0, 4, 2):
             w = words[s] >> uint32(4 * r)
             a[r] = sub(masked_or(w, NIBBLES | opaque, PLUS_1024), start)
             a[r + 1] = fma(masked_or(w, UPPER_NIBBLES | opaque, PLUS_1024), sixteenth, lifted_start)
 
-    return unpack_step
+    return unpack_sixteen
 
 
 def _bfloats_of_bytes() -> Any:
@@ -170,13 +170,13 @@ def _bfloats_of_bytes() -> Any:
     plus_128, minus_128 = np.uint32(bf16x2.pair(128)), np.uint32(bf16x2.pair(-128))
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(4):
             w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
             rest = masked_or(w, 0x007F007F | opaque, plus_128)
             a[r] = fma(rest, ones, masked_or(w, 0x00800080 | opaque, minus_128))
 
-    return unpack_step
+    return unpack_sixteen
 
 
 def _halves_of_bytes() -> Any:
@@ -184,12 +184,12 @@ def _halves_of_bytes() -> Any:
     sub, masked_xor, raised = halves.sub, ptx.masked_xor, np.uint32(halves.pair(1024 + 128))
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any) -> None:
         for r in range(4):
             w = words[2 * s + r // 2] >> uint32(8 * (r % 2))
             a[r] = sub(masked_xor(w, 0x00FF00FF | opaque, raised), raised)
 
-    return unpack_step
+    return unpack_sixteen
 
 
 def _bfloats_of_fp4() -> Any:
@@ -199,14 +199,14 @@ def _bfloats_of_fp4() -> Any:
     fma, large, none = bf16x2.fma, np.uint32(bf16x2.pair(2.0**127)), np.uint32(bf16x2.pair(-0.0))
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any) -> None:
         w = words[s]
         for r in range(3):
             a[r] = fma(w << uint32(3 * r) & 0x81C081C0, large | opaque, none)
         magnitude = w >> 3 & 0x01800180 | w >> 7 & 0x00400040
         a[3] = fma(w << 1 & 0x80008000 | magnitude, large | opaque, none)
 
-    return unpack_step
+    return unpack_sixteen
 
 
 def _halves_of_fp4() -> Any:
@@ -218,7 +218,7 @@ def _halves_of_fp4() -> Any:
     sign, rest = np.uint32(0x80008000), np.uint32(0x0E000E00)
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any) -> None:
         w = words[s]
         for r in range(3):
             magnitude = w << uint32(3 * r + 3) & rest
@@ -226,7 +226,7 @@ def _halves_of_fp4() -> Any:
         magnitude = w & 0x0C000C00 | w >> 4 & 0x02000200
         a[3] = fma(masked_or(w << 1, sign | opaque, magnitude), large | opaque, none)
 
-    return unpack_step
+    return unpack_sixteen
 
 
 # --- codes that are looked up ---------------------------------------------------------------------
@@ -271,7 +271,7 @@ def _looked_up(levels: tuple[int, ...], kind: str) -> Any:
     find, permute = _finder(levels, kind), ptx.permute
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any) -> None:
         within = words[s] & 0x77777777
         third = words[s] >> 1 & 0x44444444 | 0x32103210
         for i in range(2):
@@ -279,7 +279,7 @@ def _looked_up(levels: tuple[int, ...], kind: str) -> Any:
             a[2 * i] = permute(low, high, uint32(ZIPPED_LOW))
             a[2 * i + 1] = permute(low, high, uint32(ZIPPED_HIGH))
 
-    return unpack_step
+    return unpack_sixteen
 
 
 # --- halves of codes times sub-scales -------------------------------------------------------------
@@ -326,7 +326,7 @@ def sub_pairs(layout: PackedLayout) -> Any:
 
 @cache
 def folded_unpacker(layout: PackedLayout) -> Any:
-    """The device function that makes the four registers of a step, codes times their run's sub-scales."""
+    """The device function that makes the four registers of a sixteen, codes times their run's sub-scales."""
     under, fma, sub, masked_or = _code_under(layout, "float16"), halves.fma, halves.sub, ptx.masked_or
     start, none = np.uint32(halves.pair(1024 - layout.lowest)), np.uint32(halves.pair(-0.0))
     minus_1024, minus_64 = np.uint32(halves.pair(-1024)), np.uint32(halves.pair(-64))
@@ -341,7 +341,7 @@ def folded_unpacker(layout: PackedLayout) -> Any:
             a[r + 1] = fma(v, fma(subs[1], sixteenth, none), fma(subs[1], minus_64, none))
 
     @inlined
-    def unpack_step(words: Any, s: Any, a: Any, opaque: Any, subs: Any) -> None:
+    def unpack_sixteen(words: Any, s: Any, a: Any, opaque: Any, subs: Any) -> None:
         for r in range(4):
             u = under(words, 4 * s + r, opaque)
             if from_zero:
@@ -349,12 +349,12 @@ def folded_unpacker(layout: PackedLayout) -> Any:
             else:
                 a[r] = fma(sub(u, start), subs[r % 2], none)
 
-    return unpack_nibbles if layout.bits == 4 else unpack_step
+    return unpack_nibbles if layout.bits == 4 else unpack_sixteen
 
 
 # --- bytes ----------------------------------------------------------------------------------------
 #
-# A step of 16 columns gives two words: of row g and of row g + 8. Their four bytes are columns 4 t, 4 t + 2,
+# A sixteen gives two words: of row g and of row g + 8. Their four bytes are columns 4 t, 4 t + 2,
 # 4 t + 1, 4 t + 3: so those of 4-bit codes need one shift and one mask. Codes of fewer bits than eight stay
 # raised by the lowest code; looked up ones and bytes are the codes themselves.
 #
@@ -386,7 +386,7 @@ def _is_symmetric(layout: PackedLayout) -> bool:
 
 @cache
 def byte_unpacker(layout: PackedLayout) -> Any:
-    """The device function (words, step, a, at, opaque) that makes a step's words of rows g and g + 8."""
+    """The device function (words, sixteen, a, at, opaque) that makes its words of rows g and g + 8."""
     if layout.levels or layout.low == 8:
         return _whole_bytes(layout)
     return _bytes_of_planes(layout, 0)
@@ -437,11 +437,11 @@ def _bytes_of_planes(layout: PackedLayout, to: int) -> Any:
     add_high = _plane(high, to + low, masked) if high else add_low
 
     @inlined
-    def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
+    def unpack(words: Any, sixteen: Any, a: Any, at: Any, opaque: Any) -> None:
         for side in range(2):
-            word = add_low(words, 0, 4 * step + side, start, opaque)
+            word = add_low(words, 0, 4 * sixteen + side, start, opaque)
             if high:
-                word = add_high(words, low, 4 * step + side, word, opaque)
+                word = add_high(words, low, 4 * sixteen + side, word, opaque)
             a[at + side] = int32(word)
 
     return unpack
@@ -454,13 +454,13 @@ def _whole_bytes(layout: PackedLayout) -> Any:
     rows = (ZIPPED_LOW, ZIPPED_HIGH) if levels else (0x6240, 0x7351)
 
     @inlined
-    def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
+    def unpack(words: Any, sixteen: Any, a: Any, at: Any, opaque: Any) -> None:
         if levels:
-            within = words[step] & 0x77777777
-            third = words[step] >> 1 & 0x44444444 | 0x32103210
+            within = words[sixteen] & 0x77777777
+            third = words[sixteen] >> 1 & 0x44444444 | 0x32103210
             (first, _), (second, _) = find(within, third), find(within >> 16, third >> 16)
         else:
-            first, second = words[2 * step], words[2 * step + 1]
+            first, second = words[2 * sixteen], words[2 * sixteen + 1]
         a[at] = int32(permute(first, second, uint32(rows[0])))
         a[at + 1] = int32(permute(first, second, uint32(rows[1])))
 
@@ -472,8 +472,8 @@ def _lowered(layout: PackedLayout) -> Any:
     raised, less = byte_unpacker(layout), np.uint32(-layout.lowest * 0x01010101)
 
     @inlined
-    def unpack(words: Any, step: Any, a: Any, at: Any, opaque: Any) -> None:
-        raised(words, step, a, at, opaque)
+    def unpack(words: Any, sixteen: Any, a: Any, at: Any, opaque: Any) -> None:
+        raised(words, sixteen, a, at, opaque)
         for side in range(2):
             word = uint32(uint32(uint32(a[at + side]) | uint32(SIGNS)) - less)
             a[at + side] = int32(word ^ uint32(SIGNS))

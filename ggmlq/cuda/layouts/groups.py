@@ -455,7 +455,7 @@ def block_slot_counter() -> Any:
 
 
 class SlotEntry(NamedTuple):
-    """What a block learns of its slot."""
+    """The facts that a block learns of its slot."""
 
     expert: Any
     first: Any  # the expert's first slot

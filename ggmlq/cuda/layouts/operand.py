@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ..intrinsics import ptx, tensor_cores
 from ..intrinsics.atoms import inlined
 from ..intrinsics.language import cuda, float32, uint32
-from .codes import excess_pair, step_unpacker, word_loader
+from .codes import excess_pair, sixteen_unpacker, word_loader
 from .layout import PackedLayout
 from .scales import number_loader, run_scale_loader, scale_loader
 
@@ -31,7 +31,7 @@ class FragmentOperand(NamedTuple):
 
     load_words: Any  # (address, lane, words)
     load_scales: Any  # (address, lane, scales)
-    unpack_step: Any  # (words, s, a, opaque)
+    unpack_sixteen: Any  # (words, s, a, opaque)
     first_sums: Any  # (b, first, x0, x1) -> first values of a run's sums; x0, x1: sums of activations
 
 
@@ -46,7 +46,7 @@ def fragment_operand(layout: PackedLayout, tiles: int) -> FragmentOperand:
     else:
         first_sums = _start_by_one_more_mma(layout)
     return FragmentOperand(
-        word_loader(layout), scale_loader(layout), step_unpacker(layout, raised=raised), first_sums
+        word_loader(layout), scale_loader(layout), sixteen_unpacker(layout, raised=raised), first_sums
     )
 
 
@@ -85,7 +85,7 @@ class RunOperand(NamedTuple):
 
     load_words: Any  # (address, lane, words)
     load_scales: Any  # (address, lane, run, scales): of rows g and g + 8, then their offsets
-    unpack_step: Any  # (words, s, a, opaque)
+    unpack_sixteen: Any  # (words, s, a, opaque)
     lowered: Any  # (x, d) -> the sum d without the excess; x: the sum of its activations
     needs_sums: bool  # whether ``lowered`` or offsets need sums of activations
 
@@ -96,7 +96,7 @@ def run_operand(layout: PackedLayout) -> RunOperand:
     raised = stays_raised(layout)
     lowered = _without_excess(layout) if raised else _unchanged
     loads, needs_sums = (word_loader(layout), run_scale_loader(layout)), raised or layout.has_offset
-    return RunOperand(*loads, step_unpacker(layout, raised=raised), lowered, needs_sums)
+    return RunOperand(*loads, sixteen_unpacker(layout, raised=raised), lowered, needs_sums)
 
 
 @inlined
@@ -116,7 +116,7 @@ def _without_excess(layout: PackedLayout) -> Any:
 
 @cache
 def activation_summer(count: int) -> Any:
-    """The device function that sums the activations of ``count`` steps, times a pair of equal numbers."""
+    """The device function that sums the activations of ``count`` sixteens, times a pair of equal numbers."""
     sums_into = tensor_cores.sums_into
 
     @inlined
@@ -139,7 +139,8 @@ def activation_summer(count: int) -> Any:
 #     as packed       0, 1   2, 3   4, 5   6, 7
 #     natural         0, 4   1, 5   2, 6   3, 7
 #
-# So a lane loads the words of both and picks one pair of each. Scales do not depend on the columns of a step.
+# So a lane loads the words of both and picks one pair of each. Scales do not depend on the order of a
+# sixteen's columns.
 
 AS_PACKED, SECOND_WORD = 0x3210, 0x7654  # picks of bf16x2.permute
 
@@ -164,9 +165,9 @@ class LaneOrder(NamedTuple):
 def lane_order(layout: PackedLayout) -> Any:
     """The device function for a lane's :class:`LaneOrder`; ``natural``: else all is as it was packed."""
     from_bytes = layout.low == 8
-    picks, step = (0x5410, 0x2222) if layout.levels else (0x6240, 0x1111)
+    picks, next_pair = (0x5410, 0x2222) if layout.levels else (0x6240, 0x1111)
     if from_bytes:
-        picks, step = AS_PACKED, 0x4444
+        picks, next_pair = AS_PACKED, 0x4444
     others = SECOND_WORD if from_bytes else AS_PACKED
 
     @inlined
@@ -177,7 +178,7 @@ def lane_order(layout: PackedLayout) -> Any:
             odd = uint32(lane & 1)
             first = uint32(uint32(lane & 28) | uint32(uint32(lane >> 1) & 1))
             second = uint32(first | 2)
-            pick = uint32(picks + uint32(odd * step))
+            pick = uint32(picks + uint32(odd * next_pair))
             other, by = pick, uint32(odd << 1)
             rest = uint32(2 - by)
         return LaneOrder(first, second, pick, other, by, rest)

@@ -21,7 +21,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import DTYPES, LEAST, PAIRS
 from ..intrinsics.lane import address, g_and_t, opaque_zero, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
-from .codes import buffer_sizes, step_unpacker, word_loader
+from .codes import buffer_sizes, sixteen_unpacker, word_loader
 from .layout import ROWS, STEP, PackedLayout, layout_of, layouts
 from .pack import PackedWeights, packed_weights
 from .scales import scale_loader
@@ -102,7 +102,8 @@ def line_storer() -> Any:
 def decoder(layout: PackedLayout) -> Kernel:
     """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
     fragment_bytes, (words_count, values) = layout.fragment_bytes, buffer_sizes(layout)
-    load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
+    load_words, load_scales = word_loader(layout), scale_loader(layout)
+    unpack_sixteen = sixteen_unpacker(layout)
     runs, scales, offsets = layout.runs, layout.scales, layout.runs * layout.has_offset
     fetch, pair, base, put_pair = (
         pair_fetcher(layout),
@@ -132,7 +133,7 @@ def decoder(layout: PackedLayout) -> Kernel:
                 load_words(warp_at + uint32(part * fragment_bytes), lane, words)
                 load_scales(warp_at + uint32(part * fragment_bytes), lane, f)
                 for s in range(4):
-                    unpack_step(words, s, codes, opaque)
+                    unpack_sixteen(words, s, codes, opaque)
                     i, at = s * runs // 4, uint32(upper + uint32(32 * s))
                     a, b = pair(codes[0], f[i], f[i + offsets]), pair(codes[2], f[i], f[i + offsets])
                     put_pair(at, a, b)
@@ -190,7 +191,8 @@ SLAB_OF_HALVES = 1 << 26  # bytes of weights that are examined at a time
 def half_decoder(layout: PackedLayout) -> Kernel:
     """The kernel that decodes: block (fragment row, eight pairs of its fragments)."""
     fragment_bytes, (words_count, values) = layout.fragment_bytes, buffer_sizes(layout)
-    load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
+    load_words, load_scales = word_loader(layout), scale_loader(layout)
+    unpack_sixteen = sixteen_unpacker(layout)
     runs, scales, offsets = layout.runs, layout.scales, layout.runs * layout.has_offset
     fetch, pair, base = pair_fetcher(layout), rounder(layout, "float16"), ptx.shared_base
     store_pair_if = ptx.store_pair_if
@@ -221,7 +223,7 @@ def half_decoder(layout: PackedLayout) -> Kernel:
                 for i in range(values):
                     f[i] = mul(f[i], power)
                 for s in range(4):
-                    unpack_step(words, s, codes, opaque)
+                    unpack_sixteen(words, s, codes, opaque)
                     i, at = s * runs // 4, uint64(2 * STEP * part + 32 * s)
                     inside = uint32(column + uint32(STEP * part + 16 * s)) < columns
                     a, b = pair(codes[0], f[i], f[i + offsets]), pair(codes[2], f[i], f[i + offsets])

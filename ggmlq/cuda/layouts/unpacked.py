@@ -186,17 +186,18 @@ def activation_kernel(run: int, for_mma: bool) -> Kernel:
         v0 = v1 = v2 = v3 = float32(0)
         if live:
             v0, v1, v2, v3 = load_floats(address(x, row, k, column, 4))
-        d, q0, q1, q2, q3 = four_codes(v0, v1, v2, v3)
-        total = int32(int32(q0 + q1) + int32(q2 + q3))
+        coded = four_codes(v0, v1, v2, v3)
+        total = int32(int32(coded.q0 + coded.q1) + int32(coded.q2 + coded.q3))
         # Lanes at a distance of 4, 2, 1 add up: all eight of 32 columns, or the four of a run of 16.
         for step in steps:
             total = int32(total + cuda.shfl_xor_sync(ALL_LANES, total, step))
         if live:
-            store4(address(codes, row, columns, column, 1), four_bytes(q0, q1, q2, q3))
+            at = address(codes, row, columns, column, 1)
+            store4(at, four_bytes(coded.q0, coded.q1, coded.q2, coded.q3))
             if column % run == 0:
-                store_float(address(sums, column // run, rows, row, 4), mul(d, float32(total)))
+                store_float(address(sums, column // run, rows, row, 4), mul(coded.scale, float32(total)))
                 if column % 32 == 0:
-                    store_float(address(scales, column // 32, rows, place(row), 4), d)
+                    store_float(address(scales, column // 32, rows, place(row), 4), coded.scale)
 
     parameters = (uint64, uint64, uint64, uint64, uint32, uint32, uint32)
     name = f"activations in runs of {run}{' for mma' if for_mma else ''}"

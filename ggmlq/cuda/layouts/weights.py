@@ -28,7 +28,7 @@ from ..intrinsics.atoms import inlined
 from ..intrinsics.floats import PAIRS
 from ..intrinsics.lane import from_lane
 from ..intrinsics.language import cuda, float32, int32, types, uint32
-from .codes import byte_unpacker, step_unpacker, word_loader
+from .codes import byte_unpacker, sixteen_unpacker, word_loader
 from .layout import FRAGMENT_ROWS, PackedLayout
 from .scales import number_loader, of_both_rows, run_scale_loader, scale_value
 
@@ -62,24 +62,24 @@ def fragment_weights(layout: PackedLayout) -> FragmentWeights:
         unpack, factor = _times_scales(layout, "bfloat16", layout), 0
     else:
         unpack = _codes_times_scales(layout)
-        factor = SHRUNK if is_one_step(layout) else AROUND * (layout.scale != "half")
+        factor = SHRUNK if takes_one_fma(layout) else AROUND * (layout.scale != "half")
     return FragmentWeights(layout.bits + numbers, load, unpack, 2.0**factor)
 
 
-def is_one_step(layout: PackedLayout) -> bool:
+def takes_one_fma(layout: PackedLayout) -> bool:
     """True where one fma makes two weights of their codes."""
     return not layout.levels and layout.scale == "half" and not layout.has_offset
 
 
 def _codes_times_scales(layout: PackedLayout) -> Any:
-    """Code times scale, less the zero times scale, in one step. Or, in two, the code less its zero or its
+    """Code times scale, less the zero times scale, in one fma. Or, in two, the code less its zero or its
     middle, 64 times too small, times the scale; with an offset times 64 scales, less the rest of the offset.
     """
-    code, scales, steps_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
-    one_step, around = is_one_step(layout), layout.has_offset and layout.scale == "half"
-    first, second = _multipliers(layout, LAST_PLACE - SHRUNK if one_step else RAISED)
+    code, scales, sixteens_per_run = code_reader(layout), scale_pairs(layout), 4 // layout.runs
+    one_fma, around = takes_one_fma(layout), layout.has_offset and layout.scale == "half"
+    first, second = _multipliers(layout, LAST_PLACE - SHRUNK if one_fma else RAISED)
     away = -layout.middle if around else lowest_code(layout)
-    zero = np.uint32(bf16x2.pair(away * 2.0 ** -(SHRUNK if one_step else AROUND)))
+    zero = np.uint32(bf16x2.pair(away * 2.0 ** -(SHRUNK if one_fma else AROUND)))
     large = np.uint32(bf16x2.pair(2.0**AROUND))
     runs, fma, low, high = layout.runs, bf16x2.fma, bf16x2.fma_low, bf16x2.fma_high
 
@@ -88,7 +88,7 @@ def _codes_times_scales(layout: PackedLayout) -> Any:
         for run in range(runs):
             scale, _ = scales(words, run, opaque)
             one, other, less = fma(scale, first, NONE), fma(scale, second, NONE), fma(scale, zero, NONE)
-            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
+            for i in range(4 * run * sixteens_per_run, 4 * (run * sixteens_per_run + sixteens_per_run), 4):
                 a[i] = low(code(words, i, opaque), one, less)
                 a[i + 1] = high(code(words, i + 1, opaque), one, less)
                 a[i + 2] = low(code(words, i + 2, opaque), other, less)
@@ -102,20 +102,20 @@ def _codes_times_scales(layout: PackedLayout) -> Any:
                 scale = fma(scale, large, NONE)
             else:
                 add = NONE
-            for i in range(4 * run * steps_per_run, 4 * (run * steps_per_run + steps_per_run), 4):
+            for i in range(4 * run * sixteens_per_run, 4 * (run * sixteens_per_run + sixteens_per_run), 4):
                 a[i] = low(low(code(words, i, opaque), first, zero), scale, add)
                 a[i + 1] = high(high(code(words, i + 1, opaque), first, zero), scale, add)
                 a[i + 2] = low(low(code(words, i + 2, opaque), second, zero), scale, add)
                 a[i + 3] = high(high(code(words, i + 3, opaque), second, zero), scale, add)
 
-    return unpack_in_one if one_step else unpack_in_two
+    return unpack_in_one if one_fma else unpack_in_two
 
 
 def _times_scales(layout: PackedLayout, kind: str, stored: PackedLayout) -> Any:
     """Pairs of ``kind``, unpacked as of the layout ``stored``, times the scale, and the offset's pair."""
-    unpack_step, scales = step_unpacker(stored, kind), scale_pairs(layout, kind)
+    unpack_sixteen, scales = sixteen_unpacker(stored, kind), scale_pairs(layout, kind)
     low, high, has_offset = PAIRS[kind].fma_low, PAIRS[kind].fma_high, layout.has_offset
-    runs, steps_per_run = layout.runs, 4 // layout.runs
+    runs, sixteens_per_run = layout.runs, 4 // layout.runs
 
     @inlined
     def unpack(words: Any, a: Any, opaque: Any) -> None:
@@ -123,8 +123,8 @@ def _times_scales(layout: PackedLayout, kind: str, stored: PackedLayout) -> Any:
         for run in range(runs):
             scale, offset = scales(words, run, opaque)
             add = offset if has_offset else NONE
-            for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
-                unpack_step(words, s, pairs, opaque)
+            for s in range(run * sixteens_per_run, run * sixteens_per_run + sixteens_per_run):
+                unpack_sixteen(words, s, pairs, opaque)
                 for r in range(0, 4, 2):
                     a[4 * s + r] = low(pairs[r], scale, add)
                     a[4 * s + r + 1] = high(pairs[r + 1], scale, add)
@@ -165,7 +165,7 @@ def lowest_code(layout: PackedLayout) -> int:
 
 
 def code_shift(layout: PackedLayout, r: int) -> int:
-    """The first bit, within a byte, of the codes of register r of a step."""
+    """The first bit, within a byte, of the codes of register r of a sixteen."""
     return 0 if layout.high else layout.low * r & 7
 
 
@@ -318,7 +318,7 @@ class RowPairs(NamedTuple):
     words: int  # that a lane loads
     load: Any  # (address of the fragment, lane, words)
     scales: Any  # (words, run, opaque) -> the pairs that multiply and add
-    unpack: Any  # (words, s, w, at, multiply, add, opaque): the pairs of the four columns of step s
+    unpack: Any  # (words, s, w, at, multiply, add, opaque): the pairs of the four columns of sixteen s
     factor: float  # multiplies the sums in the end
 
 
@@ -369,12 +369,12 @@ def _bytes() -> Any:
 
 def _levels(layout: PackedLayout) -> Any:
     """The looked-up levels, as bfloat16."""
-    unpack_step, permute = step_unpacker(layout), ptx.permute
+    unpack_sixteen, permute = sixteen_unpacker(layout), ptx.permute
 
     @inlined
     def codes(words: Any, s: Any, w: Any, at: Any, opaque: Any) -> None:
         level = cuda.local.array(4, uint32)
-        unpack_step(words, s, level, opaque)
+        unpack_sixteen(words, s, level, opaque)
         for i in range(2):
             w[at + 2 * i] = permute(level[2 * i], level[2 * i + 1], LOW_HALVES)
             w[at + 2 * i + 1] = permute(level[2 * i], level[2 * i + 1], HIGH_HALVES)
@@ -409,7 +409,7 @@ def multipliers(layout: PackedLayout) -> Any:
     def terms_of_values(scale: Any, offset: Any) -> Any:
         return (fma(scale, large, NONE), offset) if has_offset else (scale, NONE)
 
-    return terms_of_codes if is_one_step(layout) else terms_of_values
+    return terms_of_codes if takes_one_fma(layout) else terms_of_values
 
 
 @cache
@@ -427,29 +427,29 @@ def weigher(layout: PackedLayout, shift: int = 0) -> Any:
     def weigh_in_two(code: Any, multiply: Any, add: Any) -> Any:
         return fma(fma(code, most, start), multiply, add)
 
-    return weigh if layout.levels or is_one_step(layout) else weigh_in_two
+    return weigh if layout.levels or takes_one_fma(layout) else weigh_in_two
 
 
 # A lane's weights as ``wgmma`` takes them where sums run over rows: pairs of rows of one column.
 #
 # The first operand of ``y @ q`` has columns of weights as its rows. A warp multiplies 16 of them, those of
-# one step s of a fragment, by four fragments below each other, 64 rows. Lane 4 g + t needs rows 2 t, 2 t + 1
+# a sixteen s of a fragment, by four fragments below each other, 64 rows. Lane 4 g + t needs rows 2 t, 2 t + 1
 # and 2 t + 8, 2 t + 9 of two columns. The words that are packed for lanes 8 t + g / 2 and 8 t + 4 + g / 2
 # have these rows of four columns, so it picks two:
 #
 #     lanes with g < 4      column 2 g as row g of the operand, 2 g + 1 as row g + 8
 #     lanes with g >= 4     the other way round: so one exchange a sum puts them right (untwister())
 #
-# A lane makes both words into one with fragment j in the place of step j, and reads its codes as of any word.
-# One lane in four makes the scales of a fragment, the others get them from it.
+# A lane makes both words into one, with fragment j in the place of sixteen j, and reads its codes as of any
+# word. One lane in four makes the scales of a fragment, the others get them from it.
 
 BELOW = FRAGMENT_ROWS // 2  # fragments below each other that are unpacked together
 IN_ORDER, SWAPPED, NEXT_BYTE = 0x6420, 0x4602, 0x1111  # picks of bytes for two columns, and of those behind
-REGISTER = (0, 2, 1, 3)  # of a step, for codes of rows 2 t (+ 1), 2 t + 8 (+ 1) of either column
+REGISTER = (0, 2, 1, 3)  # of a sixteen, for codes of rows 2 t (+ 1), 2 t + 8 (+ 1) of either column
 
 
 class ColumnOrder(NamedTuple):
-    """What a lane reads: lane 4 g + t of a warp that multiplies step s, whose scales are those of a run."""
+    """The place of what lane 4 g + t reads of sixteen s, which its warp multiplies; scales are a run's."""
 
     g: Any
     t: Any
@@ -652,12 +652,12 @@ def _read(layout: PackedLayout, of_halves: bool) -> Any:
 
 
 def _read_halves(layout: PackedLayout) -> Any:
-    unpack_step, fma, register = step_unpacker(_centred(layout), "float16"), halves.fma, REGISTER
+    unpack_sixteen, fma, register = sixteen_unpacker(_centred(layout), "float16"), halves.fma, REGISTER
 
     @inlined
     def read(words: Any, j: Any, order: Any, scales: Any, adds: Any, a: Any, opaque: Any) -> None:
         code = cuda.local.array(4, uint32)
-        unpack_step(words, j, code, opaque)
+        unpack_sixteen(words, j, code, opaque)
         for r in range(4):
             a[4 * j + register[r]] = fma(code[r], scales[r % 2], adds[r % 2])
 
@@ -666,14 +666,14 @@ def _read_halves(layout: PackedLayout) -> Any:
 
 def _looked_up(layout: PackedLayout, of_halves: bool) -> Any:
     """The device function for codes that are looked up, first for both words, as pairs of columns."""
-    unpack_step = step_unpacker(layout, "float16" if of_halves else "bfloat16")
+    unpack_sixteen = sixteen_unpacker(layout, "float16" if of_halves else "bfloat16")
     fma, permute, fp4 = halves.fma if of_halves else bf16x2.fma, ptx.permute, layout.fp4
 
     @inlined
     def pair_of(word: Any, odd: Any, level: Any, opaque: Any) -> Any:
         one = cuda.local.array(1, uint32)
         one[0] = word if fp4 else uint32(word >> uint32(odd << 4))
-        unpack_step(one, 0, level, opaque)
+        unpack_sixteen(one, 0, level, opaque)
         if fp4 and odd:  # its bits of other columns do not lie 16 places further
             level[0], level[1] = level[2], level[3]
         return level[0], level[1]

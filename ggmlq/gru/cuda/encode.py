@@ -49,7 +49,7 @@ def _float_of(bits: Any) -> Any:
 
 
 class CodeFormat(NamedTuple):
-    """How x becomes codes: bits of the scale, the zero, what stored codes have more, and ends of codes."""
+    """The quantization of x: bits of the scale, the zero, what stored codes have more, and ends of codes."""
 
     scale: Any
     zero: Any
@@ -61,7 +61,7 @@ class CodeFormat(NamedTuple):
 
 
 class StateFormat(NamedTuple):
-    """How h0 becomes codes; ``first``: the stored form of a state of zero."""
+    """The quantization of h0; ``first``: the stored form of a state of zero."""
 
     first: Any
     scale: Any  # bits of a float64, as are the last two

@@ -135,14 +135,14 @@ class Cuda(Kernels):
         self, scores: Array, used: int, after: bool, of_one: bool, scale: float
     ) -> tuple[Array, Array] | None:
         """The experts [T, U] of the largest scores and their weights, in one launch."""
-        router = cuda_module("kernels.experts.router")
+        router = cuda_module("kernels.router")
         return (
             router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
         )
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
         """Results of experts added up by their weights, in one launch."""
-        return cuda_module("kernels.experts.router").mixed(y, weights)
+        return cuda_module("kernels.router").mixed(y, weights)
 
     def ranked(self, shares: Array) -> Array:
         """Experts from the largest share on: each one's place is the number of those before it."""

@@ -2,8 +2,8 @@
 
     rows.py        both operands as kernels read them: aligned codes, scales, zero points; reasons why a
                    kernel does not take a product
-    mma_tiles.py   kernels of ``mma.sync``, for any card from capability 8.0 on: which tile serves a shape,
-                   the arguments that all of them take, their ring of stages, the main loop along K
+    mma_tiles.py   kernels of ``mma.sync``, for any card from capability 8.0 on: tiles, their ring of stages,
+                   the main loop along K, which tile serves a shape, the arguments that all of them take
 
 The kernel of Hopper's ``wgmma`` (kernels/hopper/frame.py), whose operands the copy engine fetches in boxes:
 

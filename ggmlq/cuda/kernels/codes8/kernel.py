@@ -22,7 +22,7 @@ A tile of 256 × 128 outputs, and who computes them:
 Two producer threads in different warps fill the ring, one with codes of w, one with those of x, for each of
 their steps takes some hundred clocks: they wait until a stage is empty, announce its bytes and start its
 boxes. Consumer warps wait until it is full, and arrive at its other barrier when they have multiplied it. The
-raster of tiles is that of kernels/mma/shape.py, so that blocks that run at the same time share rows of both
+raster of tiles is that of mma_tiles.py, so that blocks that run at the same time share rows of both
 operands in the L2.
 
 The rows of an expert's tile are a slot of its uses, the columns a part of its weights; its tiles are taken in
@@ -89,8 +89,8 @@ class CodeWords(NamedTuple):
     steps: Any  # along K
 
 
-class Job(NamedTuple):
-    """What a schedule tells the producers and consumers of a block."""
+class CodeJob(NamedTuple):
+    """All that a schedule tells the producers and consumers of a block."""
 
     words: Any  # CodeWords
     work: Any  # TileWork; or SmallMWork of small_m.py
@@ -157,7 +157,7 @@ def encloser(open_block: Any, read: Any) -> Callable[[Any], Any]:
     """The function for a kernel whose blocks all have work.
 
     ``open_block``: the device function (operands, sizes) for the ring, its full barriers and facts of the
-    block. ``read``: that from the three tuples and these facts to a Job.
+    block. ``read``: that from the three tuples and these facts to a CodeJob.
     """
 
     def enclose(run: Any) -> Any:
@@ -185,7 +185,7 @@ def ring_placer(barriers_offset: int) -> Any:
     return place_ring
 
 
-def raster(tile: BoxTile, raster_height: int) -> Any:
+def raster_locator(tile: BoxTile, raster_height: int) -> Any:
     """The device function for a tile's first row and column, ``raster_height`` tiles down at a time.
 
     Tiles 2 i and 2 i + 1 of pairs are neighbours in a row, of which there are an even number across.
@@ -483,7 +483,8 @@ def integer_consumer(variant: Variant, schedule: Schedule, write: Any) -> Any:
     """The device function of consumer warps for integers; arguments as of :func:`float_consumer`."""
     tile, form, zeros = variant.tile, variant.form, variant.zeros
     stages, length, boxed = tile.stages, tile.stage // 16, variant.boxed
-    nothing, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    nothing, advance, drain = products.zeros, products.advance, products.drain
     after, place_thread = stage_advancer(stages), thread_placer(variant)
     empty_stage = stage_emptier(tile)
     finish, load_row_terms = integer_epilogue(form.columns, form.halves, zeros), row_terms_loader(variant)
@@ -698,7 +699,7 @@ def tiler(tile: BoxTile) -> Any:
 
 def product_locator(tile: BoxTile) -> Any:
     """The device function for a tile's first row, first column, and column of scales of w."""
-    locate = raster(tile, RASTER_HEIGHT)
+    locate = raster_locator(tile, RASTER_HEIGHT)
 
     @inlined
     def locate_in_product(number: Any, tiles: Any) -> Any:
@@ -734,7 +735,7 @@ def dense(variant: Variant, consumers: CodeConsumers) -> Schedule:
         words = read_words(operands, sizes)
         tiles = tiles_of(words.m, words.n)
         work = TileWork(uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), words.steps)
-        return Job(words, work, results)
+        return CodeJob(words, work, results)
 
     produce = two_producers(consumers, *dense_producers(variant))
     walk = CodeWalk(count_in_product, product_locator(variant.tile))
@@ -744,7 +745,7 @@ def dense(variant: Variant, consumers: CodeConsumers) -> Schedule:
 
 
 class SplitFinals(NamedTuple):
-    """What the epilogue of a block of a cluster needs beside sums."""
+    """The facts that the epilogue of a block of a cluster needs beside sums."""
 
     rank: Any  # of the block in its cluster
     split: Any  # blocks of a cluster
@@ -779,7 +780,7 @@ def split_k(variant: Variant, consumers: CodeConsumers) -> Schedule:
         words = read_words(operands, sizes[:-3])
         split, rows_per_block, inverse = sizes[-3:]  # blocks of a cluster; small_m.py: row_split
         rank, work = part
-        return Job(words, work, SplitFinals(rank, split, rows_per_block, inverse, results))
+        return CodeJob(words, work, SplitFinals(rank, split, rows_per_block, inverse, results))
 
     @inlined
     def aim(work: Any) -> Any:
@@ -838,7 +839,7 @@ def count_of_plan(tiles: Any) -> Any:
 
 def expert_finder(tile: BoxTile) -> Any:
     """The device function for a tile's first row in the plan, its first column and its expert."""
-    rows, locate = tile.rows, raster(tile, RASTER_HEIGHT)
+    rows, locate = tile.rows, raster_locator(tile, RASTER_HEIGHT)
 
     @inlined
     def find(number: Any, tiles: Any) -> Any:
@@ -864,7 +865,7 @@ def experts(variant: Variant, consumers: CodeConsumers) -> Schedule:
         count = uint32(ptx.load4(plan) * across)
         tiles = ExpertTiles(count, plan, across, words.n, expert_columns, x_map, use_of_row)
         work = TileWork(uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x), tiles, uint32(0), words.steps)
-        return Job(words, work, (plan, use_of_row))
+        return CodeJob(words, work, (plan, use_of_row))
 
     @inlined
     def locate(number: Any, tiles: Any) -> Any:

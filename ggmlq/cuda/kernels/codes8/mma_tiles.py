@@ -1,9 +1,9 @@
-"""Tiles of kernels that multiply 8-bit codes by ``mma.sync``: the choice of one, and the launch."""
+"""Kernels that multiply 8-bit codes by ``mma.sync``: tiles, ring, main loop, choice of a tile, launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,9 +21,95 @@ from ...intrinsics.lane import four_into, warp_and_lane, warp_origin
 from ...intrinsics.language import cuda, int32, types, uint32, uint64
 from ..epilogue.results import FOUR, add_partials, result_of
 from ..hopper.frame import MAX_SHARED_BYTES
-from ..mma.shape import MAX_STAGES, ByteTile, offset_advancer
+from ..mma.ring import offset_advancer
 from .rows import STEPS, OperandPair, operand_pair, too_short
 
+MAX_STAGES = 8
+
+# --- tiles --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ByteTile:
+    """A tile of outputs, whose codes pass through shared memory ``step`` columns at a time."""
+
+    rows: int = 128  # of x
+    columns: int = 128  # rows of w: columns of outputs
+    warp_rows: int = 64
+    warp_columns: int = 32
+    step: int = 128
+    stages: int = 4
+    blocks: int = 1  # blocks that fit on a multiprocessor together
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows}x{self.columns}x{self.step}, warps {self.warp_rows}x{self.warp_columns}, "
+            f"{self.stages} stages"
+        )
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
+
+    @property
+    def stage(self) -> int:
+        """Bytes of a stage: codes of x, codes of w, a scale for each of their rows."""
+        return (self.rows + self.columns) * (self.step + 4)
+
+    @property
+    def scales(self) -> int:
+        """Offset of a stage's scales."""
+        return (self.rows + self.columns) * self.step
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.stages * self.stage
+
+    @property
+    def sums(self) -> int:
+        """Outputs of a thread."""
+        return self.warp_rows * self.warp_columns // 32
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Tiles of ``mma`` in a warp's outputs."""
+        return self.warp_rows // 16, self.warp_columns // 8
+
+    @property
+    def fragments(self) -> tuple[int, int]:
+        """Registers of a lane for 32 columns of x, and of w."""
+        return self.warp_rows // 4, self.warp_columns // 4
+
+    def tiles(self, m: int, n: int) -> tuple[int, int]:
+        """Tiles down and across an output of m rows and n columns."""
+        return -(-m // self.rows), -(-n // self.columns)
+
+
+def block_locator(tile: ByteTile) -> Any:
+    """The device function for the first row and column of a block's tile.
+
+    Blocks go down ``group`` tiles of rows before they take the next tile of columns, so that blocks that
+    run at the same time share rows of both operands in the L2.
+    """
+    rows, columns = tile.rows, tile.columns
+
+    @inlined
+    def locate(down: Any, across: Any, group: Any) -> Any:
+        # The last group may have fewer tiles of rows: ``height``.
+        block = uint32(cuda.blockIdx.x)
+        group_size = group * across
+        first = block // group_size * group
+        height = min(down - first, group)
+        rest = block % group_size
+        return (first + rest % height) * rows, rest // height * columns
+
+    return locate
+
+
+# --- the ring ---------------------------------------------------------------------------------------
+#
 # The ring of stages of ``mma`` kernels for 8-bit codes: copies, loads of operands, the main loop along K.
 #
 #     stage    codes of x [rows, step] · codes of w [columns, step] · scales of x [rows] · of w [columns]
@@ -92,12 +178,12 @@ def fragment_loader(tile: ByteTile) -> Any:
         chunk_at = (((lane >> 4) + chunk) ^ swizzle(row)) << 4
         a_at = at + (wm + row) * step + chunk_at
         for i in range(down):
-            four_into(a, 4 * i, tensor_cores.load_byte_matrices(a_at + uint32(16 * step * i)))
+            four_into(a, 4 * i, tensor_cores.load_matrices(a_at + uint32(16 * step * i)))
         row = (lane >> 4 << 3) + (lane & 7)
         chunk_at = (((lane >> 3 & 1) + chunk) ^ swizzle(row)) << 4
         b_at = at + w_offset + (wn + row) * step + chunk_at
         for j in range(across // 2):
-            four_into(b, 4 * j, tensor_cores.load_byte_matrices(b_at + uint32(16 * step * j)))
+            four_into(b, 4 * j, tensor_cores.load_matrices(b_at + uint32(16 * step * j)))
 
     return load
 
@@ -341,9 +427,6 @@ def launch_floats(
     w: ScaledArray, out: Any, splits: int,
 ) -> None:  # fmt: skip
     """Launch the kernel that ``make`` gives for a tile and operands; ``splits``: of :func:`launch_split`."""
-    if not (out.size and w.shape[1]):
-        out.fill(0)
-        return
     operands = operand_pair(x, w)
     tile = best_tile(rated_tiles, operands.groups.step, *out.shape)
     launch_split(make(tile, operands), tile, operands, out, splits)

@@ -25,7 +25,7 @@ from ...intrinsics.wgmma import INTEGERS, LOW, STEP, Form, float_products, unpro
 from ...layouts.groups import NO_EXPERT, finder
 from ..hopper.frame import Frame, Schedule, barrier_initializer, stage_advancer
 from .epilogue import cluster_pusher, column_stager, quad_encoder, quad_scale_loader, quad_storer, row_stager
-from .kernel import CodeConsumers, CodeMaps, CodeWords, Job, encloser, ring_placer, tuples, two_producers
+from .kernel import CodeConsumers, CodeJob, CodeMaps, CodeWords, encloser, ring_placer, tuples, two_producers
 from .tiles import FLOAT32_OUTPUT, KILO, BoxTile, OutputKind, Variant
 
 # Products of 8-bit codes with few rows of x: weights are the wide operand of ``wgmma``, a cluster splits K.
@@ -465,7 +465,7 @@ class SmallMWork(NamedTuple):
 
 
 class SmallMFinals(NamedTuple):
-    """What the end of a block needs beside sums."""
+    """The facts that the end of a block needs beside sums."""
 
     rank: Any  # of the block in its cluster
     halvings: Any  # log2 of the blocks that share K
@@ -651,7 +651,8 @@ def integer_consumer(variant: SmallMVariant, schedule: Schedule, send: Any) -> A
     """The device function of consumer warps for integers, whose sums are exact."""
     tile = variant.tile
     stages, length, columns = tile.stages, tile.stage // 16, tile.columns
-    nothing, advance, drain = unpromoted_products(variant.form)
+    products = unpromoted_products(variant.form)
+    nothing, advance, drain = products.zeros, products.advance, products.drain
     rows, step_groups, place_thread, stride = (
         tile.rows,
         tile.step_groups,
@@ -823,7 +824,7 @@ def small_m(variant: SmallMVariant, consumers: CodeConsumers) -> Schedule:
         words = read_words(operands, sizes)
         rank, row0, (first, last) = facts
         work = SmallMWork(uint32(0), uint32(columns), row0, words.n, first, last)
-        return Job(words, work, SmallMFinals(rank, sizes[3], row0, results))
+        return CodeJob(words, work, SmallMFinals(rank, sizes[3], row0, results))
 
     parameters, produce = tuples(consumers.operands, consumers.sizes, 4), producers(variant, consumers)
     return Schedule(parameters, encloser(open_block, read), produce, closer(variant))
@@ -873,7 +874,7 @@ def small_m_experts(variant: SmallMVariant, consumers: CodeConsumers, ids_per_la
             words = read_words(operands[:3] + operands[4:], (served, *sizes[3:]))
             work, none = SmallMWork(row_list, served, row_w, end_w, first, last), uint64(0)
             finals = SmallMFinals(rank, halvings, row0, (none, none, none, none))
-            run(ring, full, warp, Job(words, work, finals))
+            run(ring, full, warp, CodeJob(words, work, finals))
 
         return product
 

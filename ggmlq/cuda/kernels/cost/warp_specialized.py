@@ -14,7 +14,7 @@ from ..hopper.tiles import (
     UNIT_FRAGMENTS,
     X_TILE_US,
     WarpSpecializedTile,
-    raster,
+    plan_raster,
     reads_plain,
     waiting_us,
 )
@@ -211,7 +211,7 @@ def tile_us(shape: WarpSpecializedShape, tile: WarpSpecializedTile, split: Split
     if shape.reads_plain(tile):
         return us + across * numbers * c.box / 1e6 - c.saved
     if tile.wide and split.split_tiles < tiles:
-        order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
+        order = plan_raster(across, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
         return us + waiting_us(order.width * numbers, shape.stages * wave.stage_time(wave.blocks))
     return us + across * numbers * X_TILE_US
 

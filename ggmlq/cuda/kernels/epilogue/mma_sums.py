@@ -14,7 +14,7 @@ from ...intrinsics import ptx
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, g_and_t, warp_and_lane, warp_origin
 from ...intrinsics.language import cuda, float32, int32, uint32, uint64
-from ..mma.shape import ByteTile
+from ..codes8.mma_tiles import ByteTile
 
 
 @inlined

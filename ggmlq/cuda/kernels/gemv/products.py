@@ -5,6 +5,17 @@
     digit_multiplier  one row, as integers of 16 bits: a column is a byte of them in one run
 
 All have weights as the wide operand, whose rows are 16 rows of weights: lane 4 g + t has rows g and g + 8.
+Each has the same two parts, which batches() joins to the function that multiplies a stage. Names of a lane's
+registers:
+
+    take             x of a batch of fragments:  rows in the stage  →  b, and its sums over each run: x
+    multiply_pair    two fragment rows:          words of a fragment  →  a, the codes of a sixteen
+                                                 scales of rows g and g + 8, then offsets: f
+                                                 mma: d += a · b over a run
+                                                 sums += f · d − offset · x
+
+d[0], d[1] are of row g and of columns 2 t, 2 t + 1 of b, d[2], d[3] of row g + 8; so are four of ``sums``, of
+which each fragment row has four (for each tile of eight rows of x).
 """
 
 from __future__ import annotations
@@ -18,6 +29,7 @@ from ...intrinsics import bf16x2, codes8, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import ALL_LANES, four_into, g_and_t
 from ...intrinsics.language import cuda, float32, int32, uint32
+from ...intrinsics.tensor_cores import SIXTEENS
 from ...layouts.codes import buffer_sizes, byte_unpacker, lowest_byte, word_loader
 from ...layouts.groups import NAN
 from ...layouts.layout import STEP
@@ -59,13 +71,17 @@ def batches(stage: GemvStage, fragments: int, take: Any, multiply_pair: Any) -> 
     return multiply
 
 
-@cache
-def pair_takers() -> tuple[Any, Any, Any]:
-    """The device functions for four activations of a row, from a column on, as pairs of bfloat16.
+class PairTakers(NamedTuple):
+    """Device functions for four activations of a row, from a column on, as two pairs of bfloat16."""
 
-    They take those of float32, and the bits of others; the third makes pairs of bfloat16 of ``count`` pairs
-    of float16, where ``kind`` says so.
-    """
+    floats: Any  # (address of the row, column) -> those of float32
+    bits: Any  # (address of the row, column) -> those of 16 bits, as they are
+    change_halves: Any  # (kind, pairs, count): pairs of float16, where that is the kind, become bfloat16
+
+
+@cache
+def pair_takers() -> PairTakers:
+    """The device functions for activations as they lie."""
 
     @inlined
     def take_floats(row_at: Any, column: Any) -> Any:
@@ -84,7 +100,7 @@ def pair_takers() -> tuple[Any, Any, Any]:
                 low, high = codes8.half_values(pairs[i])
                 pairs[i] = bf16x2.narrowed(low, high)
 
-    return take_floats, take_bits, change_halves
+    return PairTakers(take_floats, take_bits, change_halves)
 
 
 @cache
@@ -95,7 +111,7 @@ def activation_loader(stage: GemvStage) -> Any:
     conflicts.
     """
     x_at, pitch, tiles = stage.x_at, stage.pitch, stage.tiles
-    (_, _, change_halves), pairs = pair_takers(), 8 * tiles
+    change_halves, pairs = pair_takers().change_halves, 8 * tiles
 
     @inlined
     def take_and_narrow(at: Any, fragment: Any, lane: Any, b: Any, kind: Any) -> None:
@@ -126,8 +142,10 @@ def row_multiplier(stage: GemvStage) -> Any:
     layout, size, tiles = stage.layout, stage.size, stage.tiles
     count, values = buffer_sizes(layout)
     runs, scales, has_offset = layout.runs, layout.scales, layout.has_offset
-    load_words, load_scales, unpack_step, first_sums = fragment_operand(layout, tiles)
-    steps, load, sum_of = 4 // runs, activation_loader(stage), activation_summer(4 // runs)
+    operand, sixteens = fragment_operand(layout, tiles), SIXTEENS // runs
+    load_words, load_scales = operand.load_words, operand.load_scales
+    unpack_sixteen, first_sums = operand.unpack_sixteen, operand.first_sums
+    load, sum_of = activation_loader(stage), activation_summer(sixteens)
     x_count, d_count = 8 * tiles, 4 * tiles
 
     @inlined
@@ -137,9 +155,10 @@ def row_multiplier(stage: GemvStage) -> Any:
         load(at, which, lane, b, kind)
         for tile in range(tiles):
             for run in range(runs):
-                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * steps
+                i, first = 8 * tile + 2 * run, 8 * tile + 2 * run * sixteens
                 if has_offset:
                     x[i], x[i + 1] = sum_of(b, first, bf16x2.ones)
+                # ``d`` starts with what takes the excess of raised codes off (layouts/operand.py), or zero.
                 start[i], start[i + 1] = first_sums(b, first, x[i], x[i + 1])
         return b, x, start
 
@@ -155,8 +174,8 @@ def row_multiplier(stage: GemvStage) -> Any:
                 for tile in range(tiles):
                     i, j = 8 * tile + 2 * run, 4 * tile
                     d[j], d[j + 1], d[j + 2], d[j + 3] = start[i], start[i + 1], start[i], start[i + 1]
-                for s in range(run * steps, run * steps + steps):
-                    unpack_step(words, s, a, opaque)
+                for s in range(run * sixteens, run * sixteens + sixteens):
+                    unpack_sixteen(words, s, a, opaque)
                     for tile in range(tiles):
                         tensor_cores.add_bf16(d, 4 * tile, a, 0, b, 8 * tile + 2 * s)
                 for tile in range(tiles):
@@ -213,7 +232,7 @@ class RunBatch(NamedTuple):
 
     columns: int  # of a run: a lane has sums of two
     places: int  # runs that an operand has columns for
-    steps: int  # of a run, 16 columns of K each
+    sixteens: int  # of a run
     fragments: int
     passes: int  # of a fragment, which may have more runs than fit
     pass_runs: int  # runs of a pass
@@ -225,7 +244,7 @@ class RunBatch(NamedTuple):
         places = 8 // columns
         fragments = max(1, min(places // runs, stage.span))
         pass_runs = min(places, fragments * runs)
-        return cls(columns, places, 4 // runs, fragments, max(1, runs // places), pass_runs)
+        return cls(columns, places, SIXTEENS // runs, fragments, max(1, runs // places), pass_runs)
 
 
 @cache
@@ -235,12 +254,14 @@ def run_activations(stage: GemvStage) -> Any:
     It gives registers of ``mma`` and sums of activations, two a pass.
     """
     batch, columns, pitch, x_at = RunBatch.of(stage), stage.columns, stage.pitch, stage.x_at
-    steps, passes, pass_runs = batch.steps, batch.passes, batch.pass_runs
+    sixteens, passes, pass_runs = batch.sixteens, batch.passes, batch.pass_runs
     shift, some_idle = batch.columns.bit_length() - 1, pass_runs < batch.places
     needs_sums = run_operand(stage.layout).needs_sums
-    (take_floats, take_bits, change_halves), sum_of = pair_takers(), activation_summer(steps)
-    count, numbers, b_count, x_count = steps * passes, 2 * steps * passes, 8 * batch.fragments, 2 * passes
-    batch_columns, pass_columns = STEP * batch.fragments, 16 * pass_runs * steps
+    takers, sum_of = pair_takers(), activation_summer(sixteens)
+    take_floats, take_bits, change_halves = takers.floats, takers.bits, takers.change_halves
+    count, b_count, x_count = sixteens * passes, 8 * batch.fragments, 2 * passes
+    numbers = 2 * count
+    batch_columns, pass_columns = STEP * batch.fragments, 16 * pass_runs * sixteens
 
     @inlined
     def take(at: Any, which: Any, lane: Any, kind: Any) -> Any:
@@ -251,14 +272,14 @@ def run_activations(stage: GemvStage) -> Any:
         lane_run, v = uint32(g >> shift), cuda.local.array(numbers, uint32)
         run = min(lane_run, uint32(pass_runs - 1)) if some_idle else lane_run
         row_at = at + x_at + (g & columns - 1) * pitch
-        first = uint32(which * batch_columns + t * 4 + run * (16 * steps))
+        first = uint32(which * batch_columns + t * 4 + run * (16 * sixteens))
         if kind == 0:
             for i in range(count):
-                column = uint32(first + uint32(i // steps * pass_columns + i % steps * 16))
+                column = uint32(first + uint32(i // sixteens * pass_columns + i % sixteens * 16))
                 v[2 * i], v[2 * i + 1] = take_floats(row_at, column)
         else:
             for i in range(count):
-                column = uint32(first + uint32(i // steps * pass_columns + i % steps * 16))
+                column = uint32(first + uint32(i // sixteens * pass_columns + i % sixteens * 16))
                 v[2 * i], v[2 * i + 1] = take_bits(row_at, column)
             change_halves(kind, v, numbers)
         if some_idle and lane_run >= pass_runs:
@@ -266,11 +287,11 @@ def run_activations(stage: GemvStage) -> Any:
                 v[i] = uint32(0)
         for i in range(passes):
             if needs_sums:
-                x[2 * i], x[2 * i + 1] = sum_of(v, 2 * steps * i, bf16x2.ones)
+                x[2 * i], x[2 * i + 1] = sum_of(v, 2 * sixteens * i, bf16x2.ones)
             for j in range(pass_runs):
                 mask = uint32(0xFFFFFFFF) if lane_run == uint32(j) else uint32(0)
-                for k in range(2 * steps):
-                    b[2 * steps * (pass_runs * i + j) + k] = v[2 * steps * i + k] & mask
+                for k in range(2 * sixteens):
+                    b[2 * sixteens * (pass_runs * i + j) + k] = v[2 * sixteens * i + k] & mask
         return b, x
 
     return take
@@ -282,8 +303,11 @@ def run_multiplier(stage: GemvStage) -> Any:
     batch, layout, size = RunBatch.of(stage), stage.layout, stage.size
     runs, fragment_bytes, fragments = layout.runs, layout.fragment_bytes, batch.fragments
     passes, pass_runs, some_idle = batch.passes, batch.pass_runs, batch.pass_runs < batch.places
-    shift, steps, (count, _) = batch.columns.bit_length() - 2, 4 // batch.passes, buffer_sizes(layout)
-    load_words, load_scales, unpack_step, lowered, _ = run_operand(layout)
+    shift, pass_sixteens = batch.columns.bit_length() - 2, SIXTEENS // batch.passes
+    count, _ = buffer_sizes(layout)
+    operand = run_operand(layout)
+    load_words, load_scales = operand.load_words, operand.load_scales
+    unpack_sixteen, lowered = operand.unpack_sixteen, operand.lowered
     d_count, x_columns, has_offset = 4 * passes, min(stage.columns, 2), layout.has_offset
 
     @inlined
@@ -291,8 +315,8 @@ def run_multiplier(stage: GemvStage) -> Any:
         words, a = cuda.local.array(count, uint32), cuda.local.array(4, uint32)
         load_words(at, lane, words)
         for s in range(4):
-            unpack_step(words, s, a, opaque)
-            tensor_cores.add_bf16(d, s // steps * 4, a, 0, b, first + 2 * s)
+            unpack_sixteen(words, s, a, opaque)
+            tensor_cores.add_bf16(d, s // pass_sixteens * 4, a, 0, b, first + 2 * s)
 
     @inlined
     def multiply_pair(here: Any, pair: Any, lane: Any, activations: Any, sums: Any, opaque: Any) -> None:
@@ -395,9 +419,9 @@ def digit_activations(stage: GemvStage) -> Any:
     ``b``: registers of ``mma``. It gives the unit of the lane's integers, as a float.
     """
     batch, x_at = DigitBatch.of(stage), stage.x_at
-    units, width, steps, batch_columns = batch.units, batch.unit, batch.unit // 16, STEP * batch.fragments
+    units, width, sixteens, batch_columns = batch.units, batch.unit, batch.unit // 16, STEP * batch.fragments
     exponent_of, some_idle = largest_exponent(batch.unit), batch.units < UNITS_OF_AN_OPERAND
-    rounder, half_digit, numbers = float32(ROUNDER), float32(DIGIT // 2), 4 * steps
+    rounder, half_digit, numbers = float32(ROUNDER), float32(DIGIT // 2), 4 * sixteens
 
     @inlined
     def take_bits(row_at: Any, column: Any, kind: Any, v: Any, at: Any) -> None:
@@ -418,16 +442,16 @@ def digit_activations(stage: GemvStage) -> Any:
         row_at = at + x_at
         first = which * batch_columns + t * 4 + unit * width
         if kind == 0:
-            for i in range(steps):
+            for i in range(sixteens):
                 column = first + uint32(16 * i)
                 four_into(v, 4 * i, ptx.take_floats(uint32(row_at + uint32(column << 2))))
         else:
-            for i in range(steps):
+            for i in range(sixteens):
                 take_bits(row_at, first + uint32(16 * i), kind, v, 4 * i)
         factor, size = power_of(exponent_of(v))
         scaled, start = ptx.float_of(factor), rounder + half_digit * float32(digit)
         picks = 0x40 + digit * 0x11  # the low byte of two words, or the next one
-        for i in range(steps):
+        for i in range(sixteens):
             w0 = ptx.bits_of(ptx.fma(v[4 * i], scaled, start))
             w1 = ptx.bits_of(ptx.fma(v[4 * i + 1], scaled, start))
             w2 = ptx.bits_of(ptx.fma(v[4 * i + 2], scaled, start))
@@ -435,7 +459,7 @@ def digit_activations(stage: GemvStage) -> Any:
             even, odd = ptx.permute(w0, w2, picks), ptx.permute(w1, w3, picks)
             word = ptx.permute(even, odd, uint32(0x5410))
             for j in range(units):
-                b[j * steps + i] = word if lane_unit == uint32(j) else 0
+                b[j * sixteens + i] = word if lane_unit == uint32(j) else 0
         return ptx.float_of(size)
 
     return take

@@ -131,7 +131,7 @@ def experts(layout: PackedLayout, tile: WarpSpecializedTile) -> Schedule:
     def enclose(run: Any) -> Any:
         def product(
             operands: Any,  # tensor map of the packed weights of all experts; x_tiles, bfloat16
-            lists: Any,  # plan of experts/groups.py or 0, the use of each column, uint32; ids, int64 [uses]
+            lists: Any,  # plan of layouts/groups.py or 0, the use of each column, uint32; ids, int64 [uses]
             y: Any,  # float32 [uses, n]
             exchange: Any,  # partial sums and flags: stream_k.py
             sizes: Any,  # n, steps of K, height of x_tiles

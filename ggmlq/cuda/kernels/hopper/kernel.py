@@ -174,7 +174,7 @@ class Operands(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a schedule tells the producers and consumers of a block."""
+    """All that a schedule tells the producers and consumers of a block."""
 
     lane: Any
     tile_order: Any  # the schedule's, for its functions that place a tile

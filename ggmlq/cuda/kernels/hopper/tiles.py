@@ -138,7 +138,7 @@ class Raster(NamedTuple):
     tiles: int
 
 
-def raster(across: int, down: int, blocks: int, x_bytes: int, w_bytes: int) -> Raster:
+def plan_raster(across: int, down: int, blocks: int, x_bytes: int, w_bytes: int) -> Raster:
     """The raster of ``across`` × ``down`` tiles, ``blocks`` of them computed at the same time.
 
     ``x_bytes``, ``w_bytes``: bytes that a tile reads of either operand for the same part of K. Sweeps have

@@ -2,5 +2,5 @@
 
 kernel.py       the kernel of r14, r18, r19 and of experts' r9, from tiles and stages to stores and the launch
 transposed.py   ``y @ q``: few rows by packed weights as they lie, very many by decoded ones
-shape.py        a ring's next stage; tiles of 8-bit codes in such a ring, their warps, the raster of blocks
+ring.py         the next stage of a ring, for r15 and kernels of 8-bit codes, too
 """

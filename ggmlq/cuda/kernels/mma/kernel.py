@@ -52,7 +52,7 @@ from ...intrinsics.tensor_cores import (
     LINE,
     MAGIC_BITS,
     PAIR,
-    STEPS,
+    SIXTEENS,
     ByteForm,
     RunForm,
     byte_products,
@@ -66,7 +66,7 @@ from ...layouts.codes import (
     can_fold,
     folded_unpacker,
     signed_unpacker,
-    step_unpacker,
+    sixteen_unpacker,
     sub_pairs,
     word_loader,
 )
@@ -86,7 +86,7 @@ from ..epilogue.results import (
     thread_sums,
 )
 from ..hopper.tiles import MIN_CAPABILITY
-from .shape import offset_advancer
+from .ring import offset_advancer
 
 # --- tiles and stages ---------------------------------------------------------------------------
 
@@ -468,11 +468,11 @@ def products_of(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
         apart = eight_bytes(sum_run(layout))
         return byte_products(ByteForm(WARP_FRAGMENTS, eights, layout.runs, layout.has_offset, apart))
     folded = folds(layout, kind)
-    steps, runs = (STEPS, layout.runs) if folded else (STEPS // layout.runs, 1)
+    sixteens, runs = (SIXTEENS, layout.runs) if folded else (SIXTEENS // layout.runs, 1)
     offsets = runs if layout.has_offset else 0
     in_halves = kind == HALF_SUMS
     floats = "float16" if in_halves else kind
-    form = RunForm(floats, WARP_FRAGMENTS, eights, steps, offsets, tile.warps, tile.columns)
+    form = RunForm(floats, WARP_FRAGMENTS, eights, sixteens, offsets, tile.warps)
     return run_products(form, in_halves)
 
 
@@ -488,47 +488,47 @@ class LaneAt(NamedTuple):
 @cache
 def run_codes(layout: PackedLayout, kind: str) -> Any:
     """The device function for the codes of a run of both fragment rows of a warp, as a tuple."""
-    unpack_step = step_unpacker(layout, "float16" if kind == HALF_SUMS else kind)
+    unpack_sixteen = sixteen_unpacker(layout, "float16" if kind == HALF_SUMS else kind)
 
     @inlined
-    def step_codes(words: Any, step: Any, opaque: Any) -> Any:
+    def sixteen_codes(words: Any, sixteen: Any, opaque: Any) -> Any:
         a = cuda.local.array(4, uint32)
-        unpack_step(words, step, a, opaque)
+        unpack_sixteen(words, sixteen, a, opaque)
         return a[0], a[1], a[2], a[3]
 
     @inlined
-    def of_one_step(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
-        return step_codes(w0, run, opaque) + step_codes(w1, run, opaque)
+    def of_one_sixteen(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
+        return sixteen_codes(w0, run, opaque) + sixteen_codes(w1, run, opaque)
 
     @inlined
-    def of_two_steps(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
-        first = step_codes(w0, 2 * run, opaque) + step_codes(w0, 2 * run + 1, opaque)
-        return first + step_codes(w1, 2 * run, opaque) + step_codes(w1, 2 * run + 1, opaque)
+    def of_two_sixteens(w0: Any, w1: Any, run: Any, opaque: Any) -> Any:
+        first = sixteen_codes(w0, 2 * run, opaque) + sixteen_codes(w0, 2 * run + 1, opaque)
+        return first + sixteen_codes(w1, 2 * run, opaque) + sixteen_codes(w1, 2 * run + 1, opaque)
 
-    return of_one_step if layout.runs == 4 else of_two_steps
+    return of_one_sixteen if layout.runs == 4 else of_two_sixteens
 
 
 @cache
-def lane_places(steps: int) -> Any:
+def lane_places(sixteens: int) -> Any:
     """The device function for the places of a run's activations in a lane's row, as a tuple."""
 
     @inlined
-    def place(at: Any, step: Any) -> Any:
-        return uint32(at.x_at + (((2 * step + (at.t >> 1)) ^ at.swap) << 4))
+    def place(at: Any, sixteen: Any) -> Any:
+        return uint32(at.x_at + (((2 * sixteen + (at.t >> 1)) ^ at.swap) << 4))
 
     @inlined
-    def of_one_step(at: Any, run: Any) -> Any:
+    def of_one_sixteen(at: Any, run: Any) -> Any:
         return (place(at, run),)
 
     @inlined
-    def of_two_steps(at: Any, run: Any) -> Any:
+    def of_two_sixteens(at: Any, run: Any) -> Any:
         return place(at, 2 * run), place(at, 2 * run + 1)
 
-    return of_one_step if steps == 1 else of_two_steps
+    return of_one_sixteen if sixteens == 1 else of_two_sixteens
 
 
 @cache
-def activation_summer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
+def stage_summer(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     """The device function that leaves the sums of a stage's activations in shared memory, for all warps."""
     floats = "float16" if kind == HALF_SUMS else kind
     put_sums, of_two = products_of(layout, tile, floats).put_sums, lane_places(2)
@@ -553,7 +553,7 @@ def multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     fragment_bytes, weights_at = layout.fragment_bytes, FRAGMENT_ROWS * layout.fragment_bytes
     has_offset, (words_count, _) = layout.has_offset, buffer_sizes(layout)
     load_words = word_loader(layout)
-    sum_up: Any = activation_summer(layout, tile, kind) if has_offset else None
+    sum_up: Any = stage_summer(layout, tile, kind) if has_offset else None
     multiply_runs = (folded_multiplier if folds(layout, kind) else run_multiplier)(layout, tile, kind)
 
     @inlined
@@ -579,7 +579,7 @@ def run_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     fragment_bytes, (_, scales_count) = layout.fragment_bytes, buffer_sizes(layout)
     load_scales, fma, middle = scale_loader(layout), ptx.fma, np.float32(layout.middle)
     codes_of = run_codes(centred(layout) if kind == HALF_SUMS else layout, kind)
-    places_of, add = lane_places(STEPS // runs), products_of(layout, tile, kind).multiply
+    places_of, add = lane_places(SIXTEENS // runs), products_of(layout, tile, kind).multiply
 
     @inlined
     def of_rows(f0: Any, f1: Any, at: Any) -> Any:
@@ -625,23 +625,24 @@ def run_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
 @cache
 def folded_multiplier(layout: PackedLayout, tile: MmaTile, kind: str) -> Any:
     """The device function that adds all runs at once: their sub-scales are multiplied into the codes."""
-    count, each, has_offset = layout.half_words + layout.sub_words, STEPS // layout.runs, layout.has_offset
+    count, each, has_offset = layout.half_words + layout.sub_words, SIXTEENS // layout.runs, layout.has_offset
     fragment_bytes, unit, places_of_two, four = (
         layout.fragment_bytes, np.float32(layout.unit), lane_places(2), layout.runs == 4,
     )  # fmt: skip
     load_numbers, pairs_of, offset = number_loader(layout), sub_pairs(layout), scale_value(layout)
-    unpack_step, half, add = folded_unpacker(layout), ptx.half_value, products_of(layout, tile, kind).multiply
+    unpack_sixteen, half = folded_unpacker(layout), ptx.half_value
+    add = products_of(layout, tile, kind).multiply
 
     @inlined
-    def step_codes(words: Any, step: Any, numbers: Any, opaque: Any) -> Any:
+    def sixteen_codes(words: Any, sixteen: Any, numbers: Any, opaque: Any) -> Any:
         a = cuda.local.array(4, uint32)
-        unpack_step(words, step, a, opaque, pairs_of(numbers, step // each))
+        unpack_sixteen(words, sixteen, a, opaque, pairs_of(numbers, sixteen // each))
         return a[0], a[1], a[2], a[3]
 
     @inlined
     def all_codes(words: Any, numbers: Any, opaque: Any) -> Any:
-        first = step_codes(words, 0, numbers, opaque) + step_codes(words, 1, numbers, opaque)
-        return first + step_codes(words, 2, numbers, opaque) + step_codes(words, 3, numbers, opaque)
+        first = sixteen_codes(words, 0, numbers, opaque) + sixteen_codes(words, 1, numbers, opaque)
+        return first + sixteen_codes(words, 2, numbers, opaque) + sixteen_codes(words, 3, numbers, opaque)
 
     @inlined
     def scales(numbers: Any) -> Any:
@@ -705,15 +706,15 @@ def byte_multiplier(layout: PackedLayout, tile: MmaTile) -> Any:
     scales, four, add = layout.scales, runs == 4, products_of(layout, tile, BYTES).multiply
 
     @inlined
-    def step_codes(words: Any, step: Any, opaque: Any) -> Any:
+    def sixteen_codes(words: Any, sixteen: Any, opaque: Any) -> Any:
         a = cuda.local.array(2, int32)
-        unpack(words, step, a, 0, opaque)
+        unpack(words, sixteen, a, 0, opaque)
         return uint32(a[0]), uint32(a[1])
 
     @inlined
     def codes_of(words: Any, opaque: Any) -> Any:
-        first = step_codes(words, 0, opaque) + step_codes(words, 1, opaque)
-        return first + step_codes(words, 2, opaque) + step_codes(words, 3, opaque)
+        first = sixteen_codes(words, 0, opaque) + sixteen_codes(words, 1, opaque)
+        return first + sixteen_codes(words, 2, opaque) + sixteen_codes(words, 3, opaque)
 
     @inlined
     def of_run(f: Any, at: Any, times: Any) -> Any:

@@ -60,13 +60,13 @@ from ..hopper import frame
 from ..hopper.kernel import HALVES as WGMMA_HALVES
 from ..hopper.kernel import Products, dense, dense_results, map_words, packed_blocks, weights_map
 from ..hopper.stream_k import exchange_sizes, within_clusters
-from ..hopper.tiles import WarpSpecializedTile, raster
+from ..hopper.tiles import WarpSpecializedTile, plan_raster
 
 # ``y @ q`` by the warp-specialised kernel of Hopper: packed weights as they lie, for many rows of y.
 #
 # A stage has the bytes of one of ``x @ q.T``: eight fragments below each other, two side by side. There they
 # are 128 rows of weights; here 128 columns are a tile, and sums run down the rows, 128 of them a stage. Each
-# warp takes one step of a fragment, 16 columns (layouts/weights.py). y has 16 bits and is read as it lies.
+# warp takes one sixteen of a fragment (layouts/weights.py). y has 16 bits and is read as it lies.
 
 TRANSPOSED_TILES = tuple(map(WarpSpecializedTile, (64, 128)))
 NO_ADDEND, NOTHING_LATE = (0, 0), (0,) * 5  # kernels/hopper/kernel.py: dense
@@ -107,7 +107,8 @@ def multiply_tiles(
     product, across = tile_kernel(layout, tile), shape.across(tile)
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(layout)))
     split, _ = best_split(shape.down * across, stages, wave)
-    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * layout.fragment_bytes)
+    w_bytes = FRAGMENT_ROWS * layout.fragment_bytes
+    order = plan_raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
     partials, flags = exchange_sizes(split, tile)
     if flags:
         partials, flags = between(partials, np.float32), between(flags, np.uint32)
@@ -130,7 +131,7 @@ def multiply_tiles(
 # lanes.
 #
 #     a warp's stage   two rows of two fragments, and the 32 columns of y that meet their rows
-#     a lane's sums    of columns 16 s + 4 (g % 4) … + 3 of each step s, by rows 2 t, 2 t + 1 of y
+#     a lane's sums    of columns 16 s + 4 (g % 4) … + 3 of each sixteen s, by rows 2 t, 2 t + 1 of y
 
 TRANSPOSED_COLUMNS = {8: 4, 16: 2, 32: 2}  # rows of y that kernels are made for: the most blocks of a cluster
 STAGE_SPAN, STAGE_ROWS = 2, 2  # fragments side by side in a stage; rows of fragments
@@ -290,8 +291,8 @@ def column_taker(stage: TransposedStage) -> Any:
 
 
 @cache
-def step_multiplier(stage: TransposedStage) -> Any:
-    """The device function that multiplies step s of the two fragments: 16 columns twice."""
+def sixteen_multiplier(stage: TransposedStage) -> Any:
+    """The device function that multiplies sixteen s of the two fragments."""
     unpack, tiles = row_pairs(stage.layout).unpack, stage.tiles
 
     @inlined
@@ -312,7 +313,7 @@ def transposed_multiplier(stage: TransposedStage) -> Any:
     """The device function that adds a stage to a lane's sums."""
     pairs, fragment_bytes = row_pairs(stage.layout), stage.layout.fragment_bytes
     count, load, scales = pairs.words, pairs.load, pairs.scales
-    take, multiply_step, b_count = column_taker(stage), step_multiplier(stage), 2 * stage.tiles
+    take, multiply_sixteen, b_count = column_taker(stage), sixteen_multiplier(stage), 2 * stage.tiles
     runs, per_run, size = stage.layout.runs, 4 // stage.layout.runs, stage.size
 
     @inlined
@@ -321,7 +322,7 @@ def transposed_multiplier(stage: TransposedStage) -> Any:
         f[0], f[1] = scales(words, run, opaque)
         f[2], f[3] = scales(others, run, opaque)
         for s in range(run * per_run, run * per_run + per_run):
-            multiply_step(words, others, s, f, b, sums, opaque)
+            multiply_sixteen(words, others, s, f, b, sums, opaque)
 
     @inlined
     def multiply_row(at: Any, row: Any, lane: Any, kind: Any, sums: Any, opaque: Any) -> None:
@@ -354,7 +355,7 @@ def transposed_epilogue(stage: TransposedStage) -> Any:
     share, factor = cluster_epilogue(stage), float32(row_pairs(stage.layout).factor)
 
     @inlined
-    def put_step(sums: Any, s: Any, warp: Any, g: Any, t: Any, m: Any) -> None:
+    def put_sixteen(sums: Any, s: Any, warp: Any, g: Any, t: Any, m: Any) -> None:
         first = (g >> 2) * STEP + (g & 3) * 4
         for i in range(8 * tiles):
             row = first + uint32(16 * s + i // (4 * tiles) * 2 + i // 2 % 2)
@@ -367,10 +368,10 @@ def transposed_epilogue(stage: TransposedStage) -> Any:
     def finish(sums: Any, result: Any, first: Any, rank: Any, splits: Any, m: Any, k: Any) -> None:
         warp, lane = warp_and_lane()
         g, t = g_and_t(lane)
-        put_step(sums, 0, warp, g, t, m)  # a loop over steps would not be unrolled
-        put_step(sums, 1, warp, g, t, m)
-        put_step(sums, 2, warp, g, t, m)
-        put_step(sums, 3, warp, g, t, m)
+        put_sixteen(sums, 0, warp, g, t, m)  # a loop over sixteens would not be unrolled
+        put_sixteen(sums, 1, warp, g, t, m)
+        put_sixteen(sums, 2, warp, g, t, m)
+        put_sixteen(sums, 3, warp, g, t, m)
         cuda.syncthreads()
         share(result, first, rank, splits, m, k)
 

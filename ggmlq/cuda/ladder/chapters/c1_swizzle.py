@@ -88,7 +88,7 @@ def kernel(layout: str) -> Kernel:
     load16, put16, load_matrices, base = (
         ptx.load16,
         ptx.put16,
-        tensor_cores.load_byte_matrices,
+        tensor_cores.load_matrices,
         ptx.shared_base,
     )
 

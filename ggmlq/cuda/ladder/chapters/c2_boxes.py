@@ -54,7 +54,8 @@ SHARED = STAGE + 8 + 1024  # the tiles begin at a multiple of 1024, as swizzled 
 def kernel() -> Kernel:
     """The kernel: a block of 128 threads makes one tile."""
     form = Form(COLUMNS, "s8", "s8")
-    zeros, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    zeros, advance, drain = products.zeros, products.advance, products.drain
     store = storer(form)
     base, init, publish, expect, wait, fetch = (
         ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,

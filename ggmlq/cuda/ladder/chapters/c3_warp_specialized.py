@@ -57,7 +57,8 @@ CONSUMERS = 4  # warps: one warpgroup
 def kernel() -> Kernel:
     """The kernel: 128 threads that multiply, then a warp that fetches, make one tile."""
     form = Form(COLUMNS, "s8", "s8")
-    zeros, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    zeros, advance, drain = products.zeros, products.advance, products.drain
     store = storer(form)
     base, init, publish, expect, arrive, wait, fetch, from_first_lane = (
         ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.arrive,

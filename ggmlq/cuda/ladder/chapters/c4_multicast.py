@@ -56,7 +56,8 @@ SHARED = STAGE + 8 + 1024
 def kernel() -> Kernel:
     """The kernel: blocks 2 i and 2 i + 1 of a row of the grid are a cluster."""
     form = Form(COLUMNS, "s8", "s8")
-    zeros, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    zeros, advance, drain = products.zeros, products.advance, products.drain
     store = storer(form)
     base, init, publish, expect, wait = (
         ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,

@@ -58,7 +58,8 @@ def shares(units: int, count: int) -> list[range]:
 def kernel() -> Kernel:
     """The kernel: a block multiplies its share of the units; the result holds zeros before."""
     form = Form(COLUMNS, "s8", "s8")
-    zeros, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    zeros, advance, drain = products.zeros, products.advance, products.drain
     store, add = storer(form), adder(form)
     base, init, publish, expect, wait, fetch = (
         ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,

@@ -66,7 +66,8 @@ def finished(total: Any, x_scale: Any, w_scale: Any, bias: Any) -> Any:
 def kernel() -> Kernel:
     """The kernel: a block of 128 threads makes one tile of bfloat16."""
     form = Form(COLUMNS, "s8", "s8")
-    zeros, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    zeros, advance, drain = products.zeros, products.advance, products.drain
     put, take16, store16, low_halves = putter(form), ptx.take16, ptx.store16, ptx.low_halves
     base, init, publish, expect, wait, fetch = (
         ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,

@@ -51,7 +51,8 @@ SHARED = STAGE + 8 + 1024
 def kernel() -> Kernel:
     """The kernel: a block of 128 threads makes one tile of floats."""
     form = Form(COLUMNS, "e4m3", "e4m3")
-    zeros, advance, drain = unpromoted_products(form)
+    products = unpromoted_products(form)
+    zeros, advance, drain = products.zeros, products.advance, products.drain
     store, promoted = storer(form), scaled_adder(form)
     base, init, publish, expect, wait, fetch = (
         ptx.shared_base, hopper.init_barrier, hopper.publish_barriers, hopper.expect, hopper.wait,

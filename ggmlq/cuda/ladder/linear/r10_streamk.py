@@ -161,7 +161,7 @@ def loader(shape: IntTile) -> Any:
     """The device function that brings a run's operands and scales from a stage into registers."""
     (down, across), (rows, columns) = shape.grid, (shape.rows, shape.columns)
     weights_at, scales_of_x, scales_of_w = shape.offsets
-    load_matrices, take_floats, take_pair = tensor_cores.load_byte_matrices, ptx.take_floats, ptx.take_pair
+    load_matrices, take_floats, take_pair = tensor_cores.load_matrices, ptx.take_floats, ptx.take_pair
 
     @inlined
     def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) -> None:
@@ -424,9 +424,6 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     a = activations(x, w.run, for_mma=True)
     (m, n), k = out.shape, w.codes.shape[1]
     shape, tiles, units = work(m, n, k)
-    if not units:
-        out.fill(0)
-        return
     # As many blocks as run together: all begin at once and end at once.
     count = min(device.multiprocessors() * device.resident_blocks(shape.blocks, shape.shared), units)
     partials = device.cupy().empty((2 * count, shape.rows, shape.columns), np.float32)

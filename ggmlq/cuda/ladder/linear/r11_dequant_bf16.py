@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ....arrays.array import QuantArray
 from ....dispatch.card import older_than
 from ....dispatch.ladder import register
@@ -22,7 +20,7 @@ from ....formats import BlockFormat
 from ....formats.scalars import ScalarFormat
 from ...driver import device
 from ...intrinsics.floats import DTYPES, LEAST
-from ...kernels.cublas import AS_IS, COMPUTE_32F, DEFAULT, INPUT, R_32F, TRANSPOSED
+from ...kernels.cublas import gemm
 from ...kernels.quantize.decode import decoded
 from ...layouts.floats import narrowed
 from ...layouts.pack import pack_weights
@@ -45,13 +43,10 @@ def refuses(problem: Linear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    if not (x.size and out.size):
-        out.fill(0)
-        return
     rows, (n, k) = narrowed(x, KIND), q.shape
     count = max(16, SLAB // (2 * k) // 16 * 16) if isinstance(q.format, BlockFormat) else n
     for first in range(0, n, count):
-        gemm(rows, weights(q, first, min(count, n - first)), out, first)
+        gemm(rows, weights(q, first, min(count, n - first)), out, first, KIND)
 
 
 def weights(q: QuantArray, first: int, rows: int) -> Any:
@@ -68,14 +63,3 @@ def weights(q: QuantArray, first: int, rows: int) -> Any:
     values = device.cupy().empty((rows, q.shape[1]), DTYPES[KIND])
     decode_packed(w, first, values)
     return values
-
-
-def gemm(x: Any, w: Any, out: Any, first: int) -> None:
-    """``out[:, first:] = x @ w.T`` for as many columns as w has rows, as the rung with halves has it."""
-    (m, k), n = x.shape, len(w)
-    one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
-    device.cublas().gemmEx(
-        device.cupy().cuda.device.get_cublas_handle(), TRANSPOSED, AS_IS, n, m, k,
-        one.ctypes.data, w.data.ptr, INPUT[KIND], k, x.data.ptr, INPUT[KIND], k,
-        none.ctypes.data, out.data.ptr + 4 * first, R_32F, out.shape[1], COMPUTE_32F, DEFAULT,
-    )  # fmt: skip

@@ -28,7 +28,7 @@ from ...intrinsics import bf16x2, ptx, tensor_cores
 from ...intrinsics.atoms import inlined
 from ...intrinsics.lane import address, g_and_t, warp_and_lane
 from ...intrinsics.language import cuda, float32, uint32, uint64
-from ...layouts.codes import buffer_sizes, step_unpacker, word_loader
+from ...layouts.codes import buffer_sizes, sixteen_unpacker, word_loader
 from ...layouts.floats import narrowed
 from ...layouts.layout import ROWS, STEP, PackedLayout, layouts
 from ...layouts.pack import LONGEST, packed_weights
@@ -83,9 +83,10 @@ def kernel(layout: PackedLayout) -> Kernel:
     """The kernel: block (eight fragment rows, eight rows of activations)."""
     fragment_bytes, runs, scales = layout.fragment_bytes, layout.runs, layout.scales
     has_offset = layout.has_offset
-    copy, steps_per_run = copier(fragment_bytes // 16), 4 // runs
+    copy, sixteens_per_run = copier(fragment_bytes // 16), 4 // runs
     (words_count, scales_count) = buffer_sizes(layout)
-    load_words, load_scales, unpack_step = word_loader(layout), scale_loader(layout), step_unpacker(layout)
+    load_words, load_scales = word_loader(layout), scale_loader(layout)
+    unpack_sixteen = sixteen_unpacker(layout)
     base, load8, store_float, ones = ptx.shared_base, ptx.load8, ptx.store_float, bf16x2.ones
     mma_into, sums_into = tensor_cores.add_bf16, tensor_cores.sums_into
 
@@ -113,13 +114,13 @@ def kernel(layout: PackedLayout) -> Kernel:
             for run in range(runs):
                 for i in range(4):
                     d[i], total[i] = float32(0), float32(0)
-                for s in range(run * steps_per_run, run * steps_per_run + steps_per_run):
+                for s in range(run * sixteens_per_run, run * sixteens_per_run + sixteens_per_run):
                     column = uint32(step * STEP) + uint32(16 * s) + t * 4
                     b[0], b[1] = uint32(0), uint32(0)
                     # Beyond x a lane multiplies zeros: mma needs all lanes, so none may leave.
                     if row_of_x < m and column < k:
                         b[0], b[1] = load8(address(x, row_of_x, k, column, 2))
-                    unpack_step(words, s, a, uint32(0))
+                    unpack_sixteen(words, s, a, uint32(0))
                     mma_into(d, 0, a, 0, b, 0)
                     if has_offset:  # sums of x, as products with ones: an offset is taken off for each
                         sums_into(total, 0, ones, b, 0)
@@ -149,9 +150,6 @@ def refuses(problem: Linear) -> str | None:
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     (m, n), k = out.shape, q.shape[1]
-    if not (m and n and k):
-        out.fill(0)
-        return
     assert isinstance(q.format, BlockFormat)
     w = packed_weights(q)
     grid, sizes = (w.fragments.shape[0] // WARPS, -(-m // COLUMNS)), (m, n, k, w.fragments.shape[1])

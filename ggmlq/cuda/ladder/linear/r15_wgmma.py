@@ -42,7 +42,7 @@ from ...intrinsics.language import cuda, uint32, uint64
 from ...kernels.epilogue.results import FOUR, add_partials, result_of
 from ...kernels.hopper.frame import MAX_SHARED_BYTES
 from ...kernels.hopper.tiles import refuses_without_wgmma
-from ...kernels.mma.shape import offset_advancer
+from ...kernels.mma.ring import offset_advancer
 from ...layouts.floats import narrowed_for_wgmma
 from ...layouts.layout import FRAGMENT_ROWS, ROWS, STEP, TILE_ROWS, PackedLayout, layouts
 from ...layouts.pack import packed_weights
@@ -300,9 +300,6 @@ def plan_tiles(m: int, layout: PackedLayout, tiles: tuple[Any, ...], n: int, ste
     __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses_without_wgmma, repeats=True
 )
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    if not (x.size and out.size):
-        out.fill(0)
-        return
     x, w, m, (n, k) = narrowed_for_wgmma(x), packed_weights(q), rows_of(out), q.shape
     steps = w.fragments.shape[1]
     tile, grid = decided(plan_tiles, m, w.layout, TILES, n, steps)

@@ -57,7 +57,7 @@ from ...kernels.hopper.tiles import (
     Raster,
     WarpSpecializedTile,
     plan_late,
-    raster,
+    plan_raster,
     reads_plain,
     refuses,
 )
@@ -80,14 +80,14 @@ def kernel(layout: PackedLayout, tile: WarpSpecializedTile) -> Kernel:
 
 
 class WarpSpecializedPlan(NamedTuple):
-    """A tile, the split of tiles among blocks, their raster, and what waits for it."""
+    """A tile, the split of tiles among blocks, their raster, and the memory that split tiles need."""
 
     tile: WarpSpecializedTile
     split: Split
     order: Raster
     late: LateXTiles
     sums: int  # partial sums in memory
-    flags: int
+    flags: int  # words by which blocks of a tile wait for each other
     plain: bool  # x is read as it lies
 
 
@@ -104,11 +104,33 @@ def plan_for(
     wave = shape.wave(tile, device.resident_blocks(tile.blocks, tile.shared(layout)))
     split, _ = best_split(shape.down * across, shape.stages, wave)
     w_bytes = FRAGMENT_ROWS * layout.fragment_bytes
-    order = raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
+    order = plan_raster(across, shape.down, wave.blocks, tile.x_tile_bytes, w_bytes)
     sums, flags = exchange_sizes(split, tile)
     wave_us = shape.stages * wave.stage_time(wave.blocks)
     late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, wave_us)
     return WarpSpecializedPlan(tile, split, order, late, sums, flags, shape.reads_plain(tile))
+
+
+def floats_of(x: Any, layout: PackedLayout) -> tuple[Any, str, bool]:
+    """Rows of x that kernels can read, their kind, and whether they are multiplied as float16.
+
+    Those of float16 are, if weights become halves: then their bits are moved as they lie, like bfloat16. With
+    a unit below 1, small scales times the unit would be subnormal halves.
+    """
+    halves = x.dtype.char == "e" and serves_halves(layout) and layout.unit == 1
+    x, kind = readable_rows(x)
+    if halves:  # rows that do not lie as kernels read them have become another kind
+        x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
+    return x, kind, halves
+
+
+# What is launched. Blocks of a tile that is split tell each other by flags in memory that partial sums are
+# there, and count late x_tiles behind them. Both must be zero before, so what runs first clears them:
+#
+#     x read as it lies    ``cleared``, where tiles are split so     →  the product, which fetches x by a map
+#     x of another kind    x_tiles, whose kernel clears flags, too   →  the product, which fetches x_tiles
+#
+# The widest tiles have only the first x_tiles made before: their own warps make the late ones.
 
 
 @register(
@@ -119,38 +141,30 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
 ) -> None:  # fmt: skip
     """``tile``: another tile than the best by estimate; with a gate of at most MAX_GATED_COLUMNS columns."""
-    if not (x.size and out.size):
-        out.fill(0)
-        return
     w, m, n = packed_weights(q), rows_of(x), out.shape[1]
-    # With a unit below 1, small scales times the unit would be subnormal halves.
-    halves = x.dtype.char == "e" and serves_halves(w.layout) and w.layout.unit == 1
-    (x, kind), steps, card = readable_rows(x), w.fragments.shape[1], device.card_of(device.current())
-    if halves:  # moved as they are, like bfloat16; those that do not lie as kernels read them stay halves
-        x, kind = (x if kind == "float16" else narrowed(x, "float16")).view(np.uint16), "float16"
-    plain = halves or kind == "bfloat16"  # may be read as it lies, where tile and type allow it
-    gated = end.gate is not None
-    plan = decided(plan_for, m, card, w.layout, n, steps, plain, gated, tile)
+    (x, kind, halves), steps = floats_of(x, w.layout), w.fragments.shape[1]
+    card, plain = device.card_of(device.current()), halves or kind == "bfloat16"
+    plan = decided(plan_for, m, card, w.layout, n, steps, plain, end.gate is not None, tile)
     tile, split, order, late = plan.tile, plan.split, plan.order, plan.late
     product = kernel(w.layout, tile)
     flags: Any = between(plan.flags + late.words, np.uint32)
     partials: Any = between((plan.sums,), np.float32)
     words = map_words(x, tile) if plan.plain else None
-    if words:  # no kernel runs before that could clear the flags
+    if words:
         x_tiles, height = 0, 0
         if plan.sums:
             cleared(flags)
         else:
             flags = partials = 0
     else:
-        # The kernel that makes x_tiles clears the flags, too.
-        first, along = late.before(order.width * tile.columns)
-        x_tiles = x_tiles_of(x, steps, tile.columns, flags, first, along, tile.wide)
+        rows_before, steps_before = late.before(order.width * tile.columns)
+        x_tiles = x_tiles_of(x, steps, tile.columns, flags, rows_before, steps_before, tile.wide)
         height = x_tiles.shape[1]
+    operands = part(q, map_finder(tile.box_row(w.layout))), x_tiles
+    rows = x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1]
+    x_map = x, *(words or NO_MAP)
     product(
-        (split.blocks,), (product.threads,), (part(q, map_finder(tile.box_row(w.layout))), x_tiles),
-        result_of(out, end.bias), (partials, flags),
-        (x, HALVES if halves else KIND_NUMBERS[kind], x.shape[1]), (m, n, steps, height), tuple(order),
-        (x, *(words or NO_MAP)), addend_of(end), tuple(late), split.arguments,
+        (split.blocks,), (product.threads,), operands, result_of(out, end.bias), (partials, flags), rows,
+        (m, n, steps, height), tuple(order), x_map, addend_of(end), tuple(late), split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip

@@ -33,6 +33,6 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     #     blocks [n, k / size]  →  float32 [n, k]  →  x [m, k] · its transpose [k, n]  →  out [m, n]
     #      4.5 bits a weight         32 bits, written once and read once
     #
-    # The transpose is a view: cuBLAS is told to read rows as columns, nothing is moved.
+    # The transpose is a view: cuBLAS reads rows as columns, nothing is moved.
     cp = cupy()
     cp.matmul(x.astype(np.float32, copy=False), dequantize(q, np.dtype(np.float32)).T, out=out)

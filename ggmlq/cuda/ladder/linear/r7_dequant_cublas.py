@@ -13,22 +13,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ....arrays.array import QuantArray
 from ....dispatch.ladder import register
 from ....dispatch.problems import Linear
 from ....formats import BlockFormat
 from ...driver import device
+from ...kernels.cublas import gemm
 from ...kernels.quantize.decode import decoded
 from ...layouts.floats import narrowed
 
 SLAB = 256 << 20  # bytes of weights that are decoded at a time
-
-# cuBLAS's numbers for what it is told.
-TRANSPOSED, AS_IS = 1, 0  # cublasOperation_t
-R_16F, R_32F = 2, 0  # cudaDataType_t: operands are halves, results float32
-COMPUTE_32F, DEFAULT = 68, -1  # cublasComputeType_t, the algorithm: cuBLAS chooses
 
 
 def refuses(problem: Linear) -> str | None:
@@ -52,26 +46,9 @@ def refuses(problem: Linear) -> str | None:
     caution="halves end at 65504, larger activations become infinite",
 )  # fmt: skip
 def launch(x: Any, q: QuantArray, out: Any) -> None:
-    if not (x.size and out.size):
-        out.fill(0)
-        return
     rows, (n, k) = narrowed(x, "float16"), q.shape
     # A multiple of 16 rows, and one at least, however long they are.
     count = max(16, SLAB // (2 * k) // 16 * 16)
     for first in range(0, n, count):
         last = min(first + count, n)
-        gemm(rows, decoded(q if last - first == n else q[first:last], "float16"), out, first)
-
-
-def gemm(x: Any, w: Any, out: Any, first: int) -> None:
-    """``out[:, first:] = x @ w.T`` of halves, for as many columns as w has rows."""
-    (m, k), n = x.shape, len(w)
-    one, none = np.ones(1, np.float32), np.zeros(1, np.float32)  # out = one · product + none · out
-    # cuBLAS counts columns first, so to it our w [n, k] is [k, n], x is [k, m] and out [n, m]. It is asked
-    # for outᵀ = w · xᵀ, in its terms: (w as it sees it, transposed) · (x as it sees it). Each k is the
-    # distance between rows; that of out is its whole width, so a slab writes between the others.
-    device.cublas().gemmEx(
-        device.cupy().cuda.device.get_cublas_handle(), TRANSPOSED, AS_IS, n, m, k,
-        one.ctypes.data, w.data.ptr, R_16F, k, x.data.ptr, R_16F, k,
-        none.ctypes.data, out.data.ptr + 4 * first, R_32F, out.shape[1], COMPUTE_32F, DEFAULT,
-    )  # fmt: skip
+        gemm(rows, decoded(q if last - first == n else q[first:last], "float16"), out, first, "float16")

@@ -137,12 +137,12 @@ def load(at: Any, wm: Any, wn: Any, run: Any, a: Any, b: Any, da: Any, db: Any) 
     place = (((lane >> 4) + chunk) ^ (row & 7)) << 4
     a_at = at + (wm + row) * STEP + place
     for i in range(DOWN):
-        four_into(a, 4 * i, tensor_cores.load_byte_matrices(a_at + uint32(16 * STEP * i)))
+        four_into(a, 4 * i, tensor_cores.load_matrices(a_at + uint32(16 * STEP * i)))
     row = (lane >> 4 << 3) + (lane & 7)
     place = (((lane >> 3 & 1) + chunk) ^ (row & 7)) << 4
     b_at = at + W_AT + (wn + row) * STEP + place
     for j in range(ACROSS // 2):
-        four_into(b, 4 * j, tensor_cores.load_byte_matrices(b_at + uint32(16 * STEP * j)))
+        four_into(b, 4 * j, tensor_cores.load_matrices(b_at + uint32(16 * STEP * j)))
     # Scales of x lie in the order of unpacked.place_of_row: rows g, g + 8, g + 16, g + 24 side by side, so
     # that one load brings the four that this lane needs of 32 rows.
     da_at = at + DX_AT + (uint32(run * ROWS) + wm + g * 4) * 4

@@ -37,15 +37,12 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    if not (out.size and w.shape[1]):
-        out.fill(0)
-        return
     # Who computes what: all of it the library, on two matrices that are decoded first:
     #
     #     codes [m, k], scales  →  float32 [m, k]
     #                                    ·           →  out [m, n]
     #     codes [n, k], scales  →  float32 [n, k]ᵀ
     #
-    # The transpose is a view: cuBLAS is told to read rows as columns, nothing is moved.
+    # The transpose is a view: cuBLAS reads rows as columns, nothing is moved.
     values = [dequantize(operand, np.dtype(np.float32)) for operand in (x, w)]
     cupy().matmul(values[0], values[1].T, out=out)

@@ -29,10 +29,12 @@ from ...intrinsics.language import cuda, float32, int32, types, uint32, uint64
 from ...intrinsics.wgmma import INTEGERS
 from ...kernels.codes8.mma_tiles import (
     TILE_PARAMETERS,
+    ByteTile,
     LoopSteps,
     RatedTile,
     TileSizes,
     best_tile,
+    block_locator,
     fetch_no_scales,
     finish_nothing,
     is_uniform,
@@ -46,7 +48,6 @@ from ...kernels.codes8.mma_tiles import launch as launch_tiles
 from ...kernels.codes8.mma_tiles import refuses as refused
 from ...kernels.codes8.rows import INTEGER_KINDS, not_bytes, operand_pair, too_large_for_int32, zero_terms
 from ...kernels.epilogue.mma_sums import clearer, scale_loader, stage_scales, storer, zero_point_corrector
-from ...kernels.mma.shape import ByteTile, raster
 
 LEAST = (8, 0)
 POINTS = types.UniTuple(uint64, 4)  # addresses of zero points and their factors, of x and of w
@@ -96,7 +97,7 @@ def ungrouped(tile: ByteTile, a: str, b: str, zeros: bool) -> Kernel:
     run_loop = main_loop(
         tile, LoopSteps(fetch_no_scales, multiplier(tile, a, b), load_no_scales, finish_nothing)
     )
-    locate, clear, store = raster(tile), clearer(count, int32), storer(tile)
+    locate, clear, store = block_locator(tile), clearer(count, int32), storer(tile)
     hold, correct, scale_register_count = (
         scale_loader(tile),
         zero_point_corrector(tile),
@@ -135,7 +136,7 @@ def grouped(tile: ByteTile, a: str, b: str, uniform: bool, zeros: bool) -> Kerne
     """The kernel for scales that vary along K."""
     (down, across), count, stage_scale_functions = tile.grid, tile.sums, stage_scales(tile, uniform)
     locate, store, correct, fma, step_length = (
-        raster(tile), storer(tile), zero_point_corrector(tile), ptx.fma, tile.step,
+        block_locator(tile), storer(tile), zero_point_corrector(tile), ptx.fma, tile.step,
     )  # fmt: skip
     clear, clear_floats = clearer(count, int32), clearer(count, float32)
     slots, scale_register_count = stage_scale_functions.slots, stage_scale_functions.held
@@ -198,9 +199,6 @@ def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     (m, n), k = out.shape, w.shape[1]
-    if not (out.size and k):
-        out.fill(0)
-        return
     operands = operand_pair(x, w)
     kinds = INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]
     points = points_of(x, w, operands.groups)

@@ -30,10 +30,12 @@ from ...intrinsics.atoms import inlined
 from ...intrinsics.language import cuda, float32, uint32, uint64
 from ...kernels.codes8.mma_tiles import (
     TILE_PARAMETERS,
+    ByteTile,
     LoopSteps,
     RatedTile,
     TileScales,
     TileSizes,
+    block_locator,
     is_uniform,
     is_wide,
     launch_floats,
@@ -44,7 +46,6 @@ from ...kernels.codes8.mma_tiles import (
 from ...kernels.codes8.mma_tiles import refuses as refused
 from ...kernels.codes8.rows import OperandPair
 from ...kernels.epilogue.mma_sums import clearer, stage_scales, storer
-from ...kernels.mma.shape import ByteTile, raster
 
 LEAST, CONVERTS = (8, 0), (8, 9)  # CONVERTS: the lowest capability with the instruction
 TILES = (
@@ -99,7 +100,7 @@ def float_kernel(name: str, tile: ByteTile, uniform: bool, multiply: Any, least:
     """A kernel for floats: ``multiply`` adds 32 columns, each stage is promoted."""
     count, step, stage_scale_functions = tile.sums, tile.step, stage_scales(tile, uniform)
     locate, clear, store, start = (
-        raster(tile), clearer(count, float32), storer(tile), stage_scale_functions.start,
+        block_locator(tile), clearer(count, float32), storer(tile), stage_scale_functions.start,
     )  # fmt: skip
     slots, scale_register_count = stage_scale_functions.slots, stage_scale_functions.held
     run_loop = main_loop(

@@ -21,9 +21,8 @@ from ....dispatch.problems import ScaledLinear
 from ...driver.launch import Kernel, family
 from ...intrinsics import tensor_cores
 from ...intrinsics.atoms import inlined
-from ...kernels.codes8.mma_tiles import RatedTile, launch_floats, too_large, with_every_step
+from ...kernels.codes8.mma_tiles import ByteTile, RatedTile, launch_floats, too_large, with_every_step
 from ...kernels.codes8.mma_tiles import refuses as refused
-from ...kernels.mma.shape import ByteTile
 from .r5_widen import FLOAT_CODES, float_kernel
 
 LEAST, REAL = (8, 9), ((8, 9), (12, 0), (12, 1))

@@ -26,7 +26,7 @@ from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import float_products
 from ...kernels.codes8 import operands as operands8
 from ...kernels.codes8.epilogue import writer
-from ...kernels.codes8.kernel import box_fetcher, raster, ring_placer, thread_placer
+from ...kernels.codes8.kernel import box_fetcher, raster_locator, ring_placer, thread_placer
 from ...kernels.codes8.rows import refuses_boxes
 from ...kernels.codes8.tiles import FLOAT_CODES, OUTPUTS, RASTER_HEIGHT, BoxTile, Variant
 from ...kernels.hopper.frame import barrier_initializer
@@ -53,7 +53,7 @@ def kernel(variant: Variant) -> Kernel:
     scales_offset, rows, columns_per_scale, boxed = (
         layout.scales, tile.rows, variant.columns_per_scale, variant.boxed,
     )  # fmt: skip
-    start, locate = barrier_initializer(tile.stages, 1), raster(tile, RASTER_HEIGHT)
+    start, locate = barrier_initializer(tile.stages, 1), raster_locator(tile, RASTER_HEIGHT)
     fetch_w, fetch_x = box_fetcher(layout, True), box_fetcher(layout, False)
     do = float_products(variant.form, variant.column_groups)
     zeros, nothing, begin, first, scales_of_w = do.zeros, do.nothing, do.start, do.first, do.scales_of_w
@@ -115,9 +115,6 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> None:
     """A product of FP8 by the kernel ``make(variant)``, a block of threads a tile."""
-    if not (out.size and w.shape[1]):
-        out.fill(0)
-        return
     (m, n), product, to = out.shape, operands8.CodesProduct.of(x, w), operands8.outputs(out)
     variant = Variant(tile, *product.kinds, to.out, to.boxed, product.column_scales)
     words, kernel = operands8.kernel_words(variant, product, to.at), make(variant)

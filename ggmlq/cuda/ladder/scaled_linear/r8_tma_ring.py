@@ -22,7 +22,7 @@ from ...intrinsics import hopper
 from ...intrinsics.language import cuda, uint32, uint64
 from ...intrinsics.wgmma import float_products
 from ...kernels.codes8.epilogue import writer
-from ...kernels.codes8.kernel import TileWork, dense_producers, late_opener, raster, thread_placer
+from ...kernels.codes8.kernel import TileWork, dense_producers, late_opener, raster_locator, thread_placer
 from ...kernels.codes8.tiles import RASTER_HEIGHT, BoxTile, Variant
 from ...kernels.hopper.frame import stage_advancer
 from .r7_wgmma import refuses, run, variants
@@ -46,7 +46,8 @@ def kernel(variant: Variant) -> Kernel:
         variant.columns_per_scale,
         variant.boxed,
     )
-    open_block, after, locate = late_opener(variant), stage_advancer(stages), raster(tile, RASTER_HEIGHT)
+    open_block, after = late_opener(variant), stage_advancer(stages)
+    locate = raster_locator(tile, RASTER_HEIGHT)
     produce_w, produce_x = dense_producers(variant)
     do = float_products(variant.form, variant.column_groups)
     zeros, nothing, begin, first, scales_of_w = do.zeros, do.nothing, do.start, do.first, do.scales_of_w

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ...driver.device import cupy
-from ...driver.launch import Kernel, array, family
-from ...intrinsics import hopper, ptx
-from ...intrinsics.lane import ALL_LANES
-from ...intrinsics.language import cuda, float32, int32, int64, uint32
-from ..layers import LOG2_E, ROWS, THREADS, VECTOR, power_of_two
+from ..driver.device import cupy
+from ..driver.launch import Kernel, array, family
+from ..intrinsics import hopper, ptx
+from ..intrinsics.lane import ALL_LANES
+from ..intrinsics.language import cuda, float32, int32, int64, uint32
+from .layers import LOG2_E, ROWS, THREADS, VECTOR, power_of_two
 
 ROWS_OF_WARP = 4  # of activations, which a warp multiplies with one row of weights
 WARP = 32  # lanes, and the most experts of a token
