@@ -427,6 +427,9 @@ def launch_floats(
     w: ScaledArray, out: Any, splits: int,
 ) -> None:  # fmt: skip
     """Launch the kernel that ``make`` gives for a tile and operands; ``splits``: of :func:`launch_split`."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
     operands = operand_pair(x, w)
     tile = best_tile(rated_tiles, operands.groups.step, *out.shape)
     launch_split(make(tile, operands), tile, operands, out, splits)

@@ -138,6 +138,9 @@ def multiply_rows(
 ) -> None:
     """Multiply x by the weights into ``out``; ``split``: another split than the best by estimate."""
     m, (n, k) = rows_of(x), q.shape
+    if not (m and n and k):
+        out.fill(0)
+        return
     assert isinstance(q.format, BlockFormat)
     w, card = packed_weights(q), device.card_of(device.current())
     (rows, kind), (height, steps, _) = readable_rows(x), w.fragments.shape

@@ -424,6 +424,9 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     a = activations(x, w.run, for_mma=True)
     (m, n), k = out.shape, w.codes.shape[1]
     shape, tiles, units = work(m, n, k)
+    if not units:
+        out.fill(0)
+        return
     # As many blocks as run together: all begin at once and end at once.
     count = min(device.multiprocessors() * device.resident_blocks(shape.blocks, shape.shared), units)
     partials = device.cupy().empty((2 * count, shape.rows, shape.columns), np.float32)

@@ -43,6 +43,9 @@ def refuses(problem: Linear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="bf16", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
+    if not (x.size and out.size):
+        out.fill(0)
+        return
     rows, (n, k) = narrowed(x, KIND), q.shape
     count = max(16, SLAB // (2 * k) // 16 * 16) if isinstance(q.format, BlockFormat) else n
     for first in range(0, n, count):

@@ -150,6 +150,9 @@ def refuses(problem: Linear) -> str | None:
 @register(__name__, __doc__, arithmetic="bf16x", accumulate="f16", refuses=refuses)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     (m, n), k = out.shape, q.shape[1]
+    if not (m and n and k):
+        out.fill(0)
+        return
     assert isinstance(q.format, BlockFormat)
     w = packed_weights(q)
     grid, sizes = (w.fragments.shape[0] // WARPS, -(-m // COLUMNS)), (m, n, k, w.fragments.shape[1])

@@ -300,6 +300,9 @@ def plan_tiles(m: int, layout: PackedLayout, tiles: tuple[Any, ...], n: int, ste
     __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses_without_wgmma, repeats=True
 )
 def launch(x: Any, q: QuantArray, out: Any) -> None:
+    if not (x.size and out.size):
+        out.fill(0)
+        return
     x, w, m, (n, k) = narrowed_for_wgmma(x), packed_weights(q), rows_of(out), q.shape
     steps = w.fragments.shape[1]
     tile, grid = decided(plan_tiles, m, w.layout, TILES, n, steps)

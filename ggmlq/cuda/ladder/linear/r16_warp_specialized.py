@@ -141,6 +141,9 @@ def launch(
     x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
 ) -> None:  # fmt: skip
     """``tile``: another tile than the best by estimate; with a gate of at most MAX_GATED_COLUMNS columns."""
+    if not (x.size and out.size):
+        out.fill(0)
+        return
     w, m, n = packed_weights(q), rows_of(x), out.shape[1]
     (x, kind, halves), steps = floats_of(x, w.layout), w.fragments.shape[1]
     card, plain = device.card_of(device.current()), halves or kind == "bfloat16"

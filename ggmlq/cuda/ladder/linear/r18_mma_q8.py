@@ -60,6 +60,9 @@ def launch(
     x: Any, q: QuantArray, out: Any, split: MmaSplit | None = None, end: Epilogue = PLAIN
 ) -> None:  # fmt: skip
     """Multiply x by the weights into ``out``; ``split``: another tile and split than the best by estimate."""
+    if not (x.size and out.size):
+        out.fill(0)
+        return
     w = packed_weights(q)
     plan = plan_for(out, w, BYTES, split)
     tile = plan.tile

@@ -46,6 +46,9 @@ def refuses(problem: Linear) -> str | None:
     caution="halves end at 65504, larger activations become infinite",
 )  # fmt: skip
 def launch(x: Any, q: QuantArray, out: Any) -> None:
+    if not (x.size and out.size):
+        out.fill(0)
+        return
     rows, (n, k) = narrowed(x, "float16"), q.shape
     # A multiple of 16 rows, and one at least, however long they are.
     count = max(16, SLAB // (2 * k) // 16 * 16)

@@ -82,6 +82,9 @@ def launch(
     end: Epilogue = PLAIN,
 ) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``split``: choices to take in place of the best."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
     operands8.prepare_stream(w)
     (m, n), product = out.shape, operands8.CodesProduct.of(x, w)
     shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, product.k)

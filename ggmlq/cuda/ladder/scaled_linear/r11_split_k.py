@@ -55,6 +55,9 @@ def launch(
 ) -> None:  # fmt: skip
     """``out`` may be float16 or bfloat16, too; ``tile``, ``split``: choices to take in place of the best."""
     (m, n), k = out.shape, w.shape[1]
+    if not (out.size and k):
+        out.fill(0)
+        return
     operands8.prepare_stream(w)
     product, to = operands8.CodesProduct.of(x, w), operands8.output_kind(out, end)
     shape = codes8.CodesShape.on(device.card_of(device.current()), m, n, k)

@@ -37,6 +37,9 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="float32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
     # Who computes what: all of it the library, on two matrices that are decoded first:
     #
     #     codes [m, k], scales  →  float32 [m, k]

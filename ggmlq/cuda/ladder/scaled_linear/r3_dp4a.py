@@ -148,7 +148,10 @@ def arguments(x: ScaledArray, w: ScaledArray) -> tuple[tuple[Any, bool], list[An
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    m, n = out.shape
+    (m, n), k = out.shape, w.shape[1]
+    if not (out.size and k):
+        out.fill(0)
+        return
     (signs, zeros), all_arguments = arguments(x, w)
     grid = (-(-n // SIDE), -(-m // SIDE))
     kernel(*signs, zeros)(

@@ -199,6 +199,9 @@ def points_of(x: ScaledArray, w: ScaledArray, groups: Any) -> tuple[Any, ...]:
 @register(__name__, __doc__, arithmetic="codes", accumulate="int32", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
     (m, n), k = out.shape, w.shape[1]
+    if not (out.size and k):
+        out.fill(0)
+        return
     operands = operand_pair(x, w)
     kinds = INTEGER_KINDS[x.code.name], INTEGER_KINDS[w.code.name]
     points = points_of(x, w, operands.groups)

@@ -115,6 +115,9 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 def run(make: Any, tile: BoxTile, x: ScaledArray, w: ScaledArray, out: Any) -> None:
     """A product of FP8 by the kernel ``make(variant)``, a block of threads a tile."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
     (m, n), product, to = out.shape, operands8.CodesProduct.of(x, w), operands8.outputs(out)
     variant = Variant(tile, *product.kinds, to.out, to.boxed, product.column_scales)
     words, kernel = operands8.kernel_words(variant, product, to.at), make(variant)

@@ -63,6 +63,9 @@ def launch(
     x: ScaledArray, w: ScaledArray, out: Any, tile: BoxTile | None = None, end: Epilogue = PLAIN
 ) -> None:
     """``out`` may be float16 or bfloat16, too; ``tile``: one to take in place of the best."""
+    if not (out.size and w.shape[1]):
+        out.fill(0)
+        return
     (m, n), product, to = out.shape, operands8.CodesProduct.of(x, w), operands8.outputs(out, end)
     if product.integer:
         tiles = CODED_ZERO_POINT_TILES if product.zeros and end.code else INTEGER_TILES
