@@ -63,13 +63,13 @@ from .language import ir, types
 # --- one instruction --------------------------------------------------------------------------
 
 
-def mma_text(k: int, a: str, b: str, sums: str, count: int = 4) -> str:
+def mma_text(k: int, a: str, b: str, sums: str, counts: tuple[int, int, int] = (4, 2, 4)) -> str:
     """The text of the ``mma`` of [16, k] times [k, 8] numbers, all by PTX's names of types.
 
-    Its registers: ``count`` results, four of a, two of b, and ``count`` sums to which it adds.
+    ``counts``: registers of a, of b, and of the sums, to which it adds.
     """
     operands, first = [], 0
-    for registers in (count, 4, 2, count):
+    for registers in (counts[2], *counts):
         operands.append("{" + ", ".join(f"${first + i}" for i in range(registers)) + "}")
         first += registers
     return f"mma.sync.aligned.m16n8k{k}.row.col.{sums}.{a}.{b}.{sums} {', '.join(operands)};"
@@ -268,7 +268,8 @@ def _eight(
 
 def _emit_mma(builder: Any, kind: str, sum_kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
     """The sums of one ``mma`` of numbers of a kind, 32 or 16 bytes of a column of b."""
-    text = mma_text(32 if kind == "s8" else 16, kind, kind, sum_kind, len(c))
+    k = len(b) * (16 if kind == "s8" else 8)  # 16 bytes of a column of b are two registers of a
+    text = mma_text(k, kind, kind, sum_kind, (len(a), len(b), len(c)))
     result, letter = (FLOAT, "f") if sum_kind == "f32" else (WORD, "r")
     constraints = [f"={letter}"] * len(c) + ["r"] * (len(a) + len(b)) + [letter] * len(c)
     results = ir.LiteralStructType([result] * len(c))

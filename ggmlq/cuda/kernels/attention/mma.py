@@ -535,9 +535,9 @@ def kernel(plan: Plan) -> Kernel:
         # rows of a lane: what they see, their softmax, their sums
         row = place.first_row + g + warp_row - team.first_row
         lane_rows = rows_of_lane(row, 8, arguments, place.length, scale, cap)
+        start_rows(lane_rows.state)
         o, s = cuda.local.array(o_count, float32), cuda.local.array(score_count, float32)
         clear(o)
-        start_rows(lane_rows.state)
         # Rows of queries by warp, positions by team: one of the two offsets is 0.
         lane_at = LaneOperands(
             at + rows_first(lane, pitch_q) + (warp_row - team.first_row) * pitch_q,
