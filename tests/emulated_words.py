@@ -46,7 +46,8 @@ def read(warp, text, kind):
     """An operand as 32 values of a kind."""
     value = warp.registers.get(text)
     if value is not None:
-        if value.dtype == bool or kind is bool:
+        held = value.dtype.type
+        if held is kind or held is np.bool_ or kind is bool:
             return value
         size = np.dtype(kind).itemsize
         if value.itemsize == size:
@@ -101,9 +102,8 @@ def kind_of(name):
 def arithmetic(function):
     def run(warp, name, operands, active):
         kind = kind_of(name)
-        with np.errstate(all="ignore"):
-            values = [read(warp, o, kind) for o in operands[1:]]
-            write(warp, operands[0], function(*values).astype(kind), active)
+        values = [read(warp, o, kind) for o in operands[1:]]
+        write(warp, operands[0], function(*values).astype(kind, copy=False), active)
 
     return run
 
