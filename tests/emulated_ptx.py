@@ -137,7 +137,7 @@ class Warp:
         self.machine, self.block, self.number, self.index = machine, block, number, index
         self.cluster = cluster
         cluster.live += 1
-        self.here, self.at = 0, None  # where all lanes are; None: they are apart, and each is where ``at`` says
+        self.here, self.at = 0, None  # where all lanes are; None: each is where ``at`` says
         self.registers, self.state, self.steps = {}, {}, 0
         down, across = np.divmod(32 * number + np.arange(32), machine.across)
         self.special = {"%tid.x": across, "%tid.y": down, "%ctaid.x": np.full(32, index)}
