@@ -45,7 +45,7 @@ def test_each_fault_is_named(fault):
 
 @pytest.fixture
 def drawn(fresh, request):
-    """``drawn(cases, share)``: with ``--long`` all cases, else one of each fault, of a share of all faults."""
+    """``drawn(cases, share)``: with ``--long`` all cases, else one of each fault, of some faults."""
 
     def draw(cases, share):
         of = {}

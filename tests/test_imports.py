@@ -56,14 +56,12 @@ OUTER = {
 
 
 @cache
-def syntax(path):
-    """A file of the package, parsed once for all tests."""
-    return ast.parse((ROOT / path).read_text())
-
-
 def imports(path):
     """Top-level names imported anywhere in a file: parts of ggmlq, and outer packages."""
-    tree = syntax(path)
+    return [*imports_of(path, ast.parse((ROOT / path).read_text()))]
+
+
+def imports_of(path, tree):
     depth = len(Path(path).parts)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -120,7 +118,7 @@ def test_kernels_for_gpus_have_the_words_of_numba_from_one_file():
                 assert path in {f"cuda/intrinsics/{each}.py" for each in SIDES[name]}, (
                     f"{path}: import it from ggmlq/cuda/intrinsics/language.py"
                 )
-            texts = ast.walk(syntax(path)) if path not in sides else ()
+            texts = ast.walk(ast.parse((ROOT / path).read_text())) if path not in sides else ()
             modules = {node.module or "" for node in texts if isinstance(node, ast.ImportFrom)}
             assert not {name.rpartition(".")[2] for name in modules} & set().union(*SIDES.values()), path
 
