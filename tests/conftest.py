@@ -170,8 +170,8 @@ def fresh(request: pytest.FixtureRequest) -> np.random.Generator:
 def rounds(request: pytest.FixtureRequest):
     """``for i in rounds(seconds)``: again and again for so long; ``LONG`` times that with ``--long``.
 
-    Else ``WHOLE`` times that, and where no slow cases run ``SHORT`` times. Seconds of CPU or of a clock, whichever are over first:
-    some start processes and threads, some sleep.
+    Else ``WHOLE`` times that, and where no slow cases run ``SHORT`` times. Seconds of CPU or of a clock,
+    whichever are over first: some start processes and threads, some sleep.
     """
     option = request.config.option
 

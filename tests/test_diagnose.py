@@ -119,17 +119,19 @@ def test_every_arithmetic_is_right_and_named(name, arithmetic):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
-def test_llama_cpp_itself_is_right(backend):
+@pytest.mark.parametrize(
+    "name", ["q4_0", "q5_1", "q8_0", "q2_K", "q4_K", "q6_K", "iq1_s", "iq2_xxs", "iq4_xs", "mxfp4"]
+)
+def test_llama_cpp_itself_is_right(name, backend):
     """Real products, of rows of 1e4 noise too; without a claim where all of them are finite."""
-    for name in ("q4_0", "q5_1", "q8_0", "q2_K", "q4_K", "q6_K", "iq1_s", "iq2_xxs", "iq4_xs", "mxfp4"):
-        for p in products(GOLDEN, name, backend):
-            if len(p.x) not in (1, 8, 9, 33):
-                continue
-            found = gq.diagnose(p.y, p.x, p.q, arithmetic=p.arithmetic)
-            assert found.ok, f"{name}, M={len(p.x)}: {found.text}"
-            if np.isfinite(p.y).all():
-                found = gq.diagnose(p.y, p.x, p.q)
-                assert found.ok, f"{name}, M={len(p.x)}: {found.text}"
+    for p in products(GOLDEN, name, backend):
+        if len(p.x) not in (1, 8, 9, 33):
+            continue
+        found = gq.diagnose(p.y, p.x, p.q, arithmetic=p.arithmetic)
+        assert found.ok, f"M={len(p.x)}: {found.text}"
+        if np.isfinite(p.y).all():
+            found = gq.diagnose(p.y, p.x, p.q)
+            assert found.ok, f"M={len(p.x)}: {found.text}"
 
 
 def test_orders_that_no_list_holds_are_found():
