@@ -77,7 +77,7 @@ def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("fragment_rows", [TWO, FOUR])
 @pytest.mark.parametrize("case", [CASES[0], WIDE[4], (1, 40, 32, ALONE), (1, 70, 448, ALONE)])
 def test_a_launch_with_integers(case, fragment_rows, monkeypatch, fresh):

@@ -15,7 +15,7 @@ from ggmlq.reference.gru import STAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")
 WIDTHS = ("int8", "mixed", "int16", {"h": {"bits": 6}, "Wx": {"bits": 10}, "z_pre": {"bits": 12}})
-TRIED = 12  # mutants a run of the tests
+TRIED = 8  # mutants a run of the tests
 
 
 def drawn(rng, c=None, h=None):
