@@ -73,12 +73,6 @@ def dp2a(warp, name, operands, active):
     write(warp, operands[0], total, active)
 
 
-@op("mul.hi.u64")
-def mul_hi(warp, name, operands, active):
-    a, b = (read(warp, o, np.uint64).tolist() for o in operands[1:])
-    write(warp, operands[0], np.array([x * y >> 64 for x, y in zip(a, b, strict=True)], np.uint64), active)
-
-
 @op("movmatrix.sync.aligned.m8n8.trans.b16")
 def movmatrix(warp, name, operands, active):
     """Lane 4 g + t has elements 2 t and 2 t + 1 of row g, and gets them of column g."""

@@ -77,23 +77,21 @@ def imports_of(path, tree):
             yield "inner", named[0]
 
 
+def is_wrong(path, place, kind, name):
+    """Whether a file of a place may not import a name."""
+    room = name if name in HEIGHT else f"{name}.py"
+    if kind == "outer":
+        return not OUTER.get(name, {place}) & {*Path(path).parts[:2], place if name not in OUTER else ""}
+    if room not in HEIGHT or room == place or (place, room) in SHOWN:
+        return False
+    return HEIGHT[room] >= HEIGHT[place] or (place, room) in NEVER
+
+
 def test_the_direction_of_imports():
-    wrong = []
-    for path in MODULES:
-        place = Path(path).parts[0]
-        assert place in HEIGHT, f"say in FLOORS on which floor {place} stands"
-        for kind, name in imports(path):
-            room = name if name in HEIGHT else f"{name}.py"
-            if kind == "outer":
-                places = {*Path(path).parts[:2], place if name not in OUTER else ""}
-                if not OUTER.get(name, {place}) & places:
-                    wrong.append(f"{path} imports {name}")
-            elif room in HEIGHT and room != place and (place, room) not in SHOWN:
-                if HEIGHT[room] >= HEIGHT[place]:
-                    wrong.append(f"{path} imports ggmlq.{name}, which stands no lower")
-                elif (place, room) in NEVER:
-                    wrong.append(f"{path} imports ggmlq.{name}")
-    assert not wrong, "\n".join(wrong)
+    places = {path: Path(path).parts[0] for path in MODULES}
+    assert {*places.values()} <= HEIGHT.keys(), "say in FLOORS on which floor a room stands"
+    wrong = [(path, n) for path in MODULES for k, n in imports(path) if is_wrong(path, places[path], k, n)]
+    assert not wrong, "they import what stands no lower, or what nobody wants there"
 
 
 def test_nothing_of_the_package_imports_what_tests_share():
