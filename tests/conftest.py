@@ -224,16 +224,8 @@ def distribution(tmp_path_factory):
     """``distribution("wheel")`` or ``"sdist"``: the file, built from a copy of this tree."""
     source, made = tmp_path_factory.mktemp("source") / "tree", tmp_path_factory.mktemp("made")
     passing = (
-        "__pycache__",
-        "*.egg-info",
-        "build",
-        "dist",
-        ".git",
-        ".venv",
-        ".*_cache",
-        ".hypothesis",
-        ".whl",
-    )
+        "__pycache__", "*.egg-info", "build", "dist", ".git", ".venv", ".*_cache", ".hypothesis", ".whl",
+    )  # fmt: skip
 
     def build(kind: str) -> Path:
         if not source.exists():

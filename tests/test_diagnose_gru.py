@@ -158,13 +158,7 @@ def test_every_fault_has_words(fresh):
     run = checked(f(x, return_codes=True), f, x, None, False)[0]
     named = {one.fault for one in candidates(run)}
     judged = {
-        "correct",
-        "unknown",
-        "last-state",
-        "intermediates",
-        "directions-exchanged",
-        "x-format",
-        "table-kind",
-    }
+        "correct", "unknown", "last-state", "intermediates", "directions-exchanged", "x-format", "table-kind",
+    }  # fmt: skip
     assert named | judged | {"x-saturation", "x-rounding"} == set(GRU_FAULTS)
     assert all(fault.says for fault in GRU_FAULTS.values())

@@ -14,20 +14,8 @@ import ggmlq as gq
 FLOATS = ["<f4", ">f4", "<f8", "<f2", ">f2"]
 ABLE = [fmt.name for fmt in gq.formats.values() if fmt.can_quantize and not fmt.needs_imatrix]
 ATTENDED = [
-    "f16",
-    "bf16",
-    "f32",
-    "q8_0",
-    "q4_0",
-    "q4_1",
-    "q5_0",
-    "q5_1",
-    "iq4_nl",
-    "mxfp4",
-    "q4_K",
-    "q6_K",
-    "tq2_0",
-]
+    "f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4", "q4_K", "q6_K", "tq2_0",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
