@@ -67,10 +67,7 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [*CASES, *TILES], ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_a_launch(case, monkeypatch, fresh):
-    """For few rows weights rounded to bfloat16, scales before, are what the kernel multiplies, sums are
-    float32. In tiles float16 is multiplied as float16 where scales are halves; the error is that of rounded
-    weights.
-    """
+    """For few rows weights rounded to bfloat16 are multiplied; in tiles float16 is, where scales are halves."""
     if case in TILES:
         monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 100)
         check(monkeypatch, fresh, *case)
