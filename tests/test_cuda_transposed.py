@@ -67,7 +67,7 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("case", [*CASES, *TILES], ids=lambda case: f"{case[0]}, {case[1]} rows")
 def test_a_launch(case, monkeypatch, fresh):
-    """For few rows weights rounded to bfloat16 are multiplied; in tiles float16 is, where scales are halves."""
+    """Few rows: weights rounded to bfloat16 are multiplied; tiles: float16 is, where scales are halves."""
     if case in TILES:
         monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 100)
         check(monkeypatch, fresh, *case)
