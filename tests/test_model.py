@@ -35,7 +35,7 @@ def tokens_of(rng, count):
     return rng.integers(3, 259, count).tolist()
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", SHORT)
 def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
     """The logits of a token do not depend on how many went through the layers with it."""
@@ -50,7 +50,7 @@ def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
     assert len(cache) == 12
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", SHORT)
 def test_sequences_together_are_those_alone(model_file, fresh, family, monkeypatch):
     """Sequences of different length, in portions that cut them, give what each gives alone."""
@@ -124,7 +124,7 @@ def test_nodes_with_other_experts(model_file, fresh):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", NAMES)
 def test_kernels_are_as_far_from_exact_as_eight_bits(model_file, fresh, family):
     path = model_file(family, types=("f32", "f16"))

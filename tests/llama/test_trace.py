@@ -24,7 +24,7 @@ from ggmlq.trace.session import sentence
 pytestmark = pytest.mark.llama
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("name", "how"),
     [
