@@ -36,7 +36,7 @@ if find_spec(
 DRAWS = pytest.StashKey[dict[str, drawing.Draw]]()
 GOLDEN = Path(__file__).parent / "golden"
 WORKERS = 4
-LONG, SHORT = 30, 0.25  # times as long, with --long; in the fast set
+LONG, WHOLE, SHORT = 30, 0.5, 0.25  # times as long, with --long; with slow cases; in the fast set
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -170,13 +170,13 @@ def fresh(request: pytest.FixtureRequest) -> np.random.Generator:
 def rounds(request: pytest.FixtureRequest):
     """``for i in rounds(seconds)``: again and again for so long; ``LONG`` times that with ``--long``.
 
-    Where no slow cases run, ``SHORT`` times that. Seconds of CPU or of a clock, whichever are over first:
-    some start processes and threads, some sleep.
+    Else ``WHOLE`` times that, and where no slow cases run ``SHORT`` times. Seconds of CPU or of a clock,
+    whichever are over first: some start processes and threads, some sleep.
     """
     option = request.config.option
 
     def count(seconds: float) -> Iterator[int]:
-        seconds *= LONG if option.long else 1 if option.slow or option.all else SHORT
+        seconds *= LONG if option.long else WHOLE if option.slow or option.all else SHORT
         cpu, clock, i = cpu_seconds() + seconds, time.monotonic() + seconds, 0
         while not i or (cpu_seconds() < cpu and time.monotonic() < clock):
             yield i
@@ -224,16 +224,8 @@ def distribution(tmp_path_factory):
     """``distribution("wheel")`` or ``"sdist"``: the file, built from a copy of this tree."""
     source, made = tmp_path_factory.mktemp("source") / "tree", tmp_path_factory.mktemp("made")
     passing = (
-        "__pycache__",
-        "*.egg-info",
-        "build",
-        "dist",
-        ".git",
-        ".venv",
-        ".*_cache",
-        ".hypothesis",
-        ".whl",
-    )
+        "__pycache__", "*.egg-info", "build", "dist", ".git", ".venv", ".*_cache", ".hypothesis", ".whl",
+    )  # fmt: skip
 
     def build(kind: str) -> Path:
         if not source.exists():

@@ -1,11 +1,11 @@
-"""More instructions for emulated_ptx.py: pairs of bfloat16, and what blocks tell each other."""
+"""More instructions for emulated_ptx.py: pairs of bfloat16."""
 
 from __future__ import annotations
 
 import re
 
 import numpy as np
-from emulated_words import listed, narrow, op, place, read, write
+from emulated_words import listed, narrow, op, read, write
 
 
 def floats(words):
@@ -18,8 +18,7 @@ def floats(words):
 def fma(warp, name, operands, active):
     """In float64, then rounded once to float32 and once to bfloat16: a tie in 2**29 may go the other way."""
     a, b, c = (np.array(floats(read(warp, o, np.uint32)), np.float64) for o in operands[1:])
-    with np.errstate(all="ignore"):
-        low, high = (narrow(half.astype(np.float32), "bf16") for half in a * b + c)
+    low, high = (narrow(half.astype(np.float32), "bf16") for half in a * b + c)
     write(warp, operands[0], high << np.uint32(16) | low, active)
 
 
@@ -37,17 +36,9 @@ def bfloat_products(warp, name, operands, active):
     assert word >> 32 == (1 << 30 | 64), "rows of 128 bytes, swizzled"
     places = swizzled(((word & 0x3FFF) << 4) + 128 * np.arange(n)[:, None] + np.arange(32))
     b = (warp.block.shared[places].view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    with np.errstate(all="ignore"):  # rows beyond M are anything
-        found = (a @ b.T.astype(np.float64)).astype(np.float32)
-        for register, own in zip(sums, found[fragments(len(sums))], strict=True):
-            write(warp, register, own + read(warp, register, np.float32), active)
-
-
-@op("red.release.gpu.global.add.u32")
-def add_to(warp, name, operands, active):
-    at, by = place(warp, operands[0]), read(warp, operands[1], np.uint32)
-    for lane in np.flatnonzero(active):
-        warp.machine.memory.at(int(at[lane]), 4).view(np.uint32)[0] += by[lane]
+    found = (a @ b.T.astype(np.float64)).astype(np.float32)  # rows beyond M are anything
+    for register, own in zip(sums, found[fragments(len(sums))], strict=True):
+        write(warp, register, own + read(warp, register, np.float32), active)
 
 
 @op("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
@@ -70,12 +61,11 @@ def terms(warp, operands, split):
     a, b = (np.array(each, np.float64) for each in pairs)  # register, element, lane
     a = a.reshape(2, 2, 2, 8, 4).transpose(1, 3, 0, 4, 2).reshape(16, 16)  # row, g; further, t, element
     b = b.reshape(2, 2, 8, 4).transpose(2, 0, 3, 1).reshape(8, 16)
-    with np.errstate(all="ignore"):
-        products, lane = a[:, None] * b, np.arange(32)
-        sums = [listed(each) for each in operands[::3]]
-        for i in range(4):
-            register, start = (each[i * len(each) // 4] for each in sums)
-            yield i, register, start, products[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)]
+    products, lane = a[:, None] * b, np.arange(32)
+    sums = [listed(each) for each in operands[::3]]
+    for i in range(4):
+        register, start = (each[i * len(each) // 4] for each in sums)
+        yield i, register, start, products[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)]
 
 
 def cut_off(terms):

@@ -8,6 +8,7 @@ from itertools import chain
 from math import prod
 
 import numpy as np
+import quick_typing  # noqa: F401
 from emulated_ptx import Machine, Memory, with_tables
 from fake_cupy import DeviceArray, on_device, put_gpu
 
@@ -21,14 +22,22 @@ from ggmlq.ops.gated_linear import ACTIVATIONS
 @cache
 def ptx_of(kernel, capability=(9, 0)):
     """The package's where it has any of these sources, else kept as machine code is: Numba takes its time."""
-    if capability >= (9, 0) and (text := served.STORE.packaged(kernel.origin, served.PTX)) is not None:
+    text = served.STORE.packaged(kernel.origin, served.PTX) if capability >= (9, 0) else None
+    if text is not None:
         return text.decode()
     machine = f"ptx-{served.machine_of(capability)}"
     text = served.STORE.load(kernel.origin, machine)
     if text is None:
         text = kernel.ptx(capability).encode()
         served.STORE.save(kernel.origin, machine, text)
+    assert_no_doubles(kernel, text.decode())
     return text.decode()
+
+
+def assert_no_doubles(kernel, text):
+    """No float of 64 bits, which are slow on a GPU and round differently; a GRU's states are quantized so."""
+    if "float64" not in kernel.name and not kernel.name.startswith("gru begins"):
+        assert ".f64" not in text, kernel
 
 
 def put_emulated(monkeypatch, multiprocessors=2):

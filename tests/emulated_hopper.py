@@ -264,7 +264,6 @@ def fetch_line(warp, name, operands, active):
 
 
 @op("wgmma.mma_async")
-@np.errstate(invalid="ignore")  # rows that nobody has may hold anything
 def wgmma(warp, name, operands, active):
     if "k16" in name:
         plain = name.endswith(".bf16") and operands[1].startswith("{") and operands[-1] != "1"

@@ -25,12 +25,6 @@ def wide(warp, name, operands, active):
     write(warp, operands[0], a * b, active)
 
 
-@op("mul.wide.u16")
-def wide_halves(warp, name, operands, active):
-    a, b = (read(warp, o, np.uint16).astype(np.uint32) for o in operands[1:])
-    write(warp, operands[0], a * b, active)
-
-
 @op("mul.hi.u64")
 def mul_high(warp, name, operands, active):
     a, b = (read(warp, o, np.uint64).astype(object) for o in operands[1:])
@@ -39,8 +33,7 @@ def mul_high(warp, name, operands, active):
 
 @op("mul.f64")
 def mul(warp, name, operands, active):
-    with np.errstate(all="ignore"):
-        write(warp, operands[0], np.multiply(*(read(warp, o, np.float64) for o in operands[1:])), active)
+    write(warp, operands[0], np.multiply(*(read(warp, o, np.float64) for o in operands[1:])), active)
 
 
 @op("cvta.")
@@ -78,8 +71,7 @@ def mma(warp, name, operands, active):
     )  # further, row, g, t
     right = quarters(b, right).reshape(parts, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, -1)
     lane = np.arange(32)
-    with np.errstate(invalid="ignore"):  # rows that nobody has may hold anything
-        found = left @ right.T
+    found = left @ right.T  # rows that nobody has may hold anything
     for i, (register, before) in enumerate(zip(listed(operands[0]), listed(operands[3]), strict=True)):
         value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + read(warp, before, TYPES[kind])
         write(warp, register, value.astype(TYPES[kind]), active)

@@ -137,7 +137,8 @@ class Warp:
         self.machine, self.block, self.number, self.index = machine, block, number, index
         self.cluster = cluster
         cluster.live += 1
-        self.at, self.registers, self.state, self.steps = np.zeros(32, np.int64), {}, {}, 0
+        self.here, self.at = 0, None  # where all lanes are; None: each is where ``at`` says
+        self.registers, self.state, self.steps = {}, {}, 0
         down, across = np.divmod(32 * number + np.arange(32), machine.across)
         self.special = {"%tid.x": across, "%tid.y": down, "%ctaid.x": np.full(32, index)}
         self.local = np.full(32 * LOCAL, 0xAB, np.uint8)
@@ -154,7 +155,24 @@ class Warp:
 
     @property
     def done(self):
-        return bool((self.at < 0).all())
+        return self.here == -1
+
+    def first(self):
+        """Where the lanes are that are the farthest behind."""
+        return int(self.at[self.at >= 0].min()) if self.here is None else self.here
+
+    def go(self, mask, active, here, there):
+        """Active lanes go there, others of the mask go on."""
+        if active is EVERY:
+            self.here = there
+            return
+        if mask is EVERY:
+            self.at = np.where(active, there, here + 1)
+        else:
+            self.at[mask] = here + 1
+            self.at[active] = there
+        first = int(self.at[0])
+        self.here = first if (self.at == first).all() else None
 
     def members(self, name, operands, mask):
         """The lanes that an instruction waits for: those in the last operand of a shuffle, else all."""
@@ -165,37 +183,33 @@ class Warp:
 
     def run(self):
         """Until it waits or ends; whether it came any further."""
-        moved = False
-        while not self.done:
-            here = int(self.at[0])
-            if here >= 0 and (self.at == here).all():
-                live = mask = EVERY
-            else:
-                live = self.at >= 0
-                here = int(self.at[live].min())
-                mask = live & (self.at == here)
-            guard, name, operands = self.machine.code[here]
-            active = mask
+        moved, code = False, self.machine.code
+        while self.here != -1:
+            here, live, mask = self.first(), EVERY, EVERY
+            if self.here is None:
+                live, mask = self.at >= 0, self.at == here
+            guard, name, operands = code[here]
+            active, some = mask, True
             if guard is not None:
                 held = self.registers[guard.lstrip("!")]
-                active = mask & (~held if guard.startswith("!") else held)
+                held = ~held if guard[0] == "!" else held
+                active = mask & held if mask is not EVERY else EVERY if held.all() else held
+                some = active is EVERY or active.any()
             if name.startswith("bra"):
-                target = self.machine.labels[operands[0]]
-                self.at[mask] += 1
-                self.at[active] = target
+                self.go(mask, active, here, self.machine.labels[operands[0]])
             elif name == "ret":
-                self.at[active] = -1
+                self.go(mask, active, here, -1)
             else:
-                if name == "trap" and active.any():
+                if some and name == "trap":
                     raise Trap(f"warp {self.number}")
                 op, whole_warp = meaning(name)
                 if whole_warp and mask is not EVERY and not mask[live].all():
                     absent = live & ~mask & self.members(name, operands, mask)
                     if absent.any():
                         raise Locked(f"{name}: lanes {np.flatnonzero(absent)} are elsewhere")
-                if active.any() and op(self, name, operands, active) is False:
+                if some and op(self, name, operands, active) is False:
                     return moved
-                self.at[mask] += 1
+                self.go(mask, mask, here, here + 1)
             moved = True
             self.steps += 1
         self.cluster.live -= 1
@@ -250,6 +264,7 @@ class Machine:
         self.code, self.labels, self.names = program(ptx)
         self.memory, self.threads, self.across = memory, threads, across or threads
 
+    @np.errstate(all="ignore")  # as a GPU computes
     def __call__(self, grid, *arguments, cluster=1, together=False):
         across, down, self.deep = (*grid, 1, 1)[:3]
         self.grid, self.down = across, down
@@ -269,5 +284,5 @@ class Machine:
             ]
             while not all(warp.done for warp in warps):
                 if not sum(warp.run() for warp in warps if not warp.done):
-                    where = {w.number: self.code[int(w.at[w.at >= 0].min())][1:] for w in warps if not w.done}
+                    where = {w.number: self.code[w.first()][1:] for w in warps if not w.done}
                     raise Locked(f"block {first}: {where}")

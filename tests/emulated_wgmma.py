@@ -39,7 +39,6 @@ def of_registers(warp, registers, kind):
     return a
 
 
-@np.errstate(all="ignore")  # rows that nobody has may hold anything
 def products16(warp, name, operands, active):
     """Sixteen rows of a warp; sums begin anew where the fourth operand is 0."""
     from emulated_hopper import fragments

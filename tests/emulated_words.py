@@ -46,7 +46,8 @@ def read(warp, text, kind):
     """An operand as 32 values of a kind."""
     value = warp.registers.get(text)
     if value is not None:
-        if value.dtype == bool or kind is bool:
+        held = value.dtype.type
+        if held is kind or held is np.bool_ or kind is bool:
             return value
         size = np.dtype(kind).itemsize
         if value.itemsize == size:
@@ -101,9 +102,8 @@ def kind_of(name):
 def arithmetic(function):
     def run(warp, name, operands, active):
         kind = kind_of(name)
-        with np.errstate(all="ignore"):
-            values = [read(warp, o, kind) for o in operands[1:]]
-            write(warp, operands[0], function(*values).astype(kind), active)
+        values = [read(warp, o, kind) for o in operands[1:]]
+        write(warp, operands[0], function(*values).astype(kind, copy=False), active)
 
     return run
 
@@ -226,14 +226,12 @@ def cvt(warp, name, operands, active):
     elif to in ("bf16", "f16"):
         write(warp, operands[0], narrow(read(warp, operands[1], np.float32), to).astype(np.uint16), active)
     else:
-        with np.errstate(all="ignore"):
-            write(warp, operands[0], read(warp, operands[1], TYPES[source]).astype(TYPES[to]), active)
+        write(warp, operands[0], read(warp, operands[1], TYPES[source]).astype(TYPES[to]), active)
 
 
 def narrow(value, kind):
-    with np.errstate(over="ignore"):
-        if kind == "f16":
-            return value.astype(np.float16).view(np.uint16).astype(np.uint32)
+    if kind == "f16":
+        return value.astype(np.float16).view(np.uint16).astype(np.uint32)
     word = value.view(np.uint32)
     return (word + np.uint32(0x7FFF) + (word >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
 

@@ -315,8 +315,7 @@ class Function:
         places = (ctypes.c_void_p * len(names)).from_address(pointers_at)
         words = [ctypes.c_uint64.from_address(at).value for at in places]
         self.driver.launched.append(stream)
-        with np.errstate(all="ignore"):
-            Machine(ptx, self.driver.memory, sizes[3], shared)(tuple(sizes[:2]), *words, cluster=cluster)
+        Machine(ptx, self.driver.memory, sizes[3], shared)(tuple(sizes[:2]), *words, cluster=cluster)
 
 
 DRIVER = None

@@ -56,21 +56,24 @@ def agrees(card, q, k, v, **options):
     return y
 
 
+@pytest.fixture(scope="module")
+def types(request):
+    """Keys' and values' type in this run: each pair has kernels of its own, which take long to compile."""
+    pairs = ("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "q4_0"), ("q4_0", "q8_0")
+    return pairs[request.config.option.seed % len(pairs)]
+
+
 @pytest.mark.slow
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("types", [("f16", "f16"), ("q8_0", "q4_0"), ("q4_0", "q8_0")], ids="-".join)
-def test_few_rows_and_many(types, card, fresh):
-    """Warps of some positions each, in splits that a second kernel merges; and warps of some rows each."""
-    for queries, positions in ((1, 140), (5, 40)):
-        q = fresh.standard_normal((1, 8, queries, WIDTH)).astype(np.float32)
-        k, v = (cache(fresh, name, 1, 2, positions, WIDTH) for name in types)
-        agrees(card, q, k, v, causal=True)
+def test_few_rows(types, card, fresh):
+    """Warps of some positions each, in splits that a second kernel merges."""
+    q = fresh.standard_normal((1, 8, 1, WIDTH)).astype(np.float32)
+    agrees(card, q, *(cache(fresh, name, 1, 2, 140, WIDTH) for name in types), causal=True)
 
 
-def test_lengths_windows_and_sinks(card, fresh):
+def test_lengths_windows_and_sinks(types, card, fresh):
     """Lengths on the device, positions that no query sees, a logit beside all scores."""
     q = fresh.standard_normal((2, 4, 2, WIDTH)).astype(np.float32)
-    k, v = (cache(fresh, "q8_0", 2, 1, 90, WIDTH) for _ in "kv")
+    k, v = (cache(fresh, name, 2, 1, 90, WIDTH) for name in types)
     lengths, sinks = np.array([90, 0]), fresh.standard_normal(4).astype(np.float32)
     y = agrees(card, q, k, v, lengths=lengths, window=40, sinks=sinks)
     assert not y[1].any()
@@ -99,12 +102,12 @@ def test_scores_that_options_change(card, fresh):
 
 
 @pytest.mark.slow
-def test_splits_of_a_cluster(card, monkeypatch, fresh):
+def test_splits_of_a_cluster(types, card, monkeypatch, fresh):
     """Blocks that merge their partials in shared memory, some with no positions."""
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     monkeypatch.setattr(device, "multiprocessors", lambda: 16)
     q = fresh.standard_normal((1, 6, 1, WIDTH)).astype(np.float32)
-    k, v = (cache(fresh, "q8_0", 1, 2, 400, WIDTH) for _ in "kv")
+    k, v = (cache(fresh, name, 1, 2, 400, WIDTH) for name in types)
     agrees(card, q, k, v, causal=True)
     agrees(card, q, k, v, lengths=np.array([130]))
     agrees(card, fresh.standard_normal((1, 4, 7, WIDTH)).astype(np.float32), k, v, causal=True)  # 14 rows
@@ -121,14 +124,25 @@ def test_blocks_as_halves(card, fresh):
         assert np.array_equal(np.asarray(raw).view(np.float16), x.dequantize()[:, :, :70].astype(np.float16))
 
 
+MANY = [  # capability, heads, queries and their type, positions, heads and types of keys and values
+    ((8, 0), 8, 5, np.float32, 40, 2, ("q8_0", "q4_0")),
+    ((8, 0), 8, 5, np.float32, 40, 2, ("f16", "f16")),
+    ((9, 0), 2, 45, np.float16, 300, 1, ("f16", "f16")),
+    ((9, 0), 2, 9, np.float32, 140, 1, ("q8_0", "q8_0")),
+]
+
+
 @pytest.mark.slow
-def test_many_rows_by_wgmma(card, monkeypatch, fresh):
-    """Rows of two heads, the last ones few: by two warpgroups with queries of 16 bits, or one over blocks."""
-    monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    name, queries, positions = (("f16", 45, 300), ("q8_0", 9, 140))[int(fresh.integers(2))]
-    q = fresh.standard_normal((1, 2, queries, WIDTH)).astype(np.float16 if name == "f16" else np.float32)
-    k, v = (cache(fresh, name, 1, 1, positions, WIDTH) for _ in "kv")
-    agrees(card, q, k, v, causal=True)
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("case", MANY, ids=lambda case: f"{case[0][0]}.{case[0][1]}, {case[-1][0]}")
+def test_many_rows(case, card, monkeypatch, fresh):
+    """Warps of some rows each; or wgmma, rows of two heads, the last ones few: by two warpgroups with
+    queries of 16 bits, or one over blocks.
+    """
+    capability, heads, queries, kind, positions, kv_heads, types = case
+    monkeypatch.setattr(device, "capability", lambda: capability)
+    q = fresh.standard_normal((1, heads, queries, WIDTH)).astype(kind)
+    agrees(card, q, *(cache(fresh, name, 1, kv_heads, positions, WIDTH) for name in types), causal=True)
 
 
 @pytest.mark.slow

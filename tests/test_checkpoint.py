@@ -185,16 +185,8 @@ def test_the_converters_text_in_tokens():
     text = {number: token for token, number in vocab.items()}
     found = pretokenizer.encode(tokenizer, " the there 33 3e")
     assert [text[number] for number in found] == [
-        "\u0120the",
-        "\u0120the",
-        "re",
-        "\u0120",
-        "3",
-        "3",
-        "\u0120",
-        "3",
-        "e",
-    ]
+        "\u0120the", "\u0120the", "re", "\u0120", "3", "3", "\u0120", "3", "e",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -238,16 +238,6 @@ MANY = [  # T, U, E, N, K, rows of x for each use, ids, tile
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
-@pytest.mark.parametrize("case", MANY, ids=lambda case: case[0])
-def test_many_tokens(case, own_plan, monkeypatch, fresh):
-    if not own_plan:
-        monkeypatch.setattr(r5_grouped, "MOST_USES", 0)
-    check_many(case, monkeypatch, fresh)
-
-
 LAST = [  # the same; on two multiprocessors
     ("one for two blocks", 5, 1, 2, 100, 640, False, "one", WarpSpecializedTile(16)),
     ("one for four", 9, 1, 3, 40, 1152, False, "one", WarpSpecializedTile(16, 2)),
@@ -260,12 +250,15 @@ LAST = [  # the same; on two multiprocessors
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "at one time"])
 @pytest.mark.parametrize("own_plan", [True, False], ids=["own plan", "sorted"])
-@pytest.mark.parametrize("case", LAST, ids=lambda case: case[0])
-def test_the_last_tiles_are_shared(case, own_plan, together, monkeypatch, fresh):
-    """Along the columns, as in test_cuda_warp_specialized.py."""
-    monkeypatch.setattr(r5_grouped, "least_saved", lambda columns, stage_us: 1)
+@pytest.mark.parametrize("case", [*MANY, *LAST], ids=lambda case: case[0])
+def test_many_tokens(case, own_plan, together, monkeypatch, fresh):
+    """The last tiles are shared along the columns, as in test_cuda_warp_specialized.py."""
     if not own_plan:
         monkeypatch.setattr(r5_grouped, "MOST_USES", 0)
+    if case in MANY:
+        check_many(case, monkeypatch, fresh, together)
+        return
+    monkeypatch.setattr(r5_grouped, "least_saved", lambda columns, stage_us: 1)
     ids = check_many(case, monkeypatch, fresh, together)
     *_, e, n, k, _, _, tile = case
     uses = np.bincount(ids[(ids >= 0) & (ids < e)], minlength=e)

@@ -58,26 +58,21 @@ WIDE = [  # the same with four fragment rows a block: all columns and splits, an
 SHORT = (2, 40, 32, ALONE), (8, 40, 64, ALONE), (12, 40, 32, ALONE)
 
 
+LAUNCHES = [(case, TWO) for case in (CASES[0], "drawn", *SHORT)]
+LAUNCHES += [pytest.param(c, FOUR, marks=pytest.mark.slow) for c in (*WIDE[:3], "drawn", *SHORT[1:])]
+
+
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("case", [CASES[0], "drawn", *SHORT], ids=lambda case: f"{case}")
-def test_a_launch(case, monkeypatch, fresh):
+@pytest.mark.parametrize(("case", "fragment_rows"), LAUNCHES, ids=str)
+def test_a_launch(case, fragment_rows, monkeypatch, fresh):
     """Short rows of powers of two are the hardest for what tensor cores cut off."""
-    assert_right(
-        CASES[1 + fresh.integers(len(CASES) - 1)] if case == "drawn" else case, TWO, monkeypatch, fresh
-    )
+    others = CASES[1:] if fragment_rows == TWO else WIDE[3:]
+    case = others[fresh.integers(len(others))] if case == "drawn" else case
+    assert_right(case, fragment_rows, monkeypatch, fresh)
 
 
 @pytest.mark.slow
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("case", [*WIDE[:3], "drawn", *SHORT[1:]], ids=lambda case: f"{case}")
-def test_a_launch_of_wide_blocks(case, monkeypatch, fresh):
-    assert_right(
-        WIDE[3 + fresh.integers(len(WIDE) - 3)] if case == "drawn" else case, FOUR, monkeypatch, fresh
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(2)
 @pytest.mark.parametrize("fragment_rows", [TWO, FOUR])
 @pytest.mark.parametrize("case", [CASES[0], WIDE[4], (1, 40, 32, ALONE), (1, 70, 448, ALONE)])
 def test_a_launch_with_integers(case, fragment_rows, monkeypatch, fresh):

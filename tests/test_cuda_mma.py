@@ -61,7 +61,7 @@ def packed(card, monkeypatch, host):
     return gq.QuantArray(host.format, host.shape, there(card, host.raw))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("case", "kind", "target", "split"),
     [

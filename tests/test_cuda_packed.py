@@ -186,7 +186,7 @@ some = pytest.mark.parametrize("fmt", TYPES, ids=lambda fmt: fmt.name)
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(2, by="fmt")
+@pytest.mark.drawn(1, by="fmt")
 @some
 def test_packed_weights_hold_the_weights(fmt, card, fresh):
     """Rows that fill no fragment row: bytes are where NumPy puts them, and come back; so do values."""
@@ -207,7 +207,7 @@ def test_packed_weights_hold_the_weights(fmt, card, fresh):
         assert (np.asarray(values[n - first :]) == 7).all()
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["cuda:gemv", "cuda:mma_bf16", "cuda:mma_q8", "cuda:mma_f16"])
 @some
 def test_products_of_any_type(fmt, name, card, fresh):

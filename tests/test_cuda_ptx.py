@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+import quick_typing
 from numba.cuda.descriptor import cuda_target
 
 from ggmlq.codes import CODES
@@ -143,17 +144,22 @@ def inlined(x, y):
         y[i] = far(x[i], y[i]) + far(y[i], x[i])
 
 
-def test_quick_inlining_makes_the_same(monkeypatch):
+def test_quick_inlining_and_typing_make_the_same(monkeypatch):
     inlining, ssa, texts = sys.modules[f"{CORE}.inline_closurecall"], sys.modules[f"{CORE}.ssa"], []
     usual = inlining.InlineWorker.inline_function, ssa._run_ssa, ssa._run_block_rewrite
     with quick_inlining():
         assert ssa._run_ssa is not usual[1], "this numba-cuda inlines in another way"
     assert (inlining.InlineWorker.inline_function, ssa._run_ssa, ssa._run_block_rewrite) == usual
-    for _ in range(2):
+    for place, name, slow in (
+        (dialect, "quick_inlining", nullcontext),
+        (quick_typing.Function, "get_call_type", quick_typing.usual),
+        (None, "", None),
+    ):
         kernel = Kernel("inlined", inlined, array(float32, 1), array(float32, 1), threads=32)
         texts.append(re.sub(r"(?<=inlined)B\d+v\d+", "", kernel.ptx((9, 0))))  # Numba counts them
-        monkeypatch.setattr(dialect, "quick_inlining", nullcontext)
-    assert texts[0] == texts[1]
+        if place is not None:
+            monkeypatch.setattr(place, name, slow)
+    assert texts[0] == texts[1] == texts[2]
 
 
 def with_casts(x, n, y):
@@ -269,7 +275,7 @@ def test_the_instruction_widens_as_the_bits_do(cupy):
         np.testing.assert_array_equal(found, CODES["e4m3"].decode(np.arange(256, dtype=np.uint8)))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("number", range(12))
 def test_no_floats_of_64_bits_in_attention(number):
     """A word beside a signed number would become one, as in NumPy: the least row would be a float."""

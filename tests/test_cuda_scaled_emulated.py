@@ -114,7 +114,7 @@ def product(state, case, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("case", [*LOWER, *FIRST, "drawn"], ids=lambda case: case[0])
 def test_a_launch(case, monkeypatch, fresh):
     case = MORE[fresh.integers(len(MORE))] if case == "drawn" else case

@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).with_name("simulated_scaled.py")
 def test_the_bits_of_the_host(capability, fresh):
     seed = str(fresh.integers(10**9))
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", str(PROGRAM), seed, capability, "10"],
+        [sys.executable, "-W", "ignore", str(PROGRAM), seed, capability, "6"],
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         capture_output=True,
         text=True,

@@ -65,22 +65,17 @@ def check(monkeypatch, fresh, name, m, n, k, kind, most):
 
 @pytest.mark.slow
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]} rows")
-def test_few_rows(case, monkeypatch, fresh):
-    """Weights rounded to bfloat16, scales before, are what the kernel multiplies; sums are float32."""
+@pytest.mark.parametrize("case", [*CASES, *TILES], ids=lambda case: f"{case[0]}, {case[1]} rows")
+def test_a_launch(case, monkeypatch, fresh):
+    """Few rows: weights rounded to bfloat16 are multiplied; tiles: float16 is, where scales are halves."""
+    if case in TILES:
+        monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 100)
+        check(monkeypatch, fresh, *case)
+        return
     name, m, n, k, splits, kind = case
     monkeypatch.setattr(transposed, "splits_for", lambda *facts: splits)
     monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 0)
     check(monkeypatch, fresh, name, m, n, k, kind, 3e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("case", TILES, ids=lambda case: f"{case[0]}, {case[1]} rows")
-def test_tiles(case, monkeypatch, fresh):
-    """float16 is multiplied as float16 where scales are halves; the error is that of rounded weights."""
-    monkeypatch.setattr(transposed, "MIN_SHARE_BUSY", 100)
-    check(monkeypatch, fresh, *case)
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=lambda layout: layout.name)

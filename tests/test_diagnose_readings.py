@@ -72,6 +72,7 @@ def kernel(x, q, run=32, parts=None, **how):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0", "q5_1", "q4_K", "q3_K", "q6_K"])
 def test_plus_a_half_and_cut_off(name, shape):
@@ -82,6 +83,7 @@ def test_plus_a_half_and_cut_off(name, shape):
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("rule", [np.floor, np.trunc, np.ceil])
 @pytest.mark.parametrize("name", ["q4_K", "q6_K"])
 def test_runs_of_256_cut_off_beside_a_signed_scale(name, rule):
@@ -115,7 +117,7 @@ def test_sums_of_runs_of_256_without_their_scale(name, signed):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(5)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize("end", ["itself", "zero", "wraps"])
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q6_K", "q4_K", "q4_1"])
@@ -175,7 +177,7 @@ def test_six_bits_rightly_put_together():
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(9)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mistake", SIX)
 def test_six_bits_put_together_wrongly(mistake, shape):

@@ -236,6 +236,7 @@ for fmt in [FORMATS[name] for name in sys.argv[2:]]:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("cpu", "features", "names"),
     [

@@ -21,7 +21,7 @@ def path(tmp_path, drawn_formats):
         "general.architecture": "llama", "general.name": "tiny \x1b[31m", "n": Typed(7, "uint8"),
         "nan": float("nan"), "tokens": [f"t{i}" for i in range(100)], "bad": Typed(b"\xff", "string"),
     }  # fmt: skip
-    names = [*sorted(drawn_formats), "f32", "f16", "bf16"]
+    names = [*sorted({"q4_0", "q8_0", *drawn_formats}), "f32", "f16", "bf16"]
     plain = [gq.formats[n] for n in names if gq.formats[n].can_quantize and not gq.formats[n].needs_imatrix]
     tensors = {fmt.name: gq.quantize(W, fmt) for fmt in plain}
     tensors |= {"odd \x1b[2J": W, "one": np.float32(3)}

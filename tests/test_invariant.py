@@ -15,20 +15,8 @@ from ggmlq.testing.cases import weights
 
 MOST = 600
 TYPES = [
-    "q4_0",
-    "q4_K",
-    "q6_K",
-    "q5_1",
-    "iq3_s",
-    "iq4_nl",
-    "mxfp4",
-    "tq1_0",
-    "f16",
-    "bf16",
-    "f32",
-    "i8",
-    "f64",
-]
+    "q4_0", "q4_K", "q6_K", "q5_1", "iq3_s", "iq4_nl", "mxfp4", "tq1_0", "f16", "bf16", "f32", "i8", "f64",
+]  # fmt: skip
 
 
 def pieces(fresh, count=5):

@@ -35,7 +35,7 @@ def tokens_of(rng, count):
     return rng.integers(3, 259, count).tolist()
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", SHORT)
 def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
     """The logits of a token do not depend on how many went through the layers with it."""
@@ -50,7 +50,7 @@ def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
     assert len(cache) == 12
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", SHORT)
 def test_sequences_together_are_those_alone(model_file, fresh, family, monkeypatch):
     """Sequences of different length, in portions that cut them, give what each gives alone."""
@@ -124,7 +124,7 @@ def test_nodes_with_other_experts(model_file, fresh):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", NAMES)
 def test_kernels_are_as_far_from_exact_as_eight_bits(model_file, fresh, family):
     path = model_file(family, types=("f32", "f16"))
@@ -283,14 +283,14 @@ def test_generation_ends_at_a_text(model_file, fresh):
     pieces = [m.tokenizer.piece(token, True) for token in range(m.vocabulary)]
     drawn = list(m.generate([1, 5], 12, temperature=9.0, seed=3))
     text = b"".join(pieces[token] for token in drawn)
-    for _ in range(20):
+    for i in range(20):
         begin = int(fresh.integers(len(text)))
         part = text[begin : begin + int(fresh.integers(1, 8))].decode("utf-8", "ignore")
         lengths = [k for k in range(1, 13) if part.encode() in b"".join(pieces[t] for t in drawn[:k])]
-        for stop in (part, [part], {part, "never said"}, [part, 10**6]):
-            if part:
-                found = list(m.generate([1, 5], 12, temperature=9.0, seed=3, stop=stop))
-                assert found == drawn[: min(lengths, default=12)]
+        stop = (part, [part], {part, "never said"}, [part, 10**6])[i % 4]
+        if part:
+            found = list(m.generate([1, 5], 12, temperature=9.0, seed=3, stop=stop))
+            assert found == drawn[: min(lengths, default=12)]
     tokens = [list(m.generate(one, 8)) for one in ([1, 5], [1, 7, 9])]
     stop = pieces[tokens[0][2]].decode("utf-8", "replace") or "x"
     steps = np.stack(list(m.generate([[1, 5], [1, 7, 9]], 8, stop=stop))).T.tolist()

@@ -9,7 +9,7 @@ import sys
 from functools import cache
 
 import pytest
-from scripts import ROOT, load
+from scripts import load
 
 from ggmlq.base import hooks
 
@@ -117,7 +117,7 @@ def test_what_is_counted(small):
     assert small.plan("ggmlq/b").rooms == ["c.py", "q"]
 
 
-def test_taste_is_a_report(small):
+def test_taste_is_a_report(small, monkeypatch, capsys):
     """Words, maps and lines of the small tree; the whole one as JSON."""
     house = load("tools", "house")
     words = house.words(small)
@@ -131,7 +131,9 @@ def test_taste_is_a_report(small):
     assert house.lines(small)["b"] == {
         "files": 3, "lines": 9, "imports": 2, "docstrings and comments": 4, "code": 1, "blank": 2
     }  # fmt: skip
-    command = [sys.executable, "tools/house", "rooms", "lengths", "--place", "ggmlq/gguf", "--json"]
-    facts = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    monkeypatch.setattr(house, "Tree", tree)
+    monkeypatch.setattr(sys, "argv", ["tools/house", "rooms", "lengths", "--place", "ggmlq/gguf", "--json"])
+    house.main()
+    facts = json.loads(capsys.readouterr().out)
     assert facts["rooms"][0]["place"] == "ggmlq/gguf"
     assert len(facts["lengths"]) == 2

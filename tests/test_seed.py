@@ -73,28 +73,37 @@ def test_some(i): pass
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ((), 3),
-        (("--slow",), 5),
-        (("--all",), 10),
-        (("-m", "slow"), 2),
-        (("test_it.py",), 8),
-        (("--draw", "5"), 3),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_the_fast_set_and_more(options, count, tmp_path):
+RUNS = {  # options: how many cases run
+    (): 3,
+    ("--slow",): 5,
+    ("--all",): 10,
+    ("-m", "slow"): 2,
+    ("test_it.py",): 8,
+    ("--draw", "5"): 3,
+}
+RUN_EACH = """
+import sys, pytest
+for options in %r:
+    print("with", *options, flush=True)
+    pytest.main(["-p", "no:cacheprovider", *options])
+    for name in ("test_it", "conftest"):
+        sys.modules.pop(name, None)
+"""
+
+
+def test_the_fast_set_and_more(tmp_path):
     """All folders: drawn cases, and slow ones with --slow; chosen tests: all that are not slow."""
     for name in CONFTEST:
         shutil.copy(Path(__file__).with_name(name), tmp_path)
     (tmp_path / "test_it.py").write_text(CASES)
     (tmp_path / "pytest.ini").write_text(FAST)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    command = [sys.executable, "-c", RUN_EACH % [*RUNS]]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"(\d+) passed", said)[1] == str(count)
-    assert ("2 tests did not run: marked slow; --slow runs them, and benchmarks" in said) is (count in (3, 8))
+    parts = re.split(r"^with.*\n", said, flags=re.MULTILINE)[1:]
+    for (options, count), part in zip(RUNS.items(), parts, strict=True):
+        assert re.search(r"(\d+) passed", part)[1] == str(count), (options, part)
+        slow = "2 tests did not run: marked slow; --slow runs them, and benchmarks" in part
+        assert slow is (count in (3, 8)), (options, part)
 
 
 def test_one_seed_in_all_processes(tmp_path):

@@ -29,6 +29,12 @@ CLASSES = {
     ggmlq.FixedGRU: "ggmlq.FixedGRU",
 }
 NEEDED = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
+EXTENSIONS = "myst_parser,sphinx.ext.autodoc,sphinx.ext.autosummary,sphinx.ext.napoleon,without_search"
+WITHOUT_SEARCH = """
+from sphinx.builders.html import StandaloneHTMLBuilder
+def setup(app):
+    StandaloneHTMLBuilder.search = False
+"""
 
 
 class Page(HTMLParser):
@@ -51,17 +57,20 @@ class Page(HTMLParser):
     bool(NEEDED), reason=f"the site is not built: {', '.join(NEEDED)} not installed (extra docs)"
 )
 def test_the_site(tmp_path):
-    """As tools/docs makes it, but for two things that take half of its time: scripts of the gallery are not
-    run (test_gallery.py runs them), and pages are in a plain theme. One test, for processes share tests out.
+    """As tools/docs makes it, but for what takes most of its time: scripts of the gallery are not run
+    (test_gallery.py runs them), pages are in a plain theme, there is no index of words and no page of a
+    source. One test, for processes share tests out.
     """
     pages, site = tmp_path / "pages", tmp_path / "site"
     site.mkdir()
+    (tmp_path / "without_search.py").write_text(WITHOUT_SEARCH)
     lay_out = [ROOT / "tools" / "site_pages.py", pages, "--quick"]
     build = ["-m", "sphinx", "-b", "html", "-E", "-q", "-W", "--keep-going", "-D", "html_theme=basic"]
+    build += ["-D", f"extensions={EXTENSIONS}"]
     for command in (lay_out, [*build, "-c", ROOT / "docs", pages, site]):
         done = subprocess.run(
             [sys.executable, *command],
-            cwd=site, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=site, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -218,6 +218,7 @@ ENDINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_program_ends_without_a_trace(built, noted, ending):
     (worker,) = run(built, f"print(worker, flush=True)\n{ENDINGS[ending]}", "slow mul_mat")
@@ -277,6 +278,7 @@ CALLS = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("trouble", ["spin", "fork_spin", "stop", "close_spin"])
 def test_whoever_asks_is_killed(built, noted, fresh, trouble):
     name = fresh.choice(["SIGKILL", "SIGTERM", "SIGHUP"])

@@ -13,24 +13,8 @@ import ggmlq as gq
 from ggmlq.checkpoint import togguf
 
 STRANGE = [
-    None,
-    True,
-    -1,
-    0,
-    3,
-    10**30,
-    1.5,
-    -1e308,
-    "",
-    "x",
-    "\u2581",
-    [],
-    [[]],
-    {},
-    {"id": 3},
-    ["a", "b"],
-    [None],
-]
+    None, True, -1, 0, 3, 10**30, 1.5, -1e308, "", "x", "\u2581", [], [[]], {}, {"id": 3}, ["a", "b"], [None],
+]  # fmt: skip
 
 
 def places(value, path=()):

@@ -56,20 +56,15 @@ def assert_quiet(done):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("flags", ["-OO", "-X dev -W error -bb"])
-def test_any_flags_of_python(flags):
+def test_any_flags_of_python():
     """Nothing rests on an assert, on a docstring, or on nobody's seeing a warning."""
-    assert_quiet(run(WORK, *flags.split()))
-
-
-def test_isolated():
-    """``python -I`` takes nothing from the environment or the current folder."""
-    assert_quiet(run(f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + WORK, "-I"))
+    assert_quiet(run(WORK, "-OO", "-X", "dev", "-W", "error", "-bb"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows needs its environment")
-def test_without_an_environment():
-    child = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + WORK]
+def test_isolated_and_without_an_environment():
+    """``python -I`` takes nothing from the current folder either."""
+    child = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + WORK]
     assert_quiet(subprocess.run(child, env={}, capture_output=True, text=True, check=False, timeout=300))
 
 

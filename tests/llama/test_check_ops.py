@@ -57,7 +57,7 @@ def is_known(outcome):
     return any(look in outcome.case for look in KNOWN.get(outcome.op, ()))
 
 
-@pytest.mark.drawn(30)
+@pytest.mark.drawn(15)
 @pytest.mark.parametrize("op", sorted(CASES))
 def test_no_false_alarm(bridge, op, fresh):
     seed = int(fresh.integers(1 << 30))
