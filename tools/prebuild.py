@@ -11,10 +11,10 @@ Run it once for a whole piece of work, as its last commit. Between, a stale kern
 first used, and tools/test names it. After a merge of two branches that touched packs, take either side's
 packs and run it: nothing in a pack is merged.
 
-It needs no GPU, and the packages of the extra ``test``. A kernel takes 2 to 20 s, all of them about five hours
-of one core, 20 minutes of 16; what is not stale stays. Code waits in build/prebuilt until packs are written, so an interrupted
-run goes on where it was, and that folder may come from another machine with the same compilers, such as one
-with 16 cores.
+It needs no GPU, and the packages of the extra ``test``. A kernel takes 2 to 20 s, all of them about five
+hours of one core, 20 minutes of 16; what is not stale stays. Code waits in build/prebuilt until packs are
+written, so an interrupted run goes on where it was, and that folder may come from another machine with the
+same compilers, such as one with 16 cores.
 """
 
 from __future__ import annotations
