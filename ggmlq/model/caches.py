@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
+from ..arrays.buffers import address_of
 from ..base.devices import cuda_driver, cuda_module, is_host, namespace
+from ..base.slots import Rows, Slot, labelled
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Angles, Keys
@@ -30,6 +34,12 @@ Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
 FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
 LEAST = 64  # columns that are spread together
+ANGLES, END, CACHE = (
+    0,
+    16,
+    17,
+)  # slots of a program: of angles two each, the end of the sequence, each layer's
+WIDE = 1024  # positions by which memory of programs grows at first
 STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
 
@@ -54,6 +64,8 @@ class Memory:
         self._spread_columns = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
         names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
         self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
+        self._repeats = device == "cpu" and not self.shared and names <= FLOATS
+        self._words: dict[int, NDArray[np.int64]] = {}
         self._spreads = device != "cpu" and alike and config.key_width in SPREAD
         self._spreads &= self._spread_columns == (config.key_width, LEAST)
 
@@ -101,6 +113,34 @@ class Memory:
         """The rows [HK] at which a sequence's heads begin, in a layer that has so many."""
         return (number * heads + np.arange(heads)) * self.room
 
+    # --- on the host: steps that are programs (programs.py) ---------------------------------
+
+    @property
+    def repeats(self) -> bool:
+        """True where RoPE writes keys and values straight into memory of the host."""
+        return self._repeats
+
+    def words(self, number: int) -> NDArray[np.int64]:
+        """What a program fills in for a sequence: of each layer where keys begin, and the stride of heads;
+        likewise of values.
+        """
+        if number not in self._words:
+            rows = [q.raw for layer in self.layers for q in (layer.k, layer.v)]
+            words = [(address_of(raw) + number * raw.strides[0], raw.strides[1]) for raw in rows]
+            self._words[number] = np.array(words, np.int64).reshape(-1)
+        return self._words[number]
+
+    def sequence(self, layer: int, number: int, end: NDArray[np.int64], positions: int) -> Any:
+        """The keys and values of a sequence in a layer, as kernels of the host take them, with their slots."""
+        words, cache = self.words(number)[4 * layer :], self.layers[layer]
+        slots = [Slot(CACHE + 4 * layer + i) for i in range(4)]
+        k_at, k_head, v_at, v_head = map(tables().SlotAddress, words[:4].tolist(), slots)
+        return drive().Sequence(
+            drive().CacheRows(cache.k.format, k_at, k_head, cache.k.raw.strides[2]),
+            drive().CacheRows(cache.v.format, v_at, v_head, cache.v.raw.strides[2]),
+            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(END)), positions, wide(self.room),
+        )  # fmt: skip
+
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values of all layers."""
@@ -113,6 +153,9 @@ class Part:
     def __init__(self, memory: Memory, number: int, positions: int) -> None:
         self.memory, self.number, self.positions = memory, number, positions
         self._length = 0
+        self.end = np.zeros(
+            1, np.int64
+        )  # the positions that there are behind a step, for kernels of the host
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
     def __len__(self) -> int:
@@ -147,6 +190,10 @@ class Part:
 
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
+        if self.memory.repeats:
+            self.end[0] = end = self._length + len(heads[1])
+            sequence = self.memory.sequence(layer, self.number, self.end, Rows(end))
+            return host_layers().rope_append(heads, angles.neox, *angles[1:], sequence), sequence
         q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)
         if q is None:
             return None
@@ -252,6 +299,29 @@ def roomy(positions: int, batch: int = 1) -> int:
     positions += batch > 1
     step = max(STEP, (1 << (positions - 1).bit_length()) // (2 * PARTS))
     return -(-positions // step) * step
+
+
+def wide(room: int) -> int:
+    """Positions for which the programs of caches of so much room have memory."""
+    return max(WIDE, 1 << (room - 1).bit_length())
+
+
+@cache
+def drive() -> Any:
+    """The driver of attention on the host, loaded when a model there first runs."""
+    return import_module("ggmlq.cpu.attention.drive")
+
+
+@cache
+def tables() -> Any:
+    """The tables of the host's kernels."""
+    return import_module("ggmlq.cpu.machine.tables")
+
+
+@cache
+def host_layers() -> Any:
+    """The driver of what is between products on the host."""
+    return import_module("ggmlq.cpu.layers.call")
 
 
 def _first_of(q: QuantArray, first: int, batch: int, count: int) -> QuantArray:

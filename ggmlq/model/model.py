@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from .. import gguf
 from ..base.devices import namespace
 from ..errors import ShapeError, UnsupportedError
-from .arithmetic import Cuda, Kernels, arithmetic_of
+from .arithmetic import Cuda, Host, Kernels, arithmetic_of
 from .arithmetic.kernels import Array, Keys, Seen
 from .batch import Best, Piece, beside, checked, continued, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
+from .programs import Programs
 from .replay import replayed
 from .sampling import Sampling, Stop, Stops, finite, walking
 from .step import Step
@@ -99,6 +100,9 @@ class Model:
         self.config: Config = self._family.read(file.metadata, str(architecture), tensors, context)
         self._spare, self._on_gpu = Spare(), isinstance(self._arithmetic, Cuda)
         self.best: Best | None = self._arithmetic.best
+        self._programs: Programs | None = None
+        if isinstance(self._arithmetic, Host):
+            self._programs = Programs(self._arithmetic, self._step_of)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -276,11 +280,20 @@ class Model:
             parts[piece.sequence].reserve(len(piece.tokens))
         if last and self._on_gpu and (logits := self._replayed(pieces, parts)) is not None:
             return logits
+        if self._programs is not None and len(pieces) == 1 and (last or len(pieces[0].tokens) == 1):
+            logits = self._programs(parts[pieces[0].sequence], pieces[0].tokens)
+            if logits is not None:
+                return finite(logits)
         rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
         step = Step(self.config, self._weights, self._arithmetic, rows)
         for x in self._walk(step, tokens_of(pieces), last):
             logits = x
         return logits if self._on_gpu else finite(logits)
+
+    def _step_of(self, part: Part, tokens: Array) -> Iterator[Array]:
+        """What the layers give for tokens of a sequence, and the logits of the last one."""
+        step = Step(self.config, self._weights, self._arithmetic, [(part, len(tokens))])
+        return self._walk(step, tokens, True)
 
     def _replayed(self, pieces: list[Piece], parts: Sequence[Part]) -> Array | None:
         """The logits by recorded steps; of one token each all sequences of the cache take part."""

@@ -28,6 +28,10 @@ class Sum:
         self.terms = y, x
         self.value: Array | None = None
 
+    def at(self, rows: Any) -> Any:
+        """Some of the rows."""
+        return Sum(*(term[rows] for term in self.terms)) if self.value is None else self.value[rows]
+
 
 class Rows(Protocol):
     """The rows that a step has of a sequence, or of several, on their way into a cache."""
@@ -268,14 +272,12 @@ class Step:
         ``last``: of the last row of each sequence.
         """
         if last and self.ends is not None:
-            x = _value(x)[self.ends]
+            x = x.at(self.ends) if isinstance(x, Sum) else x[self.ends]
         x = self.tell("result_norm", self.norm(x, "output_norm"))
         head = "output" if "output" in self.weights else "token_embd"
-        y = self.a.linear(x, self.weights.matrix(head))
-        bias = self.weights.optional("output.bias")
-        y = y if bias is None else y + bias
-        if cap := self.a.dtype(self.config.logit_cap):
-            y = np.tanh(y * (1 / cap)) * cap
+        y = self.a.linear(x, self.weights.matrix(head), self.weights.optional("output.bias"))
+        if self.config.logit_cap:
+            y = self.a.capped(y, self.config.logit_cap)
         return self.tell("result_output", y)
 
 

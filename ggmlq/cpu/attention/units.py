@@ -265,7 +265,7 @@ def finished(f: Any, batch: int, kv_head: int, first: int, count: int, results: 
     for r in range(count):
         query, head = (first + r) // group, kv_head * group + (first + r) % group
         sink = floats_at(f.sinks, 1, head + 1)[0, head] if f.sinks else NONE
-        at = ((batch * f.heads + head) * f.queries + query) * f.width_v
+        at = batch * f.heads * f.queries * f.width_v + head * f.out_head + query * f.out_query
         finish(results[r], more, sink, floats_at(f.out + 4 * at, 1, f.width_v)[0])
 
 

@@ -17,6 +17,11 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 WORD = 8  # bytes; words are signed and aligned
 
 
+PAUSES = {  # LLVM's name of the instruction by machine, and its operands
+    "x86_64": ("llvm.x86.sse2.pause", []),
+    "aarch64": ("llvm.aarch64.hint", [ir.Constant(I32, 1)]),
+}
+
 carray: Any = vars(numba)["carray"]
 pointer_to: Any = types.CPointer
 
@@ -101,6 +106,33 @@ def call_plainly(typing: Any, function: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), emit
+
+
+@intrinsic
+def call_system(typing: Any, function: Any, number: Any, word: Any, operation: Any, value: Any) -> Any:
+    """The system call ``number`` for a word, an operation and a value, by the address of C's ``syscall``."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(I64, [I64], var_arg=True)
+        zeros = [ir.Constant(I64, 0)] * 3
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [*args[1:], *zeros])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), emit
+
+
+@intrinsic
+def pause(typing: Any) -> Any:
+    """Leave the core's units to its other thread for some clocks, as a loop that looks at a word should."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name, hint = PAUSES.get(builder.module.triple.partition("-")[0], ("", []))
+        if name:
+            kind = ir.FunctionType(ir.VoidType(), [each.type for each in hint])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), hint)
+        return context.get_dummy_value()
+
+    return types.void(), emit
 
 
 @intrinsic

@@ -1,6 +1,7 @@
 """Arithmetics: how a model multiplies, rounds and sums. The parts of a layer are written once on them.
 
 kernels.py   the kernels of gq.linear, gq.expert_linear and gq.attention, in float32; rope; attention in steps
+host.py      everything on the CPU by compiled kernels
 cuda.py      everything on a GPU: kernels, and CuPy for the rest
 oracles.py   everything in float64 on decoded weights; or as llama.cpp multiplies on x86
 """
@@ -10,12 +11,13 @@ from __future__ import annotations
 from ...base.devices import cuda_device
 from ...errors import UnsupportedError
 from .cuda import Cuda
+from .host import Host
 from .kernels import Kernels
 from .oracles import Exact, GgmlCpu
 
-ARITHMETICS = {None: Kernels, "exact": Exact, "ggml-cpu": GgmlCpu}
+ARITHMETICS = {None: Host, "exact": Exact, "ggml-cpu": GgmlCpu}
 
-__all__ = ["ARITHMETICS", "Cuda", "Exact", "GgmlCpu", "Kernels", "arithmetic_of"]
+__all__ = ["ARITHMETICS", "Cuda", "Exact", "GgmlCpu", "Host", "Kernels", "arithmetic_of"]
 
 
 def arithmetic_of(name: str | None, device: str) -> Kernels:
@@ -33,4 +35,5 @@ def arithmetic_of(name: str | None, device: str) -> Kernels:
             f"model.load: arithmetic={name!r}; None takes the fastest kernels, others are "
             f"{', '.join(repr(one) for one in ARITHMETICS if one)}; choose one of these"
         )
-    return ARITHMETICS[name]()
+    arithmetic: Kernels = ARITHMETICS[name]()
+    return arithmetic

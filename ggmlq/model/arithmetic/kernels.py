@@ -219,6 +219,15 @@ class Kernels:
         """Rows times the experts that their tokens use, [T, U, N]."""
         return np.asarray(expert_linear(x, q, ids))
 
+    def times(self, x: Array, factor: float) -> Array:
+        """Rows times a number."""
+        return x * self.dtype(factor)
+
+    def capped(self, x: Array, cap: float) -> Array:
+        """Numbers bent below a cap by a hyperbolic tangent."""
+        most = self.dtype(cap)
+        return np.tanh(x * (1 / most)) * most
+
     def norm(self, x: Array, epsilon: float) -> Array:
         """Rows divided by the root of their mean square."""
         mean = np.square(x).mean(axis=-1, keepdims=True, dtype=np.float64).astype(self.dtype)

@@ -40,7 +40,7 @@ def layer(step: Step, x: Array, i: int) -> Array:
 
 def embed(step: Step, x: Array) -> Array:
     """The embedding times the root of the width."""
-    return step.tell("inp_scaled", x * x.dtype.type(math.sqrt(step.config.width)))
+    return step.tell("inp_scaled", step.a.times(x, math.sqrt(step.config.width)))
 
 
 def tensors(frame: Frame) -> None:

@@ -1,0 +1,12 @@
+"""What a model does between products, on the CPU: one file a kernel, and the driver of all of them.
+
+    call.py          from arrays to tables of arguments; tables
+    norm.py          rows by the root of their mean square, of a sum of rows too
+    gate.py          act(gate) · up
+    rope_append.py   RoPE of queries and keys, which go into the cache with values
+    rows.py          rows of the embedding
+    sums.py          sums of rows, a bias for all of them, the cap of logits
+
+Rows are float32, and so are all steps, but for sums of squares, which are float64. A row has the same bits
+whatever rows are beside it, and with any number of threads.
+"""

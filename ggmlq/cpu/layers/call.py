@@ -1,0 +1,234 @@
+"""The driver of the kernels of layers: from arrays to their tables of arguments.
+
+Arrays are float32 rows [..., width], each row contiguous; rows of a token may lie apart, as the columns of a
+product with several matrices do. Results are memory of :func:`workers.scratch`, so a step is recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...formats import Format
+from ..attention.drive import Sequence
+from ..machine.kernels import kernel
+from ..machine.tables import Address, address
+from ..machine.workers import scratch, share_kernel
+
+Floats = NDArray[np.float32]
+NUMBERS = 1 << 13  # of a part, at least: some microseconds of any of these kernels
+STORED = ("f16", "bf16", "f32")  # types of a cache whose rows are written with RoPE
+
+
+class Rows(NamedTuple):
+    """Rows in memory: row r lies at token r // each · pitch + r % each · width, in floats."""
+
+    at: int
+    pitch: int
+    each: int
+    count: int
+    width: int
+
+
+def rows_of(x: Floats) -> Rows:
+    """The rows of an array [T, width] or [T, H, width]."""
+    each, width = math.prod(x.shape[1:-1]), x.shape[-1]
+    assert x.dtype == np.float32, "rows are float32"
+    assert x.strides[-1] == 4, "the columns of a row lie side by side"
+    assert x.ndim < 3 or x.strides[1] == 4 * width, "the rows of a token lie side by side"
+    return Rows(address(x), x.strides[0] // 4, each, len(x) * each, width)
+
+
+def float_bits(number: float) -> int:
+    """The bits of a float32, for a word of a table."""
+    return int(np.float32(number).view(np.uint32))
+
+
+def _share(name: str, case: tuple[Any, ...], arguments: tuple[int, ...], rows: int, width: int) -> None:
+    share_kernel(kernel(f"layers.{name}", *case), arguments, rows, max(1, NUMBERS // max(width, 1)))
+
+
+# --- norms --------------------------------------------------------------------------------------
+
+
+class Norm(NamedTuple):
+    """Arguments of ``norm.normed``."""
+
+    x: Address  # rows [count, width], see ``Rows``
+    pitch: int
+    each: int
+    y: Address  # rows [count, width] that are added before, or 0
+    total: Address  # receives the sums where there is y
+    weights: Address  # [width]
+    out: Address
+    width: int
+    epsilon: int  # bits of a float32
+
+
+def normed(x: Floats, weights: Floats, epsilon: float, y: Floats | None = None) -> tuple[Any, Floats]:
+    """The sum x + y, where there is y, and its norm times the weights."""
+    rows = rows_of(x)
+    out, total = scratch(x.shape, np.float32), None if y is None else scratch(x.shape, np.float32)
+    more = (0, 0)
+    if y is not None:
+        assert y.flags.c_contiguous
+        more = address(y), address(total)
+    arguments = Norm(
+        rows.at, rows.pitch, rows.each, *more, address(weights), address(out), rows.width,
+        float_bits(epsilon),
+    )  # fmt: skip
+    _share("norm.normed", (), arguments, rows.count, rows.width)
+    return total, out
+
+
+# --- gates --------------------------------------------------------------------------------------
+
+
+class Gate(NamedTuple):
+    """Arguments of ``gate.gated``: rows of gate and up, which may lie apart."""
+
+    gate: Address
+    gate_pitch: int  # floats from one row to the next
+    up: Address
+    up_pitch: int
+    out: Address  # [rows, width]
+    width: int
+    grain: int  # columns of a part of a row
+
+
+COLUMNS = 1 << 10  # of a row that a part has: a multiple of any vector
+
+
+def gated(activation: str, gate: Floats, up: Floats) -> Floats:
+    """act(gate) · up, by the activation's name."""
+    a, b = rows_of(gate), rows_of(up)
+    assert gate.shape == up.shape
+    out = scratch(gate.shape, np.float32)
+    parts = -(-a.width // COLUMNS)
+    arguments = Gate(a.at, a.pitch, b.at, b.pitch, address(out), a.width, COLUMNS)
+    _share("gate.gated", (activation,), arguments, a.count * parts, COLUMNS)
+    return out
+
+
+# --- RoPE ---------------------------------------------------------------------------------------
+
+
+class RopeAppend(NamedTuple):
+    """Arguments of ``rope_append.append``: queries of T tokens go out, keys and values to a cache."""
+
+    q: Address  # [T, heads, width], floats from token to token: q_pitch
+    q_pitch: int
+    k: Address
+    k_pitch: int
+    v: Address
+    v_pitch: int
+    cos: Address  # float32 [T, pairs]
+    sin: Address
+    out: Address  # [heads, T, width]
+    k_rows: Address  # of the cache [kv_heads, positions]
+    k_head: int  # strides in bytes
+    k_row: int
+    v_rows: Address
+    v_head: int
+    v_row: int
+    end: Address  # int64: the positions that there are with the new ones
+    tokens: int
+    heads: int
+    kv_heads: int
+    width: int
+    width_v: int
+    pairs: int  # columns that rotate are twice as many
+
+
+def rope_append(
+    heads: tuple[Floats, Floats, Floats], neox: bool, cos: Floats, sin: Floats,
+    rows: Sequence,
+) -> Floats:  # fmt: skip
+    """Queries [H, T, D] with RoPE; keys with RoPE, and values, become the last rows of a cache."""
+    q, k, v = map(rows_of, heads)
+    tokens, count, width = heads[0].shape
+    out = scratch((count, tokens, width), np.float32)
+    arguments = RopeAppend(
+        q.at, q.pitch, k.at, k.pitch, v.at, v.pitch, address(cos), address(sin), address(out),
+        *rows.k[1:], *rows.v[1:], address(rows.end), tokens, q.each, k.each, q.width, v.width, cos.shape[1],
+    )  # fmt: skip
+    case = neox, rows.k.format, rows.v.format
+    _share("rope_append.append", case, arguments, tokens * (q.each + k.each + v.each), q.width)
+    return out
+
+
+# --- rows of an embedding, sums, factors, caps ----------------------------------------------------
+
+
+class Embedding(NamedTuple):
+    """Arguments of ``rows.decoded``."""
+
+    raw: Address  # uint8 [rows, row_bytes]
+    row_bytes: int
+    ids: Address  # int64 [count]
+    out: Address  # [count, width]
+    width: int
+
+
+def embedded(fmt: Format, raw: Any, width: int, ids: NDArray[np.int64]) -> Floats:
+    """Rows ``ids`` of an embedding."""
+    out = scratch((len(ids), width), np.float32)
+    arguments = Embedding(address(raw), raw.strides[0], address(ids), address(out), width)
+    _share("rows.decoded", (fmt,), arguments, len(ids), width)
+    return out
+
+
+class Sum(NamedTuple):
+    """Arguments of ``sums.added``."""
+
+    x: Address  # [rows, width]
+    y: Address  # floats from row to row: pitch, 0 where all have the same
+    pitch: int
+    out: Address
+    width: int
+
+
+def added(x: Floats, y: Floats) -> Floats:
+    """The sum of rows, or of rows and a bias [width]."""
+    assert x.flags.c_contiguous
+    assert y.flags.c_contiguous
+    out, width = scratch(x.shape, np.float32), x.shape[-1]
+    arguments = Sum(address(x), address(y), width if y.ndim > 1 else 0, address(out), width)
+    _share("sums.added", (), arguments, x.size // width, width)
+    return out
+
+
+class Number(NamedTuple):
+    """Arguments of ``sums.times`` and ``sums.capped``: numbers, and one for all of them."""
+
+    x: Address
+    out: Address
+    number: int  # bits of a float32
+
+
+def times(x: Floats, factor: float) -> Floats:
+    """Numbers times a factor."""
+    return _with_number("times", x, factor)
+
+
+def capped(x: Floats, cap: float) -> Floats:
+    """Numbers bent below a cap by a hyperbolic tangent."""
+    return _with_number("capped", x, cap)
+
+
+def _with_number(name: str, x: Floats, number: float) -> Floats:
+    assert x.flags.c_contiguous
+    out = scratch(x.shape, np.float32)
+    arguments = Number(address(x), address(out), float_bits(number))
+    share_kernel(kernel(f"layers.sums.{name}"), arguments, x.size, NUMBERS)
+    return out
+
+
+@cache
+def stores(k: Format, v: Format) -> bool:
+    """True for types of a cache that ``rope_append`` writes."""
+    return k.name in STORED and v.name in STORED

@@ -1,0 +1,150 @@
+"""``Host``: a step on the CPU by compiled kernels, from the embedding to the logits.
+
+Products and attention are the library's, the rest is ``ggmlq/cpu/layers``. All results are memory that a
+recording notes (``cpu/machine/workers.py``), so a step of one size can be a program (``programs.py``). What
+these kernels do not take is computed as :class:`Kernels` does it, and then the step is none.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arrays.array import QuantArray
+from ...base.slots import Slot, labelled
+from ...dispatch.problems import Linear
+from ...formats import BlockFormat
+from ...ops import tuning
+from ..caches import ANGLES, END
+from ..config import Rope
+from .kernels import Array, Kernels, Seen, rope_angles
+
+LEAST = 256  # positions of a table of RoPE's angles
+
+
+class Host(Kernels):
+    """The fastest arithmetic of the CPU."""
+
+    joins = True
+
+    def __init__(self) -> None:
+        self._tables: dict[Rope, tuple[Array, Array]] = {}
+        self._factors: dict[Rope, Any] = {}
+
+    def stacked(self, parts: list[QuantArray]) -> QuantArray:
+        """Matrices of one type over each other, which nobody changes."""
+        return super().stacked(parts).lasting()
+
+    def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
+        """Rows of the embedding."""
+        if not _decodes(q.format) or q.scale is not None:
+            return super().rows(q, ids)
+        raw = np.ascontiguousarray(q.raw)
+        _workers().keep(raw)
+        return _layers().embedded(q.format, raw, q.shape[-1], np.ascontiguousarray(ids, np.int64))
+
+    def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
+        """``x @ q.T + bias``."""
+        if not isinstance(q.format, BlockFormat) or q.scale is not None or x.ndim != 2 or not len(x):
+            return super().linear(x, q, bias)
+        x = np.ascontiguousarray(x)
+        (m, k), n, workers = x.shape, len(q), _workers()
+        with np.errstate(over="ignore", invalid="ignore"):
+            with workers.unrecorded():
+                rung = tuning.chosen(Linear(q.format, m, n, k, device="cpu"), (x, q), "auto", None)
+            y = workers.scratch((m, n), np.float32)
+            rung.launch(x, q, y)
+        workers.keep(q)
+        return y if bias is None else self.sum(y, bias)
+
+    def sum(self, x: Array, y: Array) -> Array:
+        """The sum of rows, or of rows and a bias."""
+        _workers().keep(y)
+        return _layers().added(x, y)
+
+    def times(self, x: Array, factor: float) -> Array:
+        """Rows times a number."""
+        return _layers().times(x, factor)
+
+    def capped(self, x: Array, cap: float) -> Array:
+        """Numbers bent below a cap by a hyperbolic tangent."""
+        return _layers().capped(x, cap)
+
+    def weighted_norm(self, x: Array, epsilon: float, weights: Array) -> Array:
+        """The norm of rows times its weights."""
+        _workers().keep(weights)
+        return _layers().normed(x, weights, epsilon)[1]
+
+    def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
+        """The sum of rows, and its norm times the weights."""
+        _workers().keep(weights)
+        return _layers().normed(x, weights, epsilon, y)
+
+    def gated(self, activation: str, gate: Array, up: Array) -> Array:
+        """act(gate) · up."""
+        if gate.ndim != 2:
+            return super().gated(activation, gate, up)
+        return _layers().gated(activation, gate, up)
+
+    def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
+        """Cosine and sine of positions in a row: rows of a table, which grows by itself."""
+        start, end = int(positions[0]), int(positions[-1]) + 1
+        self._factors[how] = factors
+        table, slot = self._grown(how, end), ANGLES + 2 * list(self._tables).index(how)
+        cos, sin = (part[start:end] for part in table)
+        if slot + 1 >= END:
+            return cos, sin
+        return labelled(cos, Slot(slot)), labelled(sin, Slot(slot + 1))
+
+    def _grown(self, how: Rope, end: int) -> tuple[Array, Array]:
+        """The table of angles, for so many positions at least."""
+        table = self._tables.get(how)
+        if table is None or len(table[0]) < end:
+            count, factors = max(LEAST, 1 << (end - 1).bit_length()), self._factors[how]
+            cos, sin = rope_angles(how, np.arange(count), factors)
+            table = self._tables[how] = (
+                np.ascontiguousarray(cos, np.float32),
+                np.ascontiguousarray(sin, np.float32),
+            )
+        return table
+
+    def fill(self, starts: NDArray[np.int64], start: int, count: int) -> None:
+        """The addresses of the angles of so many positions, for the slots of a program."""
+        for i, how in enumerate(self._tables):
+            for j, part in enumerate(self._grown(how, start + count)):
+                starts[ANGLES + 2 * i + j] = part.ctypes.data + start * part.strides[0]
+
+    def attend(self, q: Array, cache: Any, seen: Seen) -> Array:
+        """Attention of queries [H, T, D] over a cache, [H, T, DV]."""
+        drive = _drive()
+        if not isinstance(cache, drive.Sequence):
+            return super().attend(q, cache, seen)
+        if seen.sinks is not None:
+            _workers().keep(seen.sinks)
+        how = drive.Options(seen.scale, seen.cap, True, seen.window)
+        y: Array = drive.attend_last(q, cache, seen.sinks, how).transpose(1, 0, 2)
+        return y
+
+
+@cache
+def _decodes(fmt: Any) -> bool:
+    return fmt.name == "f32" or bool(import_module("ggmlq.cpu.unpack").has_walk(fmt))
+
+
+@cache
+def _workers() -> Any:
+    return import_module("ggmlq.cpu.machine.workers")
+
+
+@cache
+def _layers() -> Any:
+    return import_module("ggmlq.cpu.layers.call")
+
+
+@cache
+def _drive() -> Any:
+    return import_module("ggmlq.cpu.attention.drive")
