@@ -119,19 +119,25 @@ def splitter(fmt: BlockFormat) -> Any:
 
 @cache
 def assembler(layout: PanelLayout) -> Any:
-    """Compiled: lay rows ``first`` … ``stop`` of codes and scales into panels."""
+    """Compiled: lay rows ``first`` … ``stop`` of codes and scales into panels.
+
+    A word has four codes of a row, neighbours. A plane takes some bits of each of the eight words of a run.
+    """
     planes = np.array([layout.planes, layout.planes_at]).T
     groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head
     scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"
-    apart = layout.offset and not packed
+    apart, by_table, zero = layout.offset and not packed, bool(layout.table), layout.zero
 
     def assemble(arguments: int, first: int, stop: int) -> None:
         fields = rows_of_codes(arguments)
         runs, width, size = fields.columns // RUN, fields.width, fields.above_bytes
         pitch = runs * groups * width
         stored = bytes_at(fields.stored, 1, 256)[0]
+        fours = np.empty(RUN // 4, np.uint32)
+        mapped = fours.view(np.uint8)
         for row in range(first, stop):
             panel = bytes_at(fields.panels + row // ROWS * fields.panel_bytes, 1, fields.panel_bytes)[0]
+            words = panel.view(np.uint32)
             codes = bytes_at(fields.codes + row * fields.columns, 1, fields.columns)[0].view(np.int8)
             scales = bytes_at(fields.scales + row * pitch, 1, pitch)[0]
             offsets = bytes_at(fields.offsets + row * pitch, 1, pitch)[0]
@@ -151,19 +157,19 @@ def assembler(layout: PanelLayout) -> Any:
                             panel[to + i] |= offsets[g + i] << 4
                         elif apart:
                             panel[to + scales_bytes + i] = offsets[g + i]
-                for i in range(RUN):
-                    _put(panel, at, r, i, stored[codes[run * RUN + i] + 128], planes)
+                if by_table:
+                    for i in range(RUN):
+                        mapped[i] = stored[codes[run * RUN + i] + 128]
+                else:
+                    for i in range(RUN):
+                        mapped[i] = np.uint8(codes[run * RUN + i] + zero)
+                below = 0
+                for bits, plane in planes:
+                    count, ones = 8 // bits, np.uint32(((1 << bits) - 1) * 0x01010101)
+                    to = (at + plane) // 4 + r
+                    for j in range(RUN // 4):
+                        vector, bit = (j % 4, j // 4 * 4) if bits == 4 else (j // count, j % count * bits)
+                        words[to + 16 * vector] |= (fours[j] >> np.uint32(below) & ones) << np.uint32(bit)
+                    below += bits
 
     return jit(assemble)
-
-
-@inner
-def _put(panel: Any, run: int, r: int, i: int, code: int, planes: Any) -> None:
-    """Write one code of a run into its planes, given as widths and places."""
-    j = i // 4
-    for width, at in planes:
-        count = 8 // width  # fours that share a vector
-        vector = j % 4 if width == 4 else j // count
-        bit = j // 4 * 4 if width == 4 else j % count * width
-        panel[run + at + 64 * vector + 4 * r + i % 4] |= (code & ((1 << width) - 1)) << bit
-        code >>= width
