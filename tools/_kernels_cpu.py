@@ -1,8 +1,9 @@
 """Packs of the CPU's kernels (ggmlq/cpu/prebuilt): the kernels that belong in.
 
 A kernel belongs in if products take it where nobody names a kernel, for any number of rows: products of
-blocks, with experts too, and of 8-bit codes with scales; and if it makes such codes of floats. Attention and
-products with weights as they lie share the code that decodes rows. Kernels of rungs that are there to be
+blocks, with experts too, and of 8-bit codes with scales; if it makes such codes of floats; and if a model
+takes it between products. Attention and products with weights as they lie share the code that decodes rows.
+Kernels of rungs that are there to be
 read, and of other operations, are compiled when asked for.
 """
 
@@ -20,6 +21,7 @@ from ggmlq.cpu.amx.instructions import ROWS_OF
 from ggmlq.cpu.amx.unit import Unit
 from ggmlq.cpu.codes8.int_layout import BYTES, Form, form_of
 from ggmlq.cpu.grouped.multiply import ADDRESSED
+from ggmlq.cpu.layers.call import STORED
 from ggmlq.cpu.linear import r5_lines
 from ggmlq.cpu.linear._floats import KINDS
 from ggmlq.cpu.machine.levels import LEVELS, Level
@@ -55,6 +57,8 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Kernels by name, for a target."""
     yield "machine.board.doer", ()
     yield "machine.board.server", ()
+    yield "machine.board.runner", ()
+    yield "machine.board.pauser", ()
     yield "machine.digest.adder", ()
     yield "grouped.product.sorter", ()
     yield "encode.floats16.narrower", ()
@@ -62,9 +66,11 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "attention.units.stretches", (kind,)
     yield "attention.units.merged", ()
     yield "attention.units.whole", (kind,)
+    yield from _of_layers()
     for fmt in FORMATS.values():
         if fmt.name == "f32" or has_walk(fmt):
             yield "attention.rows.filler", (fmt,)
+            yield "layers.rows.decoded", (fmt,)
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)
         elif has_walk(fmt):
@@ -73,6 +79,17 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     for name in KINDS:
         if name != "f16" or kind.halves:
             yield "linear._floats.sweep", (name, kind)
+
+
+def _of_layers() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Kernels between a model's products."""
+    yield "layers.norm.normed", ()
+    for name in ("added", "times", "capped"):
+        yield f"layers.sums.{name}", ()
+    for activation in ("silu", "gelu", "swiglu_oai"):
+        yield "layers.gate.gated", (activation,)
+    for neox, name in product((False, True), STORED):
+        yield "layers.rope_append.append", (neox, FORMATS[name], FORMATS[name])
 
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -131,7 +131,7 @@ class Memory:
         return self._words[number]
 
     def sequence(self, layer: int, number: int, end: NDArray[np.int64], positions: int) -> Any:
-        """The keys and values of a sequence in a layer, as kernels of the host take them, with their slots."""
+        """The keys and values of a sequence in a layer, with their slots, for kernels of the host."""
         words, cache = self.words(number)[4 * layer :], self.layers[layer]
         slots = [Slot(CACHE + 4 * layer + i) for i in range(4)]
         k_at, k_head, v_at, v_head = map(tables().SlotAddress, words[:4].tolist(), slots)

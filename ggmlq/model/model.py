@@ -102,7 +102,7 @@ class Model:
         self.best: Best | None = self._arithmetic.best
         self._programs: Programs | None = None
         if isinstance(self._arithmetic, Host):
-            self._programs = Programs(self._arithmetic, self._step_of)
+            self._programs = Programs(self._arithmetic, self._step_of, lambda: self.vocabulary)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

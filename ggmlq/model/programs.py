@@ -29,14 +29,14 @@ Walk = Callable[[Any, NDArray[np.int64]], Iterator[Array]]
 class Programs:
     """The recorded steps of a model; ``walk(part, tokens)`` yields what the layers give, the logits last."""
 
-    def __init__(self, a: Host, walk: Walk) -> None:
-        self._a, self._walk = a, walk
+    def __init__(self, a: Host, walk: Walk, vocabulary: Callable[[], int]) -> None:
+        self._a, self._walk, self._vocabulary = a, walk, vocabulary
         # By sizes: a program and its tokens, or what the weights were in the last step, or None.
         self._there: dict[Any, Any] = {}
 
     def __call__(self, part: Part, tokens: NDArray[np.int64]) -> Array | None:
         """Logits [1, vocabulary] behind tokens of a sequence; None where the step is no program."""
-        if len(tokens) > ROWS or not part.memory.repeats:
+        if len(tokens) > ROWS or not part.memory.repeats or not self._are_rows(tokens):
             return None
         key = len(tokens), wide(part.memory.room)
         there = self._there.get(key, ())
@@ -61,6 +61,10 @@ class Programs:
         part.advance(len(tokens))
         return logits
 
+    def _are_rows(self, tokens: NDArray[np.int64]) -> bool:
+        """True for tokens that the embedding has; with others the walk raises an error."""
+        return bool(0 <= tokens.min() <= tokens.max() < self._vocabulary())
+
     def _recorded(self, key: Any, part: Part, tokens: NDArray[np.int64], before: Sequence[Any]) -> Array:
         """The step part by part; its program, if all weights were prepared for it ``before``."""
         workers, programs = (import_module(f"ggmlq.cpu.machine.{name}") for name in ("workers", "program"))
@@ -78,7 +82,8 @@ class Programs:
         if program is not None:
             self._there[key] = _Step(program, ids)
         else:
-            self._there[key] = constants if {*map(address_of, constants)} != {*map(address_of, before)} else None
+            news = {*map(address_of, constants)} != {*map(address_of, before)}
+            self._there[key] = constants if news else None
         return np.array(logits)
 
 
@@ -91,7 +96,7 @@ class _Step(NamedTuple):
 
 def _arrays(q: QuantArray) -> list[Any]:
     """The arrays of weights and of their prepared copies."""
-    arrays, left = [], [q.parts(), q.prepared_copies()]
+    arrays, left = list[Any](), list[Any]([q.parts(), q.prepared_copies()])
     for part in left:  # which grows meanwhile
         if isinstance(part, np.ndarray):
             arrays.append(part)

@@ -206,6 +206,7 @@ class Weights:
             for name in names:
                 tensor = self.tensors[f"{name}.weight"]
                 alone = tensor.format.block_size == 1 or tensor.scale is not None
+                alone |= tensor.nbytes > self._a.stacked_bytes
                 kind = tensor.format.name, tensor.shape[-1], f"{name}.bias" in self.tensors
                 groups.setdefault(name if alone else kind, []).append(name)
             self._stacks[names] = [self._stack(group) for group in groups.values()]

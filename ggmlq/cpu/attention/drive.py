@@ -118,7 +118,8 @@ def attend_last(
     lines = heads // kv_heads * queries
     rows = min(ROWS, lines)
     blocks = -(-lines // rows)
-    units, out = kv_heads * blocks, scratch((queries, heads, width_v), np.float32)
+    units = kv_heads * blocks
+    out: NDArray[np.float32] = scratch((queries, heads, width_v), np.float32)
     split = units < 2 * PARTS * num_threads()
     room = units * stretches_of(most) * _part_bytes(rows, width_v)
     split = split and room <= MOST_PARTS and stretches_of(most) > 1

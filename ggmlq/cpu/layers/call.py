@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     at: int
     pitch: int
     each: int
-    count: int
+    rows: int
     width: int
 
 
@@ -72,7 +72,8 @@ class Norm(NamedTuple):
 def normed(x: Floats, weights: Floats, epsilon: float, y: Floats | None = None) -> tuple[Any, Floats]:
     """The sum x + y, where there is y, and its norm times the weights."""
     rows = rows_of(x)
-    out, total = scratch(x.shape, np.float32), None if y is None else scratch(x.shape, np.float32)
+    out: Floats = scratch(x.shape, np.float32)
+    total = None if y is None else scratch(x.shape, np.float32)
     more = (0, 0)
     if y is not None:
         assert y.flags.c_contiguous
@@ -81,7 +82,7 @@ def normed(x: Floats, weights: Floats, epsilon: float, y: Floats | None = None) 
         rows.at, rows.pitch, rows.each, *more, address(weights), address(out), rows.width,
         float_bits(epsilon),
     )  # fmt: skip
-    _share("norm.normed", (), arguments, rows.count, rows.width)
+    _share("norm.normed", (), arguments, rows.rows, rows.width)
     return total, out
 
 
@@ -107,10 +108,10 @@ def gated(activation: str, gate: Floats, up: Floats) -> Floats:
     """act(gate) · up, by the activation's name."""
     a, b = rows_of(gate), rows_of(up)
     assert gate.shape == up.shape
-    out = scratch(gate.shape, np.float32)
+    out: Floats = scratch(gate.shape, np.float32)
     parts = -(-a.width // COLUMNS)
     arguments = Gate(a.at, a.pitch, b.at, b.pitch, address(out), a.width, COLUMNS)
-    _share("gate.gated", (activation,), arguments, a.count * parts, COLUMNS)
+    _share("gate.gated", (activation,), arguments, a.rows * parts, COLUMNS)
     return out
 
 
@@ -151,7 +152,7 @@ def rope_append(
     """Queries [H, T, D] with RoPE; keys with RoPE, and values, become the last rows of a cache."""
     q, k, v = map(rows_of, heads)
     tokens, count, width = heads[0].shape
-    out = scratch((count, tokens, width), np.float32)
+    out: Floats = scratch((count, tokens, width), np.float32)
     arguments = RopeAppend(
         q.at, q.pitch, k.at, k.pitch, v.at, v.pitch, address(cos), address(sin), address(out),
         *rows.k[1:], *rows.v[1:], address(rows.end), tokens, q.each, k.each, q.width, v.width, cos.shape[1],
@@ -176,7 +177,7 @@ class Embedding(NamedTuple):
 
 def embedded(fmt: Format, raw: Any, width: int, ids: NDArray[np.int64]) -> Floats:
     """Rows ``ids`` of an embedding."""
-    out = scratch((len(ids), width), np.float32)
+    out: Floats = scratch((len(ids), width), np.float32)
     arguments = Embedding(address(raw), raw.strides[0], address(ids), address(out), width)
     _share("rows.decoded", (fmt,), arguments, len(ids), width)
     return out
@@ -196,7 +197,8 @@ def added(x: Floats, y: Floats) -> Floats:
     """The sum of rows, or of rows and a bias [width]."""
     assert x.flags.c_contiguous
     assert y.flags.c_contiguous
-    out, width = scratch(x.shape, np.float32), x.shape[-1]
+    out: Floats = scratch(x.shape, np.float32)
+    width = x.shape[-1]
     arguments = Sum(address(x), address(y), width if y.ndim > 1 else 0, address(out), width)
     _share("sums.added", (), arguments, x.size // width, width)
     return out
@@ -222,7 +224,7 @@ def capped(x: Floats, cap: float) -> Floats:
 
 def _with_number(name: str, x: Floats, number: float) -> Floats:
     assert x.flags.c_contiguous
-    out = scratch(x.shape, np.float32)
+    out: Floats = scratch(x.shape, np.float32)
     arguments = Number(address(x), address(out), float_bits(number))
     share_kernel(kernel(f"layers.sums.{name}"), arguments, x.size, NUMBERS)
     return out

@@ -52,7 +52,7 @@ WAIT, WAKE, ALL = 128, 129, 1 << 20  # futex: operations of one process, and how
 
 
 @inner
-def _take(board: int, me: int, problem: int) -> int:
+def _take(board: int, me: int, problem: int) -> Any:
     """Do parts of the job on the board, first those of thread ``me``; ``problem``: a word of this thread.
 
     The result is the job's number, or -1 where it was just being written.
@@ -134,7 +134,7 @@ def server() -> Any:
 def _do(
     board: int, kernel: int, arguments: int, count: int, step: int, segments: int, patience: int,
     step_aside: int, syscall: int, futex: int,
-) -> int:  # fmt: skip
+) -> Any:  # fmt: skip
     """Write a job on the board, work on it until all of it is done; the result is its status."""
     parts, number = (count + step - 1) // step, atomic_load(board + NUMBER)
     atomic_store(board + NUMBER, number + 1)
@@ -197,8 +197,8 @@ def runner() -> Any:
         f = program(arguments)
         own = f.segments > 1 and compare_and_swap(f.board + OWNED, 0, 1)
         segments, status = f.segments if own else 1, 0
-        own_problem = words_at(f.calls + 32 * f.count, 1)  # behind the calls
-        for i in range(f.count):
+        own_problem = words_at(f.calls + 32 * f.kernels, 1)  # behind the calls
+        for i in range(f.kernels):
             call = words_at(f.calls + 32 * i, 4)
             kernel, table, count, grain = call[0], call[1], call[2], call[3]
             if segments == 1 or count <= grain:

@@ -56,8 +56,8 @@ class Program(NamedTuple):
     """Arguments of ``runner``: kernels one after the other, with the helpers awake from first to last."""
 
     board: int
-    calls: int  # address of int64 [count, 4]: code, its table, its range, and the grain of its parts
-    count: int
+    calls: int  # address of int64 [kernels, 4]: code, its table, its range, and the grain of its parts
+    kernels: int
     segments: int
     patience: int
     step_aside: int

@@ -30,6 +30,7 @@ class Host(Kernels):
     """The fastest arithmetic of the CPU."""
 
     joins = True
+    stacked_bytes = 1 << 20  # a copy; of larger ones a product takes longer than waking threads for it
 
     def __init__(self) -> None:
         self._tables: dict[Rope, tuple[Array, Array]] = {}
@@ -41,7 +42,8 @@ class Host(Kernels):
 
     def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
         """Rows of the embedding."""
-        if not _decodes(q.format) or q.scale is not None:
+        inside = ids.size and 0 <= ids.min() <= ids.max() < len(q)  # others are an error of the library
+        if not (inside and _decodes(q.format)) or q.scale is not None:
             return super().rows(q, ids)
         raw = np.ascontiguousarray(q.raw)
         _workers().keep(raw)
@@ -82,7 +84,8 @@ class Host(Kernels):
     def normed_sum(self, y: Array, x: Array, epsilon: float, weights: Array) -> tuple[Array, Array]:
         """The sum of rows, and its norm times the weights."""
         _workers().keep(weights)
-        return _layers().normed(x, weights, epsilon, y)
+        total, y = _layers().normed(x, weights, epsilon, y)
+        return total, y
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up."""
@@ -106,10 +109,7 @@ class Host(Kernels):
         if table is None or len(table[0]) < end:
             count, factors = max(LEAST, 1 << (end - 1).bit_length()), self._factors[how]
             cos, sin = rope_angles(how, np.arange(count), factors)
-            table = self._tables[how] = (
-                np.ascontiguousarray(cos, np.float32),
-                np.ascontiguousarray(sin, np.float32),
-            )
+            table = self._tables[how] = cos.astype(np.float32), sin.astype(np.float32)
         return table
 
     def fill(self, starts: NDArray[np.int64], start: int, count: int) -> None:

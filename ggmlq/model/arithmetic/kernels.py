@@ -190,6 +190,7 @@ class Kernels:
     device = "cpu"
     steps = False  # angles as ggml computes them
     best: Any = None  # (logits): the best token of each row on the device, and a function that waits for it
+    stacked_bytes = math.inf  # of a matrix, up to which it is stacked with others
     joins = False  # parts that follow each other are one launch, where nobody looks between them
 
     def placed(self, q: QuantArray) -> QuantArray:

@@ -1,0 +1,95 @@
+"""The kernels between a model's products, beside NumPy in float64."""
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.cpu.attention import drive
+from ggmlq.cpu.layers import call
+from ggmlq.formats import FORMATS
+from ggmlq.model.arithmetic.kernels import Kernels
+
+WIDTHS = (1, 15, 16, 31, 576, 2051)
+
+
+def near(got, want, size=4e-6):
+    return np.abs(got - want).max() <= size * max(1, np.abs(want).max())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms(width, fresh):
+    x, y = (fresh.standard_normal((3, width)).astype(np.float32) for _ in range(2))
+    weights = fresh.standard_normal(width).astype(np.float32)
+    total, out = call.normed(x, weights, 1e-5, y)
+    wide = x.astype(float) + y
+    assert np.array_equal(total, x + y)
+    assert near(out, wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5) * weights)
+    both = fresh.standard_normal((2, 3 * width + 7)).astype(np.float32)
+    heads = both[:, 7 : 7 + 2 * width].reshape(2, 2, width)  # the columns of a product, head by head
+    want = heads / np.sqrt((heads.astype(float) ** 2).mean(-1, keepdims=True) + 1e-6) * weights
+    assert near(call.normed(heads, weights, 1e-6)[1], want)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "swiglu_oai"])
+def test_gates(activation, width, fresh):
+    both = (fresh.standard_normal((2, 2 * width)) * 10).astype(np.float32)
+    both.reshape(-1)[:4] = (200, -200, 0, 80)[: min(4, both.size)]
+    gate, up = both[:, :width], both[:, width:]
+    want = Kernels().gated(activation, gate.astype(float), up.astype(float))
+    assert near(call.gated(activation, gate, up), want)
+
+
+def test_nan_stays(fresh):
+    x = np.full((1, 20), np.nan, np.float32)
+    for out in (call.gated("silu", x, x), call.normed(x, x[0], 1e-5)[1], call.capped(x, 5.0)):
+        assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("size", [1, 17, 20_000])
+def test_sums_and_numbers(size, fresh):
+    x, y = (fresh.standard_normal((2, size)).astype(np.float32) for _ in range(2))
+    assert np.array_equal(call.added(x, y), x + y)
+    assert np.array_equal(call.added(x, y[0]), x + y[0])
+    assert np.array_equal(call.times(x, 0.3), x * np.float32(0.3))
+    assert near(call.capped(20 * x, 5.0), np.tanh(20.0 * x / 5) * 5)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "q4_0", "q6_K", "iq4_nl"])
+def test_rows_of_an_embedding(name, fresh):
+    q = gq.quantize(fresh.standard_normal((9, 256)).astype(np.float32), name)
+    ids = fresh.integers(0, 9, 4)
+    assert np.array_equal(call.embedded(q.format, q.raw, 256, ids), q.dequantize()[ids])
+
+
+@pytest.mark.parametrize("neox", [False, True])
+@pytest.mark.parametrize("name", call.STORED)
+def test_rope_goes_into_the_cache(name, neox, fresh):
+    tokens, heads, kv, width, pairs, start, room = 3, 4, 2, 24, 8, 5, 12
+    q, k, v = (fresh.standard_normal((tokens, n, width)).astype(np.float32) for n in (heads, kv, kv))
+    angles = fresh.uniform(0, 7, (tokens, pairs))
+    cos, sin = (part(angles).astype(np.float32) for part in (np.cos, np.sin))
+    fmt = FORMATS[name]
+    rows = [np.zeros((kv, room, width * fmt.dtype.itemsize), np.uint8) for _ in range(2)]
+    places = [drive.CacheRows(fmt, one.ctypes.data, *one.strides[:2]) for one in rows]
+    end = np.array([start + tokens])
+    sequence = drive.Sequence(*places, False, kv, width, end, int(end[0]), room)
+    out = call.rope_append((q, k, v), neox, cos, sin, sequence)
+
+    def turned(x):
+        y = x.astype(float)
+        a, b = (
+            (slice(0, pairs), slice(pairs, 2 * pairs))
+            if neox
+            else (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+        )
+        y[..., a] = x[..., a] * cos[:, None] - x[..., b] * sin[:, None]
+        y[..., b] = x[..., a] * sin[:, None] + x[..., b] * cos[:, None]
+        return y.transpose(1, 0, 2)
+
+    assert near(out, turned(q))
+    for one, want in zip(rows, (turned(k), v.transpose(1, 0, 2)), strict=True):
+        stored = gq.QuantArray.from_bytes(one, name, (kv, room, width)).dequantize()
+        assert not stored[:, :start].any()
+        assert not stored[:, start + tokens :].any()
+        assert near(stored[:, start : start + tokens], want, {"f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}[name])

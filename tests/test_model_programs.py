@@ -1,0 +1,160 @@
+"""Steps of a model on the CPU that are programs: the logits of the walk part by part, from any cache."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.cpu.machine import program, workers
+from ggmlq.model.arithmetic.kernels import Kernels
+from ggmlq.testing.models import family_model
+
+BLOCKS = ("q4_0", "q8_0", "q5_1")
+DENSE = ("llama3", "mistral", "phi3", "phi3-long", "qwen2", "qwen3", "gemma2", "gemma3")
+OTHERS = ("mixtral", "qwen3moe", "gpt-oss", "deepseek-lite")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """``models(family)``: a model of the family in blocks, opened once."""
+    folder, opened = tmp_path_factory.mktemp("programs"), {}
+
+    def model_of(family, types=BLOCKS, **options):
+        key = family, types, *options.items()
+        if key not in opened:
+            path = folder / f"{len(opened)}.gguf"
+            opened[key] = gq.model.load(family_model(path, family, types=types), **options)
+        return opened[key]
+
+    return model_of
+
+
+def walked(model):
+    """The same model, part by part in NumPy."""
+    other = model.like(None)
+    other._arithmetic, other._programs = Kernels(), None
+    other._weights._a = other._arithmetic
+    return other
+
+
+def steps(model, cache, pieces):
+    return [model.run(piece, cache, last=True) for piece in pieces]
+
+
+def pieces_of(fresh, model, lengths):
+    return [fresh.integers(0, model.vocabulary, n) for n in lengths]
+
+
+def programs_of(model):
+    return [step.program for step in model._programs._there.values() if hasattr(step, "program")]
+
+
+def close(got, want):
+    return all(np.abs(a - b).max() < 0.05 * np.abs(b).max() for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_a_program_says_what_the_walk_says(family, models, fresh):
+    m = models(family)
+    pieces = pieces_of(fresh, m, (5, 1, 5, 1, 1, 5, 1))
+    got = steps(m, m.cache(64), pieces)
+    assert len(programs_of(m)) == 2
+    assert close(got, steps(walked(m), m.cache(64), pieces))
+    assert all(np.array_equal(a, b) for a, b in zip(got, steps(m, m.cache(64), pieces), strict=True))
+
+
+def test_one_program_serves_every_cache(models, fresh):
+    m = models("llama3")
+    pieces = pieces_of(fresh, m, (1,) * 6)
+    want = steps(m, m.cache(300), pieces)
+    before = [id(one) for one in programs_of(m)]
+    for positions in (40, 700, 1000):
+        assert all(
+            np.array_equal(a, b) for a, b in zip(steps(m, m.cache(positions), pieces), want, strict=True)
+        )
+    assert [id(one) for one in programs_of(m)] == before
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_what_computes_besides_is_no_program(family, models, fresh):
+    m = models(family)
+    pieces = pieces_of(fresh, m, (1, 1, 1, 1))
+    got = steps(m, m.cache(16), pieces)
+    assert not programs_of(m)
+    assert close(got, steps(walked(m), m.cache(16), pieces))
+
+
+def test_weights_as_floats_are_no_program(models, fresh):
+    m = models("llama3", ("q4_0", "f16"))
+    steps(m, m.cache(16), pieces_of(fresh, m, (1,) * 5))
+    assert not programs_of(m)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "q8_0"])
+def test_types_of_caches(kind, models, fresh):
+    m = models("llama3", cache=kind)
+    pieces = pieces_of(fresh, m, (7, 1, 1, 1, 1))
+    got = steps(m, m.cache(32), pieces)
+    assert bool(programs_of(m)) == (kind != "q8_0")
+    assert close(got, steps(walked(m), m.cache(32), pieces))
+
+
+def test_threads_change_no_bit(models, fresh):
+    m, before = models("qwen3"), gq.get_num_threads() if hasattr(gq, "get_num_threads") else None
+    pieces = pieces_of(fresh, m, (1,) * 5)
+    try:
+        results = []
+        for threads in (1, 2, 5):
+            gq.set_num_threads(threads)
+            results.append(steps(m, m.cache(32), pieces))
+    finally:
+        gq.set_num_threads(before or 1 << 10)
+    for other in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_two_talks_at_once(models):
+    m = models("llama3")
+    want = [list(m.generate([1 + i, 7], 12)) for i in range(4)]
+    got = [None] * 4
+
+    def talk(i):
+        got[i] = list(m.generate([1 + i, 7], 12))
+
+    threads = [threading.Thread(target=talk, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == want
+
+
+def test_tokens_that_the_embedding_does_not_have(models):
+    m = models("llama3")
+    cache = m.cache(16)
+    for _ in range(4):
+        m.run(np.array([3]), cache, last=True)
+    for token in (-1, m.vocabulary):
+        with pytest.raises(gq.errors.GGMLQError):
+            m.run(np.array([token]), cache, last=True)
+    assert len(cache) == 4
+
+
+def test_memory_of_something_else_is_found():
+    """NumPy's result lies where a later kernel has its own: it is no memory of the program."""
+    from ggmlq.cpu.layers import call
+
+    x = np.ones((1, 64), np.float32)
+
+    def walk(between):
+        with workers.recorded(1) as tape:
+            a = workers.scratch(x.shape, np.float32)
+            a[...] = x
+            y = call.times(between(a), 2.0)
+        return program.program_of(tape, [], y), y
+
+    whole, y = walk(lambda a: call.times(a, 3.0))
+    whole(np.zeros(1, np.int64), 0)
+    assert (y == 6).all()
+    assert walk(lambda a: a * np.float32(3))[0] is None
