@@ -1,10 +1,12 @@
-"""A whole model on the CPU beside a libllama, in turns: tokens a second of a prompt and of generation.
+"""Whole models on the CPU beside a libllama, in turns: tokens a second of prompts and of generation.
 
-    python bench/bench_model.py [MODEL] [--lib FOLDER] [--prompt 512] [--generate 64] [--threads 2]
-                                [--cache f16] [--rounds 3] [--json FILE]
+    python bench/bench_model.py [MODEL ...] [--lib FOLDER] [--threads 1,2] [--prompts 4] [--tokens 100-600]
+                                [--generate 64] [--cache f16] [--seed S] [--json FILE]
 
-Without MODEL it is made up: four layers in the shapes of a Llama of 1B, in the types of q4_K_M. Each figure
-is the best of the rounds. The first round prepares weights, and its prompt is shown too.
+Prompts have lengths and tokens drawn from the seed, which is printed; each is new, in a cache of its own, and
+tokens are generated behind it. libllama goes with flash attention and without, and the faster one counts.
+Each line has the mean, and the worst prompt beside libllama. The first prompt, for which weights are
+prepared, is told apart. Without MODEL a whole Llama of 1B is made up in the types of q4_K_M.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from secrets import randbelow
 from typing import Any
 
 import numpy as np
@@ -23,20 +26,22 @@ from ggmlq.base.writing import write_whole
 from ggmlq.testing.models import Shape, tiny_model
 from ggmlq.trace.libllama import LibLlama, Wishes, locate_llama
 
-ONE_BILLION = Shape(width=2048, hidden=8192, heads=32, kv_heads=8, layers=4, context=4096)
+ONE_BILLION = Shape(width=2048, hidden=8192, heads=32, kv_heads=8, layers=16, context=4096)
 TYPES = {"q": "q4_K", "k": "q4_K", "v": "q6_K", "out": "q4_K", "gate": "q4_K", "up": "q4_K", "down": "q6_K"}
+PARTS = "prompt", "generate"
 
 
 class Peer:
     """libllama with one model."""
 
-    def __init__(self, path: Path, lib: Path | None, wishes: Wishes) -> None:
-        self.lib = LibLlama(locate_llama(lib)[1])
-        self.model, self.wishes = self.lib.load(str(path)), wishes
+    def __init__(self, path: Path, lib: Path | None, cache: str) -> None:
+        self.lib, self.cache = LibLlama(locate_llama(lib)[1]), cache
+        self.model = self.lib.load(str(path))
 
-    def turn(self, tokens: list[int], then: list[int]) -> tuple[float, float]:
+    def turn(self, tokens: list[int], then: list[int], threads: int, flash: bool) -> tuple[float, float]:
         """Seconds of the prompt and of the tokens behind it."""
-        context = self.lib.context(self.model, self.wishes)
+        wishes = Wishes(len(tokens) + len(then), threads, (self.cache, self.cache), flash)
+        context = self.lib.context(self.model, wishes)
         begin = time.perf_counter()
         self.lib.decode(context, tokens, 0)
         middle = time.perf_counter()
@@ -58,36 +63,77 @@ def turn(model: Any, tokens: list[int], then: list[int]) -> tuple[float, float]:
     return middle - begin, time.perf_counter() - middle
 
 
+def measured(path: Path, args: argparse.Namespace, rng: np.random.Generator) -> dict[str, Any]:
+    """The figures of a file: by threads and part, tokens a second of both, and their ratios."""
+    begin = time.perf_counter()
+    model = gq.model.load(path, cache=args.cache)
+    peer, facts = Peer(path, args.lib, args.cache), dict[str, Any]()
+    low, high = args.tokens
+    for threads in args.threads:
+        gq.set_num_threads(threads)
+        speeds = []
+        for i in range(args.prompts + 1):
+            count = int(rng.integers(low, high + 1))
+            numbers = rng.integers(3, min(model.vocabulary, 30000), count + args.generate).tolist()
+            ours = turn(model, numbers[:count], numbers[count:])
+            if not facts:
+                facts["first_prompt"] = {"tokens": count, "seconds_from_load": time.perf_counter() - begin}
+            if not i:
+                continue  # of a number of threads the first prompt chooses kernels
+            both = [peer.turn(numbers[:count], numbers[count:], threads, flash) for flash in (True, False)]
+            sizes = count, args.generate
+            best = [min(part) for part in zip(*both, strict=True)]
+            speeds.append([[n / a, n / b] for n, a, b in zip(sizes, ours, best, strict=True)])
+        table = np.array(speeds)  # [prompts, parts, sides]
+        for p, part in enumerate(PARTS):
+            ratios = table[:, p, 0] / table[:, p, 1]
+            mean, peers = table[:, p].mean(axis=0)
+            facts[f"{threads} threads, {part}"] = {
+                "gq.model": mean, "libllama": peers, "ratio": ratios.mean(), "worst": ratios.min(),
+            }  # fmt: skip
+            print(
+                f"{path.name:28.28} {threads:3} threads  {part:8} {mean:9.1f} tokens/s  libllama {peers:9.1f}"
+                f"   {ratios.mean():5.2f} x, worst {ratios.min():5.2f} x",
+                flush=True,
+            )
+    first = facts["first_prompt"]
+    print(
+        f"the first prompt, of {first['tokens']} tokens, took {first['seconds_from_load']:.2f} s with loading"
+    )
+    return facts
+
+
 def main() -> None:
-    """Print a line for each program."""
+    """Print a line for each file, number of threads and part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--lib", type=Path)
-    for name, default in (("prompt", 512), ("generate", 64), ("threads", 2), ("rounds", 3)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--threads", type=_numbers, default=[1, 2])
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--tokens", type=_range, default=(100, 600))
+    parser.add_argument("--generate", type=int, default=64)
     parser.add_argument("--cache", default="f16")
+    parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    gq.set_num_threads(args.threads)
+    seed = randbelow(10**6) if args.seed is None else args.seed
+    print(f"--seed {seed}")
+    rng, facts = np.random.default_rng(seed), {"seed": seed}
     with tempfile.TemporaryDirectory() as folder:
-        path = args.model or tiny_model(Path(folder) / "model.gguf", TYPES, ONE_BILLION)
-        rng = np.random.default_rng(0)
-        model = gq.model.load(path, cache=args.cache)
-        numbers = rng.integers(3, min(model.vocabulary, 30000), args.prompt + args.generate).tolist()
-        tokens, then = numbers[: args.prompt], numbers[args.prompt :]
-        wishes = Wishes(len(numbers), args.threads, (args.cache, args.cache))
-        peer = Peer(path, args.lib, wishes)
-        rows = [(turn(model, tokens, then), peer.turn(tokens, then)) for _ in range(args.rounds)]
-    facts: dict[str, Any] = {"first_prompt_seconds": rows[0][0][0]}
-    for i, name in enumerate(("gq.model", "libllama")):
-        prompt, generated = (min(row[i][part] for row in rows) for part in (0, 1))
-        facts[name] = {"prompt": args.prompt / prompt, "generate": args.generate / generated}
-        print(
-            f"{name:9} prompt {args.prompt / prompt:9.1f}  generate {args.generate / generated:8.2f} tokens/s"
-        )
-    print(f"the first prompt took {rows[0][0][0]:.2f} s")
+        paths = args.models or [tiny_model(Path(folder) / "made-up-1B.gguf", TYPES, ONE_BILLION)]
+        for path in paths:
+            facts[path.name] = measured(path, args, rng)
     if args.json:
         write_whole(args.json, json.dumps(facts, indent=1))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    return int(low), int(high or low)
 
 
 if __name__ == "__main__":

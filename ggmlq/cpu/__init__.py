@@ -18,6 +18,7 @@ Only this folder, ``cuda`` and the two folders of these names in ``gru`` import 
     atoms.py      a format's atoms compiled as they stand: they serve a format without files here
     projection.py  random sums of a product's rows, by which a trace judges all of it with one reading of w
     attention/    attention over rows of blocks or floats
+    layers/       what a model does between products: norms, gates, RoPE, sums
     machine/      the CPU itself: instructions, kernels by name, the compiler and its cache, threads
     report.py     the CPU's part of ``ggmlq doctor``
 
@@ -37,6 +38,7 @@ How ``x @ q.T`` is computed, for q4_0 and 512 rows of x, on a CPU without a matr
     machine/register_tile.py  in it, what all such tiles share
     machine/simd.py           in it, the dot product that this CPU has
     machine/workers.py        the threads that share the panels
+    machine/program.py        a model's step: many kernels, which one call runs
 
 (From 32 rows on, panels whose codes take long to read are expanded to bytes first; q4_0's are not.)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .. import gguf
 from ..base.devices import namespace
+from ..base.progress import Progress
 from ..errors import ShapeError, UnsupportedError
 from .arithmetic import Cuda, Host, Kernels, arithmetic_of
 from .arithmetic.kernels import Array, Keys, Seen
@@ -101,6 +102,7 @@ class Model:
         self._spare, self._on_gpu = Spare(), isinstance(self._arithmetic, Cuda)
         self.best: Best | None = self._arithmetic.best
         self._programs: Programs | None = None
+        self._prepared = False  # the first tokens have brought weights into their kernels' order
         if isinstance(self._arithmetic, Host):
             self._programs = Programs(self._arithmetic, self._step_of, lambda: self.vocabulary)
 
@@ -318,10 +320,16 @@ class Model:
         """Yield the rows behind the embedding and each layer, then the logits."""
         x = self._family.embed(step, step.embed(tokens))
         yield x
+        bar = None if self._prepared else Progress(self.config.layers, "preparing", "layer")
         for layer in range(self.config.layers):
             with walking(f"layer {layer}"):
                 x = self._family.layer(step, x, layer)
+            if bar is not None:
+                bar.advance(1)
             yield x
+        if bar is not None:
+            bar.close()
+            self._prepared = True
         step.counted()
         with walking("the last norm"):
             x = step.logits(x, last)

@@ -19,7 +19,6 @@ A product that comes again is recorded: :func:`recorded` notes its kernels and t
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import os
 import platform
@@ -142,7 +141,7 @@ class _Crew:
         self._board = self._memory.ctypes.data + 63 & ~63
         self._awake = self._memory[(self._board + AWAKE - self._memory.ctypes.data) // 8 :]
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # where there is no futex
-        self._hands, self._numbers = Hands(self._work), itertools.count(1)
+        self._hands, self._numbers = Hands(self._work), list(range(MAX_SEGMENTS - 1, 0, -1))
 
     def run(self, address: int, arguments: int, count: int, step: int, helpers: int) -> bool:
         """A job by all threads; False, and nothing done, if another thread owns the board."""
@@ -173,16 +172,20 @@ class _Crew:
                 self._bell.put(None)
 
     def _work(self) -> None:
-        serve = kernel("machine.board.server").code.call
-        error_word = np.zeros(1, np.int64)
-        arguments = array("q", Service(
-            self._board, next(self._numbers), looks_in(SHORT), error_word.ctypes.data, *system(),
-        ))  # fmt: skip
-        at, _ = arguments.buffer_info()
-        while True:
-            if not system().futex:
-                self._bell.get()
-            serve(at, 0, 0)
+        number = self._numbers.pop()
+        try:
+            serve = kernel("machine.board.server").code.call
+            error_word = np.zeros(1, np.int64)
+            arguments = array("q", Service(
+                self._board, number, looks_in(SHORT), error_word.ctypes.data, *system(),
+            ))  # fmt: skip
+            at, _ = arguments.buffer_info()
+            while True:
+                if not system().futex:
+                    self._bell.get()
+                serve(at, 0, 0)
+        finally:
+            self._numbers.append(number)  # for whoever is hired instead
 
 
 _crew = _Crew()
