@@ -326,6 +326,21 @@ def test_draws_follow_their_shares(fresh):
     assert {Sampling(1.0, top_p=0.79).draw(logits, fresh) for _ in range(200)} == {0, 1}
     assert {Sampling(1.0, top_p=0.01).draw(logits, fresh) for _ in range(50)} == {0}
     assert Sampling().draw(logits, fresh) == 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 300, 5000])
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (40, 1.0), (0, 0.9), (40, 0.9)])
+def test_few_of_many_tokens_are_sorted(size, top_k, top_p, fresh):
+    for spread in (0.1, 1, 8):
+        logits = (fresh.standard_normal(size) * spread).astype(np.float32)
+        order = np.argsort(-logits, kind="stable")[: top_k or size]
+        sums = np.cumsum(np.exp((logits[order].astype(float) - logits.max()) / 0.7))
+        last = min(np.searchsorted(sums, top_p * sums[-1]), len(order) - 1)
+        for seed in fresh.integers(0, 1 << 30, 20):
+            chance = np.random.default_rng(seed).random()
+            want = min(np.searchsorted(sums, chance * sums[last], side="right"), last)
+            got = Sampling(0.7, top_k, top_p).draw(logits, np.random.default_rng(seed))
+            assert abs(int(np.flatnonzero(order == got)[0]) - want) <= 1  # sums round in another order
     for wrong in ({"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}):
         with pytest.raises(ShapeError, match="choose others"):
             Sampling(**wrong)

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
@@ -41,6 +42,8 @@ def finite(logits: Any) -> Any:
             raise NonFiniteError(f"model: there are logits that are NaN or infinite; {CAUSE}")
     return logits
 
+
+AT_ONCE = 256  # tokens that are sorted at first, where all can be drawn
 
 # --- the next token --------------------------------------------------------------------------
 
@@ -77,14 +80,33 @@ class Sampling:
         """A token, drawn from its logits by the rule."""
         if self.temperature == 0:
             return int(logits.argmax())  # one number comes from a GPU
-        scaled = np.asarray(to_host(logits), np.float64) / self.temperature
-        order = np.argsort(-scaled, kind="stable")
-        order = order[: self.top_k] if self.top_k else order
-        shares = np.exp(scaled[order] - scaled[order[0]])
-        sums = np.cumsum(shares / shares.sum())
-        count = int(np.searchsorted(sums, self.top_p)) + 1 if self.top_p < 1 else len(order)
-        count = min(count, len(order))
-        return int(order[min(np.searchsorted(sums, rng.random() * sums[count - 1], side="right"), count - 1)])
+        row, chance = np.asarray(to_host(logits)), rng.random()
+        top, most = row.max(), min(self.top_k or len(row), len(row))
+        # A sum of all shares needs them but roughly; those that are compared are float64.
+        rough = np.exp((row - top) * row.dtype.type(1 / self.temperature)) if most == len(row) else row[:0]
+        whole, count = float(rough.sum(dtype=np.float64)), AT_ONCE if most == len(row) else most
+        while True:  # few tokens have nearly all of the sum: the others are sorted where one of them is drawn
+            order = best_of(row, min(count, most))
+            sums = np.cumsum(np.exp((row[order].astype(np.float64) - top) / self.temperature))
+            whole = sums[-1] if len(order) == most else max(whole, sums[-1])
+            last = int(np.searchsorted(sums, self.top_p * whole)) if self.top_p < 1 else len(row)
+            end = sums[last] if last < len(sums) else whole
+            place = int(np.searchsorted(sums, chance * end, side="right"))
+            if len(order) == most or (place < len(order) and (self.top_p == 1 or last < len(order))):
+                return int(order[min(place, last, len(order) - 1)])
+            count *= 16
+
+
+def best_of(numbers: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Places of the ``count`` largest numbers, the largest first; of equal ones the first comes first."""
+    if count < len(numbers):
+        least = np.partition(numbers, len(numbers) - count)[len(numbers) - count]
+        above, equal = np.flatnonzero(numbers > least), np.flatnonzero(numbers == least)
+        places = np.sort(np.concatenate((above, equal[: count - len(above)])))
+    else:
+        places = np.arange(len(numbers))
+    order: NDArray[np.int64] = places[np.argsort(-numbers[places], kind="stable")]
+    return order
 
 
 # --- tokens and texts after which a sequence ends --------------------------------------------
