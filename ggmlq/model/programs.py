@@ -36,7 +36,7 @@ class Programs:
 
     def __call__(self, part: Part, tokens: NDArray[np.int64]) -> Array | None:
         """Logits [1, vocabulary] behind tokens of a sequence; None where the step is no program."""
-        if len(tokens) > ROWS or not part.memory.repeats or not self._are_rows(tokens):
+        if not 0 < len(tokens) <= ROWS or not part.memory.repeats or not self._are_rows(tokens):
             return None
         key = len(tokens), wide(part.memory.room)
         there = self._there.get(key, ())

@@ -43,9 +43,9 @@ def finite(logits: Any) -> Any:
     return logits
 
 
-AT_ONCE = 256  # tokens that are sorted at first, where all can be drawn
-
 # --- the next token --------------------------------------------------------------------------
+
+AT_ONCE = 256  # tokens that are sorted at first, where all can be drawn
 
 
 @dataclass(frozen=True)
