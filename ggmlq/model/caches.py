@@ -64,7 +64,8 @@ class Memory:
         self._spread_columns = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
         names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
         self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
-        self._repeats = device == "cpu" and not self.shared and names <= FLOATS
+        formats = first.k.format, first.v.format
+        self._repeats = device == "cpu" and not self.shared and all(map(host_layers().stores, formats))
         self._words: dict[int, NDArray[np.int64]] = {}
         self._spreads = device != "cpu" and alike and config.key_width in SPREAD
         self._spreads &= self._spread_columns == (config.key_width, LEAST)
@@ -75,8 +76,12 @@ class Memory:
         return _spread(q, keys), _spread(k, keys), None if v is None else _spread(v, values)
 
     def back(self, y: Array) -> Array:
-        """Results of attention as they were before values were spread."""
-        return _spread(y, self._spread_columns[1])
+        """Results of attention [H, T, DV] as they were before values were spread."""
+        columns = self._spread_columns[1]
+        if self._repeats and columns and y.ndim == 3 and y.transpose(1, 0, 2).flags.c_contiguous:
+            result: Array = host_layers().spread(y.transpose(1, 0, 2), columns).transpose(1, 0, 2)
+            return result
+        return _spread(y, columns)
 
     def rope_append(
         self, layer: int, heads: Heads, angles: Angles, places: Array, batch: int
@@ -114,6 +119,11 @@ class Memory:
         return (number * heads + np.arange(heads)) * self.room
 
     # --- on the host: steps that are programs (programs.py) ---------------------------------
+
+    @property
+    def spread_columns(self) -> tuple[int, int]:
+        """Columns of keys and of values that are spread together, 0 for none."""
+        return self._spread_columns
 
     @property
     def repeats(self) -> bool:
@@ -193,7 +203,8 @@ class Part:
         if self.memory.repeats:
             self.end[0] = end = self._length + len(heads[1])
             sequence = self.memory.sequence(layer, self.number, self.end, Rows(end))
-            return host_layers().rope_append(heads, angles.neox, *angles[1:], sequence), sequence
+            columns = self.memory.spread_columns
+            return host_layers().rope_append(heads, angles.neox, *angles[1:], sequence, columns), sequence
         q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)
         if q is None:
             return None

@@ -8,6 +8,7 @@ before them; fewer than sixteen blocks are repeated up to that number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ FLOATS, FOUR, BYTES = Lanes(types.float32, LANES), Lanes(types.float32, 4), Lane
 def encoder(fmt: BlockFormat, pack: _in_numpy.Packer) -> Callable[[Floats, Floats | None, Bytes], None]:
     """The compiled ``encode(values, imatrix, blocks)`` of a format whose ``pack`` is a program."""
     size, bytes_of_block = fmt.block_size, fmt.dtype.itemsize
-    run = _runner(compiled(pack.encode), size, bytes_of_block)  # type: ignore[arg-type]
+    run = runner(fmt)
 
     def encode(values: Floats, imatrix: Floats | None, blocks: Bytes) -> None:
         missing = LANES - values.size // size
@@ -65,8 +66,11 @@ def tile(places: int) -> NDArray[np.float32]:
     return np.empty((places, LANES), np.float32)
 
 
-def _runner(program: Any, size: int, bytes_of_block: int) -> Any:
-    """The loop over blocks; their last few bytes are written after as many sixteens as fit."""
+@cache
+def runner(fmt: BlockFormat) -> Any:
+    """The loop over sixteen blocks or more; their last few bytes come after as many sixteens as fit."""
+    pack, size, bytes_of_block = fmt.pack, fmt.block_size, fmt.dtype.itemsize
+    program: Any = compiled(pack.encode)  # type: ignore[union-attr]
     last = next(count for count in (2, 4, 8, 16) if (bytes_of_block - 1) % 16 < count)
 
     @jit

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats import Format
-from ..attention.drive import Sequence
+from ...formats import FORMATS, BlockFormat, Format
+from ...formats._program import Packer
+from ..attention.drive import CacheRows, Sequence
 from ..machine.kernels import kernel
 from ..machine.tables import Address, address
 from ..machine.workers import scratch, share_kernel
 
 Floats = NDArray[np.float32]
 NUMBERS = 1 << 13  # of a part, at least: some microseconds of any of these kernels
-STORED = ("f16", "bf16", "f32")  # types of a cache whose rows are written with RoPE
+STORED = ("f16", "bf16", "f32")  # types of a cache whose rows RoPE writes itself
 
 
 class Rows(NamedTuple):
@@ -130,35 +131,88 @@ class RopeAppend(NamedTuple):
     cos: Address  # float32 [T, pairs]
     sin: Address
     out: Address  # [heads, T, width]
-    k_rows: Address  # of the cache [kv_heads, positions]
+    k_rows: Address  # [kv_heads, positions]
     k_head: int  # strides in bytes
     k_row: int
     v_rows: Address
     v_head: int
     v_row: int
-    end: Address  # int64: the positions that there are with the new ones
+    k_end: Address  # int64: the positions that there are with the new ones; 0: rows have these alone
+    v_end: Address
     tokens: int
     heads: int
     kv_heads: int
     width: int
     width_v: int
     pairs: int  # columns that rotate are twice as many
+    k_spread: int  # columns of queries and keys that are spread together, 0 for none
+    v_spread: int
+
+
+class Store(NamedTuple):
+    """Arguments of ``rope_append.store``: rows of float32 that become rows of a cache in blocks."""
+
+    values: Address  # [kv_heads, tokens, width]
+    width: int
+    tokens: int
+    rows: Address  # of the cache
+    head: int  # strides in bytes
+    row: int
+    end: Address  # int64: the positions that there are with the new ones
 
 
 def rope_append(
-    heads: tuple[Floats, Floats, Floats], neox: bool, cos: Floats, sin: Floats,
-    rows: Sequence,
+    heads: tuple[Floats, Floats, Floats], neox: bool, cos: Floats, sin: Floats, sequence: Sequence,
+    columns: tuple[int, int] = (0, 0),
 ) -> Floats:  # fmt: skip
-    """Queries [H, T, D] with RoPE; keys with RoPE, and values, become the last rows of a cache."""
+    """Queries [H, T, D] with RoPE; keys with RoPE, and values, become the last rows of a cache.
+
+    ``columns``: of queries and keys, and of values, that a Hadamard transform spreads together, 0 for none.
+    """
     q, k, v = map(rows_of, heads)
     tokens, count, width = heads[0].shape
     out: Floats = scratch((count, tokens, width), np.float32)
-    arguments = RopeAppend(
+    between, places, ends = list[Any](), list[CacheRows](), list[int]()
+    for side, one in ((sequence.k, k), (sequence.v, v)):
+        if side.format.name in STORED:
+            between.append(None)
+            places.append(side)
+            ends.append(address(sequence.end))
+        else:
+            memory = scratch((one.each, tokens, one.width), np.float32)
+            between.append(memory)
+            places.append(CacheRows(FORMATS["f32"], address(memory), *memory.strides[:2]))
+            ends.append(0)
+    arguments = RopeAppend._make((
         q.at, q.pitch, k.at, k.pitch, v.at, v.pitch, address(cos), address(sin), address(out),
-        *rows.k[1:], *rows.v[1:], address(rows.end), tokens, q.each, k.each, q.width, v.width, cos.shape[1],
-    )  # fmt: skip
-    case = neox, rows.k.format, rows.v.format
+        *places[0][1:], *places[1][1:], *ends, tokens, q.each, k.each, q.width, v.width, cos.shape[1],
+        *columns,
+    ))  # fmt: skip
+    case = neox, places[0].format, places[1].format
     _share("rope_append.append", case, arguments, tokens * (q.each + k.each + v.each), q.width)
+    for side, memory in zip((sequence.k, sequence.v), between, strict=True):
+        if memory is not None:
+            stored = Store(address(memory), memory.shape[2], tokens, *side[1:], address(sequence.end))
+            _share("rope_append.store", (side.format,), stored, memory.shape[0] * tokens, memory.shape[2])
+    return out
+
+
+class Spread(NamedTuple):
+    """Arguments of ``rope_append.spread``."""
+
+    x: Address  # [rows, width]
+    out: Address
+    width: int
+    columns: int
+
+
+def spread(x: Floats, columns: int) -> Floats:
+    """Rows [..., width] whose runs of columns are spread, or spread back, which is the same."""
+    assert x.flags.c_contiguous
+    out: Floats = scratch(x.shape, np.float32)
+    width = x.shape[-1]
+    arguments = Spread(address(x), address(out), width, columns)
+    _share("rope_append.spread", (), arguments, x.size // width, width)
     return out
 
 
@@ -231,6 +285,6 @@ def _with_number(name: str, x: Floats, number: float) -> Floats:
 
 
 @cache
-def stores(k: Format, v: Format) -> bool:
-    """True for types of a cache that ``rope_append`` writes."""
-    return k.name in STORED and v.name in STORED
+def stores(fmt: Format) -> bool:
+    """True for a type of cache whose rows are written with RoPE."""
+    return fmt.name in STORED or (isinstance(fmt, BlockFormat) and isinstance(fmt.pack, Packer))
