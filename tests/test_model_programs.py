@@ -85,10 +85,13 @@ def test_what_computes_besides_is_no_program(family, models, fresh):
     assert close(got, steps(walked(m), m.cache(16), pieces))
 
 
-def test_weights_as_floats_are_no_program(models, fresh):
-    m = models("llama3", ("q4_0", "f16"))
-    steps(m, m.cache(16), pieces_of(fresh, m, (1,) * 5))
-    assert not programs_of(m)
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
+def test_weights_as_floats(kind, models, fresh):
+    m = models("llama3", ("q4_0", kind))
+    pieces = pieces_of(fresh, m, (6,) + (1,) * 5)
+    got = steps(m, m.cache(16), pieces)
+    assert programs_of(m)
+    assert close(got, steps(walked(m), m.cache(16), pieces))
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "q8_0", "q4_0", "q5_1", "iq4_nl"])

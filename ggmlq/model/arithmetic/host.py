@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
 from ...base.slots import Slot, labelled
+from ...dispatch import ladder
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ...ops import tuning
@@ -51,13 +52,18 @@ class Host(Kernels):
 
     def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
         """``x @ q.T + bias``."""
-        if not isinstance(q.format, BlockFormat) or q.scale is not None or x.ndim != 2 or not len(x):
+        if q.scale is not None or x.ndim != 2 or not len(x):
             return super().linear(x, q, bias)
         x = np.ascontiguousarray(x)
         (m, k), n, workers = x.shape, len(q), _workers()
+        problem = Linear(q.format, m, n, k, device="cpu")
+        if not isinstance(q.format, BlockFormat) and _floats().refuses(problem) is not None:
+            return super().linear(x, q, bias)
         with np.errstate(over="ignore", invalid="ignore"):
             with workers.unrecorded():
-                rung = tuning.chosen(Linear(q.format, m, n, k, device="cpu"), (x, q), "auto", None)
+                rung = _floats()
+                if isinstance(q.format, BlockFormat):
+                    rung = tuning.chosen(problem, (x, q), "auto", None)
             y = workers.scratch((m, n), np.float32)
             rung.launch(x, q, y)
         workers.keep(q)
@@ -128,6 +134,12 @@ class Host(Kernels):
         how = drive.Options(seen.scale, seen.cap, True, seen.window)
         y: Array = drive.attend_last(q, cache, seen.sinks, how).transpose(1, 0, 2)
         return y
+
+
+@cache
+def _floats() -> Any:
+    """The rung of weights that are floats: a BLAS, which others take, is no kernel of a program."""
+    return next(rung for rung in ladder.rungs("linear", "cpu") if rung.name == "cpu:floats")
 
 
 @cache
