@@ -46,7 +46,7 @@ def test_a_text(model_path, capsys, tmp_path):
     assert out == f"Hello{shown}\n"
     assert f"read {len(tokens)} tokens; generated" in err, "the pace of a few tokens is that of loading"
     assert re.search(r"^prepared in \d+\.\d s; ", err, re.MULTILINE)
-    assert "a second" in err
+    assert "a second" in err or "generated 0 tokens" in err, "the first token can end the text"
     assert "memory at most" in err
     (tmp_path / "text.txt").write_text("Hello")
     facts = json.loads(
