@@ -90,8 +90,6 @@ def _of_layers() -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "layers.gate.gated", (activation,)
     for neox, name in product((False, True), STORED):
         yield "layers.rope_append.append", (neox, FORMATS[name], FORMATS[name])
-    for name in ("q8_0", "q4_0"):
-        yield "layers.rope_append.store", (FORMATS[name],)
     yield "layers.rope_append.spread", ()
 
 
