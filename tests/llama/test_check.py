@@ -521,10 +521,11 @@ def test_a_bar_only_on_a_terminal(check, monkeypatch):
 @pytest.mark.llama
 def test_llama_cpp_on_this_cpu(capsys, libggml, drawn_formats):
     """Types of this run, at two edges; the whole sweep is for the command."""
-    types = ",".join(["f32", "f16", "bf16", *sorted(drawn_formats)])
+    blocks = sorted(drawn_formats - {"q8_1", "q8_K"})  # which ggml has for activations alone
+    types = ",".join(["f32", "f16", "bf16", *blocks])
     options = ["--types", types, "--shapes", "8x7x768,9x65x256", "--data", "normal,huge", "--threads", "2"]
     status = main(["check", "--lib", str(libggml.path), *options])
     said = capsys.readouterr()
     assert status == 0, said.out
-    assert sorted(drawn_formats)[0] in said.out
+    assert blocks[0] in said.out
     assert "wrong" not in said.err
