@@ -36,8 +36,8 @@ def bfloat_products(warp, name, operands, active):
     assert word >> 32 == (1 << 30 | 64), "rows of 128 bytes, swizzled"
     places = swizzled(((word & 0x3FFF) << 4) + 128 * np.arange(n)[:, None] + np.arange(32))
     b = (warp.block.shared[places].view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    found = (a @ b.T.astype(np.float64)).astype(np.float32)  # rows beyond M are anything
-    for register, own in zip(sums, found[fragments(len(sums))], strict=True):
+    product = (a @ b.T.astype(np.float64)).astype(np.float32)  # rows beyond M are anything
+    for register, own in zip(sums, product[fragments(len(sums))], strict=True):
         write(warp, register, own + read(warp, register, np.float32), active)
 
 

@@ -71,9 +71,9 @@ def mma(warp, name, operands, active):
     )  # further, row, g, t
     right = quarters(b, right).reshape(parts, 8, 4, 4).transpose(1, 0, 2, 3).reshape(8, -1)
     lane = np.arange(32)
-    found = left @ right.T  # rows that nobody has may hold anything
+    product = left @ right.T  # rows that nobody has may hold anything
     for i, (register, before) in enumerate(zip(listed(operands[0]), listed(operands[3]), strict=True)):
-        value = found[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + read(warp, before, TYPES[kind])
+        value = product[lane // 4 + 8 * (i >> 1), 2 * (lane % 4) + (i & 1)] + read(warp, before, TYPES[kind])
         write(warp, register, value.astype(TYPES[kind]), active)
 
 

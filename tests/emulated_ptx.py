@@ -158,7 +158,7 @@ class Warp:
         return self.here == -1
 
     def first(self):
-        """Where the lanes are that are the farthest behind."""
+        """The place of the lanes that are the farthest behind."""
         return int(self.at[self.at >= 0].min()) if self.here is None else self.here
 
     def go(self, mask, active, here, there):

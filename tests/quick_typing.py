@@ -19,10 +19,10 @@ def typed_once(self, context, arguments, options):
         return usual(self, context, arguments, options)
     call = self, tuple(arguments)
     if call not in TYPED:
-        found = usual(self, context, arguments, options)
-        TYPED[call] = found, self._impl_keys[found.args]
-    found, self._impl_keys[found.args] = TYPED[call]
-    return found
+        signature = usual(self, context, arguments, options)
+        TYPED[call] = signature, self._impl_keys[signature.args]
+    signature, self._impl_keys[signature.args] = TYPED[call]
+    return signature
 
 
 Function.get_call_type = typed_once

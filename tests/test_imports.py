@@ -78,7 +78,7 @@ def imports_of(path, tree):
 
 
 def is_wrong(path, place, kind, name):
-    """Whether a file of a place may not import a name."""
+    """True for a name that a file of a place may not import."""
     room = name if name in HEIGHT else f"{name}.py"
     if kind == "outer":
         return not OUTER.get(name, {place}) & {*Path(path).parts[:2], place if name not in OUTER else ""}

@@ -349,7 +349,7 @@ class LaneRows(NamedTuple):
 def lane_rows_maker(plan: Any) -> Any:
     """The device function for the rows ``row``, ``row`` + ``step`` of a lane before the first step.
 
-    ``start_rows`` sets their state behind the sums o are cleared: machine code hangs on this order.
+    Its caller sets their state by ``start_rows``, swap_ab behind the clearing of o: machine code hangs on it.
     """
     has_options = plan.options
 
