@@ -34,11 +34,7 @@ Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
 FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
 LEAST = 64  # columns that are spread together
-ANGLES, END, CACHE = (
-    0,
-    16,
-    17,
-)  # slots of a program: of angles two each, the end of the sequence, each layer's
+ANGLES, END, CACHE = 0, 16, 17  # slots of a program: two of each angle, the end, each layer's
 WIDE = 1024  # positions by which memory of programs grows at first
 STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
@@ -77,9 +73,9 @@ class Memory:
 
     def back(self, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        columns = self._spread_columns[1]
-        if self._repeats and columns and y.ndim == 3 and y.transpose(1, 0, 2).flags.c_contiguous:
-            result: Array = host_layers().spread(y.transpose(1, 0, 2), columns).transpose(1, 0, 2)
+        columns, rows = self._spread_columns[1], y.transpose(1, 0, 2)
+        if self._repeats and columns and y.dtype == np.float32 and rows.flags.c_contiguous:
+            result: Array = host_layers().spread(rows, columns).transpose(1, 0, 2)
             return result
         return _spread(y, columns)
 
@@ -163,9 +159,7 @@ class Part:
     def __init__(self, memory: Memory, number: int, positions: int) -> None:
         self.memory, self.number, self.positions = memory, number, positions
         self._length = 0
-        self.end = np.zeros(
-            1, np.int64
-        )  # the positions that there are behind a step, for kernels of the host
+        self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
     def __len__(self) -> int:
