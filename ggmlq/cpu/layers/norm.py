@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 
 from ..lanes import convert, load, splat, store
-from ..machine.intrinsics import from_bits
+from ..machine.intrinsics import from_bits, root
 from ..machine.jit import inner, jit
 from ..machine.memory import floats_at, reader
 from .call import Norm
@@ -58,7 +58,7 @@ def normed() -> Any:
                     total[i] = y[i] + x[i]
                 x = total
             mean = np.float32(squares(x, sixteen) / width)
-            factor = np.float32(1) / np.sqrt(mean + epsilon)
+            factor = np.float32(1) / root(mean + epsilon)
             for i in range(0, whole, LANES):
                 store(out, i, load(x, i, LANES) * factor * load(weights, i, LANES))
             for i in range(whole, width):

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...formats import Format
 from ..encode import floats16
+from ..machine.intrinsics import root
 from ..machine.jit import inner, jit
 from ..machine.memory import bytes_at, floats_at, reader, words_at
 from .call import RopeAppend, Spread, Store
@@ -36,7 +37,7 @@ ENCODERS = {"f16": floats16._f16, "bf16": floats16._bf16, "f32": _as_it_is}
 @inner
 def spread_row(row: Any, columns: int) -> None:
     """Runs of columns times the orthogonal Hadamard matrix, by sums and differences of halves."""
-    factor = np.float32(1 / np.sqrt(np.float64(columns)))
+    factor = np.float32(1 / root(np.float64(columns)))
     for start in range(0, len(row), columns):
         half = 1
         while half < columns:

@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .numba_names import intrinsic
+from .numba_names import cgutils, intrinsic
 
 
 def intrinsic_of(emit: Callable[..., None], words: int, *others: Any) -> Any:
@@ -44,6 +44,19 @@ def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
         return builder.fma(*args)
 
     return types.float32(types.float32, types.float32, types.float32), emit
+
+
+@intrinsic
+def root(typing: Any, x: Any) -> Any:
+    """The square root of a float by the processor's instruction; a kernel in a pack calls no library."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = args[0].type
+        name = f"llvm.sqrt.f{x.bitwidth}"
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(number, [number]), name)
+        return builder.call(function, args)
+
+    return x(x), emit
 
 
 @intrinsic
