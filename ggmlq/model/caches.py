@@ -73,10 +73,11 @@ class Memory:
 
     def back(self, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        columns, rows = self._spread_columns[1], y.transpose(1, 0, 2)
-        if self._repeats and columns and y.dtype == np.float32 and rows.flags.c_contiguous:
-            result: Array = host_layers().spread(rows, columns).transpose(1, 0, 2)
-            return result
+        columns = self._spread_columns[1]
+        if self._repeats and columns and y.dtype == np.float32:
+            rows = y.transpose(1, 0, 2)
+            if rows.flags.c_contiguous:
+                return host_layers().spread(rows, columns).transpose(1, 0, 2)
         return _spread(y, columns)
 
     def rope_append(
