@@ -122,7 +122,7 @@ def forget():
 
 
 def test_vectors_and_a_formats_files_count_whole():
-    files = reach.reached("ggmlq.cpu.panels.make.splitter", ("q4_K",)).files
+    files = reach.reached("ggmlq.cpu.panels.make.placer", ("q4_K",)).files
     assert {"cpu/unpack/walks.py", "formats/q4_k.py", "cpu/lanes.py"} <= {*files}
 
 

@@ -130,8 +130,7 @@ def _of_format(fmt: BlockFormat, kind: Target) -> Iterator[tuple[str, tuple[Any,
         if r5_lines.refuses(Linear(fmt, 1, 256, 256, device="cpu")) is None:
             yield "panels.lines.by_lines", (fmt, kind)
         return
-    yield "panels.make.splitter", (fmt,)
-    yield "panels.make.assembler", (layout,)
+    yield "panels.make.placer", (fmt,)
     for rows in dict.fromkeys((1, most)):
         yield "panels.product.direct", (layout, rows, kind)
     yield "grouped.product.direct", (layout, min(most, ADDRESSED), kind)

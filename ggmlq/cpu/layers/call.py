@@ -208,7 +208,8 @@ class Spread(NamedTuple):
 
 def spread(x: Floats, columns: int) -> Floats:
     """Rows [..., width] whose runs of columns are spread, or spread back, which is the same."""
-    assert x.dtype == np.float32 and x.flags.c_contiguous
+    assert x.dtype == np.float32, "rows are float32"
+    assert x.flags.c_contiguous
     out: Floats = scratch(x.shape, np.float32)
     width = x.shape[-1]
     arguments = Spread(address(x), address(out), width, columns)

@@ -208,28 +208,13 @@ class Activations(NamedTuple):
     start: int  # the first value of its sums of integers
 
 
-class Splitting(NamedTuple):
-    """Arguments of the kernel that splits rows of blocks."""
+class Laying(NamedTuple):
+    """Arguments of the kernel that lays rows of blocks into panels."""
 
     raw: Address  # uint8 [rows, row_bytes]
+    pitch: int  # bytes from a row to the next
     row_bytes: int
+    rows: int
     columns: int
-    codes: Address  # int8 [rows, columns]
-    groups: int  # of a row
-    scales: Address  # float32 [rows, groups]
-    offsets: Address  # the same, where the format has offsets
-
-
-class Assembly(NamedTuple):
-    """Arguments of the kernel that lays rows of codes into panels of zeros."""
-
-    codes: Address  # int8 [rows, columns]
-    columns: int
-    scales: Address  # uint8 [rows, groups of a row · width]: as panels hold them
-    offsets: Address  # the same, where there are offsets
-    width: int  # bytes of a scale
-    above: Address  # uint8 [rows, supers · above_bytes]: halves above the scales, or none
-    above_bytes: int  # bytes of these
     panels: Address  # uint8 [panels, panel_bytes]
     panel_bytes: int
-    stored: Address  # uint8 [256]: the stored byte of each code, by code + 128

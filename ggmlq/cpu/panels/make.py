@@ -7,20 +7,24 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba import types
 
 from ...formats import BlockFormat
-from ...formats.packing import RUN
+from ...formats.format import Bytes
+from ...formats.packing import RUN, halves
+from ..atoms import verb
+from ..lanes import narrow, recast, store
 from ..machine.intrinsics import intrinsic_of
 from ..machine.jit import inner, jit
-from ..machine.memory import bytes_at, floats_at, reader
+from ..machine.memory import bytes_at, reader
 from ..machine.simd import F32, FLOATS, I8, I32, I64, INTS, Simd, vec
 from ..machine.target import Target
 from ..unpack import unpacker
-from .layout import ROWS, SUPER, Activations, Assembly, PanelLayout, Splitting, batch, x_run_bytes
+from .layout import ROWS, SUPER, WIDTH, Activations, Laying, PanelLayout, batch, layout_of, x_run_bytes
 
 ROUND = 12582912.0  # 1.5 · 2**23: adding it leaves the nearest integer in the last bits, ties to even
 INFINITY = 0x7F800000
-
+U8, U16, U32 = types.uint8, types.uint16, types.uint32
 
 activations = reader(Activations)
 
@@ -91,85 +95,153 @@ def _ints(value: int) -> ir.Constant:
     return ir.Constant(INTS, [value] * 16)
 
 
-# --- The kernels that make panels of blocks: one splits rows into codes and scales, one lays 16 side by
-# side
+# --- The kernel that makes panels of blocks -------------------------------------------------------
+# Sixteen rows are unpacked, their scales go to their places, then run by run their codes: each line of a
+# panel is written once.
 
-rows_of_blocks, rows_of_codes = reader(Splitting), reader(Assembly)
-
-
-@cache
-def splitter(fmt: BlockFormat) -> Any:
-    """Compiled: split rows ``first`` … ``stop`` of blocks into codes, scales and offsets."""
-    unpack, has_offset = unpacker(fmt), fmt.has_offset
-
-    def split(arguments: int, first: int, stop: int) -> None:
-        fields = rows_of_blocks(arguments)
-        columns, groups = fields.columns, fields.groups
-        for row in range(first, stop):
-            raw = bytes_at(fields.raw + row * fields.row_bytes, 1, fields.row_bytes)[0]
-            codes = bytes_at(fields.codes + row * columns, 1, columns)[0].view(np.int8)
-            scales = floats_at(fields.scales + 4 * row * groups, 1, groups)[0]
-            offsets = scales
-            if has_offset:
-                offsets = floats_at(fields.offsets + 4 * row * groups, 1, groups)[0]
-            unpack(raw, codes, scales, offsets)
-
-    return jit(split)
+laying = reader(Laying)
 
 
 @cache
-def assembler(layout: PanelLayout) -> Any:
-    """Compiled: lay rows ``first`` … ``stop`` of codes and scales into panels.
+def placer(fmt: BlockFormat) -> Any:
+    """Compiled: lay panels ``first`` … ``stop`` of ``Laying``."""
+    layout = layout_of(fmt)
+    assert layout is not None
+    unpack, group, run_bytes, head = unpacker(fmt), fmt.group, layout.run_bytes, layout.head
+    put_scales, put_stored = _scale_putter(fmt, layout), _storer(layout)
+    places, low = layout.planes_at, [sum(layout.planes[:i]) for i in range(len(layout.planes))]
+    putters = [_plane_putter(*plane) for plane in zip(layout.planes, places, low, strict=True)]
+    put_first, put_last = putters[0], putters[-1]
+    two, has_offset = len(putters) == 2, fmt.has_offset
 
-    A word has four codes of a row, neighbours. A plane takes some bits of each of the eight words of a run.
-    """
-    planes = np.array([layout.planes, layout.planes_at]).T
-    groups, run_bytes, head = layout.groups, layout.run_bytes, layout.head
-    scales_bytes, nested, packed = layout.scales, layout.nested, layout.scale == "i4"
-    apart, by_table, zero = layout.offset and not packed, bool(layout.table), layout.zero
-
-    def assemble(arguments: int, first: int, stop: int) -> None:
-        fields = rows_of_codes(arguments)
-        runs, width, size = fields.columns // RUN, fields.width, fields.above_bytes
-        pitch = runs * groups * width
-        stored = bytes_at(fields.stored, 1, 256)[0]
-        fours = np.empty(RUN // 4, np.uint32)
-        mapped = fours.view(np.uint8)
-        for row in range(first, stop):
-            panel = bytes_at(fields.panels + row // ROWS * fields.panel_bytes, 1, fields.panel_bytes)[0]
-            words = panel.view(np.uint32)
-            codes = bytes_at(fields.codes + row * fields.columns, 1, fields.columns)[0].view(np.int8)
-            scales = bytes_at(fields.scales + row * pitch, 1, pitch)[0]
-            offsets = bytes_at(fields.offsets + row * pitch, 1, pitch)[0]
-            above = bytes_at(fields.above + row * (runs // SUPER * size), 1, runs // SUPER * size)[0]
-            r = row % ROWS
+    def place(arguments: int, first: int, stop: int) -> None:
+        f = laying(arguments)
+        columns, runs = f.columns, f.columns // RUN
+        codes = np.empty((ROWS, columns), np.int8)
+        scales = np.empty((ROWS, columns // group), np.float32)
+        offsets = np.empty((ROWS, columns // group if has_offset else 1), np.float32)
+        words = codes.view(np.uint32)
+        for p in range(first, stop):
+            panel = bytes_at(f.panels + p * f.panel_bytes, 1, f.panel_bytes)[0]
+            rows = min(ROWS, f.rows - p * ROWS)
+            if rows < ROWS:  # the others are zeros
+                panel[:] = 0
+            for r in range(rows):
+                raw = bytes_at(f.raw + (p * ROWS + r) * f.pitch, 1, f.row_bytes)[0]
+                unpack(raw, codes[r], scales[r], offsets[r])
+                put_scales(panel, r, runs, raw, scales[r], offsets[r])
+                put_stored(codes[r])
+            to = panel.view(np.uint32)
             for run in range(runs):
                 at = run * run_bytes + (run // SUPER + 1) * head
-                if nested and run % SUPER == 0:
-                    for i in range(size):
-                        panel[at - head + (i // 2 * ROWS + r) * 2 + i % 2] = above[run // SUPER * size + i]
-                for part in range(groups):
-                    g = (run * groups + part) * width
-                    to = at + (ROWS * part + r) * width
-                    for i in range(width):
-                        panel[to + i] = scales[g + i]
-                        if packed:
-                            panel[to + i] |= offsets[g + i] << 4
-                        elif apart:
-                            panel[to + scales_bytes + i] = offsets[g + i]
-                if by_table:
-                    for i in range(RUN):
-                        mapped[i] = stored[codes[run * RUN + i] + 128]
-                else:
-                    for i in range(RUN):
-                        mapped[i] = np.uint8(codes[run * RUN + i] + zero)
-                below = 0
-                for bits, plane in planes:
-                    count, ones = 8 // bits, np.uint32(((1 << bits) - 1) * 0x01010101)
-                    to = (at + plane) // 4 + r
-                    for j in range(RUN // 4):
-                        vector, bit = (j % 4, j // 4 * 4) if bits == 4 else (j // count, j % count * bits)
-                        words[to + 16 * vector] |= (fours[j] >> np.uint32(below) & ones) << np.uint32(bit)
-                    below += bits
+                put_first(words, run, rows, to, at)
+                if two:
+                    put_last(words, run, rows, to, at)
 
-    return jit(assemble)
+    return jit(place)
+
+
+def _scale_putter(fmt: BlockFormat, layout: PanelLayout) -> Any:
+    """Compiled: write the scales and offsets of row ``r``, and the halves above them, to a panel."""
+    run_bytes, head, width = layout.run_bytes, layout.head, WIDTH[layout.scale]
+    groups, group, beside = layout.groups, fmt.group, layout.scales
+    if not layout.nested:
+        put, apart = _float_putter(layout.scale), layout.offset
+
+        def put_floats(panel: Any, r: int, runs: int, raw: Any, scales: Any, offsets: Any) -> None:
+            for run in range(runs):
+                for part in range(groups):
+                    at = run * run_bytes + width * (ROWS * part + r)
+                    g = (run * RUN + part * RUN // groups) // group
+                    put(panel, at, scales[g])
+                    if apart:
+                        put(panel, at + beside, offsets[g])
+
+        return inner(put_floats)
+    size, how, several = fmt.dtype.itemsize, fmt.scales, SUPER * groups
+    integer, half = verb(how.sub or _one), _half_reader(fmt)
+    zero, sign, lower = how.zero, how.sign, verb(how.low or _one)
+    halves, apart = 1 + layout.offset, layout.offset and not how.nibbles
+
+    def put_integers(panel: Any, r: int, runs: int, raw: Any, scales: Any, offsets: Any) -> None:
+        for above in range(runs // SUPER):
+            block, start = raw[above * size :], above * (SUPER * run_bytes + head)
+            for h in range(halves):
+                bits = half(block, h)
+                panel[start + 2 * (ROWS * h + r)] = bits & 255
+                panel[start + 2 * (ROWS * h + r) + 1] = bits >> 8
+            for g in range(several):
+                at = start + head + g // groups * run_bytes + ROWS * (g % groups) + r
+                panel[at] = np.uint8(integer(block, g) - zero & 255)
+                if apart:
+                    panel[at + beside] = np.uint8(sign * lower(block, g) & 255)
+
+    return inner(put_integers)
+
+
+def _one(block: Bytes, g: int) -> int:
+    return 1
+
+
+def _half_reader(fmt: BlockFormat) -> Any:
+    """Compiled: the bits of half ``h`` above the scales of a block: d, then that of the offsets."""
+    if fmt.scales.d is not None:
+        d = verb(fmt.scales.d)
+        return inner(lambda block, h: int(d(block)))
+    assert fmt.dtype.fields is not None
+    first, *more = (fmt.dtype.fields[name][1] for name in halves(fmt))
+    apart = more[0] - first if more else 0
+
+    def half(block: Any, h: int) -> int:
+        at = first + h * apart
+        return int(block[at]) | int(block[at + 1]) << 8
+
+    return inner(half)
+
+
+def _float_putter(scale: str) -> Any:
+    """Compiled: write a scale, which its type holds as it is, to bytes at a place."""
+
+    def put_single(panel: Any, at: int, x: Any) -> None:
+        store(panel, at, recast(x, U8))
+
+    def put_half(panel: Any, at: int, x: Any) -> None:
+        store(panel, at, recast(narrow(x), U8))
+
+    def put_upper(panel: Any, at: int, x: Any) -> None:
+        store(panel, at, recast(U16(recast(x, U32) >> 16), U8))
+
+    return inner({"f32": put_single, "f16": put_half, "bf16": put_upper}[scale])
+
+
+def _storer(layout: PanelLayout) -> Any:
+    """Compiled: make codes what a panel stores: with its zero added, or their places in its table."""
+    zero, table = layout.zero, np.array(layout.table or [0])
+    stored = np.abs(np.arange(-128, 128)[:, None] - table).argmin(axis=1).astype(np.int8)
+
+    def look_up(codes: Any) -> None:
+        for i in range(len(codes)):
+            codes[i] = stored[codes[i] + 128]
+
+    def add(codes: Any) -> None:
+        for i in range(len(codes)):
+            codes[i] = np.int8(codes[i] + zero)
+
+    return inner(look_up if layout.table else add)
+
+
+def _plane_putter(bits: int, plane: int, low: int) -> Any:
+    """Compiled: write the ``bits`` from bit ``low`` on of the codes of a run, all rows of each vector."""
+    count, ones = 8 // bits, np.uint32(((1 << bits) - 1) * 0x01010101)
+
+    def put(words: Any, run: int, rows: int, to: Any, at: int) -> None:
+        for vector in range(bits):
+            for r in range(rows):
+                word = np.uint32(0)
+                for i in range(count):
+                    four = vector + 4 * i if bits == 4 else vector * count + i
+                    part = words[r, run * (RUN // 4) + four] >> np.uint32(low) & ones
+                    word |= part << np.uint32(bits * i)
+                to[(at + plane) // 4 + ROWS * vector + r] = word
+
+    return inner(put)

@@ -10,24 +10,21 @@ import numpy as np
 
 from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
-from ...base.threads import share
 from ...formats import BlockFormat
 from ...formats.format import Bytes
-from ...formats.packing import RUN, halves, over, sub_scales
-from ...formats.scalars import bfloat16_bits
+from ...formats.packing import RUN
 from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
 from ..machine.tables import address
 from ..machine.target import Target
-from ..machine.workers import SMALL, alone, scratch, share_kernel
+from ..machine.workers import SMALL, scratch, share_kernel, unrecorded
 from .layout import (
     ROWS,
     Activations,
-    Assembly,
+    Laying,
     Operands,
     PanelLayout,
-    Splitting,
     layout_of,
     remaining_zero,
     rows_at_once,
@@ -113,7 +110,7 @@ def x_rows_of(x: Any, how: Coding, most: int = 1) -> tuple[Bytes, int]:
 
 # --- Panels of weights, laid out once from the bytes of their blocks ------------------------------
 
-SLAB = 1 << 18  # weights laid out at a time: their codes stay in the cache
+SLAB = 1 << 17  # weights laid out at a time
 
 
 def panels(q: QuantArray) -> Bytes:
@@ -125,72 +122,14 @@ def panels(q: QuantArray) -> Bytes:
     nbytes = layout.panel_bytes(k // RUN)
     memory = np.empty(count * nbytes + 64, np.uint8)
     skip = -memory.ctypes.data % 64
-    laid_out = memory[skip : skip + count * nbytes].reshape(count, nbytes)
-    grain = max(1, SLAB // (ROWS * max(k, 1)))
-    share(lambda first, stop: _lay(q, layout, laid_out, first, stop, grain), count, grain)
+    laid_out: Bytes = memory[skip : skip + count * nbytes].reshape(count, nbytes)
+    raw = q.raw  # not .blocks: these may be big-endian
+    if raw.strides[1] != 1:
+        raw = np.ascontiguousarray(raw)
+    arguments = Laying(
+        raw.ctypes.data, raw.strides[0], raw.shape[1], n, k, laid_out.ctypes.data, nbytes
+    )
+    with unrecorded():
+        share_kernel(kernel("panels.make.placer", q.format), arguments, count, max(1, SLAB // (ROWS * k)))
     laid_out.flags.writeable = False
     return laid_out
-
-
-def _lay(q: QuantArray, layout: PanelLayout, out: Bytes, first: int, stop: int, grain: int) -> None:
-    """Panels ``first`` … ``stop``, slab by slab."""
-    fmt = q.format
-    assert isinstance(fmt, BlockFormat)
-    for top in range(first, stop, grain):
-        part = slice(top, min(top + grain, stop))
-        raw = q[top * ROWS : part.stop * ROWS].raw  # not .blocks: these may be big-endian
-        blocks = np.ascontiguousarray(raw).view(fmt.dtype)
-        above = np.zeros((*blocks.shape, 0), np.float16)
-        if layout.nested:  # with d = 1 the scales are the integers under it, times the unit
-            above, blocks = over(fmt, blocks), blocks.copy()
-            for name in halves(fmt):
-                blocks[name] = 1
-        codes, scales, offsets = split_rows(fmt, blocks.view(np.uint8).reshape(len(blocks), -1))
-        if layout.nested:
-            by_block = scales.reshape(*blocks.shape, fmt.block_size // fmt.group)
-            scales = sub_scales(fmt, by_block, blocks).reshape(scales.shape)
-        if fmt.group > RUN:
-            scales = scales.repeat(fmt.group // RUN, axis=1)
-        out[part] = 0
-        _place(layout, codes, _stored(scales, layout), _stored(offsets, layout), above, out[part])
-
-
-def split_rows(fmt: BlockFormat, raw: Bytes) -> tuple[Any, Any, Any]:
-    """Rows of blocks uint8 [n, bytes] as codes, scales and offsets [n, …]."""
-    n, columns = len(raw), raw.shape[1] // fmt.dtype.itemsize * fmt.block_size
-    codes, groups = np.empty((n, columns), np.int8), columns // fmt.group
-    scales = np.empty((n, groups), np.float32)
-    offsets = np.empty((n, groups if fmt.has_offset else 0), np.float32)
-    arguments = Splitting(
-        raw.ctypes.data, raw.shape[1], columns,
-        codes.ctypes.data, groups, scales.ctypes.data, offsets.ctypes.data,
-    )  # fmt: skip
-    alone(kernel("panels.make.splitter", fmt), arguments, n)
-    return codes, scales, offsets
-
-
-def _place(layout: PanelLayout, codes: Any, scales: Bytes, offsets: Bytes, above: Any, out: Bytes) -> None:
-    """Write codes and scales into panels of zeros; ``above`` float16 [n, supers, 1 or 2]."""
-    index, high = _index(layout), np.ascontiguousarray(above)
-    arguments = Assembly(
-        codes.ctypes.data, codes.shape[1],
-        scales.ctypes.data, offsets.ctypes.data, scales.shape[2], high.ctypes.data, 2 * high.shape[2],
-        out.ctypes.data, out.shape[1], index.ctypes.data,
-    )  # fmt: skip
-    alone(kernel("panels.make.assembler", layout), arguments, len(codes))
-
-
-def _stored(scales: Any, layout: PanelLayout) -> Any:
-    """Scales as the panel holds them, as bytes [n, groups, width], one after another."""
-    kind: Any = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "i4": np.uint8}.get(layout.scale)
-    values = bfloat16_bits(scales) if kind is None else scales.astype(kind)
-    return np.ascontiguousarray(values).view(np.uint8).reshape(*scales.shape, values.itemsize)
-
-
-@cache
-def _index(layout: PanelLayout) -> Any:
-    """The stored byte of each code, by code + 128."""
-    codes = np.arange(-128, 128)
-    if not layout.table:
-        return ((codes + layout.zero) & 255).astype(np.uint8)
-    return np.abs(codes[:, None] - np.array(layout.table)).argmin(axis=1).astype(np.uint8)

@@ -231,11 +231,8 @@ class Pairs:
         self.rule: Rule = rule(v.pre)
         self._v = v
         self._split = splitter(self.rule.steps)
-        self._ranks: dict[tuple[str, str], int] = {}
-        for rank, merge in enumerate(listed(metadata, "merges", str)):
-            at = merge.find(" ", 1)
-            if at > 0:
-                self._ranks.setdefault((merge[:at], merge[at + 1 :]), rank)
+        merges = listed(metadata, "merges", str)  # "left right"; neither has a space, nor has a word
+        self._ranks = dict(zip(reversed(merges), reversed(range(len(merges))), strict=True))  # the first counts
         self._memory: dict[str, list[int]] = {}
         self._remembered = 0
 
@@ -263,7 +260,7 @@ class Pairs:
         if whole is not None and (self.rule.whole_words or (self.rule.lines and not letters.strip("\n"))):
             return [whole]
         numbers: list[int] = []
-        for part in joined(list(letters), lambda left, right: self._ranks.get((left, right))):
+        for part in joined(list(letters), lambda left, right: self._ranks.get(f"{left} {right}")):
             numbers += [self._v.numbers[part]] if part in self._v.numbers else self._bytes(part)
         return numbers
 
