@@ -253,8 +253,8 @@ def test_types_of_keys_and_values(model_file, fresh):
 @pytest.mark.parametrize("arithmetic", [None, "exact", "ggml-cpu"])
 def test_a_step_from_a_cache_in_blocks(model_file, fresh, arithmetic):
     """One token behind others says what all say at once, but for codes at the border of two."""
-    m, tokens = gq.model.load(model_file("qwen3"), arithmetic=arithmetic, cache="q8_0"), fresh.integers(3, 259, 12)
-    cache = m.cache(12)
+    m = gq.model.load(model_file("qwen3"), arithmetic=arithmetic, cache="q8_0")
+    tokens, cache = fresh.integers(3, 259, 12), m.cache(12)
     for part in (tokens[:-1], tokens[-1:]):
         logits = m.run(part, cache)
     assert gq.nmse(logits[-1], m.logits(tokens)[-1]) < (1e-5 if arithmetic == "exact" else 1e-2)

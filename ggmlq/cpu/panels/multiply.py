@@ -126,10 +126,9 @@ def panels(q: QuantArray) -> Bytes:
     raw = q.raw  # not .blocks: these may be big-endian
     if raw.strides[1] != 1:
         raw = np.ascontiguousarray(raw)
-    arguments = Laying(
-        raw.ctypes.data, raw.strides[0], raw.shape[1], n, k, laid_out.ctypes.data, nbytes
-    )
+    arguments = Laying(raw.ctypes.data, raw.strides[0], raw.shape[1], n, k, laid_out.ctypes.data, nbytes)
+    grain = max(1, SLAB // (ROWS * max(k, 1)))
     with unrecorded():
-        share_kernel(kernel("panels.make.placer", q.format), arguments, count, max(1, SLAB // (ROWS * k)))
+        share_kernel(kernel("panels.make.placer", q.format), arguments, count, grain)
     laid_out.flags.writeable = False
     return laid_out

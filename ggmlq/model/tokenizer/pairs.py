@@ -231,8 +231,8 @@ class Pairs:
         self.rule: Rule = rule(v.pre)
         self._v = v
         self._split = splitter(self.rule.steps)
-        merges = listed(metadata, "merges", str)  # "left right"; neither has a space, nor has a word
-        self._ranks = dict(zip(reversed(merges), reversed(range(len(merges))), strict=True))  # the first counts
+        merges = listed(metadata, "merges", str)  # "left right": neither has a space; the first counts
+        self._ranks = dict(zip(reversed(merges), reversed(range(len(merges))), strict=True))
         self._memory: dict[str, list[int]] = {}
         self._remembered = 0
 
