@@ -85,7 +85,7 @@ class Vocabulary:
     numbers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.numbers = {text: number for number, text in enumerate(self.tokens)}
+        self.numbers = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -104,11 +104,13 @@ def vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
             f"tokenizer: the file has {'none' if model is None else f'the model {short(model)}'} and "
             f"{'no tokens' if tokens is None else 'tokens'}; a text needs both; pass numbers of tokens"
         )
-    texts = [text or f"[EMPTY_{number}]" for number, text in enumerate(listed(metadata, "tokens", str))]
+    texts = listed(metadata, "tokens", str)
+    if "" in texts:
+        texts = [text or f"[EMPTY_{number}]" for number, text in enumerate(texts)]
     kinds = _for_each(metadata, "token_type", len(texts), NORMAL)
     scores = _for_each(metadata, "scores", len(texts), 0.0)
-    for text, kind in zip(texts, kinds, strict=True):
-        if kind == BYTE and text.startswith("<0x") and not BYTE_NAME.fullmatch(text):
+    for text in (texts[number] for number in of_kinds(kinds, BYTE)):
+        if text.startswith("<0x") and not BYTE_NAME.fullmatch(text):
             raise wrong("tokens", text, "a token of the kind of bytes is <0x00> to <0xFF>")
     special = {name: n for name, n in DEFAULTS.get(model, {}).items() if n < len(texts)}
     for name in SPECIAL:
@@ -163,10 +165,16 @@ def _for_each(metadata: Mapping[str, Any], key: str, length: int, default: Any) 
             f"tokenizer: there are {length} tokens and {len(values)} of tokenizer.ggml.{key} "
             f"({short(values)}); each token has one; the file is damaged"
         )
-    if not whole and not all(abs(value) <= LARGEST for value in values):  # NaN compares as False
+    if not whole and not (np.abs(np.array(values, np.float64)) <= LARGEST).all():  # NaN compares as False
         worst = next(value for value in values if not abs(value) <= LARGEST)
         raise wrong(key, worst, "scores are finite")
-    return [type(default)(value) for value in values]
+    return list(map(type(default), values))
+
+
+def of_kinds(kinds: list[int], *wanted: int) -> list[int]:
+    """The tokens of some kinds."""
+    numbers: list[int] = np.flatnonzero(np.isin(np.array(kinds), wanted)).tolist()
+    return numbers
 
 
 # --- tokens that end a text, and special tokens that stand in a text -------------------------
@@ -225,7 +233,7 @@ class Cutter:
     def __init__(self, v: Vocabulary, strips: bool) -> None:
         self._v, self._numbers, self._strips = v, v.numbers, strips
         self._control: Prefixes | None = None
-        special = [n for n, kind in enumerate(v.kinds) if kind in (CONTROL, USER_DEFINED, UNKNOWN)]
+        special = of_kinds(v.kinds, CONTROL, USER_DEFINED, UNKNOWN)
         self._all = Prefixes(v.tokens[n] for n in special)
         self._user = Prefixes(v.tokens[n] for n in special if v.kinds[n] == USER_DEFINED)
 
