@@ -1,13 +1,16 @@
 """Steps of a model on the CPU that are programs: the logits of the walk part by part, from any cache."""
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
 from ggmlq.cpu.machine import program, workers
+from ggmlq.errors import NonFiniteError
 from ggmlq.model.arithmetic.kernels import Kernels
+from ggmlq.model.caches import CACHE
 from ggmlq.testing.models import family_model
 
 BLOCKS = ("q4_0", "q8_0", "q5_1")
@@ -116,6 +119,49 @@ def test_threads_change_no_bit(models, fresh):
         gq.set_num_threads(before or 1 << 10)
     for other in results[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0", ("f16", "q8_0")])
+def test_numbers_that_blocks_cannot_hold(kind, tmp_path, fresh):
+    """NaN and infinity are an error that names the layer, part by part and in a program."""
+    with gq.open(family_model(tmp_path / "m.gguf", "llama3", types=BLOCKS)) as file:
+        tensors, facts = dict(file.items()), dict(file.metadata.items())
+        rows = tensors["token_embd.weight"].dequantize()
+        rows[5, 3], rows[6, 1] = np.nan, np.inf
+        gq.save(tmp_path / "lies.gguf", tensors | {"token_embd.weight": rows}, facts)
+    m = gq.model.load(tmp_path / "lies.gguf", cache=kind)
+    for token in (5, 6):
+        with pytest.raises(NonFiniteError, match="layer 0 has numbers"):
+            m.run(np.array([token]), m.cache(20))
+    cache = m.cache(20)
+    for _ in range(4):
+        m.run(np.array([7]), cache)
+    assert programs_of(m)
+    for token in (5, 6):
+        with pytest.raises(NonFiniteError, match="layer 0 has numbers"):
+            m.run(np.array([token]), cache)
+    assert len(cache) == 4
+    assert np.isfinite(m.run(np.array([7]), cache)).all()
+
+
+def test_a_cache_of_other_types_has_programs_of_its_own(models, fresh):
+    m = models("llama3")
+    other = m.like(None, ("q4_0", "q4_0"))
+    numbers = fresh.integers(0, m.vocabulary, 8)
+    cache, foreign, own = m.cache(40), other.cache(40), other.cache(40)
+    for token in numbers:
+        m.run(np.array([token]), cache)
+        assert np.array_equal(m.run(np.array([token]), foreign), other.run(np.array([token]), own))
+
+
+def test_a_table_of_angles_lives_as_long_as_programs_may_read_it(models):
+    m = models("llama3")
+    m.run(np.array([1, 2]), m.cache(4))
+    a = m._arithmetic
+    starts, table = np.zeros(CACHE, np.int64), weakref.ref(next(iter(a._tables.values()))[0])
+    a.fill(starts, 0, 1)
+    a._grown(next(iter(a._tables)), 1 << 14)
+    assert table() is not None
 
 
 def test_two_talks_at_once(models):

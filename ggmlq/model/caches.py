@@ -45,6 +45,8 @@ class Memory:
     def __init__(self, config: Config, room: int, types: tuple[str, str], device: str, batch: int) -> None:
         k, v = types
         self.room, self.batch, self.shared = room, batch, config.shared
+        # What programs have in common: strides and decoders of rows are theirs for good.
+        self.kind = types, config.key_width, config.value_width, tuple(config.kv_heads), config.shared
         self.layers = [
             KVCache(
                 heads, config.key_width, room, k=k, v=v, batch=batch, width_v=config.value_width,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
+from ..errors import NonFiniteError
 from .arithmetic.host import Host
 from .arithmetic.kernels import Array
 from .caches import CACHE, END, Part, wide
@@ -38,7 +39,7 @@ class Programs:
         """Logits [1, vocabulary] behind tokens of a sequence; None where the step is no program."""
         if not 0 < len(tokens) <= ROWS or not part.memory.repeats or not self._are_rows(tokens):
             return None
-        key = len(tokens), wide(part.memory.room)
+        key = len(tokens), wide(part.memory.room), part.memory.kind
         there = self._there.get(key, ())
         if type(there) is not _Step:
             return None if there is None else self._recorded(key, part, tokens, there)
@@ -53,8 +54,11 @@ class Programs:
             starts = np.zeros(CACHE + len(words), np.int64)
             self._a.fill(starts, start, len(tokens))
             starts[END], starts[CACHE:] = address_of(part.end), words
-            with np.errstate(over="ignore", invalid="ignore"):
-                program(starts, end)
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    program(starts, end)
+            except NonFiniteError:
+                return None  # part by part it is known in which layer
             logits: Array = program.result.copy()
         finally:
             program.lock.release()
@@ -77,7 +81,7 @@ class Programs:
         for operand in tape.kept:
             constants += _arrays(operand) if isinstance(operand, QuantArray) else [operand]
         if len(self._there) >= MOST:
-            self._there.pop(next(iter(self._there)))
+            self._there.pop(next(iter([*self._there])), None)  # another thread may have done so
         program = programs.program_of(tape, before, logits) if before else None
         if program is not None:
             self._there[key] = _Step(program, ids)

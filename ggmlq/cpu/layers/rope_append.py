@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import NonFiniteError
 from ...formats import Format
 from ..encode import floats16
 from ..machine.intrinsics import root
@@ -119,6 +120,11 @@ def store(fmt: Format) -> Any:
         start = words_at(f.end, 1)[0] - f.tokens
         count, row_bytes = (stop - first) * f.width // size, f.width // size * nbytes
         values = floats_at(f.values + 4 * first * f.width, 1, count * size)[0]
+        wrong = False
+        for value in values:
+            wrong |= value - value != 0
+        if wrong:
+            raise NonFiniteError("a cache of blocks holds no NaN and no infinity")
         x, out = np.empty((size, SIXTEEN), np.float32), np.empty((nbytes, SIXTEEN), np.uint8)
         raw = np.empty(max(count, SIXTEEN) * nbytes, np.uint8)
         if count < SIXTEEN:  # repeated up to that number

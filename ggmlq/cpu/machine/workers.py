@@ -94,12 +94,13 @@ class Tape(NamedTuple):
     calls: list[Call]
     scratch: list[Any]
     kept: list[Any]
+    again: dict[int, Any]  # by their bytes: blocks that one pair of kernels after the other uses
 
 
 @contextmanager
 def recorded(first: int) -> Iterator[Tape]:
     """Record the kernels that this thread runs inside ``with``; slots of memory start at ``first``."""
-    tape = Tape(first, [], [], [])
+    tape = Tape(first, [], [], [], {})
     with _taped(tape):
         yield tape
 
@@ -131,6 +132,16 @@ def scratch(shape: tuple[int, ...], dtype: Any) -> Any:
         return memory
     tape.scratch.append(memory)
     return labelled(memory, Slot(tape.first + len(tape.scratch) - 1))
+
+
+def between(nbytes: int) -> Any:
+    """Bytes for what one kernel leaves to the next; a recording has them once for all that need as many."""
+    tape = getattr(_tape, "tape", None)
+    if tape is None:
+        return scratch((nbytes,), np.uint8)
+    if nbytes not in tape.again:
+        tape.again[nbytes] = scratch((nbytes,), np.uint8)
+    return tape.again[nbytes]
 
 
 class _Crew:

@@ -35,6 +35,7 @@ class Host(Kernels):
 
     def __init__(self) -> None:
         self._tables: dict[Rope, tuple[Array, Array]] = {}
+        self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
 
     def stacked(self, parts: list[QuantArray]) -> QuantArray:
@@ -64,7 +65,8 @@ class Host(Kernels):
                 rung = _floats()
                 if isinstance(q.format, BlockFormat):
                     rung = tuning.chosen(problem, (x, q), "auto", None)
-            y = workers.scratch((m, n), np.float32)
+            repeats = rung.repeats or rung is _floats()
+            y = workers.scratch((m, n), np.float32) if repeats else np.empty((m, n), np.float32)
             rung.launch(x, q, y)
         workers.keep(q)
         return y if bias is None else self.sum(y, bias)
@@ -115,6 +117,8 @@ class Host(Kernels):
         if table is None or len(table[0]) < end:
             count, factors = max(LEAST, 1 << (end - 1).bit_length()), self._factors[how]
             cos, sin = rope_angles(how, np.arange(count), factors)
+            if table is not None:
+                self._shorter.append(table)
             table = self._tables[how] = cos.astype(np.float32), sin.astype(np.float32)
         return table
 
