@@ -1,5 +1,7 @@
 """Steps of a model on the CPU that are programs: the logits of the walk part by part, from any cache."""
 
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -11,7 +13,7 @@ from ggmlq.cpu.machine import program, workers
 from ggmlq.errors import NonFiniteError
 from ggmlq.model.arithmetic.kernels import Kernels
 from ggmlq.model.caches import CACHE
-from ggmlq.testing.models import family_model
+from ggmlq.testing.models import Sizes, family_model
 
 BLOCKS = ("q4_0", "q8_0", "q5_1")
 DENSE = ("llama3", "mistral", "phi3", "phi3-long", "qwen2", "qwen3", "gemma2", "gemma3")
@@ -162,6 +164,31 @@ def test_a_table_of_angles_lives_as_long_as_programs_may_read_it(models):
     a.fill(starts, 0, 1)
     a._grown(next(iter(a._tables)), 1 << 14)
     assert table() is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages of files are counted on Linux alone")
+def test_one_copy_of_each_matrix(tmp_path, fresh):
+    """A lean model gives the file's pages back once its kernels have the matrices, and says the same."""
+    path = family_model(
+        tmp_path / "m.gguf", "llama3", types=BLOCKS, sizes=Sizes(width=512, hidden=1024, head=128)
+    )
+    code = f"""
+import re, sys, numpy as np, ggmlq as gq
+m = gq.model.load({str(path)!r}, lean=sys.argv[1] == "lean")
+cache = m.cache(8)
+for token in range(3, 8):
+    logits = m.run(np.array([token]), cache)
+smaps = open("/proc/self/smaps").read()
+pages = smaps.partition({str(path)!r})[2]
+print(re.search(r"Rss: +(\\d+) kB", pages)[1], logits.sum())
+"""
+    told = [
+        subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, check=True).stdout
+        for how in ("", "lean")
+    ]
+    (usual, says), (lean, says_too) = (line.split() for line in told)
+    assert says == says_too
+    assert int(lean) < 0.3 * int(usual)
 
 
 def test_two_talks_at_once(models):

@@ -32,7 +32,7 @@ BATCH = 2048  # tokens that go through the layers together
 
 def load(
     file: str | os.PathLike[str] | gguf.GGUFFile, device: str = "cpu", arithmetic: str | None = None,
-    cache: tuple[str, str] | str = ("f16", "f16"), *, context: int | None = None,
+    cache: tuple[str, str] | str = ("f16", "f16"), *, context: int | None = None, lean: bool = False,
 ) -> Model:  # fmt: skip
     """Open a model to run it.
 
@@ -50,6 +50,9 @@ def load(
         Types of keys and values; one stands for both.
     context : int, optional
         The most positions of a sequence, instead of the file's.
+    lean : bool
+        On the CPU: keep one copy of a matrix at most. The file's pages are given back once its kernel has
+        the matrix in an order of its own, and matrices are not put together.
 
     >>> import ggmlq as gq, tempfile, pathlib
     >>> from ggmlq.testing.models import tiny_model
@@ -68,7 +71,7 @@ def load(
     if len(types) != 2:
         raise UnsupportedError(f"model.load: cache={cache!r}; it is a type for keys and one for values")
     opened = file if isinstance(file, gguf.GGUFFile) else gguf.open(file)
-    model = Model(opened, arithmetic, (types[0], types[1]), context, device)
+    model = Model(opened, arithmetic, (types[0], types[1]), context, device, lean)
     model.cache(1)  # types that caches do not have are refused here
     return model
 
@@ -90,10 +93,11 @@ class Model:
 
     def __init__(
         self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None,
-        device: str = "cpu",
+        device: str = "cpu", lean: bool = False,
     ) -> None:  # fmt: skip
         self.file, self._metadata, self._device, self._named = file, file.metadata, device, arithmetic
         self._arithmetic: Kernels = arithmetic_of(arithmetic, device)
+        self._lean = lean
         architecture, self.types = file.metadata.get("general.architecture"), cache
         self._family: Family = family_of(architecture)
         self._weights = Weights(file, self._arithmetic)
@@ -104,6 +108,8 @@ class Model:
         self._programs: Programs | None = None
         self._prepared = False  # the first tokens have brought weights into their kernels' order
         if isinstance(self._arithmetic, Host):
+            if lean:
+                self._arithmetic.keep_one_copy()
             self._programs = Programs(self._arithmetic, self._step_of, lambda: self.vocabulary)
 
     @cached_property
@@ -123,7 +129,8 @@ class Model:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The file and the options: a copy opens it again, and prepares its own weights."""
-        return type(self), (self.file, self._named, self.types, self.config.context, self._device)
+        options = self._named, self.types, self.config.context, self._device, self._lean
+        return type(self), (self.file, *options)
 
     def __repr__(self) -> str:
         c = self.config
@@ -250,7 +257,8 @@ class Model:
     ) -> Model:
         """A model of this file in another arithmetic, with other types of keys and values, or context."""
         device = self._device if arithmetic is None else "cpu"
-        return Model(self.file, arithmetic, cache or self.types, context or self.config.context, device)
+        context = context or self.config.context
+        return Model(self.file, arithmetic, cache or self.types, context, device, self._lean)
 
     # --- steps ------------------------------------------------------------------------------
 

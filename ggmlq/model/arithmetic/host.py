@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
+from ...arrays.buffers import address_of
 from ...base.slots import Slot, labelled
 from ...dispatch import ladder
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
+from ...gguf.source import release
 from ...ops import tuning
 from ..caches import ANGLES, END
 from ..config import Rope
@@ -37,6 +39,11 @@ class Host(Kernels):
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
+        self._given_back: set[int] | None = None  # where keep_one_copy was asked for: matrices, by address
+
+    def keep_one_copy(self) -> None:
+        """From now on give the file's pages back once a kernel has a matrix in its own order."""
+        self._given_back, self.stacked_bytes = set(), 0
 
     def stacked(self, parts: list[QuantArray]) -> QuantArray:
         """Matrices of one type over each other, which nobody changes."""
@@ -69,6 +76,10 @@ class Host(Kernels):
             y = workers.scratch((m, n), np.float32) if repeats else np.empty((m, n), np.float32)
             rung.launch(x, q, y)
         workers.keep(q)
+        if self._given_back is not None and (at := address_of(q.raw)) not in self._given_back:
+            if q.prepared_copies():
+                self._given_back.add(at)
+                release(q.raw)
         return y if bias is None else self.sum(y, bias)
 
     def sum(self, x: Array, y: Array) -> Array:
