@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from importlib import import_module
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -14,14 +15,13 @@ from .. import gguf
 from ..base.devices import namespace
 from ..base.progress import Progress
 from ..errors import ShapeError, UnsupportedError
-from .arithmetic import Cuda, Host, Kernels, arithmetic_of
+from .arithmetic import Host, Kernels, arithmetic_of
 from .arithmetic.kernels import Array, Keys, Seen
 from .batch import Best, Piece, beside, checked, continued, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
 from .programs import Programs
-from .replay import replayed
 from .sampling import Sampling, Stop, Stops, finite, walking
 from .step import Step
 from .tokenizer import Tokenizer
@@ -103,7 +103,7 @@ class Model:
         self._weights = Weights(file, self._arithmetic)
         tensors = self._weights.tensors
         self.config: Config = self._family.read(file.metadata, str(architecture), tensors, context)
-        self._spare, self._on_gpu = Spare(), isinstance(self._arithmetic, Cuda)
+        self._spare, self._on_gpu = Spare(), self._arithmetic.device != "cpu"
         self.best: Best | None = self._arithmetic.best
         self._programs: Programs | None = None
         self._prepared = False  # the first tokens have brought weights into their kernels' order
@@ -315,8 +315,10 @@ class Model:
         tokens: list[Any] = [()] * (end - first)
         for piece in pieces:
             tokens[piece.sequence - first] = piece.tokens
-        assert isinstance(self._arithmetic, Cuda)
-        logits = replayed(self._arithmetic, parts[first:end], tokens, self._rows_and_logits)
+        replay = import_module("ggmlq.model.replay")
+        logits: Array | None = replay.replayed(
+            self._arithmetic, parts[first:end], tokens, self._rows_and_logits
+        )
         if logits is None or len(pieces) == len(tokens):
             return logits
         return logits[[piece.sequence - first for piece in pieces]]

@@ -8,23 +8,24 @@ oracles.py   everything in float64 on decoded weights; or as llama.cpp multiplie
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from ...base.devices import cuda_device
 from ...errors import UnsupportedError
-from .cuda import Cuda
 from .host import Host
 from .kernels import Kernels
-from .oracles import Exact, GgmlCpu
 
-ARITHMETICS = {None: Host, "exact": Exact, "ggml-cpu": GgmlCpu}
+ARITHMETICS = {None: "host.Host", "exact": "oracles.Exact", "ggml-cpu": "oracles.GgmlCpu"}
 
-__all__ = ["ARITHMETICS", "Cuda", "Exact", "GgmlCpu", "Host", "Kernels", "arithmetic_of"]
+__all__ = ["ARITHMETICS", "Host", "Kernels", "arithmetic_of"]
 
 
 def arithmetic_of(name: str | None, device: str) -> Kernels:
     """The arithmetic of a name on a device."""
     if device != "cpu" and name is None:
         cuda_device().named(device)  # which refuses what is not there
-        return Cuda(device)
+        return _made("cuda.Cuda", device)
     if device != "cpu" and name in ARITHMETICS:
         raise UnsupportedError(
             f"model.load: arithmetic={name!r} with device={device!r}; it is computed on the CPU alone; "
@@ -35,5 +36,11 @@ def arithmetic_of(name: str | None, device: str) -> Kernels:
             f"model.load: arithmetic={name!r}; None takes the fastest kernels, others are "
             f"{', '.join(repr(one) for one in ARITHMETICS if one)}; choose one of these"
         )
-    arithmetic: Kernels = ARITHMETICS[name]()
+    return _made(ARITHMETICS[name])
+
+
+def _made(place: str, *arguments: Any) -> Kernels:
+    """The arithmetic of a module's class; others are not imported."""
+    module, _, name = place.partition(".")
+    arithmetic: Kernels = getattr(import_module(f".{module}", __name__), name)(*arguments)
     return arithmetic
