@@ -76,11 +76,16 @@ class Host(Kernels):
             y = workers.scratch((m, n), np.float32) if repeats else np.empty((m, n), np.float32)
             rung.launch(x, q, y)
         workers.keep(q)
-        if self._given_back is not None and (at := address_of(q.raw)) not in self._given_back:
-            if q.prepared_copies():
-                self._given_back.add(at)
-                release(q.raw)
+        if self._given_back is not None:
+            self._give_back(q)
         return y if bias is None else self.sum(y, bias)
+
+    def _give_back(self, q: QuantArray) -> None:
+        """The pages of a matrix to its file, once, if a kernel has it in its own order."""
+        assert self._given_back is not None
+        if address_of(q.raw) not in self._given_back and q.prepared_copies():
+            self._given_back.add(address_of(q.raw))
+            release(q.raw)
 
     def sum(self, x: Array, y: Array) -> Array:
         """The sum of rows, or of rows and a bias."""
