@@ -57,6 +57,8 @@ MORE = [
 
 DEEP, FLAT = TILES
 FEW_FIRST = ("few", 3, 2, 4, 80, 272, FP8, (GROUPS, BLOCKS), False, "spread", Cut(DEEP, 2), False)
+FULL = "uint8", "int8_full"
+FEW_ZEROS = ("zero points", 6, 2, 4, 75, 270, FULL, (ROWS, ROWS), True, "none", Cut(FLAT, 1), True)
 FEW_MORE = [
     ("one row", 1, 3, 5, 64, 128, FP8, (ROWS, ROWS), False, "none", Cut(FLAT, 1), False),
     ("many uses", 12, 1, 2, 70, 400, ("e5m2", "e4m3"), (GROUPS, GROUPS), True, "one", Cut(FLAT, 2), False),
@@ -65,7 +67,7 @@ FEW_MORE = [
     ("more", 33, 2, 3, 66, 128, ("e4m3", "e5m2"), ((1, 384), BLOCKS), True, "none", Cut(DEEP, 1), False),
     ("long", 2, 2, 3, 40, 128 * 35, FP8, (GROUPS, (40, 128)), False, "none", Cut(FLAT, 1), False),
     ("integers", 4, 3, 5, 101, 300, INTS, (ROWS, ROWS), False, "spread", Cut(DEEP, 2), False),
-    ("zero points", 6, 2, 4, 75, 270, ("uint8", "int8_full"), (ROWS, ROWS), True, "none", Cut(FLAT, 1), True),
+    FEW_ZEROS,
 ]  # fmt: skip
 
 
@@ -104,7 +106,7 @@ def test_products(case, monkeypatch, fresh):
 
 @pytest.mark.slow
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("case", [FEW_FIRST, "drawn"], ids=["few", "drawn"])
+@pytest.mark.parametrize("case", [FEW_FIRST, FEW_ZEROS, "drawn"], ids=["few", "zero points", "drawn"])
 def test_few_tokens(case, monkeypatch, fresh):
     case = FEW_MORE[fresh.integers(len(FEW_MORE))] if case == "drawn" else case
     test_products(case, monkeypatch, fresh)

@@ -174,12 +174,12 @@ def table_columns(n: int) -> int:
     return -(-n // SCALE_ROWS) * SCALE_ROWS
 
 
-def rows_of_table(w: ScaledArray, columns_per_scale: int) -> NDArray[np.int64]:
-    """For each column of a table, the first row of w that it stands for.
+def rows_of_table(shape: tuple[int, ...], columns_per_scale: int) -> NDArray[np.int64]:
+    """For each column of a table, the first row of w, of this shape, that it stands for.
 
     A table ends with whole tiles: behind the last column it repeats the last row.
     """
-    *experts, n, _ = w.shape
+    *experts, n, _ = shape
     if not experts:
         return np.minimum(np.arange(0, -(-n // WIDEST) * WIDEST, columns_per_scale), n - 1)
     first_rows = np.minimum(np.arange(0, table_columns(n), columns_per_scale), n - 1)
@@ -196,7 +196,7 @@ def w_scale_table(w: ScaledArray, columns_per_scale: int, steps: int) -> Any:
 
 
 def _scale_table(columns_per_scale: int, steps: int, w: ScaledArray) -> Any:
-    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table(w, columns_per_scale)
+    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table(w.shape, columns_per_scale)
     over, k = matrix.over, matrix.codes.shape[1]
     columns = np.minimum(np.arange(steps + AHEAD) * STEP, k - 1) // over.c
     table = cp.empty((len(columns), len(rows)), np.float32)  # a single step has a pitch that maps take, too
@@ -218,14 +218,15 @@ class IntegerTerms(NamedTuple):
     others: Any
 
 
-def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool) -> IntegerTerms:
-    """The terms of w for each column of a table, prepared once."""
-    terms: IntegerTerms = w.prepared(making(_integer_terms, groups, zeros))
+def integer_terms(w: ScaledArray, groups: ColumnGroups, zeros: bool, flat: bool = False) -> IntegerTerms:
+    """The terms of w for each column of a table, prepared once; ``flat``: experts follow without a gap."""
+    terms: IntegerTerms = w.prepared(making(_integer_terms, groups, zeros, flat))
     return terms
 
 
-def _integer_terms(groups: ColumnGroups, zeros: bool, w: ScaledArray) -> IntegerTerms:
-    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table(w, 1)
+def _integer_terms(groups: ColumnGroups, zeros: bool, flat: bool, w: ScaledArray) -> IntegerTerms:
+    *above, k = w.shape
+    cp, matrix, rows = device.cupy(), w.matrix(), rows_of_table((prod(above), k) if flat else w.shape, 1)
     scales = cp.ascontiguousarray(matrix.scales[cp.asarray(rows // matrix.over.r), 0])
     if not zeros:
         return IntegerTerms(scales, 0, 0)
@@ -292,7 +293,7 @@ def small_m_words(variant: Any, product: CodesProduct, box_rows: int, out: Any) 
     """The words of the kernels for few rows of x; of ``sizes``, only those about scales."""
     x, w, both, k, points = product.x, product.w, product.both, product.k, (0, 0, 0, 0)
     if variant.zeros:
-        terms = integer_terms(w, both.groups, True)
+        terms = integer_terms(w, both.groups, True, flat=True)  # as the rows of all experts lie
         points = *zero_terms(x, both.groups, weights=False), terms.points, terms.others
     a, b = both.x.scales, prepared_w_scales(w, both.w)
     codes = map_codes(both.x, k, box_rows), map_codes(both.w, k, variant.tile.rows)
