@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dis import get_instructions
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -29,7 +30,8 @@ def functions_of(value, seen):
         codes = [value.__code__]
         for code in codes:
             codes += [const for const in code.co_consts if hasattr(const, "co_names")]
-            for name in code.co_names:
+            loads = (step.argval for step in get_instructions(code) if step.opname == "LOAD_GLOBAL")
+            for name in dict.fromkeys(loads):  # not in co_names, which has the names of fields, too
                 found = value.__globals__.get(name)
                 yield from functions_of(found, seen) if not isinstance(found, ModuleType) else ()
 

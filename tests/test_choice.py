@@ -256,7 +256,8 @@ def test_doctor_says_it_too(table, monkeypatch):
     assert any(line.split(maxsplit=1) == ["q4_0", taken] for line in said.splitlines())
     assert report["auto"]["taken"][1]["rows"] == [[5, 90]]
     assert "kernels that auto takes on this CPU, by rows of activations:" in said
-    assert "(measured on NVIDIA H200 at abc; others: gq.kernels" in said
+    why = "measured on NVIDIA H200 at abc"
+    assert f"({why}; {why} with q4_0; others: gq.kernels" in said
     assert "kernels come with the package for compute capability 9.0; numba-cuda" in said.replace("\n", " ")
 
 
