@@ -40,6 +40,11 @@ CODED = (
 )  # fmt: skip
 NARROW = ("float16", "bfloat16"), ("e4m3", "int8")  # numbers of 16 bits become these
 FLOATS = ("e4m3", "e5m2")
+# Types that llama.cpp's mixes give to token_embd; a model's first step decodes rows of it.
+EMBEDDINGS = {
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
+    "iq3_s", "iq4_nl", "iq4_xs", "mxfp4",
+}  # fmt: skip
 
 
 @cache
@@ -70,6 +75,7 @@ def _of(kind: Target) -> Iterator[tuple[str, tuple[Any, ...]]]:
     for fmt in FORMATS.values():
         if fmt.name == "f32" or has_walk(fmt):
             yield "attention.rows.filler", (fmt,)
+        if fmt.name in EMBEDDINGS:
             yield "layers.rows.decoded", (fmt,)
         if isinstance(fmt, BlockFormat):
             yield from _of_format(fmt, kind)

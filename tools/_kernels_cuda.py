@@ -21,7 +21,7 @@ from _packs import Wanted
 
 from ggmlq.cuda.driver.coverage import families
 from ggmlq.cuda.driver.served import PTX, machine_of
-from ggmlq.cuda.kernels.attention.plan import LISTED_TYPES, MLA_WIDTH, WIDTHS
+from ggmlq.cuda.kernels.attention.plan import MLA_WIDTH, USUAL_TYPES, WIDTHS
 from ggmlq.cuda.kernels.cost.choice import HALF_TYPES
 from ggmlq.formats import BLOCK_FORMATS, Format
 from ggmlq.ops import dry_run
@@ -61,7 +61,7 @@ SCALED = (  # codes with the tiles of x and of w
     ("int8", ((1, None), (1, None))), ("int8", ((1, 128), (1, 128))),
 )  # fmt: skip
 CACHES: tuple[dict[str, Any], ...] = (  # of the usual types and widths, and of MLA
-    *({"heads": 2, "width": w, "k": k, "v": v} for (k, v), w in product(LISTED_TYPES, WIDTHS)),
+    *({"heads": 2, "width": w, "k": k, "v": v} for (k, v), w in product(USUAL_TYPES, WIDTHS)),
     *({"heads": 1, "width": MLA_WIDTH, "width_v": 512, "k": k, "shared": True} for k in ("f16", "q8_0")),
 )  # fmt: skip
 GRADIENTS = tuple(tiles for code, tiles in SCALED if code == "e4m3")  # the same of e5m2

@@ -126,7 +126,7 @@ def packed(path: Path, kernels: Mapping[Origin, bytes], compilers: str) -> bytes
 
 
 def _chunks(kernels: Mapping[Origin, bytes]) -> Iterator[list[Origin]]:
-    """The kernels in pieces of about two megabytes, beside those that differ in the first argument."""
+    """The kernels in pieces of about four megabytes, beside those that differ in the first argument."""
     chunk: list[Origin] = []
     for origin in sorted(kernels, key=lambda o: (o.family, *map(described, (*o.case[1:], *o.case[:1])))):
         if chunk and sum(len(kernels[each]) for each in chunk) + len(kernels[origin]) > CHUNK:

@@ -28,14 +28,14 @@ from .origin import Origin
 #     {"pack": "sm_90/linear.r13_gemv", "compilers": "numba 0.68.1, …", "chunks": [[0, 90112], …],
 #      "kernels": {"ggmlq.cuda.ladder.linear.r13_gemv.kernel(…)": ["<key>", 0, 24480, 20864], …}}
 #
-# Kernels that are alike lie side by side and are compressed together, in chunks of about two megabytes:
-# one is unpacked in 6 to 13 ms. A number of a kernel's entry is its chunk, the next two are its place and
+# Kernels that are alike lie side by side and are compressed together, in chunks of about four megabytes:
+# one is unpacked in 10 to 25 ms. A number of a kernel's entry is its chunk, the next two are its place and
 # size there.
 # A pack that is damaged, or of another machine, is not used: a warning says so, and its kernels are compiled.
 
 SUFFIX = ".pack"
 SEAL = 16  # bytes of the digest at the end
-CHUNK = 1 << 21  # bytes of code that are compressed together
+CHUNK = 1 << 22  # bytes of code that are compressed together
 
 
 class Pack(NamedTuple):
