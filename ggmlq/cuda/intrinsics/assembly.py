@@ -33,9 +33,9 @@ def instruction(text: str, returns: Any, *takes: Any, effect: bool = False) -> C
     UniTuple, or None. ``effect``: the instruction reads or writes memory, or waits, so it keeps its place
     among others of that kind.
     """
-    if BLANK:
+    if BLANK:  # no kernel is compiled in this process: wrappers are only names (language.py)
         return lambda meaning: Blank(meaning.__name__)
-    both = several(returns)
+    both = several(returns)  # a UniTuple's type and count, else None
     results = () if returns is None else (both[0],) * both[1] if both else (returns,)
     outs, ins = ["=" + KINDS[t][0] for t in results], [KINDS[t][0] for t in takes]
     constraints = [*outs, *ins]

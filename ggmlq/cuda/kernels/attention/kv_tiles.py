@@ -82,7 +82,7 @@ def copier(plan: Plan, name: str, width: int) -> Any:
 
 
 class Team(NamedTuple):
-    """The place of a thread among those that copy and decode together."""
+    """The place of a thread in its team: the block, or a warp that has positions of its own (plan.py)."""
 
     first_row: Any  # first position of the team in a step
     rank: Any
@@ -93,7 +93,8 @@ def stage_copier(plan: Plan) -> Any:
     """The device function that starts the copies of a step: a team's keys and values, into a stage.
 
     It closes a group of copies even where there is no such step: each thread counts groups to know which
-    stage has arrived (``cp.async.wait_group``), and would otherwise wait for too few of them at the end.
+    stage has arrived (``cp.async.wait_group``), and would otherwise wait for too few of them at the end. A
+    thread waits for its own copies alone: callers wait for the group, then for the team, before they decode.
     """
     copy_keys, copy_values = copier(plan, plan.k, plan.width), copier(plan, plan.v, plan.width_v)
     keys_at, values_at = plan.keys_at, plan.values_at
@@ -341,7 +342,8 @@ def tile_decoder(threads: int, positions: int, name: str, width: int, put: Any) 
     """The device function ``decode(rows, tile, rank)``: a team's rows of blocks as a tile of halves.
 
     ``put``: puts a unit into the tile, padded or swizzled. A thread reads some units before it writes the
-    first: the assembler moves no load before a store.
+    first: the assembler moves no load before a store. No barrier is here: callers wait for the team's copies
+    before, and for the team before the tile is multiplied or its stage is filled again.
     """
     length, units = row_bytes(name, width), width // unit_columns(name)
     words, read, convert = decoder(name)

@@ -25,7 +25,10 @@ def flag(condition: Any) -> Any:
 
 @inlined
 def corner(tile_rows: Any, tile_columns: Any, across: Any) -> Any:
-    """Row and column of a thread's first sum in its block's tile."""
+    """Row and column of a thread's first sum in its block's tile; ``across``: warps side by side.
+
+    Elsewhere in this file ``down`` and ``across`` are a warp's tiles of ``mma``, 16 rows and 8 columns.
+    """
     _, lane = warp_and_lane()
     g, t = g_and_t(lane)
     wm, wn = warp_origin(tile_rows, tile_columns, across)
@@ -57,7 +60,11 @@ class ZeroTermsOfBoth(NamedTuple):
 
 
 class StageScales(NamedTuple):
-    """Device functions for the scales of a stage."""
+    """Device functions for the scales of a stage.
+
+    None waits: ``fetch`` starts copies of the ring's group, and the ring's wait and barrier
+    (codes8/mma_tiles.py) come before ``hold``.
+    """
 
     slots: int  # 64-bit numbers that ``start`` writes
     held: int  # floats that ``hold`` writes

@@ -1,6 +1,8 @@
 """Rows put into arrays on a GPU: the encoders of this folder, by ids; one kernel.
 
-Four threads serve a block, as in _block.py, or a block of threads serves a row of numbers without blocks.
+Four threads serve a block of 32 values, as in _block.py: thread ``part`` has values 4 part … 4 part + 3 and
+the four 16 further, and all four shuffle in ``encode``. Of numbers without blocks a block of threads serves a
+row.
 Of equal ids the last row is written: all threads of a block look whether an id of its rows comes again
 further on. With many rows that takes longer than finding out before, so CuPy does it then (``_last_ones``).
 """

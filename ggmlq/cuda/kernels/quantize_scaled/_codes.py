@@ -23,7 +23,9 @@ from ...intrinsics.language import cuda, float32, int32, uint32, uint64
 #
 #     X 2**k = S (2 B 2**(24 - bits) ± 1) + n          k >= 24,  |n| <= 2 S 2**-21 <= 16
 #
-# (below a power of two with 4 for 2, and half the unit), so S and -+n agree in their last 25 - bits bits.
+# (below a power of two with 4 for 2, and half the unit). The bracket is the middle beside b, in halves of a
+# last place; n is how far X 2**k is from S times it. X 2**k and 2 B 2**(24 - bits) are multiples of
+# 2**(25 - bits), so S and -+n agree in their last 25 - bits bits.
 # Scales within 64 of a multiple of 2**(25 - bits) are few, powers of two among them; for these, and for
 # scales that are no normal number between 2**-100 and 2**100, it is a division. l is never below zero, which
 # keeps the sign of x = -0, and never 0 where it is used, which would make NaN of infinities.
@@ -153,9 +155,9 @@ FAR = 1 << 20  # beyond what any zero point can bring back
 
 
 # The first parameters of kernels between floats and codes: two matrices, the scales and the zero points of
-# their tiles. Of the floats or codes that are read, the address, and from row to row elements or bytes; the
-# address of those that are written, and the columns of both; then twice an address, and the bytes from one to
-# that below, and to the next in a row.
+# their tiles. Of what is read, the address, and from row to row elements (of floats) or bytes (of codes);
+# the address of what is written, and the columns of both; then of scales and of zero points an address, the
+# bytes to the one below, and to the next in a row.
 MATRIX_PARAMETERS = uint64, uint64, uint64, uint32, *(uint64,) * 6
 PIECE_THREADS = 256  # of a block whose threads convert a piece each
 
@@ -290,7 +292,7 @@ def to_word(conversion: Conversion) -> Any:
 
 
 def storing(conversion: Conversion, length: int) -> Any:
-    """The device function ``store(at, v, i, zero)``: codes of v[i] … v[i + each - 1] to an address."""
+    """The device function ``store(at, v, i, zero)``: codes of v[i] … v[i + length - 1] to an address."""
     word, per = to_word(conversion), 4 // conversion.size
     if length == 1:
         single, store_one = to_code(conversion), ptx.store1 if conversion.size == 1 else ptx.store2

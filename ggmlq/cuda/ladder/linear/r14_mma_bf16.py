@@ -7,10 +7,10 @@ and multiplied as what they are: codes are exact in float16 and in bfloat16. Whe
 columns are split among blocks too, and a second, small kernel adds the partial sums in a fixed order
 (kernels/epilogue/results.py).
 
-A sum of one run is scaled once for 16 or 32 columns: one multiply-add an output (intrinsics/tensor_cores.py).
-The rest is exact: integer codes, sums in float32. Where weights have offsets, each warp sums a part of the
-tile's activations for all. Codes of most K types are exact in float16 even times their sub-scales: then 64
-columns have one scale (layouts/codes.py).
+A run is 16 or 32 columns that share a scale; its sum is scaled once: one multiply-add an output
+(intrinsics/tensor_cores.py). The rest is exact: integer codes, sums in float32. Where weights have offsets,
+each warp sums a part of the tile's activations for all. Codes of most K types are exact in float16 even times
+their sub-scales: then 64 columns have one scale (layouts/codes.py).
 
 Limited by ``mma.sync``, which reaches under two thirds of what Hopper's wgmma does, and by the multiply-adds
 of scales: two beside each mma.
@@ -41,7 +41,7 @@ NARROW = "float16", "bfloat16"  # kinds of activations that are multiplied
     )
 )
 def kernel(layout: PackedLayout, tile: MmaTile, kind: str) -> Kernel:
-    """The kernel for activations of a kind, as they lie."""
+    """The kernel for activations of a kind, as they lie; its picture and barriers: kernels/mma/kernel.py."""
     return tile_kernel(f"mma_bf16 of {layout.name}, {tile}, {kind}", layout, tile, kind)
 
 

@@ -6,9 +6,9 @@ one. A tile is 64 rows of w and all of x; K is split among up to eight blocks, s
 read weights at any N. The blocks are a cluster and send their sums into each other's shared memory, where
 they are added in a fixed order: no second kernel, no atomic addition.
 
-Why it helps: time is that of reading the weights once. Copies of 8 KB, for many stages of one block or a
-few of three, keep 100 KB and more a multiprocessor in flight, three times what the memory's latency needs,
-and the first of them start before the predecessor has ended.
+Why it helps: time is that of reading the weights once. Copies of 8 KB, into 8 or 12 stages of one block or
+4 to 6 of each of two or three, keep 100 KB and more a multiprocessor in flight, three times what the
+memory's latency needs, and the first of them start before the predecessor has ended.
 
 Limited by the memory, and by the overhead around a stream of three microseconds: the launch, the first
 copy, the exchange of sums.
@@ -61,7 +61,11 @@ def variants() -> list[tuple[SmallMVariant]]:
 
 @family(variants())
 def kernel(variant: SmallMVariant) -> Kernel:
-    """The kernel: a block for each tile of rows of w and part of K; the blocks of a tile are a cluster."""
+    """The kernel: a block for each tile of rows of w and part of K; the blocks of a tile are a cluster.
+
+    Two warpgroups multiply every other step of the ring; of two more warps one thread each fetches w, and x.
+    The loop, its barriers and the exchange of sums: kernels/codes8/small_m.py.
+    """
     consumers = small_m_consumers(variant)
     schedule = small_m(variant, consumers)
     return frame.kernel(f"tma few rows {variant}", consumers, schedule, sum_exchanger(variant))

@@ -67,13 +67,15 @@ def kernel(variant: Variant) -> Kernel:
         x: Any, w: Any, x_scales: Any, column_scales_map: Any, table: Any, y: Any,
         m: Any, n: Any, steps: Any, span: Any, pitch: Any,
     ) -> None:  # fmt: skip
+        # x, w, column_scales_map: maps; x_scales: a map or 0; y: outputs or their map; table: scales of w by
+        # step, ``pitch`` bytes each; span: steps that share a scale of x
         thread = uint32(cuda.threadIdx.x)
         warp = hopper.from_first_lane(uint32(thread >> 5))
         ring, full = place_ring()
         if thread == 0:
             start(full)
-        cuda.syncthreads()
-        start_dependent()
+        cuda.syncthreads()  # before that no other thread may wait at the barrier
+        start_dependent()  # the next kernel may start; this one waits for the one before, which may make x
         down = uint32(uint32(m + (rows - 1)) // rows)
         across = uint32(uint32(n + (columns - 1)) // columns)
         row, column = locate(uint32(cuda.blockIdx.x), down, across)
@@ -89,9 +91,9 @@ def kernel(variant: Variant) -> Kernel:
                 fetch_w(ring, full, uint32(0), w, column_scales_map, column, column, step, step)
                 fetch_x(ring, full, uint32(0), x, x_scales, row, row, step, uint32(step // span))
             hopper.wait(full, uint32(step & 1))
-            sums = begin(sums, row_scales_at)
+            sums = begin(sums, row_scales_at)  # takes the scales of rows g and g + 8
             factors_now = thread_factors(sums, scales_of_w(w_scales))
-            sums = first(sums, place.a, place.b)
+            sums = first(sums, place.a, place.b)  # four wgmma, fresh sums, and the wait for them
             totals = promoted(totals, sums, factors_now, columns_at)
             w_scales += uint64(pitch)
             step = uint32(step + 1)
