@@ -16,8 +16,8 @@ from ggmlq.cuda.kernels import layers, router
 from ggmlq.cuda.kernels.epilogue import gates
 from ggmlq.cuda.kernels.quantize import rope_append
 from ggmlq.errors import ShapeError
-from ggmlq.model.arithmetic import Exact
 from ggmlq.model.arithmetic.kernels import apply_rope, rope_angles
+from ggmlq.model.arithmetic.oracles import Exact
 from ggmlq.model.config import Rope
 from ggmlq.ops.cache import hadamard
 

@@ -16,8 +16,9 @@ from ggmlq.base import devices
 from ggmlq.commands import _talk
 from ggmlq.cuda.driver import device
 from ggmlq.model import caches, replay
-from ggmlq.model.arithmetic import Exact, cuda
+from ggmlq.model.arithmetic import cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, apply_rope
+from ggmlq.model.arithmetic.oracles import Exact
 from ggmlq.model.config import Rope
 from ggmlq.ops import cache as lengths
 from ggmlq.ops import plan, rows

@@ -91,6 +91,7 @@ def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
     if not all_origins:
         skip_if_stale(served.STORE)
     names = sorted({origin.family for origin in all_origins})
+    names = sorted(fresh.choice(names, len(names) // 3 + 1, replace=False).tolist())
     drawn = [[origin for origin in all_origins if origin.family == name] for name in names]
     for listed in drawn:
         for origin in (listed[0], listed[fresh.integers(len(listed))]):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from unittest import mock
 
 from _cross import aim
 from _packs import Wanted
@@ -27,11 +30,22 @@ def compiled(missing: list[Wanted], jobs: int) -> Iterator[tuple[Wanted, bytes |
     for level, listed in kernels.items():
         os.environ.update(SETTINGS | {"NUMBA_CPU_NAME": level.cpu, "NUMBA_CPU_FEATURES": level.text})
         try:
-            with context.Pool(min(jobs, len(listed)), aim, (level,), maxtasksperchild=60) as pool:
+            with (
+                without_script(),
+                context.Pool(min(jobs, len(listed)), aim, (level,), maxtasksperchild=60) as pool,
+            ):
                 yield from pool.imap_unordered(_code_of, listed)
         finally:
             os.environ.clear()
             os.environ.update(before)
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Processes that begin meanwhile do not import this script, which sets Numba up for this machine."""
+    script = sys.modules["__main__"]
+    with mock.patch.multiple(script, create=True, __spec__=None, __file__=None):
+        yield
 
 
 def _level(kernel: Wanted) -> Level:
