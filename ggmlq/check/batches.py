@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from ..arrays.dumps import Dump
 from ..base.text import short
 from ..errors import DumpError, FormatError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
-from .cases import KINDS, PLAIN, Case, Shapes, fields_of, refuse_others
+from .cases import KINDS, Case, Shapes, fields_of, refuse_others
 
 Pair = tuple[int, int]  # ggml's ne[3] and ne[2]
 
@@ -53,14 +53,11 @@ class Batch(Case):
         return math.prod(self.matrices) == 1
 
     @property
-    def repeat_options(self) -> str:
-        """The options that repeat this case."""
-        if self.source is not None or self._one:
-            return super().repeat_options
-        axes = [(n // of, of) for n, of in zip(self.batches, self.matrices, strict=True)]
-        (r3, w3), (r2, w2) = axes
-        sizes = f"m={self.n},n={self.m},k={self.k},bs=[{w2},{w3}],nr=[{r2},{r3}]"
-        return f"'MUL_MAT(type_a={self.format.name},type_b=f32,{sizes})' --seed {self.seed}"
+    def fields(self) -> dict[str, Any]:
+        """The sizes as test-backend-ops names them; bs are axes of the weights, from the inner one."""
+        axes = [(of, n // of) for n, of in zip(self.batches, self.matrices, strict=True)]
+        (w3, r3), (w2, r2) = axes
+        return {**super().fields, "bs": f"[{w2},{w3}]", "nr": f"[{r2},{r3}]"}
 
     @property
     def file_stem(self) -> str:
@@ -110,31 +107,7 @@ def in_batches(case: Case, lead: tuple[int, ...]) -> Case:
     return Batch(case.format, case.m, case.n, case.k, case.data, case.seed, None, (b3, b2))
 
 
-def parse_product(text: str, seed: int) -> Case:
-    """A case of test-backend-ops, ``MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,bs=[3,1],nr=[1,1])``.
-
-    There m counts rows of weights (our N) and n rows of activations (our M); bs are axes ne[2] and ne[3] of
-    the weights, and nr how many times as many the activations have.
-    """
-    fields = fields_of(text, ("type_a", "m", "n", "k"))
-    refuse_others(text, fields, PLAIN)
-    case = Case(FORMATS[fields["type_a"]], int(fields["n"]), int(fields["m"]), int(fields["k"]), seed=seed)
-    (w2, w3), (r2, r3) = (_pair(text, fields, name) for name in ("bs", "nr"))
-    if (w2, w3, r2, r3) == (1, 1, 1, 1):
-        return case
-    return Batch(case.format, case.m, case.n, case.k, case.data, seed, None, (w3 * r3, w2 * r2), (w3, w2))
-
-
-def _pair(text: str, fields: dict[str, str], name: str) -> Pair:
-    match = re.fullmatch(r"\[\s*([1-9]\d*)\s*,\s*([1-9]\d*)\s*\]", fields.get(name, "[1,1]").strip())
-    if match is None:
-        raise ShapeError(
-            f"case {text!r}: {name}={fields[name]} is not two counts; they are at least 1; write {name}=[3,1]"
-        )
-    return int(match[1]), int(match[2])
-
-
-def load_batch(path: Path) -> Batch:
+def load_batch(path: Path, cls: type[Batch] = Batch, *more: Any) -> Batch:
     """A case in batches that ``--save`` wrote. Its arrays are checked here and read when the case runs."""
     try:
         saved = Dump(path)
@@ -144,8 +117,8 @@ def load_batch(path: Path) -> Batch:
         if kind not in KINDS or len(batches) != 2 or len(matrices) != 2 or len(shape) not in (2, 3):
             raise DumpError(f"{path}: data {kind!r}, batches {batches}, matrices {matrices}, shape {shape}")
         rows = x.shape[0] // max(math.prod(batches), 1)
-        case = Batch(fmt, rows, shape[-2], shape[-1], kind, seed, path, (batches[0], batches[1]),
-                     (matrices[0], matrices[1]))  # fmt: skip
+        pairs = (batches[0], batches[1]), (matrices[0], matrices[1])
+        case = cls(fmt, rows, shape[-2], shape[-1], kind, seed, path, *pairs, *more)
         bytes_of = (*case.lengths[:-1], fmt.row_bytes(case.k))
         sizes = x.shape == (math.prod(batches) * rows, case.k) and raw.shape == bytes_of
         if not sizes or x.dtype != np.float32 or raw.dtype != np.uint8 or shape != tuple(case.lengths):
@@ -189,15 +162,15 @@ class Mixture(Case):
         """Tokens, N and K, and the numbers of experts."""
         return f"{super().shape} {self.experts}/{self.used}{' apart' if self.row_per_use else ''}"
 
+    has_experts: ClassVar[bool] = True
+
     @property
-    def repeat_options(self) -> str:
-        """The options that repeat this case."""
-        if self.source is not None:
-            return super().repeat_options
-        size = f"--types {self.format.name} --shapes {self.m}x{self.n}x{self.k} --data {self.data}"
-        apart = " --apart" if self.row_per_use else ""
-        experts = f"--experts {self.experts}/{self.used} --spread {self.routing}{apart}"
-        return f"{size} {experts} --seed {self.seed}"
+    def fields(self) -> dict[str, Any]:
+        """The sizes as test-backend-ops names them; b: one row of activations for all uses of a token."""
+        counts = {"n_mats": self.experts, "n_used": self.used, "b": int(not self.row_per_use)}
+        spread = {} if self.routing == "uniform" else {"spread": self.routing}
+        plain = super().fields
+        return {"type_a": plain.pop("type_a"), "type_b": plain.pop("type_b"), **counts, **plain, **spread}
 
     @property
     def file_stem(self) -> str:
@@ -314,7 +287,8 @@ def parse_mixture(text: str, seed: int) -> Mixture:
     refuse_others(text, fields, {"type_b": {"f32"}, "o": {"1"}, "v": {"0"}})
     n, m, k, e, u = (int(fields[name]) for name in ("m", "n", "k", "n_mats", "n_used"))
     row_per_use = fields.get("b", "0").strip() in ("0", "false")
-    return Mixture(FORMATS[fields["type_a"]], m, n, k, "normal", seed, None, e, u, "uniform", row_per_use)
+    spread, data = parse_routing(fields.get("spread", "uniform")), fields.get("data", "normal")
+    return Mixture(FORMATS[fields["type_a"]], m, n, k, data, seed, None, e, u, spread, row_per_use)
 
 
 def load_mixture(path: Path) -> Mixture:

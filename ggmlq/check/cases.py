@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -77,11 +77,25 @@ class Case:
         return (self.m, self.k), (self.n, self.k), None
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The sizes as test-backend-ops names them: its m is our N, its n our M."""
+        return {"type_a": self.format.name, "type_b": "f32", "m": self.n, "n": self.m, "k": self.k}
+
+    @property
+    def label(self) -> str:
+        """The case as test-backend-ops writes it, and as ``--case`` takes it; it is the same everywhere."""
+        data = {} if self.data == "normal" else {"data": self.data}
+        fields = (f"{name}={value}" for name, value in {**self.fields, **data}.items())
+        return f"MUL_MAT{'_ID' if self.has_experts else ''}({','.join(fields)})".replace(" ", "")
+
+    has_experts: ClassVar[bool] = False
+
+    @property
     def repeat_options(self) -> str:
         """The options that repeat this case."""
         if self.source is not None:
             return f"--replay {self.source}"
-        return f"--types {self.format.name} --shapes {self.shape} --data {self.data} --seed {self.seed}"
+        return f"--case '{self.label}' --seed {self.seed}"
 
     def __str__(self) -> str:
         return f"{self.format.name} {self.shape} {self.data} seed {self.seed}"
@@ -158,13 +172,6 @@ def parse_data(text: str) -> list[str]:
     return kinds
 
 
-# Fields that test-backend-ops prints beside the sizes, each with the values of a plain product.
-PLAIN = {
-    "type_b": {"f32"}, "per": {"[0,1,2,3]"},
-    "k_v": {"0"}, "v": {"0"}, "o": {"1"},
-}  # fmt: skip
-
-
 def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str, str]:
     """The fields of a case of test-backend-ops, such as ``MUL_MAT(…)``; sizes are checked to be numbers."""
     match = re.search(r"(\w+)\((.*)\)", text)
@@ -183,13 +190,13 @@ def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str
 
 
 def refuse_others(text: str, fields: dict[str, str], plain: dict[str, set[str]]) -> None:
-    """Raise an error for fields that make more of a case than float activations times plain weights."""
+    """Raise an error for fields that make more of a case than this version computes."""
     for name, values in plain.items():
         value = fields.get(name, "").replace(" ", "")
         if value and value not in values:
             raise UnsupportedError(
-                f"case {text!r}: {name}={value} is not a plain product of float activations with one "
-                f"matrix of weights; this version takes {name}={' or '.join(values)} only"
+                f"case {text!r}: {name}={value} is no product that is checked so; this version takes "
+                f"{name}={' or '.join(sorted(values))} only"
             )
 
 
@@ -254,6 +261,15 @@ def _outliers(rng: Generator, x: Rows) -> Rows:
     return x
 
 
+def _special(rng: Generator, x: Rows) -> Rows:
+    """Every other row has NaN and infinities, the rest zeros of both signs and numbers of fewer bits."""
+    for start, values in ((1, (np.nan, np.inf, -np.inf)), (0, (0.0, -0.0, 1e-40, -3e-39))):
+        some = x[start::2]
+        x[start::2] = np.where(rng.random(some.shape) < 0.05, rng.choice(values, some.shape), some)
+        x[start::2, -1] = values[0]
+    return x
+
+
 def _same(rng: Generator, x: Rows) -> Rows:
     return x
 
@@ -267,6 +283,7 @@ KINDS: dict[str, tuple[str, Callable[[Generator, Rows], Rows]]] = {
     "huge": ("normal", _scaled(8, 30)),  # block sums, then scales, overflow as halves
     "tiny": ("normal", _scaled(-30, -2)),  # scales become subnormal halves, then zero
     "outliers": ("normal", _outliers),
+    "special": ("normal", _special),  # rows of NaN are nobody's promise, and leave the others alone
 }
 
 

@@ -211,8 +211,9 @@ def _judged(these: Operands) -> NodeVerdict:
         result = node(part.op, part.inputs, part.params)
         excess = result.excess(part.y)
         floats = [a for a in part.inputs if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
-        if excess.shape == result.value.shape and any(bool(np.isnan(source).any()) for source in floats):
-            # A node before this one gave NaN; what is made of it is nobody's promise.
+        has_nan = any(bool(np.isnan(source).any()) for source in floats)
+        if has_nan and not result.exact and excess.shape == result.value.shape:
+            # What is computed of NaN is nobody's promise; an element that is moved stays NaN.
             excess = np.where(np.isnan(result.value), 0.0, excess)
         if not excess.size:
             continue

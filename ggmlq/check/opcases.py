@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from . import opcases_images, opcases_models, opcases_moves  # noqa: F401 (they fill CASES)
-from .sketch import CASES, LARGE, Sketch, Tensor, cases
+from .sketch import CASES, LARGE, Sketch, Tensor, about, cases
 
 __all__ = ["CASES", "LARGE"]
 
@@ -34,11 +33,6 @@ def shapes(looks: bool = True) -> Iterator[tuple[tuple[int, ...], str]]:
     for ne in SHAPES:
         for look in LOOKS if looks else [""]:
             yield ne, look
-
-
-def about(ne: tuple[int, ...], *more: str) -> str:
-    """A case in words: its lengths, and what is special."""
-    return ", ".join([f"ne=[{','.join(map(str, (*ne, 1, 1, 1)[:4]))}]", *filter(None, more)])
 
 
 # --- one tensor -----------------------------------------------------------------------------------
@@ -366,3 +360,7 @@ def large_concats(s: Sketch) -> Iterator[str]:
     for axis in range(3):
         s.call("concat", s.leaf(16, MANY, 2), s.leaf(16, MANY, 2), axis)
         yield f"ne=[16,{MANY},2,1] twice, axis {axis}"
+
+
+# They fill CASES, the special ones behind all others.
+from . import opcases_images, opcases_models, opcases_moves, opcases_special  # noqa: E402, F401

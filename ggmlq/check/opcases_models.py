@@ -328,6 +328,10 @@ def every() -> Iterator[Attention]:
     for n, kind, heads in long:
         yield replace(plain, k=kind, n=n, rows=1, heads=heads)
     yield from (replace(plain, n=1024, rows=1, sinks=True), replace(plain, n=1024, rows=1, mask="causal:300"))
+    for kind, rows in product(("f16", "q8_0", "f32"), (1, 7, 70)):  # rows that see nothing
+        yield replace(plain, k=kind, rows=rows, n=64, mask="hidden", heads=(4, 2))
+    yield from (replace(plain, mask="hidden", sinks=True), replace(plain, mask="hidden", cap=5.0))
+    yield replace(plain, mask="hidden", n=1024, rows=1)
     for heads in ((3, 3), (6, 3), (12, 4), (5, 1)):  # slopes of numbers of heads that are no powers of two
         yield replace(plain, bias=8.0, heads=heads, rows=2)
 

@@ -33,6 +33,7 @@ from .sketch import OpCase
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
+POOLED = 60  # runs of a case whose number of threads changes within one pool
 FAILURES = 3  # deaths of the library at one operation, after which its other cases are left
 MEMORY = Path("/proc/meminfo")
 SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
@@ -270,7 +271,10 @@ def judged_case(
         return _of(case, threads, "not run", text), None
     try:
         data = case.arrays() if arrays is None else arrays
-        ran = how.bridge.node(case.program, data, how.device, threads=threads, repeats=how.repeats)
+        repeats = POOLED if case.pool else how.repeats
+        ran = how.bridge.node(
+            case.program, data, how.device, threads=threads, repeats=repeats, pool=case.pool
+        )
     except LibraryFailedError as error:
         return _died(how, case, threads, error), None
     except (UnsupportedError, DeviceError) as error:

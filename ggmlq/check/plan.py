@@ -15,9 +15,10 @@ from ..arrays.array import QuantArray
 from ..base.text import count
 from ..formats import Format
 from ..llama import Bridge, Device, Measurement
-from . import batches
+from . import batches, strided
 from .batches import Batch, Mixture, in_batches
 from .cases import Case, edges
+from .strided import Strided
 
 # --- one product on a library ---------------------------------------------------------------------
 
@@ -60,6 +61,8 @@ class Product:
         """The product itself, repeated and timed as the settings say; results of batches as rows."""
         how, case, ids = self.how, self.case, self.ids
         x, q = self.x, self.q
+        if isinstance(case, Strided):
+            return case.measure(self.bridge, x, q, how.device, threads=how.threads, repeats=how.repeats)
         batched = isinstance(case, Batch)
         if isinstance(case, Batch):
             (x, q), ids = case.axes(x, q), None
@@ -164,6 +167,7 @@ class Plan:
     def edges(self, fmt: Format, layout: str | bool) -> list[Trial]:
         """All edges and batches; long rows in a layout that takes none of these."""
         usual = [*edges(fmt, self.seed, group_of(layout)), batched(fmt, self.seed, layout)]
+        usual += [] if layout else strided.default_cases(fmt, self.seed)
         if layout and not any(self._takes(fmt, layout, usual)):
             usual = self.suitable(fmt, layout, few) or usual
         return self._in(usual, layout)

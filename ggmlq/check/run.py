@@ -115,6 +115,7 @@ def run_case(
         return Outcome(case, "failed", text=text, arrays=product.arrays)
     except (UnsupportedError, DeviceError) as error:  # this device lacks the product, or the memory
         return Outcome(case, "not run", text=str(error))
+    product, result = of_numbers(product, result)
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     try:
         with np.errstate(all="ignore"):  # overflowing scales are intended
@@ -122,6 +123,17 @@ def run_case(
     except UnsupportedError as error:  # the arithmetic that is claimed does not exist for the type
         return Outcome(case, "not run", text=str(error))
     return (diagnoser or Diagnoser()).diagnosed(outcome, product, result) if outcome.bad else outcome
+
+
+def of_numbers(product: Product, result: Measurement) -> tuple[Product, Measurement]:
+    """The rows whose activations are numbers: what a kernel makes of NaN is nobody's promise."""
+    x, ids = product.x, product.ids
+    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if finite.all():
+        return product, result
+    repeats = tuple(one[finite] for one in result.repeats)
+    some = replace(product, x=x[finite], ids=None if ids is None else ids[finite])
+    return some, replace(result, y=result.y[finite], repeats=repeats)
 
 
 def _outcome(case: Case, result: Measurement, judgement: Judgement) -> Outcome:

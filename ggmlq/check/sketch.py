@@ -37,6 +37,7 @@ class OpCase:
     program: Program
     kinds: tuple[str, ...]
     seed: int = 0
+    pool: tuple[int, ...] = ()  # numbers of threads of one pool; () for a pool in each run
 
     def __str__(self) -> str:
         return f"{self.op}({self.about})"
@@ -70,22 +71,31 @@ LETTER = {Tensor: "t", type(None): "t", bool: "b", int: "i", float: "f", tuple: 
 
 
 def cases(op: str, *values: Any, large: bool = False, **more: Any) -> Callable[[Drawing], Drawing]:
-    """A decorator that enters what a function draws into the cases of an operation, with these values.
+    """A decorator that adds what a function draws to the cases of an operation, with these values.
 
     The function gets a sketch, which begins anew behind each case whose name it yields.
     """
 
     def enter(draw: Drawing) -> Drawing:
+        table = LARGE if large else CASES
+        before = table.get(op)
+
         def drawn(seed: int) -> Iterator[OpCase]:
+            yield from before(seed) if before else ()
             s = Sketch()
             for about in draw(s, *values, **more):
-                yield s.case(op, f"large, {about}" if large else about, seed, s.over)
+                yield s.case(op, f"large, {about}" if large else about, seed, s.over, s.pool)
                 s.begin()
 
-        (LARGE if large else CASES)[op] = drawn
+        table[op] = drawn
         return draw
 
     return enter
+
+
+def about(ne: tuple[int, ...], *more: str) -> str:
+    """A case in words: its lengths, and what is special."""
+    return ", ".join([f"ne=[{','.join(map(str, (*ne, 1, 1, 1)[:4]))}]", *filter(None, more)])
 
 
 class Sketch:
@@ -99,6 +109,7 @@ class Sketch:
         self._leaves: list[tuple[Leaf, str]] = []
         self._steps: list[tuple[str, str, tuple[Any, ...]]] = []
         self.over: int | None = None  # the source in whose memory the result lies
+        self.pool: tuple[int, ...] = ()  # numbers of threads that one pool runs it with, one after the other
 
     def leaf(self, *ne: int, type: str = "f32", data: str = "normal") -> Tensor:
         """A tensor with lengths in ggml's order and a kind of data."""
@@ -151,7 +162,9 @@ class Sketch:
         ne = (*ne, 1, 1, 1)[:4]
         return self.call("transpose", self.leaf(ne[1], ne[0], ne[2], ne[3], type=type))
 
-    def case(self, op: str, about: str, seed: int, over: int | None = None) -> OpCase:
+    def case(
+        self, op: str, about: str, seed: int, over: int | None = None, pool: tuple[int, ...] = ()
+    ) -> OpCase:
         """The case; its node is the result of the last call, perhaps in the memory of one of its sources."""
         count = len(self._leaves)
         steps = []
@@ -165,8 +178,11 @@ class Sketch:
             steps.append(Step(function, tuple(arguments), attaches))
         leaves, kinds_of_data = zip(*self._leaves, strict=True) if self._leaves else ((), ())
         program = Program(tuple(leaves), tuple(steps), over)
-        return OpCase(op, about, program, tuple(kinds_of_data), seed)
+        return OpCase(op, about, program, tuple(kinds_of_data), seed, pool)
 
+
+# Not a number, infinities, zeros of both signs, numbers of fewer bits, the largest.
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -3e-39, 3.4e38, -3.4e38, 6e4, 1e-7)
 
 # Kinds of data that follow from normal numbers.
 OF_NORMAL: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
@@ -191,7 +207,8 @@ def _data(rng: np.random.Generator, leaf: Leaf, kind: str) -> NDArray[Any]:
     if fmt.block_size > 1 or leaf.type == "bf16":
         rows = np.ascontiguousarray(values, np.float32).reshape(-1, shape[-1])
         return fmt.encode(rows)
-    return values.astype(fmt.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(fmt.dtype)
 
 
 def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDArray[Any]:
@@ -211,10 +228,20 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDA
         hidden = np.where(rng.random(shape) < 0.3, -np.inf, np.round(rng.standard_normal(shape), 1))
         hidden[..., 0] = 0.0
         return hidden
+    if kind == "hidden":  # every other row has no place at all
+        hidden = _numbers(rng, shape, "mask")
+        hidden[..., ::2, :] = -np.inf
+        return hidden
     if kind == "causal":  # what lies more than some places ahead of a row is hidden, whole blocks of it
         row, column = np.ogrid[: shape[-2], : shape[-1]]
         return np.where(column > row + int(most), -np.inf, np.zeros(shape))
     values = rng.standard_normal(shape)
     if kind == "mixed":  # sizes over several powers of ten, and shifted rows
         return values * 10.0 ** rng.integers(-3, 3, shape) + rng.standard_normal((*shape[:-1], 1))
+    if kind == "special":  # in some places
+        return np.where(rng.random(shape) < 0.4, rng.choice(SPECIAL, shape), values)
+    if kind == "NaN":  # in every other row, one
+        rows = values.reshape(-1, shape[-1])
+        rows[np.arange(0, len(rows), 2), rng.integers(0, shape[-1], -(-len(rows) // 2))] = np.nan
+        return rows.reshape(shape)
     return OF_NORMAL[kind](values)

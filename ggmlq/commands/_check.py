@@ -10,7 +10,7 @@ from typing import Any
 
 from ..arrays.dumps import Dump
 from ..base.text import table
-from ..check import batches, cases, invariance, nodes, opreport, ops
+from ..check import batches, cases, invariance, nodes, opreport, ops, strided
 from ..check.cases import Case
 from ..check.invariance import OPS, Invariance, Subject
 from ..check.nodes import write_lines
@@ -33,7 +33,7 @@ def chosen(args: argparse.Namespace, bridge: Bridge) -> list[Case]:
     """The cases of files, of test-backend-ops, or of shapes."""
     named = [_saved(path) for path in args.replay]
     for text in args.case:
-        parse = batches.parse_mixture if "MUL_MAT_ID" in text else batches.parse_product
+        parse = batches.parse_mixture if "MUL_MAT_ID" in text else strided.parse_product
         named.append(parse(text, args.seed))
     if named:
         if args.shapes or args.data or args.types != "all" or args.experts:
@@ -50,7 +50,9 @@ def _saved(path: Path) -> Case:
     try:
         saved = Dump(path)
         load: Callable[[Path], Case] = cases.load
-        if "batches" in saved:
+        if "per" in saved:
+            load = strided.load
+        elif "batches" in saved:
             load = batches.load_batch
         elif "ids" in saved:
             load = batches.load_mixture

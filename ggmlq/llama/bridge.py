@@ -268,16 +268,19 @@ class Bridge:
 
     def node(
         self, program: Program | Recorded, arrays: Sequence[NDArray[Any]], device: str = "CPU", *,
-        threads: int = 1, repeats: int = 1,
+        threads: int = 1, repeats: int = 1, pool: Sequence[int] = (),
     ) -> Ran:  # fmt: skip
-        """Compute the last node of a small graph, or of recorded nodes, whose leaves hold these arrays."""
+        """Compute the last node of a small graph, or of recorded nodes, whose leaves hold these arrays.
+
+        ``pool``: numbers of threads that run after run takes of one pool, where the device is a CPU.
+        """
         leaves = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
-        facts, results = self._node(program, leaves, device=device, threads=threads, repeats=repeats)
-        return Ran.of(facts, results)
+        how = {"device": device, "threads": threads, "repeats": repeats, "pool": list(pool)}
+        return Ran.of(*self._node(program, leaves, **how))
 
     def takes_node(self, program: Program | Recorded, device: str = "CPU") -> bool:
         """True where the device says that it computes all nodes of a graph. Nothing is computed."""
-        return bool(self._node(program, [], device=device, threads=1, repeats=0)[0]["taken"])
+        return bool(self._node(program, [], device=device, threads=1, repeats=0, pool=[])[0]["taken"])
 
     def _node(self, program: Program | Recorded, leaves: Arrays, **how: Any) -> Any:
         last = program.nodes[-1]["op"] if isinstance(program, Recorded) else program.steps[-1].function

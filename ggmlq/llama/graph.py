@@ -20,7 +20,7 @@ from ..errors import UnsupportedError
 from ..formats import FORMATS
 from .guards import UNWRITTEN, Arena, Stray
 from .library import BOOL, FLOAT, INT, LONG, SIZE, P, words
-from .product import COMPUTE, Multiplier, compute
+from .product import COMPUTE, Multiplier, Pool, compute
 from .program import source_name
 from .structs import Tensors
 
@@ -29,6 +29,9 @@ C_TYPES: dict[str, Any] = {"t": P, "n": P, "I": P, "i": INT, "l": LONG, "f": FLO
 MANY = 128  # tensors of a context, guards among them
 OTHERS = (64, 16)  # lengths of the node that takes all threads
 MOST_SOURCES = 8
+ONCE = {  # functions that libraries of earlier years have under another name
+    "rope_ext_back": "rope_back", "conv_2d_dw_direct": "conv_2d_dw", "interpolate": "upscale_ext",
+}  # fmt: skip
 IN_PLACE = {"SET_ROWS": 2, "CPY": 1}  # operations that write into one of their sources
 
 
@@ -38,6 +41,7 @@ class Settings:
 
     threads: int = 1
     repeats: int = 1
+    pool: tuple[int, ...] = ()  # threads of run after run, which one pool has
 
 
 class Graph:
@@ -84,9 +88,10 @@ class Graph:
         for kind, value in arguments:
             kinds.append(C_TYPES[kind])
             values.append(self._argument(kind, value))
-        if not self.symbols.has(f"ggml_{name}"):
-            raise UnsupportedError(f"ggml_{name}: this library has no such function")
-        function = getattr(self.symbols, f"ggml_{name}")
+        names = [f"ggml_{one}" for one in (name, ONCE.get(name)) if one]
+        if not any(map(self.symbols.has, names)):
+            raise UnsupportedError(f"{' or '.join(names)}: this library has no such function")
+        function = getattr(self.symbols, next(filter(self.symbols.has, names)))
         typed = ctypes.CFUNCTYPE(None if attaches else P, *kinds)(ctypes.cast(function, P).value or 0)
         return int(typed(*values) or 0)
 
@@ -151,10 +156,12 @@ def run_program(
         overrun: Stray | None = None
         written = (tensors.origin(graph.node) or 0, graph.under)  # leaves into which the node writes
         untouched = {k: v for k, v in inputs.items() if names[k] not in written}
-        for _ in range(how.repeats):
+        pool = Pool(m, stack, max(how.pool)) if how.pool else None
+        for run in range(how.repeats):
             arena.fill(filled)
             sources |= _read(graph, [p for p in graph.sources() if graph.is_input(p[1])])
-            overrun = compute(m, cgraph, how.threads, op) or overrun
+            threads = how.pool[run % len(how.pool)] if how.pool else how.threads
+            overrun = compute(m, cgraph, threads, op, pool) or overrun
             sources |= _read(graph, [p for p in graph.sources() if not graph.is_input(p[1])])
             y = np.empty(tensors.nbytes(graph.node), np.uint8)
             tensors.read(graph.node, y)

@@ -289,7 +289,26 @@ class Plan(ctypes.Structure):
     _fields_ = [("work_size", SIZE), ("work_data", P), ("rest", ctypes.c_uint8 * 112)]
 
 
-def compute(m: Multiplier, graph: int, threads: int, what: str) -> Stray | None:
+class Pool:
+    """A pool of threads that outlives a graph, as programs keep one; nothing where the library has none."""
+
+    def __init__(self, m: Multiplier, stack: ExitStack, threads: int) -> None:
+        s, self.address = m.symbols, 0
+        if m.handle.device.backend != "CPU" or not s.has("ggml_threadpool_new"):
+            return
+        facts = ctypes.create_string_buffer(1 << 14)  # more than the parameters take in any year
+        s.ggml_threadpool_params_init.restype, s.ggml_threadpool_params_init.argtypes = None, [P, INT]
+        s.ggml_threadpool_new.restype, s.ggml_threadpool_new.argtypes = P, [P]
+        s.ggml_threadpool_free.restype, s.ggml_threadpool_free.argtypes = None, [P]
+        s.ggml_threadpool_params_init(facts, threads)
+        self.address = s.ggml_threadpool_new(facts) or 0
+        if self.address:
+            stack.callback(s.ggml_threadpool_free, self.address)
+
+
+def compute(
+    m: Multiplier, graph: int, threads: int, what: str, pool: Pool | None = None
+) -> Stray | None:
     """Run a graph; what was written behind the work memory, where the device is a CPU that shows it."""
     s = m.symbols
     if m.handle.device.backend != "CPU" or not s.has("ggml_graph_plan"):
@@ -297,7 +316,7 @@ def compute(m: Multiplier, graph: int, threads: int, what: str) -> Stray | None:
         return None
     s.ggml_graph_plan.restype, s.ggml_graph_plan.argtypes = Plan, [P, INT, P]
     s.ggml_graph_compute.restype, s.ggml_graph_compute.argtypes = INT, [P, P]
-    plan: Plan = s.ggml_graph_plan(graph, threads, None)
+    plan: Plan = s.ggml_graph_plan(graph, threads, (pool and pool.address) or None)
     size = int(plan.work_size)
     words = np.full(-(-size // 4) + BEHIND // 4, GUARD, np.uint32)
     memory = words.view(np.uint8)

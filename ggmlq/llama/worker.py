@@ -90,7 +90,7 @@ class Worker:
         kind = RecordedGraph if "nodes" in message else graph.Graph
         if not message["repeats"]:
             return {"taken": graph.is_taken(multiplier, self._tensors, message, kind)}, []
-        how = graph.Settings(message["threads"], message["repeats"])
+        how = graph.Settings(message["threads"], message["repeats"], tuple(message["pool"]))
         return graph.run_program(multiplier, self._tensors, message, list(arrays), how, kind)
 
     def takes(self, message: dict[str, Any], arrays: Arrays) -> Answer:

@@ -18,7 +18,7 @@ from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
 from ..multiply import STEP
 from . import scores
-from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, combined, contract, half_step
+from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, combined, contract, half_step, quick
 from .registry import Call, Result, oracle, settled
 from .rows import powers, slopes, weights
 
@@ -139,9 +139,10 @@ def _shaped(use: Use, head: Head, products: Number) -> Number:
 
 
 def _where_something_is_seen(products: Number, result: Number) -> Number:
-    """The result; a row that attends to nothing is zero, as most programs have it, and not promised."""
+    """The result; a row that attends to nothing is zero, which a GPU's kernels do not promise."""
     nothing = np.isneginf(products.value).all(axis=-1, keepdims=True)
-    return Number(np.where(nothing, 0.0, result.value), np.where(nothing, np.inf, result.errors()))
+    free = np.inf if quick() else 0.0
+    return Number(np.where(nothing, 0.0, result.value), np.where(nothing, free, result.errors()))
 
 
 def _granted(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:

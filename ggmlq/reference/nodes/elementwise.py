@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ...formats import FORMATS
+from .copies import encoded
 from .number import Number, choose, smaller
 from .registry import Call, Result, oracle, repeated, settled
 
@@ -18,11 +20,16 @@ ONE: dict[str, Callable[[Number], Number]] = {
 }  # fmt: skip
 
 
+def stored(n: Number, kind: str) -> Result:
+    """A result in the type of its tensor, which may have blocks."""
+    return settled(n, kind) if FORMATS[kind].block_size == 1 else encoded(n.value, kind)
+
+
 @oracle(*TWO)
 def two(c: Call) -> Result:
     """The sum, difference, product or quotient of two tensors, element by element."""
     a = c.number(0)
-    return settled(TWO[c.op](a, c.number(1).map(lambda b: repeated(b, a.shape))), c.kind)
+    return stored(TWO[c.op](a, c.number(1).map(lambda b: repeated(b, a.shape))), c.kind)
 
 
 @oracle(*ONE)
@@ -34,7 +41,7 @@ def one(c: Call) -> Result:
 @oracle("ADD1")
 def add1(c: Call) -> Result:
     """A number added to each element."""
-    return settled(c.number(0) + float(c.array(1).reshape(-1)[0]), c.kind)
+    return stored(c.number(0) + float(c.array(1).reshape(-1)[0]), c.kind)
 
 
 @oracle("ADD_ID", sources=3, rowwise=False)
