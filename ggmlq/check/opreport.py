@@ -22,7 +22,10 @@ def line(outcome: OpOutcome, threads: Sequence[int] = ()) -> str:
     """A case as a line, with what is wrong below it; ``threads``: all numbers that went alike."""
     verdict = f"{outcome.verdict.upper()}{f': {outcome.fault}' if outcome.fault else ''}"
     head = f"{verdict}  {outcome.case}, threads {', '.join(map(str, threads or [outcome.threads]))}"
-    return printable("\n".join([head, *(f"    {text}" for text in outcome.text.splitlines())]))
+    below = outcome.text.splitlines()
+    below += [f"again: ggmlq check {outcome.again}"] if outcome.bad else []
+    below += [f"saved: {outcome.saved}"] if outcome.saved else []
+    return printable("\n".join([head, *(f"    {text}" for text in below)]))
 
 
 def lines(outcomes: Sequence[OpOutcome], every: bool = False) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.text import meant
 from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
 from ..faults import NODES
 from ..llama import Bridge
@@ -33,7 +36,6 @@ from .sketch import OpCase
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
-POOLED = 60  # runs of a case whose number of threads changes within one pool
 FAILURES = 3  # deaths of the library at one operation, after which its other cases are left
 MEMORY = Path("/proc/meminfo")
 SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
@@ -90,11 +92,21 @@ class OpOutcome:
     traits: Traits = field(default_factory=dict)
     how: str = ""  # the arithmetic of an attention
     examined: bool = False  # by the doctor, for all wrong cases that are like it
+    node: Node | None = field(default=None, repr=False)  # of a wrong case, for --save
+    options: str = ""  # how it was run, as options of the command
+    saved: str = ""
+    seconds: float = 0.0
 
     @property
     def bad(self) -> bool:
         """True for a wrong result, another one in each run, a death, and a refusal of what is supported."""
         return self.verdict in ("wrong", "differs", "failed", "refused")
+
+    @property
+    def again(self) -> str:
+        """The options that repeat this outcome; none of a case of a file."""
+        seed = f" --seed {self.seed}" if self.seed else ""
+        return f"--case '{self.case}'{seed} --threads {self.threads}{self.options}"
 
     @property
     def hung(self) -> bool:
@@ -108,6 +120,7 @@ class OpOutcome:
             "op": self.op, "case": self.case, "threads": self.threads, "seed": self.seed,
             "verdict": self.verdict, "of_limit": share, "out_of_bound": self.out, "judged": self.judged,
             "fault": self.fault or None, "text": self.text or None, "arithmetic": self.how or None,
+            "seconds": self.seconds, "saved": self.saved or None, "again": self.again,
         }  # fmt: skip
 
 
@@ -157,30 +170,73 @@ def named(text: str) -> list[str]:
     return names
 
 
-def run_ops(
-    bridge: Bridge, ops: Sequence[str], device: str, backend: str, *, seed: int = 0,
-    threads: Iterable[int] = THREADS, repeats: int = 2, large: bool = False, arithmetic: str = "",
-) -> Iterator[list[OpOutcome]]:  # fmt: skip
-    """The outcomes of each operation, one a case and number of threads; ``large``: also of large ones.
+def case_of(text: str, seed: int) -> OpCase:
+    """The case that a report calls so: ``CLAMP(ne=[17,5,3,2], rows apart)``."""
+    op = text.partition("(")[0].strip().upper()
+    (name,) = named(op)
+    every = [case for table in (CASES, LARGE) if name in table for case in table[name](seed)]
+    for case in every:
+        if str(case) == text.strip():
+            return case
+    near = meant(text, [str(case) for case in every], f"as in {every[0]}")
+    raise UnsupportedError(f"--case {text!r}: {name} has no such case; {near}")
 
-    ``arithmetic``: attention claims to be computed in it.
-    """
-    how = How(bridge, device, backend, repeats, arithmetic)
+
+def cases_of(ops: Iterable[str], seed: int = 0, large: bool = False) -> Iterator[OpCase]:
+    """The cases of some operations; ``large``: also of large ones."""
     for op in ops:
-        failures, outcomes, findings = 0, list[OpOutcome](), dict[int, Finding]()
-        for case in (*CASES[op](seed), *(LARGE[op](seed) if large and op in LARGE else ())):
-            trial, is_new = Trial(how, case), True
-            for count in threads:
-                if failures >= FAILURES:
-                    text = f"the library died or hung at cases of {op} before"
-                    outcomes.append(OpOutcome(op, str(case), count, "not run", text=text, seed=seed))
-                    continue
-                outcome, finding = trial.run(count)
-                failures += 0 if outcome.verdict != "failed" else FAILURES - 1 if outcome.hung else 1
-                if finding is not None and is_new:
-                    findings[len(outcomes)], is_new = finding, False
-                outcomes.append(outcome)
-        yield examined(how, outcomes, findings)
+        yield from CASES[op](seed)
+        yield from LARGE[op](seed) if large and op in LARGE else ()
+
+
+def run_ops(
+    bridge: Bridge, cases: Iterable[OpCase], device: str, backend: str, *, threads: Iterable[int] = THREADS,
+    repeats: int = 2, arithmetic: str = "", options: str = "", until: float = math.inf,
+) -> Iterator[list[OpOutcome]]:  # fmt: skip
+    """The outcomes of each operation, one a case and number of threads.
+
+    ``arithmetic``: attention claims to be computed in it. ``options``: of the command, that repeat a case.
+    ``until``: the time at which no further case is begun; the cases of an operation may come in parts then.
+    """
+    how, parts = How(bridge, device, backend, repeats, arithmetic), dict[str, Part]()
+    for case in cases:
+        if case.op not in parts and until == math.inf:  # the operation before is complete
+            yield from (part.examined() for part in parts.values())
+            parts = {}
+        if time.monotonic() > until:
+            break
+        part = parts.setdefault(case.op, Part(how, tuple(threads), options))
+        part.run(case)
+    yield from (part.examined() for part in parts.values())
+
+
+class Part:
+    """The outcomes of one operation, and the wrong ones among them that the doctor may examine."""
+
+    def __init__(self, how: How, threads: Sequence[int], options: str) -> None:
+        self._how, self._threads, self._options = how, threads, options
+        self._failures, self._outcomes, self._findings = 0, list[OpOutcome](), dict[int, Finding]()
+
+    def run(self, case: OpCase) -> None:
+        """Run a case with each number of threads."""
+        trial, is_new = Trial(self._how, case), True
+        for count in self._threads:
+            if self._failures >= FAILURES:
+                text = f"the library died or hung at cases of {case.op} before"
+                outcome = OpOutcome(case.op, str(case), count, "not run", text=text, seed=case.seed)
+                self._outcomes.append(outcome)
+                continue
+            start = time.perf_counter()
+            outcome, finding = trial.run(count)
+            took = time.perf_counter() - start
+            self._failures += 0 if outcome.verdict != "failed" else FAILURES - 1 if outcome.hung else 1
+            if finding is not None and is_new:
+                self._findings[len(self._outcomes)], is_new = finding, False
+            self._outcomes.append(replace(outcome, options=self._options, seconds=took))
+
+    def examined(self) -> list[OpOutcome]:
+        """All outcomes, a few of them with a diagnosis."""
+        return examined(self._how, self._outcomes, self._findings)
 
 
 def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) -> list[OpOutcome]:
@@ -189,6 +245,8 @@ def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) 
     ``findings``: by the number of their outcome, one a case.
     """
     outcomes, left, seen, unnamed = list(outcomes), dict(findings), set[str](), set[str]()
+    for at, finding in findings.items():
+        outcomes[at] = replace(outcomes[at], node=finding.ran.node)
     for _ in range(DIAGNOSED):
         traits = {at: _features(outcomes[at]) for at in left}
         new = {at: (len(traits[at] - seen), len(traits[at] & unnamed)) for at in left}
@@ -199,7 +257,8 @@ def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) 
         unnamed |= traits[at] - seen if one.fault == "unknown" else set()
         seen |= traits[at]
         for i, other in enumerate(outcomes):  # of other threads, with the same elements out of bound
-            if (other.case, other.verdict, other.text) == (plain.case, plain.verdict, plain.text):
+            alike = (other.case, other.verdict, other.text) == (plain.case, plain.verdict, plain.text)
+            if alike:
                 outcomes[i] = replace(other, fault=one.fault, text=one.text, examined=True)
     return outcomes
 
@@ -271,9 +330,8 @@ def judged_case(
         return _of(case, threads, "not run", text), None
     try:
         data = case.arrays() if arrays is None else arrays
-        repeats = POOLED if case.pool else how.repeats
         ran = how.bridge.node(
-            case.program, data, how.device, threads=threads, repeats=repeats, pool=case.pool
+            case.program, data, how.device, threads=threads, repeats=how.repeats, pool=case.pool
         )
     except LibraryFailedError as error:
         return _died(how, case, threads, error), None
@@ -331,15 +389,16 @@ def _judged(
         outcome, share=verdict.share, out=verdict.out, judged=verdict.judged,
         traits=traits(ran.node, threads), how=verdict.how if these.op == ATTENTION else "",
     )  # fmt: skip
-    if not verdict.out and not ran.strays:
+    reports = how.bridge.reports
+    if not (verdict.out or ran.strays or reports):
         if all(np.array_equal(first, other) for other in ran.repeats):
             return outcome, None
         return replace(
             outcome, verdict="differs", fault="race", text="two runs differ, both within bounds"
         ), None
     said = [sentence(verdict)] if verdict.out else []
-    text = " ".join([*said, *(f"{stray}." for stray in ran.strays)])
-    fault = "" if verdict.out else "stray-writes"
+    text = " ".join(filter(None, [*said, *(f"{stray}." for stray in ran.strays), reports]))
+    fault = "" if verdict.out else "stray-writes" if ran.strays else "sanitizer"
     return replace(outcome, verdict="wrong", fault=fault, text=text), Finding(case, ran, these, verdict)
 
 

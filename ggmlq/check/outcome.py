@@ -39,6 +39,7 @@ class Outcome:
     leaked: int = 0  # elements made of memory around the operands
     strays: tuple[Stray, ...] = ()  # memory beside the result that was overwritten
     forced: bool = False  # supports_op refuses it, llama.cpp multiplies so all the same
+    reports: str = ""  # of a sanitizer
     arrays: dict[str, Any] = field(default_factory=dict, repr=False)  # of a bad case, for --save
 
     @property

@@ -214,6 +214,17 @@ class Plan:
         return self.bridge.takes(fmt, shapes, self.device.name, repack=layout)
 
 
+def spread(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials, first one of each layout and type, then the next one of each: large and plain ones first."""
+    places = Counter[tuple[str, str]]()
+    ranked = []
+    for trial in sorted(trials, key=lambda t: (t.case.data != "normal", -t.case.m * t.case.n)):
+        of = (trial.case.format.name, str(trial.how.repack))
+        ranked.append((places[of], trial))
+        places[of] += 1
+    return [trial for _, trial in sorted(ranked, key=lambda pair: pair[0])]
+
+
 def untried(device: Device, devices: Sequence[Device], trials: Sequence[Trial]) -> list[str]:
     """Things that exist and that no trial touches, each with its option."""
     layouts = {str(trial.how.repack).lower() for trial in trials if trial.how.repack}

@@ -119,7 +119,7 @@ def run_case(
     claims = [how.arithmetic] if how.arithmetic else candidates(how.backend, case.m)
     try:
         with np.errstate(all="ignore"):  # overflowing scales are intended
-            outcome = _outcome(case, result, cache.judge(product, result, claims))
+            outcome = _outcome(case, result, cache.judge(product, result, claims), bridge.reports)
     except UnsupportedError as error:  # the arithmetic that is claimed does not exist for the type
         return Outcome(case, "not run", text=str(error))
     return (diagnoser or Diagnoser()).diagnosed(outcome, product, result) if outcome.bad else outcome
@@ -136,17 +136,17 @@ def of_numbers(product: Product, result: Measurement) -> tuple[Product, Measurem
     return some, replace(result, y=result.y[finite], repeats=repeats)
 
 
-def _outcome(case: Case, result: Measurement, judgement: Judgement) -> Outcome:
+def _outcome(case: Case, result: Measurement, judgement: Judgement, reports: str = "") -> Outcome:
     """The outcome by its judgement; writing or reading outside of the operands makes it wrong."""
     unequal = np.zeros(result.y.shape, np.bool_)
     for repeat in result.repeats:
         unequal |= repeat.view(np.uint32) != result.y.view(np.uint32)
     races, unwritten, leaked = (int(mask.sum()) for mask in (unequal, result.unwritten, result.leaked))
-    right = judgement.ok and not (unwritten or leaked or result.strays)
+    right = judgement.ok and not (unwritten or leaked or result.strays or reports)
     return Outcome(
         case, "wrong" if not right else "differs" if races else "ok", judgement.arithmetic,
         judgement.distance, judgement.from_exact, judgement.out, races, result.buffer, result.median,
-        unwritten=unwritten, leaked=leaked, strays=result.strays, forced=result.forced,
+        unwritten=unwritten, leaked=leaked, strays=result.strays, forced=result.forced, reports=reports,
     )  # fmt: skip
 
 
@@ -179,6 +179,8 @@ class Diagnoser:
         y, repeats = result.y, result.repeats
         arrays = {**product.arrays, "y": y, "repeats": np.array(repeats), "unwritten": result.unwritten}
         kernels = (product.case.format.name, product.how.repack)
+        if outcome.reports and not (outcome.out or _beside(outcome)):
+            return replace(outcome, fault="sanitizer", text=outcome.reports, arrays=arrays)
         if outcome.verdict == "wrong" and not self._is_due(kernels, product):
             return replace(outcome, fault=_fault_beside(outcome), arrays=arrays)
         try:
@@ -307,6 +309,7 @@ def _observed(outcome: Outcome) -> str:
     if outcome.leaked:
         lines.append(f"{outcome.leaked} elements are made of memory outside the operands.")
     lines += [f"{stray}." for stray in outcome.strays]
+    lines += [outcome.reports] if outcome.reports else []
     if outcome.forced:
         lines.append(
             "The device's supports_op refuses such activations; llama.cpp multiplies so all the same."

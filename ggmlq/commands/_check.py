@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..arrays.dumps import Dump
 from ..base.text import table
-from ..check import batches, cases, invariance, nodes, opreport, ops, strided
+from ..check import batches, cases, ci, invariance, nodes, opreport, ops, order, strided
 from ..check.cases import Case
 from ..check.invariance import OPS, Invariance, Subject
 from ..check.nodes import write_lines
 from ..check.outcome import IDLE
+from ..check.sketch import OpCase
 from ..errors import DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
 from ..llama.library import is_weight_type, listed
+from ..reference.nodes import PRODUCTS
 from ..trace import Product, report
-from ..trace.saved import is_node, judged, load_node, replay
-from . import _plain
+from ..trace.saved import is_node, judged, load_node, replay, write_node
+from . import _check_ci, _plain
 
 
 def is_named(args: argparse.Namespace) -> bool:
@@ -100,15 +105,39 @@ def types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
 
 # --- --ops: are the operations right that are no products? --------------------------------------
 
-UNUSED_BY_OPS = ("shapes", "experts", "data", "buffer", "save", "html")
+UNUSED_BY_OPS = ("shapes", "experts", "data", "buffer", "html")
+
+
+def takes_operations(args: argparse.Namespace) -> bool:
+    """True where the cases are of operations that are no products; an error where they are of both."""
+    if args.invariance:
+        return args.ops is not None
+    others = [case for case in args.case if not case.lstrip().startswith(PRODUCTS)]
+    if others and (len(others) < len(args.case) or args.ops):
+        raise UnsupportedError(
+            f"--case {others[0]} beside {args.ops or 'a product'}: products and operations are checked apart; "
+            "run two commands"
+        )
+    return bool(others) or args.ops is not None
+
+
+def op_cases(args: argparse.Namespace) -> list[OpCase]:
+    """The cases of operations that the options name, in the order in which they run."""
+    if args.case:
+        return [ops.case_of(case, args.seed) for case in args.case]
+    every = [
+        case for case in ops.cases_of(ops.named(args.ops), args.seed, args.large)
+        if ci.in_shard(str(case), args.shard)
+    ]  # fmt: skip
+    return order.ordered(every) if args.budget else every
 
 
 def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     """Run the cases of some operations; the result is the exit status."""
     if unused := [name for name in UNUSED_BY_OPS if getattr(args, name)]:
         raise UnsupportedError(f"--ops beside --{unused[0]}: cases of operations have none; leave it out")
-    names = ops.named(args.ops)
-    if args.arithmetic and nodes.ATTENTION not in names:
+    every = op_cases(args)
+    if args.arithmetic and all(case.op != nodes.ATTENTION for case in every):
         raise UnsupportedError(
             f"--ops {args.ops} --arithmetic {args.arithmetic}: {nodes.ATTENTION} alone is computed in "
             "several arithmetics; leave --arithmetic out"
@@ -120,41 +149,68 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         print(f"{device.name}: {device.description}, {device.backend}\n")
     outcomes = list[ops.OpOutcome]()
     for some in ops.run_ops(
-        bridge,
-        names,
-        device.name,
-        device.backend,
-        seed=args.seed,
-        threads=threads,
-        repeats=args.repeats,
-        large=args.large,
-        arithmetic=args.arithmetic or "",
-    ):
-        outcomes += some
-        for text in () if args.json else opreport.lines(some, args.verbose):
+        bridge, every, device.name, device.backend, threads=threads, repeats=args.repeats,
+        arithmetic=args.arithmetic or "", options=_where(args), until=_check_ci.deadline(args),
+    ):  # fmt: skip
+        kept = [saved_node(args.save, one) if args.save and one.node else one for one in some]
+        outcomes += [replace(one, node=None) for one in kept]
+        for text in () if args.json else opreport.lines(kept, args.verbose or bool(args.case)):
             print(text)
     if args.test_file:
-        count = write_lines(args.test_file, (outcome.line for outcome in outcomes))
+        lines = write_lines(args.test_file, (outcome.line for outcome in outcomes))
         if not args.json:
             name = _plain.name(str(args.test_file))
             print(
-                f"wrote {count} cases to {name}: MALLOC_PERTURB_=255 test-backend-ops test --test-file {name}"
+                f"wrote {lines} cases to {name}: MALLOC_PERTURB_=255 test-backend-ops test --test-file {name}"
             )
+    notes, records = _left(every, outcomes), ci.of_operations(outcomes, device.name)
+    faults, baseline = _check_ci.finish(
+        args, f"{bridge.path}", f"operations on {device.name}", records, notes
+    )
     if args.json:
         facts = [outcome.facts() for outcome in outcomes]
-        _plain.print_run(bridge, device, cases=facts, contrasts=opreport.shared(outcomes))
+        _plain.print_run(
+            bridge, device, cases=facts, contrasts=opreport.shared(outcomes), baseline=baseline,
+            loaded=[str(path) for path in bridge.libraries], notes=notes,
+        )  # fmt: skip
     else:
         print(f"\n{opreport.summary(outcomes)}\n")
-        print("".join(f"{text}\n" for text in opreport.arithmetics(outcomes)), end="")
-        print("".join(f"{text}\n" for text in opreport.shared(outcomes)), end="")
-        print("".join(f"{_plain.name(reason)}\n" for reason in opreport.reasons(outcomes)), end="")
+        for texts in (opreport.arithmetics, opreport.shared, opreport.reasons):
+            _check_ci.say(texts(outcomes))
         print(opreport.last_sentence(outcomes))
-    if any(outcome.bad for outcome in outcomes):
+        _check_ci.say(notes)
+    if faults:
         return 1
     if all(outcome.verdict in IDLE for outcome in outcomes):
         why = f"{outcomes[0].verdict}: {outcomes[0].text}" if outcomes else "not run: there is no case"
         raise GGMLQError(why)
     return 0
+
+
+def _where(args: argparse.Namespace) -> str:
+    """The options of the command that say on which library and device a case ran."""
+    options = ("--lib", args.lib), ("--device", args.device if args.device != "CPU" else None)
+    every = (*options, ("--rpc", args.rpc or None), ("--arithmetic", args.arithmetic))
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in every if value is not None)
+
+
+def _left(every: Sequence[OpCase], outcomes: Sequence[ops.OpOutcome]) -> list[str]:
+    """A sentence on cases for which the time did not suffice."""
+    ran, names = {outcome.case for outcome in outcomes}, [str(case) for case in every]
+    if len(ran) == len(names):
+        return []
+    part = order.share(ran, names)
+    return [
+        f"--budget is used up: {len(ran)} of {len(names)} cases ran; they find {part:.0%} of all that the whole "
+        "set finds"
+    ]
+
+
+def saved_node(folder: Path, outcome: ops.OpOutcome) -> ops.OpOutcome:
+    """A wrong case with the file that ``--replay`` and ``ggmlq diagnose`` read."""
+    assert outcome.node is not None
+    stem = re.sub(r"[^\w.]+", "-", f"{outcome.case}-{outcome.seed}").strip("-")
+    return replace(outcome, saved=str(write_node(folder, f"{stem}.npz", outcome.node, outcome.fault)))
 
 
 # --- --invariance: do a row's bits depend on neighbours, place, threads? ------------------------

@@ -6,14 +6,16 @@ import argparse
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.text import count
 from ..errors import DeviceError, GGMLQError, ShapeError, UnsupportedError
-from . import _plain
+from . import _check_ci, _plain
 from ._options import Commands, declare, flag, shared
 
 if TYPE_CHECKING:
@@ -34,15 +36,18 @@ EXAMPLES = """\
   ggmlq check --replay bad/q4_0-1.npz
   ggmlq check --invariance --types q4_0,q8_0       a row's bits alone, beside others, by other threads
   ggmlq check --ops all                            every other operation: norms, rope, attention, copies …
+  ggmlq check --case 'CLAMP(ne=[17,5,3,2], rows apart)'
+  ggmlq check --ops all --budget 60s --baseline known.json --junit check.xml --github
 """
 TIMEOUT, QUICK = 60.0, 20.0  # seconds for one case, of products and of other operations
 
 
 def add(commands: Commands) -> None:
     parser = declare(commands, "check", "kernels", SUMMARY, ABOUT, EXAMPLES)
-    parser.add_argument(
-        "case", nargs="*", help="cases of test-backend-ops: 'MUL_MAT(type_a=q4_0,…)', MUL_MAT_ID"
-    )
+    about = "cases as a report or test-backend-ops calls them: 'MUL_MAT(type_a=q4_0,…)', 'CLAMP(…)'"
+    parser.add_argument("case", nargs="*", help=about)
+    parser.add_argument("--case", dest="named", action="append", default=[], metavar="CASE",
+                        help="the same, one case")  # fmt: skip
     parser.add_argument("--op", help=argparse.SUPPRESS)  # as test-backend-ops has it, to say what is taken
     parser.add_argument("--ops", metavar="NAMES", help="operations that are no products: ROPE,NORM, or all")
     flag(
@@ -51,8 +56,9 @@ def add(commands: Commands) -> None:
         "do the bits of a row depend on rows beside it, its place, threads? of the library and of ggmlq",
     )
     parser.add_argument(
-        "--test-file", type=Path, metavar="OUT", help="with --ops: write the cases for test-backend-ops"
-    )
+        "--test-file", type=Path, metavar="FILE",
+        help="cases of a file of test-backend-ops; with --ops: write the cases to it",
+    )  # fmt: skip
     flag(parser, "--large", "also more than 65535 rows, and 2^31 elements")
     parser.add_argument("--lib", type=Path, help="a library or build folder (default: as doctor finds it)")
     parser.add_argument("--device", default="CPU", help="one of the build's devices (default: CPU)")
@@ -84,13 +90,15 @@ def add(commands: Commands) -> None:
     shared(parser, "--html")
     flag(parser, "--verbose", "print one line for each right case")
     shared(parser, "--json")
+    _check_ci.add(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..check import report
+    from ..check import ci, report
+    from ..check.ci import in_shard
     from ..check.outcome import IDLE
     from ..check.page import page
-    from ..check.plan import untried
+    from ..check.plan import spread, untried
     from ..check.report import contrasts
     from ..check.run import run as run_cases
     from ..llama import Bridge
@@ -106,26 +114,36 @@ def run(args: argparse.Namespace) -> int:
             f"--op {args.op}: write --ops {args.op}; products are checked by --types and --shapes, or as "
             "test-backend-ops prints them: ggmlq check 'MUL_MAT(type_a=q4_0,m=16,n=1,k=256)'"
         )
-    if args.test_file and args.ops is None and not args.invariance:
-        raise UnsupportedError("--test-file writes cases of operations: name them with --ops")
     if args.html:
         check_target(args.html, "--html")
-    timeout = args.timeout or (TIMEOUT if args.ops is None else QUICK)
-    with Bridge(args.lib, timeout=timeout, sleeps=args.ops is not None) as bridge:
+    _check_ci.refuse_alone(args)
+    args.case += args.named
+    of_ops = _check.takes_operations(args)
+    timeout = args.timeout or (QUICK if of_ops else TIMEOUT)
+    with Bridge(args.lib, timeout=timeout, sleeps=of_ops, server=args.rpc) as bridge:
         device = _device(bridge, args.device)
         if args.invariance:
             return _check.run_invariance(args, bridge, device)
-        if args.ops is not None:
+        if of_ops:
             return _check.run_ops(args, bridge, device)
         if nodes := _check.paths_of(args.replay):
             return _check.run_nodes(args, bridge, device, nodes)
-        trials = _trials(args, bridge, device)
+        trials = [
+            trial for trial in _trials(args, bridge, device)
+            if in_shard(f"{trial.case.label}{trial.how.repack}", args.shard)
+        ]  # fmt: skip
+        trials = spread(trials) if args.budget else trials
+        until, notes = _check_ci.deadline(args), list[str]()
         left = untried(device, bridge.devices(), trials)
         outcomes = []
         with _progress(len(trials), quiet=args.json) as (say, step):
             say("\n".join(_header(bridge, device, trials, left)))
             lines = report.Lines(say, every=args.verbose or _check.is_named(args) or args.time > 0)
             for outcome in run_cases(bridge, trials):
+                if time.monotonic() > until:
+                    left_out = len(trials) - len(outcomes)
+                    notes.append(f"--budget is used up: {count(left_out, 'case')} of {len(trials)} did not run")
+                    break
                 outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
                 if outcome.bad and args.save:
                     outcome = report.save(args.save, outcome, args.arithmetic)  # noqa: PLW2901
@@ -135,14 +153,20 @@ def run(args: argparse.Namespace) -> int:
             lines.close()
         if args.html:
             write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
+        records = ci.of_products(outcomes, device.name)
+        title = f"products on {device.name}"
+        faults, baseline = _check_ci.finish(args, f"{bridge.path}", title, records, notes)
         if args.json:
-            _plain.print_json({**_facts(bridge, device, args, outcomes), "not_tried": left})
+            _plain.print_json(
+                {**_facts(bridge, device, args, outcomes), "not_tried": left, "baseline": baseline}
+            )
         else:
             print(f"\n{report.summary(outcomes)}")
             print("".join(f"\n{contrast}" for contrast in contrasts(outcomes)), end="")
             print("".join(f"\n{idle}: {why}" for idle in IDLE for why in report.reasons(outcomes, idle)))
             print(report.last_sentence(outcomes))
-    return _status(args, outcomes)
+            _check_ci.say(notes)
+    return _status(args, outcomes) if faults or not any(o.bad for o in outcomes) else 0
 
 
 def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]) -> list[str]:
@@ -161,6 +185,7 @@ def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]
 def _options(args: argparse.Namespace, outcome: Outcome) -> str:
     """The options that repeat a run: the library, the device, and the settings of the case."""
     options = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
+    options += [("--rpc", args.rpc or None)]
     options += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
     options += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
     words = [f" {name} {shlex.quote(str(value))}" for name, value in options if value is not None]
@@ -169,6 +194,8 @@ def _options(args: argparse.Namespace, outcome: Outcome) -> str:
 
 def _device(bridge: Bridge, name: str) -> Device:
     devices = bridge.devices()
+    if bridge.server and name == "CPU":  # the first of the server, whatever it is called
+        return devices[0]
     for device in devices:
         if device.name.lower() == name.lower():
             return device

@@ -33,7 +33,7 @@ from .files import locate, named_for_child
 from .graph import Recorded
 from .guards import GUARD, UNWRITTEN, Stray
 from .library import is_weight_type
-from .process import Child
+from .process import Child, reports_of
 from .program import Program, Ran
 from .protocol import Arrays
 
@@ -78,6 +78,7 @@ class Measurement:
 
 
 TIMEOUT = 120.0
+PATIENCE = 10.0  # seconds until a server of RPC that a case has ended is back
 
 
 class Bridge:
@@ -97,12 +98,18 @@ class Bridge:
         threads' calls is not counted.
     sleeps : bool
         Threads of the library sleep where they wait for each other: good for many small graphs, slow for one.
+    server : str
+        ``HOST:PORT`` of a server of ggml's RPC, whose devices come first. If a call ends it, the next one waits
+        until somebody has started it again.
     """
 
     def __init__(
-        self, lib: str | Path | None = None, *, timeout: float = TIMEOUT, sleeps: bool = False
-    ) -> None:
+        self, lib: str | Path | None = None, *, timeout: float = TIMEOUT, sleeps: bool = False,
+        server: str = "",
+    ) -> None:  # fmt: skip
         self.build = locate(lib)
+        self.server = server
+        self._patience = PATIENCE  # seconds to wait for a server
         self.timeout = timeout
         self._lib = named_for_child(lib)
         self._environment = {"OMP_WAIT_POLICY": "passive"} if sleeps else {}
@@ -286,6 +293,11 @@ class Bridge:
         last = program.nodes[-1]["op"] if isinstance(program, Recorded) else program.steps[-1].function
         return self._call(f"node {last}", {"do": "node", **program.message(), **how}, leaves)
 
+    @property
+    def reports(self) -> str:
+        """What a sanitizer of the build reported during the last call; empty where it reported nothing."""
+        return reports_of(self._child.tail()) if self._child is not None else ""
+
     def __enter__(self) -> Bridge:
         return self
 
@@ -299,10 +311,12 @@ class Bridge:
         """Start a fresh process that loads the build; the facts that it reports."""
         child = self._child = Child.started(more=self._environment)
         try:
-            message = {"do": "load", "lib": self._lib}
-            facts, _ = child.call(f"loading {self.build.folder}", message, [], self.timeout)
+            message = {"do": "load", "lib": self._lib, "server": self.server, "patience": self._patience}
+            what = f"loading {self.build.folder}"
+            facts, _ = child.call(what, message, [], self.timeout + self._patience)
         except BaseException:
             self._child = None
+            self._patience = 0.0  # who did not come back once is not waited for again
             child.close()
             raise
         return dict(facts)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,8 +69,44 @@ def find(symbols: Symbols, name: str) -> Handle:
     )
 
 
+GLANCE = 0.2  # seconds between looks for a server
+
+
+def connect(symbols: Symbols, server: str, patience: float) -> None:
+    """Add the devices of a server of ggml's RPC before all others, if it answers within some seconds."""
+    regs = [reg for reg in _regs(symbols) if words(symbols.ggml_backend_reg_name(reg)) == "RPC"]
+    if not regs:
+        raise DeviceError(f"--rpc {server}: {symbols.build.folder} has no RPC; build ggml with -DGGML_RPC=ON")
+    add = symbols.procedure(regs[0], "ggml_backend_rpc_add_server", P, ctypes.c_char_p)
+    if add is None:
+        raise DeviceError(f"--rpc {server}: RPC of this library is older than October 2025; take a newer one")
+    end = time.monotonic() + patience
+    while not _answers(server):
+        if time.monotonic() > end:
+            raise DeviceError(
+                f"--rpc {server}: no server answers there; start one, in a loop if cases may end it: "
+                "while true; do rpc-server -p PORT; done"
+            )
+        time.sleep(GLANCE)
+    symbols.servers = [int(add(server.encode()) or 0)]
+
+
+def _answers(server: str) -> bool:
+    """True where somebody listens at ``HOST:PORT``."""
+    host, _, port = server.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise DeviceError(f"--rpc {server}: it is HOST:PORT, as 127.0.0.1:50052; write it so")
+    with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
+        return True
+    return False
+
+
 def _regs(symbols: Symbols) -> list[int]:
-    """The backends: registered, loaded at run time, or taken from their own files."""
+    """The backends: of a server, registered, loaded at run time, or taken from their own files."""
+    return [*symbols.servers, *_local(symbols)]
+
+
+def _local(symbols: Symbols) -> list[int]:
     if not symbols.has("ggml_backend_reg_count"):
         parts = dict.fromkeys([*symbols.build.backends, "cpu"])  # cpu: perhaps in the one file
         names = [f"ggml_backend_{part}_reg" for part in parts]

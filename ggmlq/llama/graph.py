@@ -65,16 +65,13 @@ class Graph:
         """A sum that takes all threads, behind its two sources; nothing where the device computes no sums."""
         other = [self._leaf("f32", OTHERS) for _ in range(2)]
         busy = int(self.symbols.ggml_add(self.context, *other))
-        return [*other, busy] if self._is_taken(m, busy) else []
-
-    def _is_taken(self, m: Multiplier, tensor: int) -> bool:
-        return bool(self.symbols.ggml_backend_dev_supports_op(m.handle.dev, tensor))
+        return [*other, busy] if m.takes_op(busy) else []
 
     def ask(self, m: Multiplier) -> None:
         """Raise an error for what the device says it does not compute: the node, or one before it."""
         before = [t for t in self.all[:-1] if t not in self.leaves and not self.look.origin(t)]
         for tensor in (self.node, *before):
-            if not self._is_taken(m, tensor):
+            if not m.takes_op(tensor):
                 desc = words(self.symbols.ggml_op_desc(tensor))
                 raise UnsupportedError(f"{desc}: {m.handle.device.name} does not compute such tensors")
 
@@ -156,12 +153,14 @@ def run_program(
         overrun: Stray | None = None
         written = (tensors.origin(graph.node) or 0, graph.under)  # leaves into which the node writes
         untouched = {k: v for k, v in inputs.items() if names[k] not in written}
-        pool = Pool(m, stack, max(how.pool)) if how.pool else None
-        for run in range(how.repeats):
+        pool = Pool(m, stack, how.pool) if how.pool else None
+        for _ in range(how.repeats):
             arena.fill(filled)
             sources |= _read(graph, [p for p in graph.sources() if graph.is_input(p[1])])
-            threads = how.pool[run % len(how.pool)] if how.pool else how.threads
-            overrun = compute(m, cgraph, threads, op, pool) or overrun
+            if pool is not None:
+                pool.compute(cgraph)
+            else:
+                overrun = compute(m, cgraph, how.threads, op) or overrun
             sources |= _read(graph, [p for p in graph.sources() if not graph.is_input(p[1])])
             y = np.empty(tensors.nbytes(graph.node), np.uint8)
             tensors.read(graph.node, y)

@@ -186,6 +186,7 @@ class Symbols:
         """Load the base alone, or the whole build with its registry and backends."""
         self.build = build
         self.troubles: list[str] = []  # backends that did not load, and why
+        self.servers: list[int] = []  # backends of servers of RPC
         self._files = {build.base: _load(build.base)}
         if whole:
             self._load_backends()

@@ -396,6 +396,19 @@ def _listen(stderr: IO[bytes], tail: Tail) -> None:
 Pipes = PolledPipes if hasattr(select, "poll") else BlockingPipes
 
 
+# --- reports of sanitizers, which a build prints and goes on ----------------------------------------
+
+REPORT = re.compile(r"runtime error: |(?:Address|Thread|Memory|Leak|UndefinedBehavior)Sanitizer")
+REPORTS = 3  # lines of one call that are quoted
+
+
+def reports_of(said: str) -> str:
+    """The lines in which a sanitizer reports something; empty where it reports nothing."""
+    lines = [line.strip() for line in said.splitlines() if REPORT.search(line)]
+    more = f" and {len(lines) - REPORTS} more" if len(lines) > REPORTS else ""
+    return f"a sanitizer says: {'; '.join(lines[:REPORTS])}{more}" if lines else ""
+
+
 # --- known causes of crashes ----------------------------------------------------------------------
 
 COMPILER = re.compile(rb"GCC: \([^)]*\) (\d+)\.[\d.]+")

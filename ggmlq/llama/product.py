@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from ..errors import DeviceError, LibraryFailedError, UnsupportedError
 from ..formats import Format
 from ..formats.format import Bytes, Floats
-from .devices import Handle, extra_kinds
+from .devices import Handle, extra_kinds, handles
 from .guards import F32, GUARD, UNWRITTEN, Arena, Stray
 from .library import INT, SIZE, InitParams, Library, P, Symbols, address, words
 
@@ -70,6 +71,9 @@ class Multiplier:
         self.library = library
         self.handle = handle
         self.symbols: Symbols = library.symbols
+        self._asked = [handle.dev]  # devices that must take an operation
+        if handle.device.backend.startswith("RPC"):  # it says yes to all, and the server dies of a no
+            self._asked += [one.dev for one in handles(self.symbols) if one.device.backend == "CPU"]
         self.backend = self.symbols.ggml_backend_dev_init(handle.dev, None)
         if not self.backend:
             raise DeviceError(
@@ -130,11 +134,11 @@ class Multiplier:
             with ExitStack() as trial:
                 w = _Weights(self, trial, request, kind)
                 node = _Node(s, self.context(trial), w.tensor, x, ids)
-                takes = s.ggml_backend_dev_supports_op(self.handle.dev, node.y)
+                takes = self.takes_op(node.y)
                 at_load = (*request.lead, *x[-2:])
                 if not takes and request.repack and ids is None and x != at_load:
                     plain = _Node(s, self.context(trial), w.tensor, at_load, None)
-                    forced = s.ggml_backend_dev_supports_op(self.handle.dev, plain.y)
+                    forced = self.takes_op(plain.y)
                 else:
                     forced = False
                 if takes or forced:
@@ -184,6 +188,10 @@ class Multiplier:
                 "this processor; name one of these, or leave it out"
             )
         return matches
+
+    def takes_op(self, tensor: int) -> bool:
+        """True where the device says that it computes a node."""
+        return all(self.symbols.ggml_backend_dev_supports_op(dev, tensor) for dev in self._asked)
 
     def set_threads(self, threads: int) -> None:
         """Set the number of threads, where the backend has such a function."""
@@ -289,34 +297,13 @@ class Plan(ctypes.Structure):
     _fields_ = [("work_size", SIZE), ("work_data", P), ("rest", ctypes.c_uint8 * 112)]
 
 
-class Pool:
-    """A pool of threads that outlives a graph, as programs keep one; nothing where the library has none."""
-
-    def __init__(self, m: Multiplier, stack: ExitStack, threads: int) -> None:
-        s, self.address = m.symbols, 0
-        if m.handle.device.backend != "CPU" or not s.has("ggml_threadpool_new"):
-            return
-        facts = ctypes.create_string_buffer(1 << 14)  # more than the parameters take in any year
-        s.ggml_threadpool_params_init.restype, s.ggml_threadpool_params_init.argtypes = None, [P, INT]
-        s.ggml_threadpool_new.restype, s.ggml_threadpool_new.argtypes = P, [P]
-        s.ggml_threadpool_free.restype, s.ggml_threadpool_free.argtypes = None, [P]
-        s.ggml_threadpool_params_init(facts, threads)
-        self.address = s.ggml_threadpool_new(facts) or 0
-        if self.address:
-            stack.callback(s.ggml_threadpool_free, self.address)
-
-
-def compute(
-    m: Multiplier, graph: int, threads: int, what: str, pool: Pool | None = None
-) -> Stray | None:
+def compute(m: Multiplier, graph: int, threads: int, what: str) -> Stray | None:
     """Run a graph; what was written behind the work memory, where the device is a CPU that shows it."""
     s = m.symbols
     if m.handle.device.backend != "CPU" or not s.has("ggml_graph_plan"):
         m.compute(graph, what)
         return None
-    s.ggml_graph_plan.restype, s.ggml_graph_plan.argtypes = Plan, [P, INT, P]
-    s.ggml_graph_compute.restype, s.ggml_graph_compute.argtypes = INT, [P, P]
-    plan: Plan = s.ggml_graph_plan(graph, threads, (pool and pool.address) or None)
+    plan: Plan = _typed(s).ggml_graph_plan(graph, threads, None)
     size = int(plan.work_size)
     words = np.full(-(-size // 4) + BEHIND // 4, GUARD, np.uint32)
     memory = words.view(np.uint8)
@@ -331,3 +318,48 @@ def compute(
     if not changed.size:
         return None
     return Stray("behind the work memory", len(changed), int(changed[0]), int(changed[-1]))
+
+
+ROUNDS, LONGEST = 1000, 0.3  # computations of a pool, one right behind the other, and seconds of them
+
+
+class Pool:
+    """A pool of threads that outlives a graph, as programs keep one, and whose number of threads changes.
+
+    Threads that still leave one graph meet those that begin the next: so graphs follow each other at once.
+    """
+
+    def __init__(self, m: Multiplier, stack: ExitStack, counts: Sequence[int]) -> None:
+        # Threads that share a core wait for each other for milliseconds.
+        cores = os.cpu_count() or 1
+        self._symbols, self._counts = m.symbols, [min(count, cores) for count in counts]
+        s = m.symbols
+        if m.handle.device.backend != "CPU" or not s.has("ggml_threadpool_new"):
+            raise UnsupportedError("ggml_threadpool_new: the device has no pool of threads; try a CPU of 2025")
+        facts = ctypes.create_string_buffer(1 << 14)  # more than the parameters take in any year
+        s.ggml_threadpool_params_init.restype, s.ggml_threadpool_params_init.argtypes = None, [P, INT]
+        s.ggml_threadpool_new.restype, s.ggml_threadpool_new.argtypes = P, [P]
+        s.ggml_threadpool_free.restype, s.ggml_threadpool_free.argtypes = None, [P]
+        s.ggml_threadpool_params_init(facts, max(self._counts))
+        self._pool = s.ggml_threadpool_new(facts)
+        stack.callback(s.ggml_threadpool_free, self._pool)
+
+    def compute(self, graph: int) -> None:
+        """Run a graph many times, with one number of threads after the other."""
+        s = _typed(self._symbols)
+        plans = [s.ggml_graph_plan(graph, count, self._pool) for count in self._counts]
+        memory = np.empty(max(plan.work_size for plan in plans) + 64, np.uint8)
+        for plan in plans:
+            plan.work_data = memory.ctypes.data
+        start = time.monotonic()
+        for i in range(ROUNDS):
+            s.ggml_graph_compute(graph, ctypes.byref(plans[i % len(plans)]))
+            if time.monotonic() - start > LONGEST:
+                break
+
+
+def _typed(symbols: Symbols) -> Symbols:
+    """The symbols, those of a plan with their types."""
+    symbols.ggml_graph_plan.restype, symbols.ggml_graph_plan.argtypes = Plan, [P, INT, P]
+    symbols.ggml_graph_compute.restype, symbols.ggml_graph_compute.argtypes = INT, [P, P]
+    return symbols

@@ -53,6 +53,8 @@ class Worker:
         """Load the whole build with its backends; its path, version and types."""
         self._library = Library(locate(message["lib"]), whole=True)
         library = self.library
+        if message["server"]:
+            devices.connect(library.symbols, message["server"], message["patience"])
         return {"path": str(library.path), "version": library.version, "types": sorted(library.types),
                 "libraries": self._libraries()}, []  # fmt: skip
 

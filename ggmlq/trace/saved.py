@@ -52,21 +52,25 @@ def save(folder: Path, p: Product) -> Product:
 
 def save_node(folder: Path, p: Product) -> Product:
     """Write a wrong node that is no product; the record names the file."""
-    node = p.captured
-    if node is None:
+    if p.captured is None:
         return p
+    name = f"{p.step}-{p.node.translate(UNSAFE)}-{p.op.translate(UNSAFE)[:40]}.npz"
+    return replace(p, saved=str(write_node(folder, name, p.captured, p.fault)))
+
+
+def write_node(folder: Path, name: str, node: Node, fault: str) -> Path:
+    """Write a node with all that it reads; the path of the file."""
     facts = {
         "form": FORM, "op": node.op, "step": node.step, "tensors": node.tensors, "words": list(node.words),
-        "members": list(node.members) if isinstance(node, Group) else None, "fault": p.fault,
+        "members": list(node.members) if isinstance(node, Group) else None, "fault": fault,
     }  # fmt: skip
     arrays: dict[str, Any] = {f"tensor_{name}": array for name, array in node.arrays.items()}
-    name = f"{p.step}-{p.node.translate(UNSAFE)}-{p.op.translate(UNSAFE)[:40]}.npz"
     with saving(folder, name) as path:
         unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         with unfinished.open("wb") as file:
             np.savez_compressed(file, node=np.array(json.dumps(facts)), **arrays)
         unfinished.replace(path)
-    return replace(p, saved=str(path))
+    return path
 
 
 def is_node(path: str | Path) -> bool:
