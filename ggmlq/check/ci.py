@@ -213,7 +213,7 @@ def annotations(faults: Sequence[Record]) -> Iterator[str]:
     """Commands of a workflow, one for each new fault, those of different groups first."""
     seen = Counter[str]()
     ranked = []
-    for one in faults:
+    for one in sorted(faults, key=lambda one: not one.fault):  # the doctor examined a few
         seen[one.group] += 1
         ranked.append((seen[one.group], one))
     for _, one in sorted(ranked, key=lambda pair: pair[0])[:ANNOTATIONS]:

@@ -19,7 +19,7 @@ from ..faults import Diagnosis, diagnose_node
 from ..formats import FORMATS
 from ..llama.program import DTYPES, NAMES, Node, original, source_name
 from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
-from .judge import OTHER, is_nearer
+from .judge import OTHER, by_expert, candidates, is_nearer
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
@@ -192,6 +192,30 @@ def as_judged(these: Operands, verdict: NodeVerdict) -> Operands:
 def with_params(these: Operands, more: Mapping[str, Any]) -> Operands:
     """A node with further parameters for its oracle."""
     return Operands(these.op, these.inputs, {**these.params, **more}, these.y)
+
+
+def judge_product(captured: Node, backend: str) -> NodeVerdict:
+    """The verdict on a product in the first arithmetic that fits; matrices are judged as experts of rows."""
+    facts = captured.tensors["w"]
+    matrices = captured.matrices("w")
+    n, k = matrices[0].shape
+    raw = np.stack([np.asarray(matrix.raw) for matrix in matrices])
+    q = QuantArray.from_bytes(raw, FORMATS[facts["type"]], (len(matrices), n, k))
+    x, y = captured.floats("x"), captured.strided("y")
+    if captured.op == "MUL_MAT_ID":
+        ids = np.asarray(captured.strided("i")).reshape(y.shape[1], -1)
+        x = x.reshape(len(ids), -1, k)
+        rows, x = y.reshape(*ids.shape, n), x[:, 0] if x.shape[1] == 1 else x
+    else:
+        ids = np.arange(len(matrices)).reshape(facts["ne"][:1:-1])
+        for axis in (0, 1):
+            ids = ids.repeat(y.shape[axis] // ids.shape[axis], axis)
+        ids = ids.reshape(-1, 1).repeat(y.shape[2], 0)
+        rows, x = y.reshape(-1, 1, n), x.reshape(-1, k)
+    with np.errstate(all="ignore"):
+        verdict = by_expert(rows, x, q, ids, candidates(backend, y.shape[-2]))
+    at = {"part": "", "row": 0, "column": 0, "got": np.nan, "wanted": np.nan}
+    return NodeVerdict(verdict.arithmetic, y.size, verdict.out, float(verdict.out > 0), verdict.distance, at)
 
 
 def compared(result: Result, y: NDArray[Any]) -> NodeVerdict:

@@ -27,12 +27,14 @@ from .nodes import (
     Operands,
     diagnosed,
     judge_node,
+    judge_product,
     node_line,
     operands,
     sentence,
 )
 from .opcases import CASES, LARGE
 from .sketch import OpCase
+from .testfile import FileCase
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
@@ -43,6 +45,7 @@ DIAGNOSED = 3  # wrong cases of an operation that are diagnosed
 REFUSED = ("GGML_ASSERT(", ": fatal error")  # in the last words of a library: it does not take such tensors
 
 
+AnyCase = OpCase | FileCase
 Judged = dict[bytes, NodeVerdict]  # by the bytes of a result
 Traits = dict[str, Any]  # of a case, by a name in words
 WORDS = {
@@ -93,7 +96,8 @@ class OpOutcome:
     how: str = ""  # the arithmetic of an attention
     examined: bool = False  # by the doctor, for all wrong cases that are like it
     node: Node | None = field(default=None, repr=False)  # of a wrong case, for --save
-    options: str = ""  # how it was run, as options of the command
+    origin: str = ""  # the case as options of the command
+    options: str = ""  # how it was run, as options
     saved: str = ""
     seconds: float = 0.0
 
@@ -104,9 +108,8 @@ class OpOutcome:
 
     @property
     def again(self) -> str:
-        """The options that repeat this outcome; none of a case of a file."""
-        seed = f" --seed {self.seed}" if self.seed else ""
-        return f"--case '{self.case}'{seed} --threads {self.threads}{self.options}"
+        """The options that repeat this outcome."""
+        return f"{self.origin} --threads {self.threads}{self.options}"
 
     @property
     def hung(self) -> bool:
@@ -145,9 +148,9 @@ class How:
 class Finding:
     """A wrong result, to be diagnosed."""
 
-    case: OpCase
+    case: AnyCase
     ran: Ran
-    these: Operands
+    these: Operands | None  # of a product none
     verdict: NodeVerdict
 
     @property
@@ -190,7 +193,7 @@ def cases_of(ops: Iterable[str], seed: int = 0, large: bool = False) -> Iterator
 
 
 def run_ops(
-    bridge: Bridge, cases: Iterable[OpCase], device: str, backend: str, *, threads: Iterable[int] = THREADS,
+    bridge: Bridge, cases: Iterable[AnyCase], device: str, backend: str, *, threads: Iterable[int] = THREADS,
     repeats: int = 2, arithmetic: str = "", options: str = "", until: float = math.inf,
 ) -> Iterator[list[OpOutcome]]:  # fmt: skip
     """The outcomes of each operation, one a case and number of threads.
@@ -217,14 +220,13 @@ class Part:
         self._how, self._threads, self._options = how, threads, options
         self._failures, self._outcomes, self._findings = 0, list[OpOutcome](), dict[int, Finding]()
 
-    def run(self, case: OpCase) -> None:
+    def run(self, case: AnyCase) -> None:
         """Run a case with each number of threads."""
         trial, is_new = Trial(self._how, case), True
         for count in self._threads:
             if self._failures >= FAILURES:
                 text = f"the library died or hung at cases of {case.op} before"
-                outcome = OpOutcome(case.op, str(case), count, "not run", text=text, seed=case.seed)
-                self._outcomes.append(outcome)
+                self._outcomes.append(_of(case, count, "not run", text))
                 continue
             start = time.perf_counter()
             outcome, finding = trial.run(count)
@@ -274,7 +276,7 @@ def _features(outcome: OpOutcome) -> set[str]:
 class Trial:
     """One case with each number of threads, which share data, verdicts, and reasons why it does not run."""
 
-    def __init__(self, how: How, case: OpCase) -> None:
+    def __init__(self, how: How, case: AnyCase) -> None:
         self._how, self._case = how, case
         self._judged: Judged = {}
         self._arrays: Sequence[NDArray[Any]] | None = None
@@ -302,12 +304,14 @@ class Trial:
         return outcome, finding
 
 
-def _of(case: OpCase, threads: int, verdict: str, text: str = "", fault: str = "") -> OpOutcome:
-    return OpOutcome(case.op, str(case), threads, verdict, text=text, fault=fault, seed=case.seed)
+def _of(case: AnyCase, threads: int, verdict: str, text: str = "", fault: str = "") -> OpOutcome:
+    return OpOutcome(
+        case.op, str(case), threads, verdict, text=text, fault=fault, seed=case.seed, origin=case.options
+    )
 
 
 def run_case(
-    bridge: Bridge, case: OpCase, device: str, backend: str, threads: int, repeats: int
+    bridge: Bridge, case: AnyCase, device: str, backend: str, threads: int, repeats: int
 ) -> OpOutcome:
     """The outcome of one case: compute, judge, diagnose where it is wrong."""
     how = How(bridge, device, backend, repeats)
@@ -316,7 +320,7 @@ def run_case(
 
 
 def judged_case(
-    how: How, case: OpCase, threads: int, judged: Judged | None = None,
+    how: How, case: AnyCase, threads: int, judged: Judged | None = None,
     arrays: Sequence[NDArray[Any]] | None = None,
 ) -> tuple[OpOutcome, Finding | None]:  # fmt: skip
     """The outcome of one case, and where it is wrong what the doctor needs.
@@ -338,8 +342,10 @@ def judged_case(
     except (UnsupportedError, DeviceError) as error:
         return _of(case, threads, "not run", str(error)), None
     if ran.node.op != case.op:
-        text = f"{case.program.steps[-1].function} of this library ends with {ran.node.op}"
+        text = f"the function of {case.op} in this library ends with {ran.node.op}"
         return _of(case, threads, "not run", text), None
+    if case.op in PRODUCTS:
+        return _judged(how, case, threads, ran, None, {} if judged is None else judged)
     try:
         these = operands(ran.node)
     except GGMLQError as error:
@@ -357,7 +363,7 @@ def free() -> int | None:
     return None
 
 
-def _died(how: How, case: OpCase, threads: int, error: LibraryFailedError) -> OpOutcome:
+def _died(how: How, case: AnyCase, threads: int, error: LibraryFailedError) -> OpOutcome:
     """The outcome where the library ended its process, or gave no answer.
 
     An assertion refuses the case. Where the device has said that it supports such tensors, that is a mistake:
@@ -376,18 +382,22 @@ def _died(how: How, case: OpCase, threads: int, error: LibraryFailedError) -> Op
 
 
 def _judged(
-    how: How, case: OpCase, threads: int, ran: Ran, these: Operands, verdicts: Judged
+    how: How, case: AnyCase, threads: int, ran: Ran, these: Operands | None, verdicts: Judged
 ) -> tuple[OpOutcome, Finding | None]:
     outcome = replace(_of(case, threads, "ok"), line=node_line(ran.node, str(case)))
     first = ran.node.arrays["y"]
     bits = first.tobytes()
-    verdict = verdicts.get(bits) or judge_node(
-        these, quick=how.quick, threads=threads, habits=how.habits, arithmetic=how.arithmetic
-    )
+    verdict = verdicts.get(bits)
+    if verdict is None and these is not None:
+        verdict = judge_node(
+            these, quick=how.quick, threads=threads, habits=how.habits, arithmetic=how.arithmetic
+        )
+    elif verdict is None:
+        verdict = judge_product(ran.node, how.backend)
     verdicts[bits] = verdict
     outcome = replace(
         outcome, share=verdict.share, out=verdict.out, judged=verdict.judged,
-        traits=traits(ran.node, threads), how=verdict.how if these.op == ATTENTION else "",
+        traits=traits(ran.node, threads), how=verdict.how if case.op in (ATTENTION, *PRODUCTS) else "",
     )  # fmt: skip
     reports = how.bridge.reports
     if not (verdict.out or ran.strays or reports):
@@ -406,6 +416,8 @@ def diagnosed_case(how: How, outcome: OpOutcome, finding: Finding) -> OpOutcome:
     """A wrong outcome with its fault, and what the doctor says."""
     if not finding.verdict.out:
         return outcome
+    if finding.these is None:
+        return replace(outcome, fault="unknown", text=f"{outcome.text} Name it as MUL_MAT(…) for a diagnosis.")
     these, strays, text = finding.these, finding.ran.strays, outcome.text
     try:
         diagnosis = diagnosed(these, quick=how.quick, verdict=finding.verdict)
@@ -420,9 +432,9 @@ def diagnosed_case(how: How, outcome: OpOutcome, finding: Finding) -> OpOutcome:
     return replace(outcome, fault=fault, text=f"{text}\n{diagnosis.text}")
 
 
-def _is_right_apart(how: How, case: OpCase, threads: int) -> bool:
+def _is_right_apart(how: How, case: AnyCase, threads: int) -> bool:
     """True for a case with its result over a source that is right where the result has its own memory."""
-    if case.program.over is None:
+    if isinstance(case, FileCase) or case.program.over is None:
         return False
     ran = how.bridge.node(replace(case.program, over=None), case.arrays(), how.device, threads=threads)
     return not judge_node(operands(ran.node), quick=how.quick).out

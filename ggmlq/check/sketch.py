@@ -43,6 +43,11 @@ class OpCase:
         return f"{self.op}({self.about})"
 
     @property
+    def options(self) -> str:
+        """The options that repeat it."""
+        return f"--case '{self}'" + (f" --seed {self.seed}" if self.seed else "")
+
+    @property
     def needs(self) -> int:
         """Bytes that the case takes in both processes."""
         return COPIES * sum(leaf.bytes for leaf in self.program.leaves)
@@ -51,7 +56,7 @@ class OpCase:
         """The data of the leaves, the same for the same case and seed."""
         rng = np.random.default_rng([self.seed, zlib.crc32(str(self).encode())])
         leaves = self.program.leaves
-        return [_data(rng, leaf, kind) for leaf, kind in zip(leaves, self.kinds, strict=True)]
+        return [data_of(rng, leaf, kind) for leaf, kind in zip(leaves, self.kinds, strict=True)]
 
 
 Cases = Callable[[int], Iterator[OpCase]]  # the cases of an operation, by a seed
@@ -199,7 +204,7 @@ OF_NORMAL: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 }
 
 
-def _data(rng: np.random.Generator, leaf: Leaf, kind: str) -> NDArray[Any]:
+def data_of(rng: np.random.Generator, leaf: Leaf, kind: str) -> NDArray[Any]:
     """Data of a leaf: numbers of a kind, encoded in its type."""
     shape = tuple(reversed((*leaf.ne, 1, 1, 1)[:4]))
     values = _numbers(rng, shape, kind)

@@ -13,12 +13,11 @@ from typing import Any
 
 from ..arrays.dumps import Dump
 from ..base.text import table
-from ..check import batches, cases, ci, invariance, nodes, opreport, ops, order, strided
+from ..check import batches, cases, ci, invariance, nodes, opreport, ops, order, strided, testfile
 from ..check.cases import Case
 from ..check.invariance import OPS, Invariance, Subject
 from ..check.nodes import write_lines
 from ..check.outcome import IDLE
-from ..check.sketch import OpCase
 from ..errors import DumpError, GGMLQError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..llama import Bridge, Device
@@ -112,6 +111,8 @@ def takes_operations(args: argparse.Namespace) -> bool:
     """True where the cases are of operations that are no products; an error where they are of both."""
     if args.invariance:
         return args.ops is not None
+    if args.test_file is not None and args.ops is None:
+        return True
     others = [case for case in args.case if not case.lstrip().startswith(PRODUCTS)]
     if others and (len(others) < len(args.case) or args.ops):
         raise UnsupportedError(
@@ -121,8 +122,11 @@ def takes_operations(args: argparse.Namespace) -> bool:
     return bool(others) or args.ops is not None
 
 
-def op_cases(args: argparse.Namespace) -> list[OpCase]:
+def op_cases(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[Any]:
     """The cases of operations that the options name, in the order in which they run."""
+    if args.test_file is not None and args.ops is None:
+        cases = testfile.read(args.test_file, bridge, device.name, args.seed)
+        return [case for case in cases if ci.in_shard(str(case), args.shard)]
     if args.case:
         return [ops.case_of(case, args.seed) for case in args.case]
     every = [
@@ -136,7 +140,7 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     """Run the cases of some operations; the result is the exit status."""
     if unused := [name for name in UNUSED_BY_OPS if getattr(args, name)]:
         raise UnsupportedError(f"--ops beside --{unused[0]}: cases of operations have none; leave it out")
-    every = op_cases(args)
+    every = op_cases(args, bridge, device)
     if args.arithmetic and all(case.op != nodes.ATTENTION for case in every):
         raise UnsupportedError(
             f"--ops {args.ops} --arithmetic {args.arithmetic}: {nodes.ATTENTION} alone is computed in "
@@ -156,7 +160,7 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
         outcomes += [replace(one, node=None) for one in kept]
         for text in () if args.json else opreport.lines(kept, args.verbose or bool(args.case)):
             print(text)
-    if args.test_file:
+    if args.test_file and args.ops is not None:
         lines = write_lines(args.test_file, (outcome.line for outcome in outcomes))
         if not args.json:
             name = _plain.name(str(args.test_file))
@@ -194,7 +198,7 @@ def _where(args: argparse.Namespace) -> str:
     return "".join(f" {name} {shlex.quote(str(value))}" for name, value in every if value is not None)
 
 
-def _left(every: Sequence[OpCase], outcomes: Sequence[ops.OpOutcome]) -> list[str]:
+def _left(every: Sequence[Any], outcomes: Sequence[ops.OpOutcome]) -> list[str]:
     """A sentence on cases for which the time did not suffice."""
     ran, names = {outcome.case for outcome in outcomes}, [str(case) for case in every]
     if len(ran) == len(names):

@@ -289,6 +289,10 @@ class Bridge:
         """True where the device says that it computes all nodes of a graph. Nothing is computed."""
         return bool(self._node(program, [], device=device, threads=1, repeats=0, pool=[])[0]["taken"])
 
+    def op_of(self, program: Program | Recorded, device: str = "CPU") -> str:
+        """The library's name of the last node's operation."""
+        return str(self._node(program, [], device=device, threads=1, repeats=0, pool=[])[0]["op"])
+
     def _node(self, program: Program | Recorded, leaves: Arrays, **how: Any) -> Any:
         last = program.nodes[-1]["op"] if isinstance(program, Recorded) else program.steps[-1].function
         return self._call(f"node {last}", {"do": "node", **program.message(), **how}, leaves)

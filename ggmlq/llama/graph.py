@@ -179,6 +179,12 @@ def is_taken(m: Multiplier, tensors: Tensors, program: dict[str, Any], kind: typ
         return True
 
 
+def op_of(m: Multiplier, tensors: Tensors, program: dict[str, Any], kind: type[Graph] = Graph) -> str:
+    """The library's name of the operation of a program's node."""
+    with ExitStack() as stack:
+        return words(m.symbols.ggml_op_desc(kind(m, tensors, stack, program).node))
+
+
 def _read(graph: Graph, pairs: list[tuple[int, int]]) -> dict[str, Bytes]:
     op, arrays = words(graph.symbols.ggml_op_desc(graph.node)), {}
     for i, tensor in pairs:
@@ -262,7 +268,7 @@ class RecordedGraph(Graph):
         # Libraries of other years number their operations otherwise; older ones have fewer.
         for number in range(facts["number"], 0, -1):
             self.look.become(tensor, number, node["words"], sources)
-            if words(self.symbols.ggml_op_desc(tensor)) == op:
+            if op in ("", words(self.symbols.ggml_op_desc(tensor))):  # "": whatever has that number
                 return tensor
         raise UnsupportedError(
             f"{facts['name']} = {op}: this library has no such operation up to number {facts['number']}; "

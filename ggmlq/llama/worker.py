@@ -91,7 +91,8 @@ class Worker:
         self._tensors = self._tensors or Tensors(self.library.symbols)
         kind = RecordedGraph if "nodes" in message else graph.Graph
         if not message["repeats"]:
-            return {"taken": graph.is_taken(multiplier, self._tensors, message, kind)}, []
+            taken = graph.is_taken(multiplier, self._tensors, message, kind)
+            return {"taken": taken, "op": graph.op_of(multiplier, self._tensors, message, kind)}, []
         how = graph.Settings(message["threads"], message["repeats"], tuple(message["pool"]))
         return graph.run_program(multiplier, self._tensors, message, list(arrays), how, kind)
 
