@@ -2,8 +2,8 @@
 
     python tools/order_cases.py [LIB]
 
-writes ggmlq/check/order.json. A case runs once on a libggml, for the strides of its operands; the mistakes are
-the doctor's imitations, applied to the oracle, and traits that bugs of ggml depended on.
+writes ggmlq/check/order.json. A case runs once on a libggml, for the strides of its operands; the mistakes
+are the doctor's imitations, applied to the oracle, and traits that bugs of ggml depended on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Faults of a run for a maintainer's CI: a baseline of known ones, JUnit's XML, and annotations of GitHub.
 
-A record stands for one case, whatever numbers of threads it ran with. Its name is the case's own, which is the
-same on every machine and which ``--case`` takes.
+A record stands for one case, whatever numbers of threads it ran with. Its name is the case's own, which is
+the same on every machine and which ``--case`` takes.
 """
 
 from __future__ import annotations
@@ -67,14 +67,15 @@ def of_products(outcomes: Iterable[Outcome], device: str) -> list[Record]:
 def of_operations(outcomes: Iterable[OpOutcome], device: str) -> list[Record]:
     """Records of operations."""
     return _joined(
-        Record(device, o.op, o.case, o.verdict, o.bad, o.fault, o.text, f"ggmlq check {o.again}", (o.threads,),
-               o.seconds)
-        for o in outcomes
+        Record(
+            device, o.op, o.case, o.verdict, o.bad, o.fault, o.text, f"ggmlq check {o.again}",
+            (o.threads,), o.seconds,
+        ) for o in outcomes
     )  # fmt: skip
 
 
 def _joined(records: Iterable[Record]) -> list[Record]:
-    """One record for all numbers of threads with which a case went alike; right ones beside wrong are left out."""
+    """One record for all numbers of threads with which a case went alike, without right ones beside wrong."""
     cases = dict[str, dict[str, Record]]()
     for one in records:
         of_case = cases.setdefault(one.case, {})
@@ -193,7 +194,13 @@ def write_junit(path: Path, records: Sequence[Record], known: Iterable[Record] =
                 time=f"{one.seconds:.3f}",
             )  # fmt: skip
             kind = (
-                "skipped" if one in skipped else "failure" if one in failed else "error" if one in errors else ""
+                "skipped"
+                if one in skipped
+                else "failure"
+                if one in failed
+                else "error"
+                if one in errors
+                else ""
             )
             if kind:
                 said = _clean(one.head if one.bad else f"{one.verdict}: {one.text}")
@@ -203,13 +210,15 @@ def write_junit(path: Path, records: Sequence[Record], known: Iterable[Record] =
 
 def _clean(text: str) -> str:
     """Text without characters that XML cannot hold."""
-    return "".join(c if c in "\t\n" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" else "?" for c in text)
+    return "".join(
+        c if c in "\t\n" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" else "?" for c in text
+    )
 
 
 # --- GitHub: annotations beside the source, and a summary of the step ------------------------------
 
 
-def annotations(faults: Sequence[Record]) -> Iterator[str]:
+def workflow_commands(faults: Sequence[Record]) -> Iterator[str]:
     """Commands of a workflow, one for each new fault, those of different groups first."""
     seen = Counter[str]()
     ranked = []
@@ -268,4 +277,6 @@ def write_summary(text: str) -> None:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise GGMLQError(f"GITHUB_STEP_SUMMARY {short(path)}: {error.strerror}; leave --github out") from error
+        raise GGMLQError(
+            f"GITHUB_STEP_SUMMARY {short(path)}: {error.strerror}; leave --github out"
+        ) from error

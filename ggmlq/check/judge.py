@@ -28,6 +28,7 @@ FIT = {
     "ggml-mmq": 1e-6, "f32": 1e-10, "tf32": 1e-10, "tf32-cut": 1e-10, "f16": 2e-7, "bf16": 2e-7,
 }  # fmt: skip
 
+OF_CUDA = ("CUDA", "ROCm", "MUSA")  # backends of one source
 ON_CUDA = ("ggml-mmvq", "ggml-mmq")  # for few rows of activations, and for more
 
 SAMPLED = 1 << 16  # elements of a result beyond which a sample chooses the arithmetic
@@ -58,7 +59,7 @@ class Judgement:
 def candidates(backend: str, m: int) -> list[str]:
     """All arithmetics, the likely ones of a backend first; where CUDA changes kernels differs by year."""
     few = m <= 8
-    likely = ["ggml-cpu"] if backend == "CPU" else [*(ON_CUDA if few else ON_CUDA[::-1])]
+    likely = [*(ON_CUDA if few else ON_CUDA[::-1])] if backend in OF_CUDA else ["ggml-cpu", "f32"]
     return [*likely, *(name for name in FIT if name not in likely)]
 
 

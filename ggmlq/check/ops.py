@@ -247,8 +247,8 @@ def examined(how: How, outcomes: list[OpOutcome], findings: dict[int, Finding]) 
     ``findings``: by the number of their outcome, one a case.
     """
     outcomes, left, seen, unnamed = list(outcomes), dict(findings), set[str](), set[str]()
-    for at, finding in findings.items():
-        outcomes[at] = replace(outcomes[at], node=finding.ran.node)
+    for number, finding in findings.items():
+        outcomes[number] = replace(outcomes[number], node=finding.ran.node)
     for _ in range(DIAGNOSED):
         traits = {at: _features(outcomes[at]) for at in left}
         new = {at: (len(traits[at] - seen), len(traits[at] & unnamed)) for at in left}
@@ -417,7 +417,9 @@ def diagnosed_case(how: How, outcome: OpOutcome, finding: Finding) -> OpOutcome:
     if not finding.verdict.out:
         return outcome
     if finding.these is None:
-        return replace(outcome, fault="unknown", text=f"{outcome.text} Name it as MUL_MAT(…) for a diagnosis.")
+        return replace(
+            outcome, fault="unknown", text=f"{outcome.text} Name it as MUL_MAT(…) for a diagnosis."
+        )
     these, strays, text = finding.these, finding.ran.strays, outcome.text
     try:
         diagnosis = diagnosed(these, quick=how.quick, verdict=finding.verdict)

@@ -1,8 +1,8 @@
 """The order in which ``--budget`` runs cases: those first that catch most of what no case before catches.
 
-``order.json`` was measured by ``tools/order_cases.py``: it has for each operation the mistakes that its cases
-catch together, and the cases that catch new ones, with how many. Mistakes are the doctor's imitations, and what
-bugs of ggml depended on: types, gaps, axes, lengths that fill no vector, a result over its source.
+``tools/order_cases.py`` measured it: ``order.json`` has for each operation the cases that catch mistakes
+which no case before them catches, and how many. Mistakes are the doctor's imitations, and what bugs of ggml
+depended on: types, gaps, axes, lengths that fill no vector, a result over its source.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Product:
         how, case, ids = self.how, self.case, self.ids
         x, q = self.x, self.q
         if isinstance(case, Strided):
-            return case.measure(self.bridge, x, q, how.device, threads=how.threads, repeats=how.repeats)
+            return case.measure(self.bridge, x, q, how.device, how.threads, how.repeats)
         batched = isinstance(case, Batch)
         if isinstance(case, Batch):
             (x, q), ids = case.axes(x, q), None
@@ -215,7 +215,7 @@ class Plan:
 
 
 def spread(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials, first one of each layout and type, then the next one of each: large and plain ones first."""
+    """The trials, one of each layout and type, then the next one of each: large and plain ones first."""
     places = Counter[tuple[str, str]]()
     ranked = []
     for trial in sorted(trials, key=lambda t: (t.case.data != "normal", -t.case.m * t.case.n)):

@@ -246,7 +246,7 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> NDA
     if kind == "special":  # in some places
         return np.where(rng.random(shape) < 0.4, rng.choice(SPECIAL, shape), values)
     if kind == "NaN":  # in every other row, one
-        rows = values.reshape(-1, shape[-1])
-        rows[np.arange(0, len(rows), 2), rng.integers(0, shape[-1], -(-len(rows) // 2))] = np.nan
-        return rows.reshape(shape)
+        flat = values.reshape(-1, shape[-1])
+        flat[np.arange(0, len(flat), 2), rng.integers(0, shape[-1], -(-len(flat) // 2))] = np.nan
+        return flat.reshape(shape)
     return OF_NORMAL[kind](values)

@@ -43,15 +43,15 @@ class Strided(Batch):
         block, rows = self.format.block_size, self.whole or self.k + self.format.block_size
         if rows <= self.k or rows % block or (self.whole and self.order != PLAIN):
             raise ShapeError(
-                f"{self.label}: k_v={self.whole} is the length of rows in memory; it is more than k={self.k}, "
+                f"{self.label}: k_v={self.whole} is the length of rows in memory, more than k={self.k}, "
                 f"a multiple of {block}, and goes with per=[0,1,2,3]; choose another"
             )
 
     @property
     def shape(self) -> str:
         """Batches, sizes, and how the operands lie."""
-        parts = [self.type_b != "f32" and self.type_b, self.order != PLAIN and "permuted"]
-        return " ".join([super().shape, *filter(None, parts), *["rows apart"] * bool(self.whole)])
+        words = {self.type_b: self.type_b != "f32", "permuted": self.order != PLAIN, "apart": self.whole > 0}
+        return " ".join([super().shape, *(word for word, holds in words.items() if holds)])
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Strided(Batch):
         return rounded.astype(np.float32), q
 
     def measure(
-        self, bridge: Bridge, x: NDArray[np.float32], q: QuantArray, device: str, **how: int
+        self, bridge: Bridge, x: NDArray[np.float32], q: QuantArray, device: str, threads: int, repeats: int
     ) -> Measurement:
         """The product of the library, as a graph of one node that looks at its operands so."""
         s = Sketch()
@@ -85,7 +85,8 @@ class Strided(Batch):
         rows = _of_type(x.reshape(*self.batches, self.m, self.k), self.type_b)
         b, of_b = self._look(s, rows, FORMATS[self.type_b])
         s.call("mul_mat", a, b)
-        ran = bridge.node(s.case("MUL_MAT", self.label, self.seed).program, [of_a, of_b], device, **how)
+        program = s.case("MUL_MAT", self.label, self.seed).program
+        ran = bridge.node(program, [of_a, of_b], device, threads=threads, repeats=repeats)
         shape = math.prod(self.batches) * self.m, self.n
         y, *others = (one.view(np.float32).reshape(shape) for one in (ran.node.arrays["y"], *ran.repeats))
         return Measurement(y, tuple(others), (), device, ran.strays)
@@ -165,5 +166,7 @@ def load(path: Path) -> Batch:
     saved = Dump(path)
     order, whole = saved.lengths("per"), saved.number("k_v")
     if order not in ORDERS or saved.text("type_b") not in ACTIVATIONS:
-        raise DumpError(f"--replay {path}: per is {order}, type_b {saved.text('type_b')}; save the case again")
+        raise DumpError(
+            f"--replay {path}: per is {order}, type_b {saved.text('type_b')}; save the case again"
+        )
     return load_batch(path, Strided, saved.text("type_b"), order, whole)

@@ -1,7 +1,7 @@
 """Cases of a file of ``test-backend-ops --test-file``, as llama.cpp's export of graphs writes it.
 
-A line has numbers of an operation, its type, lengths, parameters and sources; data are drawn here. The file may
-hold any operation of ggml, products too. The library gives numbers their names.
+A line has numbers of an operation, its type, lengths, parameters and sources; data are drawn here. The file
+may hold any operation of ggml, products too. The library gives numbers their names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ KINDS = {
 }  # fmt: skip
 IDS: dict[tuple[str, int], tuple[int | str, int, str]] = {
     ("GET_ROWS", 1): (0, 1, "ids"), ("MUL_MAT_ID", 2): (0, 2, "places"), ("ADD_ID", 2): (1, 1, "ids"),
-    ("SET_ROWS", 1): ("y", 1, "places"), ("SSM_SCAN", 6): (0, 3, "places"), ("GET_ROWS_BACK", 1): ("y", 1, "ids"),
+    ("SET_ROWS", 1): ("y", 1, "places"), ("SSM_SCAN", 6): (0, 3, "places"),
+    ("GET_ROWS_BACK", 1): ("y", 1, "ids"),
 }  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def _case(path: Path, number: int, line: str, bridge: Bridge, device: str, seed:
         numbers = iter([int(field) for field in fields])
         y = {"number": next(numbers), "type": _type(next(numbers)), "ne": _some(numbers, AXES), "name": name}
         words = _some(numbers, next(numbers))
-        sources = [
+        sources: list[dict[str, Any]] = [
             {"type": _type(next(numbers)), "ne": _some(numbers, AXES), "nb": _some(numbers, AXES)}
             for _ in range(next(numbers))
         ]
@@ -100,7 +101,7 @@ def _case(path: Path, number: int, line: str, bridge: Bridge, device: str, seed:
     op = bridge.op_of(unnamed, device)
     kinds = tuple(_kind(op, i, y, sources) for i in range(len(sources)))
     about = f"line {number}{'' if name == '-' else f', {name}'}"
-    options = f"--test-file {path}" + (f" --seed {seed}" if seed else "")
+    options = f"--test-file {path} --case '{op}({about})'" + (f" --seed {seed}" if seed else "")
     return FileCase(op, about, _recorded(op, y, words, sources), kinds, options, seed)
 
 
@@ -149,4 +150,3 @@ def _memory(rng: np.random.Generator, facts: dict[str, Any], kind: str, seed: in
     places = np.lib.stride_tricks.as_strided(memory, shape, (*facts["nb"][::-1], 1))
     places[...] = np.ascontiguousarray(values).view(np.uint8).reshape(shape)
     return memory
-

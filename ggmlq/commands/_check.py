@@ -116,8 +116,8 @@ def takes_operations(args: argparse.Namespace) -> bool:
     others = [case for case in args.case if not case.lstrip().startswith(PRODUCTS)]
     if others and (len(others) < len(args.case) or args.ops):
         raise UnsupportedError(
-            f"--case {others[0]} beside {args.ops or 'a product'}: products and operations are checked apart; "
-            "run two commands"
+            f"--case {others[0]} beside {args.ops or 'a product'}: products and operations are checked "
+            "apart; run two commands"
         )
     return bool(others) or args.ops is not None
 
@@ -126,7 +126,8 @@ def op_cases(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[A
     """The cases of operations that the options name, in the order in which they run."""
     if args.test_file is not None and args.ops is None:
         cases = testfile.read(args.test_file, bridge, device.name, args.seed)
-        return [case for case in cases if ci.in_shard(str(case), args.shard)]
+        wanted = [case for case in cases if not args.case or str(case) in args.case]
+        return [case for case in wanted if ci.in_shard(str(case), args.shard)]
     if args.case:
         return [ops.case_of(case, args.seed) for case in args.case]
     every = [
@@ -205,8 +206,8 @@ def _left(every: Sequence[Any], outcomes: Sequence[ops.OpOutcome]) -> list[str]:
         return []
     part = order.share(ran, names)
     return [
-        f"--budget is used up: {len(ran)} of {len(names)} cases ran; they find {part:.0%} of all that the whole "
-        "set finds"
+        f"--budget is used up: {len(ran)} of {len(names)} cases ran; they find {part:.0%} of all that the "
+        "whole set finds"
     ]
 
 

@@ -24,7 +24,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     group = parser.add_argument_group("in a CI")
     group.add_argument(
-        "--baseline", type=Path, metavar="FILE", help="known faults: only new ones fail the run (exit status 1)"
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="known faults: only new ones fail the run (exit status 1)",
     )
     flag(group, "--accept", "write the faults of this run to --baseline, as known ones")
     group.add_argument("--junit", type=Path, metavar="FILE", help="write the cases as JUnit's XML")
@@ -32,7 +35,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--budget", type=seconds, metavar="60s",
                        help="stop after this time; cases that catch most come first")  # fmt: skip
     group.add_argument("--shard", type=shard, metavar="I/N", help="run part I of N of the cases")
-    group.add_argument("--rpc", metavar="HOST:PORT", default="", help="judge the devices of a server of ggml's RPC")
+    group.add_argument(
+        "--rpc", metavar="HOST:PORT", default="", help="judge the devices of a server of ggml's RPC"
+    )
 
 
 def seconds(text: str) -> float:
@@ -83,7 +88,7 @@ def finish(
     if args.junit is not None:
         ci.write_junit(args.junit, records, known)
     if args.github:
-        for text in ci.annotations(faults):
+        for text in ci.workflow_commands(faults):
             print(text, file=sys.stderr if args.json else sys.stdout)
         ci.write_summary(ci.markdown(f"ggmlq check: {title}", records, faults, notes))
     return faults, facts

@@ -94,15 +94,8 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..check import ci, report
-    from ..check.ci import in_shard
-    from ..check.outcome import IDLE
-    from ..check.page import page
-    from ..check.plan import spread, untried
-    from ..check.report import contrasts
-    from ..check.run import run as run_cases
     from ..llama import Bridge
-    from ..pages import check_target, write
+    from ..pages import check_target
     from . import _check
 
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
@@ -128,45 +121,64 @@ def run(args: argparse.Namespace) -> int:
             return _check.run_ops(args, bridge, device)
         if nodes := _check.paths_of(args.replay):
             return _check.run_nodes(args, bridge, device, nodes)
-        trials = [
-            trial for trial in _trials(args, bridge, device)
-            if in_shard(f"{trial.case.label}{trial.how.repack}", args.shard)
-        ]  # fmt: skip
-        trials = spread(trials) if args.budget else trials
-        until, notes = _check_ci.deadline(args), list[str]()
-        left = untried(device, bridge.devices(), trials)
-        outcomes = []
-        with _progress(len(trials), quiet=args.json) as (say, step):
-            say("\n".join(_header(bridge, device, trials, left)))
-            lines = report.Lines(say, every=args.verbose or _check.is_named(args) or args.time > 0)
-            for outcome in run_cases(bridge, trials):
-                if time.monotonic() > until:
-                    left_out = len(trials) - len(outcomes)
-                    notes.append(f"--budget is used up: {count(left_out, 'case')} of {len(trials)} did not run")
-                    break
-                outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
-                if outcome.bad and args.save:
-                    outcome = report.save(args.save, outcome, args.arithmetic)  # noqa: PLW2901
-                lines.add(outcome)
-                step()
-                outcomes.append(replace(outcome, arrays={}))
-            lines.close()
-        if args.html:
-            write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
-        records = ci.of_products(outcomes, device.name)
-        title = f"products on {device.name}"
-        faults, baseline = _check_ci.finish(args, f"{bridge.path}", title, records, notes)
-        if args.json:
-            _plain.print_json(
-                {**_facts(bridge, device, args, outcomes), "not_tried": left, "baseline": baseline}
-            )
-        else:
-            print(f"\n{report.summary(outcomes)}")
-            print("".join(f"\n{contrast}" for contrast in contrasts(outcomes)), end="")
-            print("".join(f"\n{idle}: {why}" for idle in IDLE for why in report.reasons(outcomes, idle)))
-            print(report.last_sentence(outcomes))
-            _check_ci.say(notes)
+        return _run_products(args, bridge, device)
+
+
+def _run_products(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
+    from ..check import ci, report
+    from ..check.outcome import IDLE
+    from ..check.page import page
+    from ..check.plan import untried
+    from ..check.report import contrasts
+    from ..pages import write
+
+    trials, notes = _trials(args, bridge, device), list[str]()
+    trials = [one for one in trials if ci.in_shard(f"{one.case.label}{one.how.repack}", args.shard)]
+    left = untried(device, bridge.devices(), trials)
+    with _progress(len(trials), quiet=args.json) as (say, step):
+        say("\n".join(_header(bridge, device, trials, left)))
+        outcomes = list(_judged(args, bridge, trials, say, step))
+    if len(outcomes) < len(trials):
+        missing = len(trials) - len(outcomes)
+        notes.append(f"--budget is used up: {missing} of {count(len(trials), 'case')} did not run")
+    if args.html:
+        write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
+    records = ci.of_products(outcomes, device.name)
+    title = f"products on {device.name}"
+    faults, baseline = _check_ci.finish(args, f"{bridge.path}", title, records, notes)
+    if args.json:
+        _plain.print_json({**_facts(bridge, device, args, outcomes), "not_tried": left, "baseline": baseline})
+    else:
+        print(f"\n{report.summary(outcomes)}")
+        print("".join(f"\n{contrast}" for contrast in contrasts(outcomes)), end="")
+        print("".join(f"\n{idle}: {why}" for idle in IDLE for why in report.reasons(outcomes, idle)))
+        print(report.last_sentence(outcomes))
+        _check_ci.say(notes)
     return _status(args, outcomes) if faults or not any(o.bad for o in outcomes) else 0
+
+
+def _judged(
+    args: argparse.Namespace, bridge: Bridge, trials: list[Trial], say: Callable[[str], None],
+    step: Callable[[], None],
+) -> Iterator[Outcome]:  # fmt: skip
+    """The outcomes of trials, each printed and perhaps saved, until the time is up."""
+    from ..check import report
+    from ..check.plan import spread
+    from ..check.run import run as run_cases
+    from . import _check
+
+    until = _check_ci.deadline(args)
+    lines = report.Lines(say, every=args.verbose or _check.is_named(args) or args.time > 0)
+    for outcome in run_cases(bridge, spread(trials) if args.budget else trials):
+        outcome = replace(outcome, options=_options(args, outcome))  # noqa: PLW2901
+        if outcome.bad and args.save:
+            outcome = report.save(args.save, outcome, args.arithmetic)  # noqa: PLW2901
+        lines.add(outcome)
+        step()
+        yield replace(outcome, arrays={})
+        if time.monotonic() > until:
+            break
+    lines.close()
 
 
 def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ from ..arrays.array import QuantArray
 from ..base.devices import to_host
 from ..base.forks import in_child
 from ..dispatch.checks import as_floats
-from ..errors import ShapeError, UnsupportedError
+from ..errors import DeviceError, LibraryFailedError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
 from ..ops.operands import check_linear, check_matrices, experts
@@ -99,8 +99,8 @@ class Bridge:
     sleeps : bool
         Threads of the library sleep where they wait for each other: good for many small graphs, slow for one.
     server : str
-        ``HOST:PORT`` of a server of ggml's RPC, whose devices come first. If a call ends it, the next one waits
-        until somebody has started it again.
+        ``HOST:PORT`` of a server of ggml's RPC, whose devices come first. If a call ends it, the next one
+        waits until somebody has started it again.
     """
 
     def __init__(
@@ -318,10 +318,12 @@ class Bridge:
             message = {"do": "load", "lib": self._lib, "server": self.server, "patience": self._patience}
             what = f"loading {self.build.folder}"
             facts, _ = child.call(what, message, [], self.timeout + self._patience)
-        except BaseException:
+        except BaseException as error:
             self._child = None
             self._patience = 0.0  # who did not come back once is not waited for again
             child.close()
+            if self.server and isinstance(error, LibraryFailedError):
+                raise DeviceError(f"--rpc {self.server}: the server does not serve: {error}") from error
             raise
         return dict(facts)
 

@@ -335,7 +335,9 @@ class Pool:
         self._symbols, self._counts = m.symbols, [min(count, cores) for count in counts]
         s = m.symbols
         if m.handle.device.backend != "CPU" or not s.has("ggml_threadpool_new"):
-            raise UnsupportedError("ggml_threadpool_new: the device has no pool of threads; try a CPU of 2025")
+            raise UnsupportedError(
+                "ggml_threadpool_new: the device has no pool of threads; try a CPU of 2025"
+            )
         facts = ctypes.create_string_buffer(1 << 14)  # more than the parameters take in any year
         s.ggml_threadpool_params_init.restype, s.ggml_threadpool_params_init.argtypes = None, [P, INT]
         s.ggml_threadpool_new.restype, s.ggml_threadpool_new.argtypes = P, [P]
