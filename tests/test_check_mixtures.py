@@ -37,9 +37,9 @@ def test_routings():
 
 def test_what_a_case_says_repeats_it():
     case = mixture("skewed", row_per_use=True)
-    words = case.repeat_options.split()
-    assert words[words.index("--experts") + 1] == "16/4"
-    assert {"--apart", "skewed", "40x8x64"} <= set(words)
+    again = case.repeat_options.split("'")[1]
+    assert again == "MUL_MAT_ID(type_a=q4_0,type_b=f32,n_mats=16,n_used=4,b=0,m=8,n=40,k=64,spread=skewed)"
+    assert batches.parse_mixture(again, case.seed) == case
     x, q = case.inputs()
     assert (x.shape, q.shape) == ((40, 4, 64), (16, 8, 64))
     assert case.json_facts == {"experts": 16, "used": 4, "spread": "skewed", "apart": True}

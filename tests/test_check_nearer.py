@@ -30,6 +30,7 @@ class Kernel:
     """A library of one product."""
 
     multiply: object
+    reports = ""
 
     def measure(self, x, q, *args, ids=None, **more):
         y = self.multiply(x, q) if ids is None else self.multiply(x, q, ids)

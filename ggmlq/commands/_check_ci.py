@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..check import ci
-from ..check.ci import Baseline, Record
 from ..errors import UnsupportedError
 from . import _plain
 from ._options import flag
+
+if TYPE_CHECKING:
+    from ..check.ci import Record
 
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -74,9 +75,13 @@ def finish(
 
     ``notes``: sentences on the run; those on the baseline are added.
     """
-    faults, known, facts = [one for one in records if one.bad], list[Record](), dict[str, Any]()
+    from ..check import ci
+
+    facts: dict[str, Any] = {}
+    known: list[Record] = []
+    faults = [one for one in records if one.bad]
     if args.baseline is not None:
-        baseline = Baseline(args.baseline)
+        baseline = ci.Baseline(args.baseline)
         comparison = baseline.compared(records)
         faults, known = comparison.new, comparison.known
         facts = {"new": [one.head for one in faults], "known": len(known), "gone": comparison.gone}

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     args.case += args.named
     of_ops = _check.takes_operations(args)
     timeout = args.timeout or (QUICK if of_ops else TIMEOUT)
-    with Bridge(args.lib, timeout=timeout, sleeps=of_ops, server=args.rpc) as bridge:
+    with Bridge(args.lib, timeout=timeout, sleeps=not args.time, server=args.rpc) as bridge:
         device = _device(bridge, args.device)
         if args.invariance:
             return _check.run_invariance(args, bridge, device)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import batches, cases
+from ggmlq.check import batches, cases, strided
 from ggmlq.check import plan as running
 from ggmlq.check import run as run_module
 from ggmlq.check.cases import Case
@@ -66,7 +66,10 @@ def test_edges_touch_every_limit(fmt):
 def test_kinds_are_what_they_say():
     for m in (1, 9):
         x = {kind: cases.activations(kind, m, 1056, 1) for kind in cases.KINDS}
+        special = x.pop("special")
         assert all(np.isfinite(rows).all() for rows in x.values())
+        assert np.isfinite(special[::2]).all()
+        assert not np.isfinite(special[1::2]).all(axis=1).any()
         assert 0 < (x["zero"] == 0).mean() < 0.9
         assert (x["constant"] == x["constant"][:, :1]).all()
         assert np.abs(x["huge"]).sum(axis=1).max() > 65504
@@ -89,24 +92,24 @@ def test_shapes_and_types():
 
 def test_cases_of_test_backend_ops():
     text = "MUL_MAT(type_a=q5_1,type_b=f32,m=16,n=1,k=256,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1): FAIL"
-    case = batches.parse_product(text, 7)
+    case = strided.parse_product(text, 7)
     assert (case.format.name, case.m, case.n, case.k, case.seed) == ("q5_1", 1, 16, 256, 7)
 
 
 def test_batches_of_test_backend_ops():
     """Bs are axes of the weights, from the inner one; nr how many times as many the activations have."""
     sizes = "type_a=q4_0,type_b=f32,m=16,n=5,k=256"
-    case = batches.parse_product(f"MUL_MAT({sizes},bs=[3,2],nr=[2,1])", 0)
+    case = strided.parse_product(f"MUL_MAT({sizes},bs=[3,2],nr=[2,1])", 0)
     assert (case.batches, case.matrices, case.shape) == ((2, 6), (2, 3), "2x6x5x16x256 of 6 matrices")
     x, q, ids = *case.inputs(), case.ids()
     assert (x.shape, q.shape, ids.shape) == ((60, 256), (6, 16, 256), (60, 1))
     assert ids[::5, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     of_x, of_q = case.axes(x, q)
     assert (of_x.shape, of_q.shape) == ((2, 6, 5, 256), (2, 3, 16, 256))
-    assert batches.parse_product(case.repeat_options.split("'")[1], 0) == case
-    one = batches.parse_product(f"MUL_MAT({sizes},nr=[3,1])", 0)
+    assert strided.parse_product(case.repeat_options.split("'")[1], 0) == case
+    one = strided.parse_product(f"MUL_MAT({sizes},nr=[3,1])", 0)
     assert (one.shape, one.ids(), one.repeat_options) == (
-        "3x5x16x256", None, "--types q4_0 --shapes 3x5x16x256 --data normal --seed 0")  # fmt: skip
+        "3x5x16x256", None, f"--case 'MUL_MAT({sizes},bs=[1,1],nr=[3,1])' --seed 0")  # fmt: skip
     with pytest.raises(ShapeError, match="the former is a multiple of the latter"):
         batches.Batch(Q4_0, 5, 16, 256, batches=(1, 3), matrices=(1, 2))
 
@@ -118,16 +121,21 @@ def test_batches_of_test_backend_ops():
         ("q4_0 1x1x1", "only MUL_MAT"),
         ("MUL_MAT(type_a=q4_0,m=1,n=1)", "k must be given"),
         ("MUL_MAT(type_a=q4_0,m=1,n=x,k=32)", "m, n, k must be given"),
-        ("MUL_MAT(type_a=q4_0,type_b=f16,m=1,n=1,k=32)", "type_b=f16 is not a plain product"),
+        (
+            "MUL_MAT(type_a=q4_0,type_b=q8_0,m=1,n=1,k=32)",
+            "type_b=q8_0 is no product .*type_b=bf16 or f16 or f32",
+        ),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,data=odd)", "--data odd: there is no such kind"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=64,k_v=64)", "more than k=64, a multiple of 32"),
         ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,bs=[2])", r"bs=\[2\] is not two counts"),
         ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,nr=[0,1])", r"nr=\[0,1\] is not two counts"),
-        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,per=[0, 2, 1, 3])", r"per=\[0,2,1,3\] is not"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1,k=32,per=[1, 0, 2, 3])", r"per=\[1,0,2,3\] is no"),
         ("MUL_MAT(type_a=q9_9,m=1,n=1,k=32)", "no such type"),
     ],
 )
 def test_other_cases_are_refused(text, says):
     with pytest.raises(gq.GGMLQError, match=says):
-        batches.parse_product(text, 0)
+        strided.parse_product(text, 0)
 
 
 # --- verdicts ---------------------------------------------------------------------------------
@@ -230,7 +238,7 @@ def test_a_right_library(check):
 def test_edges_are_the_default(check):
     status, out, _ = check("--types", "f32", "--repeats", 2)
     assert status == 0, out
-    assert out.splitlines()[-1].endswith("cases, all right.")
+    assert "cases, all right; 3 more could not run" in out, "that library has no views"
     assert sum(line.startswith("f32") for line in out.splitlines()) == 2  # and of the summary
     status, out, _ = check("--types", "q4_0,f32", "--repeats", 2, "--verbose")
     for fmt in ("q4_0", "f32"):
@@ -248,7 +256,7 @@ def test_a_wrong_kernel_is_diagnosed(check):
     status, out, _ = check(*SMALL, fault="offset")
     assert status == 1
     assert "WRONG: offset-missing" in out
-    assert "again: ggmlq check --types q4_0 --shapes 9x7x96 --data normal --seed 0" in out
+    assert "again: ggmlq check --case 'MUL_MAT(type_a=q4_0,type_b=f32,m=7,n=9,k=96)' --seed 0" in out
 
 
 def test_a_wrong_kernel_is_wrong_on_all_data(check):
@@ -283,7 +291,8 @@ def test_what_lies_beside_the_result_is_told(check, tmp_path, fault, said):
     out = " ".join(out.split())
     for words in said:
         assert words in out
-    assert "again: ggmlq check --types f32 --shapes 3x9x7x96 --data normal --seed 0 --lib" in out
+    label = "MUL_MAT(type_a=f32,type_b=f32,m=7,n=9,k=96,bs=[1,1],nr=[3,1])"
+    assert f"again: ggmlq check --case '{label}' --seed 0 --lib" in out
     if fault == "batches":
         (saved,) = tmp_path.glob("*.npz")
         assert check("--replay", saved, fault=fault)[0] == 1
@@ -367,7 +376,7 @@ def test_what_was_claimed_is_not_lost(check, tmp_path, capsys):
     claim = ["--arithmetic", "ggml-mmvq", "--threads", "1"]
     status, out, _ = check(*SMALL, *claim, "--save", tmp_path)
     assert status == 1
-    (again,) = {line.strip() for line in out.splitlines() if "again:" in line and "9x7x96" in line}
+    (again,) = {line.strip() for line in out.splitlines() if "again:" in line and "m=7,n=9,k=96)" in line}
     assert again.endswith("--threads 1 --repeats 3 --arithmetic ggml-mmvq")
     (path,) = tmp_path.glob("q4_0-9x7x96-*.npz")
     main(["diagnose", str(path)])
@@ -461,7 +470,7 @@ def test_the_default_run_tries_every_layout_with_several_threads():
         "CPU_REPACK",
     }
     edges = [trial for trial in trials if not trial.how.repack and trial.how.threads == 2]
-    assert len(edges) == len(cases.edges(Q4_0, 0)) + 1
+    assert len(edges) == len(cases.edges(Q4_0, 0)) + 1 + len(strided.default_cases(Q4_0, 0))
     assert len(trials) < 2 * len(edges)
     other = Device("CUDA0", "a card", "CUDA", "GPU", 1, 1)
     left = untried(device, [device, other], trials)
@@ -470,7 +479,7 @@ def test_the_default_run_tries_every_layout_with_several_threads():
         "products with experts (--experts edges)",
         "CUDA0 (--device)",
     ]
-    assert trial_lines(trials)[0] == "plain layout: 27 cases of q4_0 with 2 threads, 4 of them with 1, 32"
+    assert trial_lines(trials)[0] == "plain layout: 33 cases of q4_0 with 2 threads, 4 of them with 1, 32"
 
 
 def test_a_layout_that_takes_long_rows_only():
