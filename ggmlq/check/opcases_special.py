@@ -5,7 +5,8 @@ Rules for special values, which the oracles hold a kernel to:
 * What is moved keeps its bits: NaN stays NaN, an infinity its sign, and so does -0.
 * Sums, products, quotients, squares, signs and limits follow IEEE 754 where the result is a number; it is NaN
   or infinite where that is. Of what is computed of NaN nothing is promised.
-* Numbers below 2^-126 may become zero where something is computed of them.
+* Numbers below 2^-126 may become zero where something is computed. A GPU may take them for zero, and a
+  quotient by more than 2^126 may be zero there.
 * A NaN stays in its row: norms, sums and softmax of other rows are right.
 * A row of attention whose mask hides every position is 0; on a GPU nothing is promised of it.
 """

@@ -140,10 +140,14 @@ def wkv7(c: Call) -> Result:
 
 @oracle("GATED_DELTA_NET", sources=6, words="states:i", rowwise=False)
 def gated_delta_net(c: Call) -> Result:
-    """The delta rule with gates: the state forgets, corrects itself by v, and gives its product with q."""
+    """The delta rule with gates: the state forgets, corrects itself by v, and gives its product with q.
+
+    ``turned``: rows of the state belong to k, as before 13 March 2026.
+    """
     q, k, v, g, beta, state = (c.array(i).astype(np.float64) for i in range(6))
     sequences, tokens, heads, size = v.shape
-    state = state.reshape(-1, heads, size, size)  # rows belong to v, columns to k
+    turned: Callable[[Wide], Wide] = lambda x: x.swapaxes(-1, -2) if c.params.get("turned") else x
+    state = turned(state.reshape(-1, heads, size, size))  # rows belong to v, columns to k
     scale = Number(1 / np.sqrt(size), 4 * 2.0**-24 / np.sqrt(size))
     outputs, ends = list[Number](), list[list[Number]]()
     of_q, of_k = np.arange(heads) % q.shape[2], np.arange(heads) % k.shape[2]
@@ -155,7 +159,7 @@ def gated_delta_net(c: Call) -> Result:
             delta = (Number(v[i, t]) - contract("hji,hi->hj", s, key, size)) * beta[i, t]
             s = s + delta[:, :, None] * key[:, None, :]
             outputs.append(contract("hji,hi->hj", s, left, size) * scale)
-            every.append(s)
+            every.append(s.map(turned))
         ends.append(every)
     slots = _slots(ends, max(c.params.get("states", 1), 1))
     return settled(_joined([combined(np.stack, outputs), slots], c.shape), c.kind)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
 from ...errors import ShapeError, UnsupportedError
-from .number import HALF, LARGEST, SMALLEST, SMALLEST_HALF, Number, Wide
+from .number import HALF, LARGEST, SMALLEST, SMALLEST_HALF, Number, Wide, quick
 
 Mask = NDArray[np.bool_]
 LIMITS = {"f16": 65504.0 * (1 + HALF), "bf16": LARGEST, "f32": LARGEST}
@@ -128,9 +128,16 @@ class Call:
         return source.dequantize(np.float32) if isinstance(source, QuantArray) else np.asarray(source)
 
     def number(self, i: int) -> Number:
-        """Source number i in float64: exact values, or a Number with the errors that it has."""
+        """Source number i in float64: exact values, or a Number with the errors that it has.
+
+        A GPU may take numbers below 2^-126 for zero.
+        """
         source = self.inputs[i] if self.has(i) else None
-        return source if isinstance(source, Number) else Number(self.array(i).astype(np.float64))
+        if isinstance(source, Number):
+            return source
+        value = self.array(i).astype(np.float64)
+        size = np.abs(value)
+        return Number(value, np.where(size < SMALLEST, size, 0.0)) if quick() else Number(value)
 
     def uncertain(self, i: int) -> bool:
         """True where source number i is a Number: what another operation made, with its errors."""
