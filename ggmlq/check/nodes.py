@@ -23,6 +23,7 @@ from .judge import OTHER, by_expert, candidates, is_nearer
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
+EARLIER = "earlier"  # of an operation in the meaning that it had
 ONCE = {"GATED_DELTA_NET": {"turned": True}}  # what an operation meant in libraries of another year
 HALVES = "f16 sums"  # of these, one that a kernel sums in halves
 
@@ -31,7 +32,7 @@ HALVES = "f16 sums"  # of these, one that a kernel sums in halves
 class NodeVerdict:
     """The judgement of all elements of a node."""
 
-    how: str  # "bits" or "f32"; of attention the name of an arithmetic, "other" or "f16 sums"
+    how: str  # "bits", "f32" or "earlier"; of attention the name of an arithmetic, "other" or "f16 sums"
     judged: int
     out: int
     share: float  # of the limit that the worst element uses up
@@ -128,7 +129,7 @@ def judge_node(
         verdict = _judged(these)
         if verdict.out and these.op in ONCE:
             earlier = _judged(with_params(these, ONCE[these.op]))
-            return verdict if earlier.out else earlier
+            return replace(earlier, how=EARLIER) if earlier.out < verdict.out else verdict
         return verdict
 
 
@@ -188,7 +189,9 @@ def _of_any_kernel(these: Operands, quick: bool) -> NodeVerdict:
 
 
 def as_judged(these: Operands, verdict: NodeVerdict) -> Operands:
-    """A node as its oracle judged it: an attention with its arithmetic."""
+    """A node as its oracle judged it: an attention with its arithmetic, or an operation as it once was."""
+    if verdict.how == EARLIER:
+        return with_params(these, ONCE[these.op])
     if verdict.how not in ATTENTIONS:
         return these
     return with_params(these, {"arithmetic": verdict.how, "parts": verdict.parts})
@@ -302,6 +305,8 @@ def diagnosed(these: Operands, *, quick: bool = False, verdict: NodeVerdict | No
 
     Attention is diagnosed in the arithmetic of its verdict first, whose bounds tell small mistakes apart.
     """
+    if verdict is not None and verdict.how == EARLIER:
+        these = as_judged(these, verdict)
     if verdict is not None and these.op == ATTENTION:
         rows = followed(these.inputs)
         some = these if rows is None else with_rows(these, rows)

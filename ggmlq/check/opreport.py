@@ -158,7 +158,7 @@ def _sentences(wrong: Sequence[Traits], right: Sequence[Traits]) -> Iterator[tup
     yield "wrong only with several threads", lambda facts: facts["threads"] > 1
     for name in names:
         value = wrong[0][name]
-        if name.startswith("gaps"):
+        if isinstance(value, bool):
             yield f"wrong only with {name}", _equal(name, True)
         elif name.startswith("type"):
             yield f"wrong only where the {name} is {value}", _equal(name, value)

@@ -55,7 +55,7 @@ WORDS = {
 
 
 def traits(node: Node, threads: int) -> Traits:
-    """Lengths, types and gaps of a node's operands."""
+    """Lengths, types and gaps of a node's operands, and special values in them."""
     facts: Traits = {"threads": threads}
     for name, tensor in node.tensors.items():
         of = WORDS.get(name, name)
@@ -63,6 +63,10 @@ def traits(node: Node, threads: int) -> Traits:
             facts[f"ne{axis} of {of}"] = length
         facts[f"type of {of}"] = tensor["type"]
         facts[f"gaps in {of}"] = _has_gaps(tensor)
+        if name != "y" and tensor["type"] in ("f32", "f16"):
+            facts[f"NaN in {of}"] = bool(np.isnan(node.strided(name)).any())
+    if node.op == ATTENTION and "m" in node.tensors:
+        facts["rows that see nothing"] = bool(np.isneginf(node.strided("m")).all(axis=-1).any())
     return facts
 
 

@@ -109,11 +109,12 @@ UNUSED_BY_OPS = ("shapes", "experts", "data", "buffer", "html")
 
 def takes_operations(args: argparse.Namespace) -> bool:
     """True where the cases are of operations that are no products; an error where they are of both."""
-    if args.invariance:
+    if args.invariance or args.replay:
         return args.ops is not None
     if args.test_file is not None and args.ops is None:
         return True
-    others = [case for case in args.case if not case.lstrip().startswith(PRODUCTS)]
+    names = [re.match(r"\s*(\w+)\(", case) for case in args.case]
+    others = [name.string for name in names if name and name[1] not in PRODUCTS]
     if others and (len(others) < len(args.case) or args.ops):
         raise UnsupportedError(
             f"--case {others[0]} beside {args.ops or 'a product'}: products and operations are checked "

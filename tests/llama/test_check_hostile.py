@@ -78,6 +78,15 @@ def test_a_nan_stays_in_its_row(bridge):
     assert out(y) == 1
 
 
+def test_a_state_in_the_layout_of_early_libraries(bridge):
+    these, out = judged(bridge, "GATED_DELTA_NET", "heads 4/2x64")
+    y = gq.reference.node(these.op, these.inputs, {**these.params, "turned": True}).value.astype(np.float32)
+    assert judge_node(replace(these, y=y)).how == "earlier"
+    assert out(y) == 0
+    y[..., 3, 9] += 1
+    assert out(y) == 1
+
+
 def test_sums_in_blocks_are_those_of_our_encoder(bridge):
     these, out = judged(bridge, "ADD", "q8_0")
     y = these.y.copy()
