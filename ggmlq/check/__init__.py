@@ -4,6 +4,7 @@ In reading order:
 
     cases.py       one product to try: a type, a shape, a kind of data, a seed
     batches.py     products in batches, and with experts
+    strided.py     products whose operands are permuted, or lie apart, or have activations of 16 bits
     plan.py        one product on a library; the default run: which cases, in which layout, how many threads
     run.py         all cases one after the other: multiply, repeat, judge, diagnose
     judge.py       the arithmetic that fits, and whether the result is right in it, element by element
@@ -16,7 +17,11 @@ In reading order:
     opcases_moves.py    of copies and other moves
     opcases_models.py   of softmax, rope, recurrences, attention
     opcases_images.py   of convolutions, pools, other sizes and windows of images
+    opcases_special.py  of special values, by stated rules, and of operands that few models have
+    order.py       the order of cases for a budget: by what each catches that none before it does
+    testfile.py    cases of a file of test-backend-ops
     ops.py         all cases of operations one after the other
     opreport.py    their lines, a summary, and traits that only wrong cases have
+    ci.py          for a CI: known faults, JUnit's XML, annotations of GitHub
     invariance.py  things beside a row that its bits depend on
 """
