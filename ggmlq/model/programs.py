@@ -77,9 +77,7 @@ class Programs:
             ids[...] = tokens
             for x in self._walk(part, ids):
                 logits = x
-        constants: list[Any] = []
-        for operand in tape.kept:
-            constants += _arrays(operand) if isinstance(operand, QuantArray) else [operand]
+        constants = _arrays(tape.kept)
         if len(self._there) >= MOST:
             self._there.pop(next(iter([*self._there])), None)  # another thread may have done so
         program = programs.program_of(tape, before, logits) if before else None
@@ -98,12 +96,14 @@ class _Step(NamedTuple):
     ids: NDArray[np.int64]
 
 
-def _arrays(q: QuantArray) -> list[Any]:
-    """The arrays of weights and of their prepared copies."""
-    arrays, left = list[Any](), list[Any]([q.parts(), q.prepared_copies()])
+def _arrays(operands: Sequence[Any]) -> list[Any]:
+    """The arrays of operands, of weights with those of their prepared copies."""
+    arrays, left = list[Any](), [*operands]
     for part in left:  # which grows meanwhile
         if isinstance(part, np.ndarray):
             arrays.append(part)
         elif isinstance(part, tuple | list):
             left += part
+        elif isinstance(part, QuantArray):
+            left += [part.parts(), part.prepared_copies()]
     return arrays

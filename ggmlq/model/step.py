@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..base.devices import namespace
 from .arithmetic import Kernels
-from .arithmetic.kernels import Angles, Array, Keys, Seen, Tell
+from .arithmetic.kernels import Angles, Array, Keys, Routing, Seen, Tell
 from .caches import Heads
 from .config import Config, Rope
 from .weights import Weights, columns
@@ -325,7 +325,8 @@ def experts(step: Step, x: Array, layer: int, activation: str, after: bool = Fal
     logits = step.tell("ffn_moe_logits", a.linear(x, step.weights.matrix(f"{stem}_gate_inp")), layer)
     bias = step.weights.optional(f"{stem}_gate_inp.bias")
     if bias is not None:
-        logits = step.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
+        node = "ffn_moe_probs" if after else "ffn_moe_logits_biased"
+        logits = step.tell(node, a.sum(logits, bias), layer)
     ids, weights = (step.joins and _routed(step, logits, layer, after)) or _chosen(step, logits, layer, after)
     inner = _gated(step, x, ids, layer, activation)
     y = _product(step, inner, "down", ids, layer)
@@ -335,12 +336,11 @@ def experts(step: Step, x: Array, layer: int, activation: str, after: bool = Fal
 
 
 def _routed(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, Array] | None:
-    """The experts of each token and their weights at once, where neither groups nor a bias choose."""
-    c = step.config
-    if c.groups > 1 or c.sigmoid or step.weights.optional(f"blk.{layer}.exp_probs_b.bias") is not None:
-        return None
+    """The experts of each token and their weights at once, where the arithmetic can do it."""
+    c, bias = step.config, step.weights.optional(f"blk.{layer}.exp_probs_b.bias")
     scale = 1.0 if after else c.expert_scale or 1.0
-    return step.a.routed(logits, c.used_experts, after, c.share_of_chosen, scale)
+    of_one, groups = c.share_of_chosen, (c.groups, c.used_groups)
+    return step.a.routed(logits, bias, Routing(c.used_experts, after, c.sigmoid, of_one, scale, *groups))
 
 
 def _chosen(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, Array]:
@@ -411,4 +411,4 @@ def _product(step: Step, x: Array, role: str, ids: Array, layer: int) -> Array:
     q = step.weights.matrix(stem)
     y = step.tell(f"ffn_moe_{role}", step.a.expert_linear(x, q, ids), layer)
     bias = step.weights.optional(f"{stem}.bias")
-    return y if bias is None else step.tell(f"ffn_moe_{role}_biased", y + bias[ids], layer)
+    return y if bias is None else step.tell(f"ffn_moe_{role}_biased", step.a.biased(y, bias, ids), layer)

@@ -6,6 +6,8 @@
     rope_append.py   RoPE of queries and keys, which go into the cache with values
     rows.py          rows of the embedding
     sums.py          sums of rows, a bias for all of them, the cap of logits
+    route.py         the experts of each token, and their weights
+    mix.py           results of experts added up by their weights
 
 Rows are float32, and so are all steps, but for sums of squares, which are float64. A row has the same bits
 whatever rows are beside it, and with any number of threads.

@@ -18,13 +18,13 @@ from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.slots import Slot, labelled
 from ...dispatch import ladder
-from ...dispatch.problems import Linear
+from ...dispatch.problems import ExpertLinear, Linear
 from ...formats import BlockFormat
 from ...gguf.source import release
 from ...ops import tuning
 from ..caches import ANGLES, END
 from ..config import Rope
-from .kernels import Array, Kernels, Seen, rope_angles
+from .kernels import Array, Kernels, Routing, Seen, rope_angles
 
 LEAST = 256  # positions of a table of RoPE's angles
 
@@ -72,18 +72,29 @@ class Host(Kernels):
                 rung = _floats()
                 if isinstance(q.format, BlockFormat):
                     rung = tuning.chosen(problem, (x, q), "auto", None)
-            repeats = rung.repeats or rung is _floats()
-            y = workers.scratch((m, n), np.float32) if repeats else np.empty((m, n), np.float32)
+            y = workers.scratch((m, n), np.float32) if rung.repeats else np.empty((m, n), np.float32)
             rung.launch(x, q, y)
-        workers.keep(q)
-        if self._given_back is not None:
-            self._give_back(q)
+        self._kept(q)
         return y if bias is None else self.sum(y, bias)
 
-    def _give_back(self, q: QuantArray) -> None:
-        """The pages of a matrix to its file, once, if a kernel has it in its own order."""
-        assert self._given_back is not None
-        if address_of(q.raw) not in self._given_back and q.prepared_copies():
+    def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
+        """Rows times the experts that their tokens use, [T, U, N]."""
+        rows = x.reshape(-1, x.shape[-1])
+        rung = ladder.choose(ExpertLinear.of(rows, q, ids))
+        if q.scale is not None or not rung.repeats or not ids.size:
+            return super().expert_linear(x, q, ids)
+        y = _workers().scratch((*ids.shape, q.shape[1]), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rung.launch(rows, q, ids, y)
+        self._kept(q)
+        return y
+
+    def _kept(self, q: QuantArray) -> None:
+        """Note weights, and give their pages back, once, to a file if kernels have them in their own order."""
+        _workers().keep(q)
+        if self._given_back is None or address_of(q.raw) in self._given_back:
+            return
+        if all(one.prepared_copies() for one in (q.matrices() if q.ndim > 2 else (q,))):
             self._given_back.add(address_of(q.raw))
             release(q.raw)
 
@@ -91,6 +102,21 @@ class Host(Kernels):
         """The sum of rows, or of rows and a bias."""
         _workers().keep(y)
         return _layers().added(x, y)
+
+    def biased(self, y: Array, bias: Array, ids: Array) -> Array:
+        """Results of experts [T, U, N] and the biases [E, N] of these."""
+        _workers().keep(bias)
+        return _layers().added(y, bias, ids)
+
+    def routed(self, logits: Array, bias: Array | None, how: Routing) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest shares and their weights."""
+        _workers().keep(bias)
+        groups, shares = (how.groups, how.used_groups), (how.after, how.sigmoid, how.of_one)
+        return _layers().routed(logits, bias, how.used, groups, shares, how.scale)
+
+    def weighted_sum(self, y: Array, weights: Array) -> Array:
+        """Results of experts [T, U, N] added up by weights [T, U], one after the other."""
+        return _layers().mixed(y, weights)
 
     def times(self, x: Array, factor: float) -> Array:
         """Rows times a number."""
@@ -113,9 +139,8 @@ class Host(Kernels):
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up."""
-        if gate.ndim != 2:
-            return super().gated(activation, gate, up)
-        return _layers().gated(activation, gate, up)
+        rows = (part.reshape(-1, part.shape[-1]) for part in (gate, up))
+        return _layers().gated(activation, *rows).reshape(gate.shape)
 
     def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row: rows of a table, which grows by itself."""

@@ -172,6 +172,18 @@ class Seen(NamedTuple):
     sinks: Array | None
 
 
+class Routing(NamedTuple):
+    """The way in which tokens choose experts by their shares, and weigh them."""
+
+    used: int  # experts of a token
+    after: bool  # shares of 1 among those chosen, and not among all
+    sigmoid: bool  # a share for each expert by itself
+    of_one: bool  # shares of those chosen are made to add up to 1
+    scale: float  # of weights
+    groups: int  # of experts, of which some are used, if there are several
+    used_groups: int
+
+
 class Keys(NamedTuple):
     """Keys and values [B, HK, S, D] of all positions so far."""
 
@@ -220,6 +232,14 @@ class Kernels:
         """Rows times the experts that their tokens use, [T, U, N]."""
         return np.asarray(expert_linear(x, q, ids))
 
+    def sum(self, x: Array, y: Array) -> Array:
+        """The sum of rows, or of rows and a bias."""
+        return x + y
+
+    def biased(self, y: Array, bias: Array, ids: Array) -> Array:
+        """Results of experts [T, U, N] and the biases [E, N] of these."""
+        return y + bias[ids]
+
     def times(self, x: Array, factor: float) -> Array:
         """Rows times a number."""
         return x * self.dtype(factor)
@@ -257,10 +277,11 @@ class Kernels:
         """Experts from the largest share of each token on."""
         return np.argsort(-shares, axis=-1, kind="stable")
 
-    def routed(
-        self, scores: Array, used: int, after: bool, of_one: bool, scale: float
-    ) -> tuple[Array, Array] | None:
-        """The experts [T, U] of the largest scores and their weights; None where it takes several steps."""
+    def routed(self, logits: Array, bias: Array | None, how: Routing) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest shares and their weights; None where it takes several steps.
+
+        ``bias``: added to shares for the choice alone.
+        """
         return None
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
@@ -297,7 +318,7 @@ class Kernels:
     ) -> Array:
         """act(gate) · up of the experts of tokens, [T, U, N], whose two matrices are over each other."""
         y = self.expert_linear(x, q, ids)
-        return self.gated_pair(activation, y if bias is None else y + bias[ids])
+        return self.gated_pair(activation, y if bias is None else self.biased(y, bias, ids))
 
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, gate first."""
