@@ -17,7 +17,8 @@ from ggmlq.testing.models import Sizes, family_model
 
 BLOCKS = ("q4_0", "q8_0", "q5_1")
 DENSE = ("llama3", "mistral", "phi3", "phi3-long", "qwen2", "qwen3", "gemma2", "gemma3")
-OTHERS = ("mixtral", "qwen3moe", "gpt-oss", "deepseek-lite")
+MIXTURES = ("mixtral", "qwen3moe", "gpt-oss")
+OTHERS = ("deepseek-lite",)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def close(got, want, size=0.1):
     return all(np.linalg.norm(a - b) < size * np.linalg.norm(b) for a, b in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("family", DENSE + MIXTURES)
 def test_a_program_says_what_the_walk_says(family, models, fresh):
     m = models(family)
     pieces = pieces_of(fresh, m, (5, 1, 5, 1, 1, 5, 1))
@@ -70,8 +71,9 @@ def test_a_program_says_what_the_walk_says(family, models, fresh):
     assert all(np.array_equal(a, b) for a, b in zip(got, steps(m, m.cache(64), pieces), strict=True))
 
 
-def test_one_program_serves_every_cache(models, fresh):
-    m = models("llama3")
+@pytest.mark.parametrize("family", ["llama3", "qwen3moe"])
+def test_one_program_serves_every_cache(family, models, fresh):
+    m = models(family)
     pieces = pieces_of(fresh, m, (1,) * 6)
     want = steps(m, m.cache(300), pieces)
     before = [id(one) for one in programs_of(m)]
@@ -89,6 +91,37 @@ def test_what_computes_besides_is_no_program(family, models, fresh):
     got = steps(m, m.cache(16), pieces)
     assert not programs_of(m)
     assert close(got, steps(walked(m), m.cache(16), pieces), 0.4)
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_K", "iq3_s"])
+def test_all_experts_are_in_a_program(kind, tmp_path, fresh):
+    """It was recorded while others were chosen; the first and the last expert are met, and another sequence."""
+    types = ("q4_0", "q8_0", "q5_1", "q4_0", "q4_0", kind, kind, kind)
+    path = family_model(tmp_path / "m.gguf", "qwen3moe", types=types, sizes=Sizes(1, width=256, hidden=256))
+    m = gq.model.load(path)
+    used, routed = [], m._arithmetic.routed
+
+    def watched(*given):
+        ids, weights = routed(*given)
+        used.append(ids)
+        return ids, weights
+
+    m._arithmetic.routed = watched
+    first, other = m.cache(80), m.cache(40)
+    for _ in range(3):
+        m.run(np.array([7]), first)
+    ids, met = used[-1], set()
+    want = walked(m)
+    caches = [(first, want.cache(80)), (other, want.cache(40))]
+    for _ in range(3):
+        want.run(np.array([7]), caches[0][1])
+    count = len(used)
+    for i, token in enumerate(fresh.integers(0, m.vocabulary, 60).tolist()):
+        ours, theirs = caches[i % 3 == 2]
+        assert close([m.run(np.array([token]), ours)], [want.run(np.array([token]), theirs)])
+        met |= {*ids.flat}
+    assert len(used) == count, "the walk part by part"
+    assert met >= {0, 5}
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
@@ -109,8 +142,9 @@ def test_types_of_caches(kind, models, fresh):
     assert close(got, steps(walked(m), m.cache(32), pieces))
 
 
-def test_threads_change_no_bit(models, fresh):
-    m, before = models("qwen3"), gq.get_num_threads() if hasattr(gq, "get_num_threads") else None
+@pytest.mark.parametrize("family", ["qwen3", "gpt-oss"])
+def test_threads_change_no_bit(family, models, fresh):
+    m, before = models(family), gq.get_num_threads() if hasattr(gq, "get_num_threads") else None
     pieces = pieces_of(fresh, m, (1,) * 5)
     try:
         results = []
