@@ -123,12 +123,12 @@ def attend_last(
     split = units < 2 * PARTS * num_threads()
     room = units * stretches_of(most) * _part_bytes(rows, width_v)
     split = split and room <= MOST_PARTS and stretches_of(most) > 1
-    numbers, parts = scratch((2,), np.float32), address(between(room)) if split else 0
+    numbers, parts = scratch((2,), np.float32), between(room if split else 0)  # they live until the end
     numbers[...] = how.scale, how.cap
     arguments = Attend._make((
         address(q), k.at, 0, k.head, k.row, v.at, 0, v.head, v.row, 0, 0, 0, 0, address(end),
         0 if sinks is None else address(sinks), 0, address(numbers), address(out), width_v, heads * width_v,
-        _decoder(k.format), 0 if shared else _decoder(v.format), parts, heads,
+        _decoder(k.format), 0 if shared else _decoder(v.format), address(parts) if split else 0, heads,
         kv_heads, queries, width, width_v, int(how.causal), how.window, rows, blocks,
         following(positions, stretches_of),
     ))  # fmt: skip
