@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..base.devices import cuda_driver, cuda_module, is_host, namespace
-from ..base.slots import Rows, Slot, labelled
+from ..base.slots import Element, Rows, Slot, itself, labelled, slot_of
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Angles, Keys
@@ -34,7 +34,7 @@ Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
 FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
 LEAST = 64  # columns that are spread together
-ANGLES, END, CACHE = 0, 16, 17  # slots of a program: two of each angle, the end, each layer's
+ANGLES, END, CACHE = 0, 16, 17  # slots of a sequence in a program: two of each angle, the end, each layer's
 WIDE = 1024  # positions by which memory of programs grows at first
 STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
@@ -139,15 +139,22 @@ class Memory:
             self._words[number] = np.array(words, np.int64).reshape(-1)
         return self._words[number]
 
-    def sequence(self, layer: int, number: int, end: NDArray[np.int64], positions: int) -> Any:
-        """The keys and values of a sequence in a layer, with their slots, for kernels of the host."""
+    @property
+    def slots(self) -> int:
+        """Slots that a sequence has in a program."""
+        return CACHE + 4 * len(self.layers)
+
+    def sequence(
+        self, layer: int, number: int, end: NDArray[np.int64], positions: int, first: int
+    ) -> Any:  # fmt: skip
+        """The keys and values of a sequence in a layer, with their slots from ``first`` on, for the host."""
         words, cache = self.words(number)[4 * layer :], self.layers[layer]
-        slots = [Slot(CACHE + 4 * layer + i) for i in range(4)]
+        slots = [Slot(first + CACHE + 4 * layer + i) for i in range(4)]
         k_at, k_head, v_at, v_head = map(tables().SlotAddress, words[:4].tolist(), slots)
         return drive().Sequence(
             drive().CacheRows(cache.k.format, k_at, k_head, cache.k.raw.strides[2]),
             drive().CacheRows(cache.v.format, v_at, v_head, cache.v.raw.strides[2]),
-            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(END)), positions, wide(self.room),
+            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), positions, wide(self.room),
         )  # fmt: skip
 
     @property
@@ -163,6 +170,7 @@ class Part:
         self.memory, self.number, self.positions = memory, number, positions
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
+        self.place = 0  # among the sequences of a step that is recorded
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
     def __len__(self) -> int:
@@ -199,9 +207,10 @@ class Part:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         if self.memory.repeats:
             self.end[0] = end = self._length + len(heads[1])
-            sequence = self.memory.sequence(layer, self.number, self.end, Rows(end))
-            columns = self.memory.spread_columns
-            return host_layers().rope_append(heads, angles.neox, *angles[1:], sequence, columns), sequence
+            first, positions = self.place * self.memory.slots, Rows(end, Element(itself, self.place))
+            sequence = self.memory.sequence(layer, self.number, self.end, positions, first)
+            columns, turns = self.memory.spread_columns, [_moved(part, first) for part in angles[1:]]
+            return host_layers().rope_append(heads, angles.neox, *turns, sequence, columns), sequence
         q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)
         if q is None:
             return None
@@ -330,6 +339,12 @@ def tables() -> Any:
 def host_layers() -> Any:
     """The driver of what is between products on the host."""
     return import_module("ggmlq.cpu.layers.call")
+
+
+def _moved(array: Array, slots: int) -> Array:
+    """A view of an array whose slot comes so many later, if it has one."""
+    slot = slot_of(array)
+    return array if slot is None or not slots else labelled(array, Slot(slot.number + slots, slot.offset))
 
 
 def _first_of(q: QuantArray, first: int, batch: int, count: int) -> QuantArray:

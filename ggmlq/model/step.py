@@ -61,9 +61,13 @@ class Step:
         self._parts = [
             (part, slice(stop - count, stop)) for (part, count), stop in zip(sequences, stops, strict=True)
         ]
-        self.ends = sequences[0][0].last(stops[0]) if len(stops) == 1 else [stop - 1 for stop in stops]
+        self.ends: Any = None
+        if len(stops) == 1:
+            self.ends = sequences[0][0].last(stops[0])
+        elif stops[-1] > len(stops):
+            self.ends = [stop - 1 for stop in stops]
         self.positions = _joined([part.following(count) for part, count in sequences])
-        self._tell, self._angles = tell, dict[Any, Angles]()
+        self._tell, self._angles, self._turns = tell, dict[Any, Angles](), dict[Any, list[Angles]]()
         self.joins = tell is None and arithmetic.joins
         self._whole, self.choices = flash or tell is None, {} if choices is None else choices
 
@@ -148,19 +152,24 @@ class Step:
 
     def rope(self, x: Array, node: str, layer: int, factors: Any = None) -> Array:
         """Heads [T, H, D] rotated by their positions."""
-        how, (_, cos, sin) = self._how(layer), self._angles_of(layer, factors)
-        return self.tell(node, self.a.apply_rope(x, how, cos, sin), layer)
+        how, each = self._how(layer), self._angles_of(layer, factors)
+        if how not in self._angles:
+            pairs = zip(*(one[1:] for one in each), strict=True)
+            self._angles[how] = Angles(how.neox, *map(_joined, pairs))
+        return self.tell(node, self.a.apply_rope(x, how, *self._angles[how][1:]), layer)
 
     def _how(self, layer: int) -> Rope:
         return self.config.window_rope if self.config.windows[layer] else self.config.rope
 
-    def _angles_of(self, layer: int, factors: Any) -> Angles:
-        """RoPE's angles at the positions, computed once for all layers that have the same."""
+    def _angles_of(self, layer: int, factors: Any) -> list[Angles]:
+        """RoPE's angles at the positions of each sequence, computed once for all layers that have the same."""
         how = self._how(layer)
-        if how not in self._angles:
-            angles = [self.a.angles(how, self.positions[rows], factors) for _, rows in self._parts]
-            self._angles[how] = Angles(how.neox, *map(_joined, zip(*angles, strict=True)))
-        return self._angles[how]
+        if how not in self._turns:
+            self._turns[how] = [
+                Angles(how.neox, *self.a.angles(how, self.positions[rows], factors))
+                for _, rows in self._parts
+            ]
+        return self._turns[how]
 
     def rope_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
                          sinks: Array | None = None, scaled: str | None = None) -> Array:  # fmt: skip
@@ -168,16 +177,27 @@ class Step:
 
         ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
         """
-        if self.joins and len(self._parts) == 1:
-            part, angles = self._parts[0][0], self._angles_of(layer, factors)
-            if (appended := part.rope_append(layer, (q, k, v), angles)) is not None:
-                seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
-                return self.product(self._rows_of(part, self.a.attend(*appended, seen)), "attn_output", layer)
+        if appended := self._rope_appended((q, k, v), layer, factors):
+            seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
+            y = self._rows_of(self._parts[0][0], self.a.attend_all(appended, seen))
+            return self.product(y, "attn_output", layer)
         q, k = self.rope(q, "Qcur", layer, factors), self.rope(k, "Kcur", layer, factors)
         if scaled is None:
             return self.attention(q, k, v, layer, sinks=sinks)
         q = q * q.dtype.type(self.config.scale)
         return self.attention(self.tell(scaled, q, layer) if scaled else q, k, v, layer, 1.0, sinks)
+
+    def _rope_appended(self, heads: Heads, layer: int, factors: Any) -> list[tuple[Array, Keys]]:
+        """Queries with RoPE and all keys and values, of each sequence; none where it takes several launches."""
+        if not self.joins or (len(self._parts) > 1 and self.a.device != "cpu"):
+            return []
+        appended = []
+        for (part, rows), angles in zip(self._parts, self._angles_of(layer, factors), strict=True):
+            q, k, v = (one[rows] for one in heads)
+            if (one := part.rope_append(layer, (q, k, v), angles)) is None:
+                return []  # said by the first sequence, for all: their caches are of one kind
+            appended.append(one)
+        return appended
 
     def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
                   sinks: Array | None = None, behind: str = "") -> Array:  # fmt: skip

@@ -108,9 +108,12 @@ class Sequence(NamedTuple):
 
 
 def attend_last(
-    q: NDArray[np.float32], sequence: Sequence, sinks: NDArray[np.float32] | None, how: Options
-) -> NDArray[np.float32]:
-    """Attention of the last queries [H, T, D] of a sequence, [T, H, DV], by launches that can be repeated.
+    q: NDArray[np.float32], sequence: Sequence, sinks: NDArray[np.float32] | None, how: Options,
+    out: NDArray[np.float32],
+) -> None:  # fmt: skip
+    """Attention of the last queries [H, T, D] of a sequence into ``out`` [T, H, DV], contiguous.
+
+    Its launches can be repeated.
 
     Results of stretches lie in memory for all positions that there can be, whatever their number is now.
     """
@@ -119,7 +122,6 @@ def attend_last(
     rows = min(ROWS, lines)
     blocks = -(-lines // rows)
     units = kv_heads * blocks
-    out: NDArray[np.float32] = scratch((queries, heads, width_v), np.float32)
     split = units < 2 * PARTS * num_threads()
     room = units * stretches_of(most) * _part_bytes(rows, width_v)
     split = split and room <= MOST_PARTS and stretches_of(most) > 1
@@ -139,7 +141,6 @@ def attend_last(
         share_kernel(kernel("attention.units.merged"), arguments, units)
     else:
         share_kernel(kernel("attention.units.whole", target()), arguments, units)
-    return out
 
 
 @cache

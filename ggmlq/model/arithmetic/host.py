@@ -7,6 +7,7 @@ these kernels do not take is computed as :class:`Kernels` does it, and then the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -171,14 +172,24 @@ class Host(Kernels):
 
     def attend(self, q: Array, cache: Any, seen: Seen) -> Array:
         """Attention of queries [H, T, D] over a cache, [H, T, DV]."""
-        drive = _drive()
-        if not isinstance(cache, drive.Sequence):
+        if not isinstance(cache, _drive().Sequence):
             return super().attend(q, cache, seen)
+        return self.attend_all([(q, cache)], seen)
+
+    def attend_all(self, sequences: Sequence[tuple[Array, Any]], seen: Seen) -> Array:
+        """Attention of the queries of sequences, each over its own cache, one after the other [H, T, DV]."""
+        drive, (q, cache) = _drive(), sequences[0]
         if seen.sinks is not None:
             _workers().keep(seen.sinks)
+        count = sum(queries.shape[1] for queries, _ in sequences)
+        y, start = _workers().scratch((count, len(q), cache.width_v), np.float32), 0
         how = drive.Options(seen.scale, seen.cap, True, seen.window)
-        y: Array = drive.attend_last(q, cache, seen.sinks, how).transpose(1, 0, 2)
-        return y
+        for q, cache in sequences:
+            end = start + q.shape[1]
+            drive.attend_last(q, cache, seen.sinks, how, y[start:end])
+            start = end
+        result: Array = y.transpose(1, 0, 2)
+        return result
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -264,6 +264,11 @@ class Kernels:
             q[None], cache.k, cache.v, causal=True, scale=seen.scale, window=seen.window or None,
             softcap=seen.cap, sinks=seen.sinks,
         ))[0]  # fmt: skip
+
+    def attend_all(self, sequences: Sequence[tuple[Array, Any]], seen: Seen) -> Array:
+        """Attention of the queries of sequences, each over its own cache, one after the other [H, T, DV]."""
+        parts = [self.attend(q, cache, seen) for q, cache in sequences]
+        return parts[0] if len(parts) == 1 else namespace(parts[0]).concatenate(parts, axis=1)
 
     def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row, [T, dims / 2]."""
