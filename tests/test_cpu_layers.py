@@ -121,7 +121,7 @@ def test_ids_are_experts_whatever_the_scores_are(experts, bad):
     assert not np.isfinite(weights[0]).all()
 
 
-@pytest.mark.parametrize("width", (*WIDTHS, 1024 + 17))
+@pytest.mark.parametrize("width", [*WIDTHS, 1024 + 17])
 def test_weighted_sums_of_experts(width, fresh):
     y, weights = (fresh.standard_normal(shape).astype(np.float32) for shape in ((3, 5, width), (3, 5)))
     assert np.array_equal(call.mixed(y, weights), Kernels().weighted_sum(y, weights))

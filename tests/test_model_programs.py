@@ -97,7 +97,7 @@ def test_what_computes_besides_is_no_program(family, models, fresh):
 
 @pytest.mark.parametrize("kind", ["q4_0", "q4_K", "iq3_s"])
 def test_all_experts_are_in_a_program(kind, tmp_path, fresh):
-    """It was recorded while others were chosen; the first and the last expert are met, and another sequence."""
+    """It is recorded while others are chosen; the first and the last one are met, and another sequence."""
     types = ("q4_0", "q8_0", "q5_1", "q4_0", "q4_0", kind, kind, kind)
     path = family_model(tmp_path / "m.gguf", "qwen3moe", types=types, sizes=Sizes(1, width=256, hidden=256))
     m = gq.model.load(path)
@@ -144,8 +144,8 @@ def test_a_step_of_several_sequences_is_a_program(family, cache, models, fresh):
         for one, caches in ((m, ours), (want, theirs)):
             one.prompt(tokens, caches[i])
     drawn = fresh.integers(0, m.vocabulary, (10, 4)).tolist()
-    for i, tokens in enumerate(drawn):
-        tokens = [None if i % 3 == 2 and j == 1 else token for j, token in enumerate(tokens)]
+    for i, row in enumerate(drawn):
+        tokens = [None if i % 3 == 2 and j == 1 else token for j, token in enumerate(row)]
         rows = [token for token in tokens if token is not None]
         alone = [
             want.run(np.array([token]), one)[0]

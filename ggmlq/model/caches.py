@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Hashable
 from functools import cache
 from importlib import import_module
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..base.devices import cuda_driver, cuda_module, is_host, namespace
-from ..base.slots import Element, Rows, Slot, itself, labelled, slot_of
+from ..base.slots import Rows, Slot, labelled, slot_of
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Angles, Keys
@@ -154,7 +155,8 @@ class Memory:
         return drive().Sequence(
             drive().CacheRows(cache.k.format, k_at, k_head, cache.k.raw.strides[2]),
             drive().CacheRows(cache.v.format, v_at, v_head, cache.v.raw.strides[2]),
-            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), positions, wide(self.room),
+            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), positions,
+            wide(self.room),
         )  # fmt: skip
 
     @property
@@ -207,7 +209,7 @@ class Part:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         if self.memory.repeats:
             self.end[0] = end = self._length + len(heads[1])
-            first, positions = self.place * self.memory.slots, Rows(end, Element(itself, self.place))
+            first, positions = self.place * self.memory.slots, Rows(end, _at(self.place))
             sequence = self.memory.sequence(layer, self.number, self.end, positions, first)
             columns, turns = self.memory.spread_columns, [_moved(part, first) for part in angles[1:]]
             return host_layers().rope_append(heads, angles.neox, *turns, sequence, columns), sequence
@@ -339,6 +341,12 @@ def tables() -> Any:
 def host_layers() -> Any:
     """The driver of what is between products on the host."""
     return import_module("ggmlq.cpu.layers.call")
+
+
+@cache
+def _at(place: int) -> Any:
+    """The function that takes the positions of one sequence from those of all; the same object each time."""
+    return itemgetter(place)
 
 
 def _moved(array: Array, slots: int) -> Array:

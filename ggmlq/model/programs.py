@@ -29,7 +29,7 @@ Walk = Callable[[Places, NDArray[np.int64]], Iterator[Array]]
 
 
 class Programs:
-    """The recorded steps of a model; ``walk(places, tokens)`` yields what the layers give, the logits last."""
+    """The recorded steps of a model; ``walk(places, tokens)`` yields what layers give, the logits last."""
 
     def __init__(self, a: Host, walk: Walk, vocabulary: Callable[[], int]) -> None:
         self._a, self._walk, self._vocabulary = a, walk, vocabulary

@@ -162,7 +162,7 @@ class Step:
         return self.config.window_rope if self.config.windows[layer] else self.config.rope
 
     def _angles_of(self, layer: int, factors: Any) -> list[Angles]:
-        """RoPE's angles at the positions of each sequence, computed once for all layers that have the same."""
+        """RoPE's angles at each sequence's positions, computed once for all layers that have the same."""
         how = self._how(layer)
         if how not in self._turns:
             self._turns[how] = [
@@ -188,7 +188,7 @@ class Step:
         return self.attention(self.tell(scaled, q, layer) if scaled else q, k, v, layer, 1.0, sinks)
 
     def _rope_appended(self, heads: Heads, layer: int, factors: Any) -> list[tuple[Array, Keys]]:
-        """Queries with RoPE and all keys and values, of each sequence; none where it takes several launches."""
+        """Queries with RoPE, keys and values of each sequence; none where it takes several launches."""
         if not self.joins or (len(self._parts) > 1 and self.a.device != "cpu"):
             return []
         appended = []

@@ -318,10 +318,10 @@ def routed(
     assert logits.flags.c_contiguous
     tokens, experts = logits.shape
     ids, weights = scratch((tokens, used), np.int64), scratch((tokens, used), np.float32)
-    arguments = Route(
+    arguments = Route._make((
         address(logits), 0 if bias is None else address(bias), address(ids), address(weights), experts, used,
         *groups, *map(int, shares), float_bits(scale),
-    )  # fmt: skip
+    ))  # fmt: skip
     _share("route.routed", (), arguments, tokens, experts)
     return ids, weights
 

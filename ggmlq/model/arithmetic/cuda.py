@@ -132,11 +132,12 @@ class Cuda(Kernels):
         return cuda_module("kernels.layers").gated_pair(activation, both)
 
     def routed(self, logits: Array, bias: Array | None, how: Routing) -> tuple[Array, Array] | None:
-        """The experts of the largest shares and their weights, in one launch; None where not logits choose."""
-        router = cuda_module("kernels.router")
-        if how.groups > 1 or how.sigmoid or bias is not None or not router.takes(logits.shape[1], how.used):
-            return None
-        return router.routed(logits, how.used, how.after, how.of_one, how.scale)
+        """The experts of the largest logits and their weights, in one launch; None where others choose."""
+        router, chosen = cuda_module("kernels.router"), None
+        plain = how.groups <= 1 and not how.sigmoid and bias is None
+        if plain and router.takes(logits.shape[1], how.used):
+            chosen = router.routed(logits, how.used, how.after, how.of_one, how.scale)
+        return chosen
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
         """Results of experts added up by their weights, in one launch."""

@@ -91,7 +91,7 @@ class Host(Kernels):
         return y
 
     def _kept(self, q: QuantArray) -> None:
-        """Note weights, and give their pages back, once, to a file if kernels have them in their own order."""
+        """Note weights, and give their pages back, once, if kernels have them in their own order."""
         _workers().keep(q)
         if self._given_back is None or address_of(q.raw) in self._given_back:
             return
@@ -113,7 +113,8 @@ class Host(Kernels):
         """The experts [T, U] of the largest shares and their weights."""
         _workers().keep(bias)
         groups, shares = (how.groups, how.used_groups), (how.after, how.sigmoid, how.of_one)
-        return _layers().routed(logits, bias, how.used, groups, shares, how.scale)
+        chosen: tuple[Array, Array] = _layers().routed(logits, bias, how.used, groups, shares, how.scale)
+        return chosen
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
         """Results of experts [T, U, N] added up by weights [T, U], one after the other."""
