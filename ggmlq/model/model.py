@@ -302,6 +302,7 @@ class Model:
 
     def _step_of(self, rows: Sequence[tuple[Part, int]], tokens: Array) -> Iterator[Array]:
         """What the layers give for tokens, so many of each sequence, and the logits of the last ones."""
+        self._prepared = False  # for what is repeated all experts are prepared
         return self._walk(Step(self.config, self._weights, self._arithmetic, rows), tokens, True)
 
     def _replayed(self, pieces: list[Piece], parts: Sequence[Part]) -> Array | None:

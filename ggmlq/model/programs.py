@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
+from ..base.threads import num_threads
 from ..errors import NonFiniteError
 from .arithmetic.host import Host
 from .arithmetic.kernels import Array
@@ -43,7 +44,8 @@ class Programs:
             return None
         if 1 < len(places) < len(tokens) or not self._are_rows(tokens):
             return None
-        key = len(tokens), *((wide(memory.room), memory.kind) for memory in memories)
+        # Kernels are recorded with work units for so many threads.
+        key = num_threads(), len(tokens), *((wide(memory.room), memory.kind) for memory in memories)
         there = self._there.get(key, ())
         if type(there) is not _Step:
             return None if there is None else self._recorded(key, places, tokens, there)
