@@ -19,8 +19,8 @@ from ggmlq.testing.models import Sizes, family_model
 
 BLOCKS = ("q4_0", "q8_0", "q5_1")
 DENSE = ("llama3", "mistral", "phi3", "phi3-long", "qwen2", "qwen3", "gemma2", "gemma3")
-MIXTURES = ("mixtral", "qwen3moe", "gpt-oss")
-OTHERS = ("deepseek-lite",)
+MIXTURES = ("mixtral", "qwen3moe", "gpt-oss", "deepseek2")
+OTHERS = [("deepseek-lite", "f16"), ("deepseek2", "q8_0")]
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,9 @@ def test_one_program_serves_every_cache(family, models, fresh):
     assert [id(one) for one in programs_of(m)] == before
 
 
-@pytest.mark.parametrize("family", OTHERS)
-def test_what_computes_besides_is_no_program(family, models, fresh):
-    m = models(family)
+@pytest.mark.parametrize(("family", "cache"), OTHERS)
+def test_what_computes_besides_is_no_program(family, cache, models, fresh):
+    m = models(family, cache=cache)
     pieces = pieces_of(fresh, m, (1, 1, 1, 1))
     got = steps(m, m.cache(16), pieces)
     assert not programs_of(m)
@@ -133,7 +133,7 @@ def together(model, caches, tokens):
 
 
 @pytest.mark.parametrize(
-    ("family", "cache"), [("llama3", "f16"), ("gemma2", "q8_0"), ("qwen3moe", "f16"), ("gpt-oss", "q4_0")]
+    ("family", "cache"), [("llama3", "f16"), ("gemma2", "q8_0"), ("deepseek2", "bf16"), ("gpt-oss", "q4_0")]
 )
 def test_a_step_of_several_sequences_is_a_program(family, cache, models, fresh):
     m = models(family, cache=cache)

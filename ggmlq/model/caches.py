@@ -13,7 +13,7 @@ and results are spread back.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import cache
 from importlib import import_module
 from operator import itemgetter
@@ -64,7 +64,8 @@ class Memory:
         names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
         self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
         formats = first.k.format, first.v.format
-        self._repeats = device == "cpu" and not self.shared and all(map(host_layers().stores, formats))
+        self._repeats = device == "cpu" and all(map(host_layers().stores, formats))
+        self._repeats &= not self.shared or first.k.format.name in FLOATS
         self._words: dict[int, NDArray[np.int64]] = {}
         self._spreads = device != "cpu" and alike and config.key_width in SPREAD
         self._spreads &= self._spread_columns == (config.key_width, LEAST)
@@ -155,7 +156,7 @@ class Memory:
         return drive().Sequence(
             drive().CacheRows(cache.k.format, k_at, k_head, cache.k.raw.strides[2]),
             drive().CacheRows(cache.v.format, v_at, v_head, cache.v.raw.strides[2]),
-            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), positions,
+            self.shared, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), positions,
             wide(self.room),
         )  # fmt: skip
 
@@ -209,14 +210,33 @@ class Part:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         if self.memory.repeats:
             self.end[0] = end = self._length + len(heads[1])
-            first, positions = self.place * self.memory.slots, Rows(end, _at(self.place))
-            sequence = self.memory.sequence(layer, self.number, self.end, positions, first)
-            columns, turns = self.memory.spread_columns, [_moved(part, first) for part in angles[1:]]
-            return host_layers().rope_append(heads, angles.neox, *turns, sequence, columns), sequence
+            sequence, columns = self._sequence(layer, end), self.memory.spread_columns
+            return host_layers().rope_append(heads, *self._turns(angles), sequence, columns), sequence
         q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)
         if q is None:
             return None
         return q[0], self.memory.rows(layer, self.number, 1, self._length + len(heads[1]))
+
+    @property
+    def repeats(self) -> bool:
+        """True where kernels of the host write keys and values."""
+        return self.memory.repeats
+
+    def latent_append(self, layer: int, parts: Sequence[Array], angles: Angles) -> tuple[Array, Any]:
+        """Queries [H, T, D] and all keys, where these are short vectors; on the host."""
+        self.end[0] = end = self._length + len(parts[0])
+        sequence = self._sequence(layer, end)
+        return host_layers().latent_append(parts, *self._turns(angles), sequence), sequence
+
+    def _sequence(self, layer: int, end: int) -> Any:
+        """The keys and values up to the end of a step, for kernels of the host."""
+        first, positions = self.place * self.memory.slots, Rows(end, _at(self.place))
+        return self.memory.sequence(layer, self.number, self.end, positions, first)
+
+    def _turns(self, angles: Angles) -> tuple[bool, Array, Array]:
+        """Angles with the slots of this sequence."""
+        first = self.place * self.memory.slots
+        return angles.neox, _moved(angles.cos, first), _moved(angles.sin, first)
 
     def _rows(self, k: Array) -> Array:
         """The rows of the cache for new keys [T, HK, D], [T, HK]."""

@@ -36,10 +36,13 @@ class Sum:
 class Rows(Protocol):
     """The rows that a step has of a sequence, or of several, on their way into a cache."""
 
+    @property
+    def repeats(self) -> bool: ...
     def following(self, count: int) -> Any: ...
     def last(self, count: int) -> Any: ...
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]: ...
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None: ...
+    def latent_append(self, layer: int, parts: Sequence[Array], angles: Angles) -> tuple[Array, Keys]: ...
     def back(self, y: Array) -> Array: ...
     def advance(self, count: int) -> None: ...
 
@@ -238,12 +241,29 @@ class Step:
         y = part.back(y).transpose(1, 0, 2)
         return namespace(y).ascontiguousarray(y).reshape(len(y), -1)
 
+    def latent_attention(self, q: Array, keys: Array, layer: int) -> Array | None:
+        """Attention over short vectors, and the products behind it; None where it takes several launches.
+
+        ``q``: [T, H, D]; ``keys``: [T, latent + columns with RoPE], short vectors without their norm.
+        """
+        c = self.config
+        if not (self.joins and self.a.latent and all(part.repeats for part, _ in self._parts)):
+            return None
+        short = self.norm(keys[:, : c.latent], "attn_kv_a_norm", layer)
+        inside = self.by_head(self.a.first_columns(q, q.shape[-1] - c.rope.dims), "attn_k_b", layer)
+        appended = [
+            part.latent_append(layer, [x[rows] for x in (q, inside, keys, short)], angles)
+            for (part, rows), angles in zip(self._parts, self._angles_of(layer, None), strict=True)
+        ]
+        seen = Seen(c.scale, c.windows[layer], c.score_cap, None)
+        y = self.a.attend_all(appended, seen).transpose(1, 0, 2)
+        y = self.by_head(y, "attn_v_b", layer)
+        return self.product(y.reshape(len(y), -1), "attn_output", layer)
+
     def by_head(self, x: Array, name: str, layer: int, node: str = "") -> Array:
         """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
         stem = f"blk.{layer}.{name}"
-        q = self.weights.matrix(stem)
-        xp = namespace(x)
-        y = self.a.expert_linear(x, q, xp.broadcast_to(xp.arange(x.shape[1]), x.shape[:2]))
+        y = self.a.by_head(x, self.weights.matrix(stem))
         if node:
             self.tell(node, y.transpose(1, 0, 2), layer)
         return y

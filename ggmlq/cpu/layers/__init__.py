@@ -4,6 +4,7 @@
     norm.py          rows by the root of their mean square, of a sum of rows too
     gate.py          act(gate) · up
     rope_append.py   RoPE of queries and keys, which go into the cache with values
+    latent.py        queries and keys of attention over short vectors
     rows.py          rows of the embedding
     sums.py          sums of rows, a bias for all of them, the cap of logits
     route.py         the experts of each token, and their weights

@@ -217,6 +217,70 @@ def spread(x: Floats, columns: int) -> Floats:
     return out
 
 
+# --- attention over short vectors ----------------------------------------------------------------
+
+
+class Columns(NamedTuple):
+    """Arguments of ``latent.first_columns``."""
+
+    x: Address  # floats from row to row: pitch
+    pitch: int
+    out: Address  # [rows, width]
+    width: int
+
+
+def first_columns(x: Floats, count: int) -> Floats:
+    """The first columns of rows [..., width], contiguous."""
+    assert x.flags.c_contiguous
+    out: Floats = scratch((*x.shape[:-1], count), np.float32)
+    arguments = Columns(address(x), x.shape[-1], address(out), count)
+    _share("latent.first_columns", (), arguments, x.size // x.shape[-1], count)
+    return out
+
+
+class LatentAppend(NamedTuple):
+    """Arguments of ``latent.append``."""
+
+    q: Address  # [tokens, heads, q_width], of which the last columns, ``width``, get RoPE
+    q_width: int
+    inside: Address  # [tokens, heads, latent]
+    keys: Address  # floats from token to token: key_pitch; ``width`` columns behind ``latent``
+    key_pitch: int
+    short: Address  # [tokens, latent]
+    cos: Address  # float32 [tokens, pairs]
+    sin: Address
+    out: Address  # [heads, tokens, latent + width]
+    rows: Address  # of the cache
+    row: int  # bytes from position to position
+    end: Address  # int64: the positions that there are with the new ones
+    tokens: int
+    heads: int
+    latent: int
+    width: int
+    pairs: int
+
+
+def latent_append(
+    parts: tuple[Floats, Floats, Floats, Floats], neox: bool, cos: Floats, sin: Floats, sequence: Sequence
+) -> Floats:
+    """Queries [H, T, latent + width]; keys become the last rows of a cache.
+
+    ``parts``: queries [T, H, D], what heads make of their first columns [T, H, latent], keys [T, latent +
+    width] as a product gives them, and their short vectors [T, latent].
+    """
+    q, inside, keys, short = map(rows_of, parts)
+    tokens, heads, latent = parts[1].shape
+    assert (q.pitch, inside.pitch, short.pitch) == (heads * q.width, heads * latent, latent)
+    pairs = cos.shape[1]
+    out: Floats = scratch((heads, tokens, latent + 2 * pairs), np.float32)
+    arguments = LatentAppend(
+        q.at, q.width, inside.at, keys.at, keys.pitch, short.at, address(cos), address(sin), address(out),
+        sequence.k.at, sequence.k.row, address(sequence.end), tokens, heads, latent, 2 * pairs, pairs,
+    )  # fmt: skip
+    _share("latent.append", (neox, sequence.k.format), arguments, tokens * (heads + 1), latent + 2 * pairs)
+    return out
+
+
 # --- rows of an embedding, sums, factors, caps ----------------------------------------------------
 
 

@@ -33,13 +33,14 @@ LEAST = 256  # positions of a table of RoPE's angles
 class Host(Kernels):
     """The fastest arithmetic of the CPU."""
 
-    joins = True
+    joins = latent = True
     stacked_bytes = 1 << 20  # a copy; of larger ones a product takes longer than waking threads for it
 
     def __init__(self) -> None:
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
+        self._heads: dict[tuple[int, ...], NDArray[np.int64]] = {}  # their numbers, for each token
         self._given_back: set[int] | None = None  # where keep_one_copy was asked for: matrices, by address
 
     def keep_one_copy(self) -> None:
@@ -90,6 +91,18 @@ class Host(Kernels):
         self._kept(q)
         return y
 
+    def by_head(self, x: Array, q: QuantArray) -> Array:
+        """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
+        shape = x.shape[:2]
+        if shape not in self._heads:
+            self._heads[shape] = np.ascontiguousarray(np.broadcast_to(np.arange(shape[1]), shape))
+        _workers().keep(self._heads[shape])
+        return self.expert_linear(x, q, self._heads[shape])
+
+    def first_columns(self, x: Array, count: int) -> Array:
+        """The first columns of rows, contiguous."""
+        return _layers().first_columns(x, count)
+
     def _kept(self, q: QuantArray) -> None:
         """Note weights, and give their pages back, once, if kernels have them in their own order."""
         _workers().keep(q)
@@ -101,7 +114,8 @@ class Host(Kernels):
 
     def sum(self, x: Array, y: Array) -> Array:
         """The sum of rows, or of rows and a bias."""
-        _workers().keep(y)
+        if y.ndim == 1:
+            _workers().keep(y)
         return _layers().added(x, y)
 
     def biased(self, y: Array, bias: Array, ids: Array) -> Array:

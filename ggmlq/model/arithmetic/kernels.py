@@ -203,6 +203,7 @@ class Kernels:
     steps = False  # angles as ggml computes them
     best: Any = None  # (logits): the best token of each row on the device, and a function that waits for it
     stacked_bytes = math.inf  # of a matrix, up to which it is stacked with others
+    latent = False  # attention over short vectors has kernels
     joins = False  # parts that follow each other are one launch, where nobody looks between them
 
     def placed(self, q: QuantArray) -> QuantArray:
@@ -239,6 +240,15 @@ class Kernels:
     def biased(self, y: Array, bias: Array, ids: Array) -> Array:
         """Results of experts [T, U, N] and the biases [E, N] of these."""
         return y + bias[ids]
+
+    def by_head(self, x: Array, q: QuantArray) -> Array:
+        """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
+        xp = namespace(x)
+        return self.expert_linear(x, q, xp.broadcast_to(xp.arange(x.shape[1]), x.shape[:2]))
+
+    def first_columns(self, x: Array, count: int) -> Array:
+        """The first columns of rows, contiguous."""
+        return namespace(x).ascontiguousarray(x[..., :count])
 
     def times(self, x: Array, factor: float) -> Array:
         """Rows times a number."""
