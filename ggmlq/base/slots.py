@@ -145,7 +145,8 @@ def _label_of(array: Any) -> _Label | None:
     """The label of an array, or of the one that it is a view of."""
     view = array
     while view is not None:
-        if type(view) is not np.ndarray and (label := getattr(view, "_label", None)) is not None:
+        label: _Label | None = None if type(view) is np.ndarray else getattr(view, "_label", None)
+        if label is not None:
             return label
         view = getattr(view, "base", None)
     return None

@@ -87,7 +87,7 @@ class Host(Kernels):
         if key not in self._rungs:
             if len(self._rungs) >= MAX_RUNGS:
                 self._rungs.clear()
-            problem = Linear(q.format, len(x), *q.shape, device="cpu")
+            problem = Linear(q.format, len(x), len(q), q.shape[-1], device="cpu")
             rung: Rung | None = _floats()
             if isinstance(q.format, BlockFormat):
                 with np.errstate(over="ignore", invalid="ignore"), _workers().unrecorded():
