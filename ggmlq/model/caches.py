@@ -146,17 +146,18 @@ class Memory:
         """Slots that a sequence has in a program."""
         return CACHE + 4 * len(self.layers)
 
-    def sequence(
-        self, layer: int, number: int, end: NDArray[np.int64], positions: int, first: int
-    ) -> Any:  # fmt: skip
-        """The keys and values of a sequence in a layer, with their slots from ``first`` on, for the host."""
+    def sequence(self, layer: int, number: int, end: NDArray[np.int64], first: int) -> Any:
+        """The keys and values of a sequence in a layer, with their slots from ``first`` on, for the host.
+
+        Its positions are those of a step, which fills them in.
+        """
         words, cache = self.words(number)[4 * layer :], self.layers[layer]
         slots = [Slot(first + CACHE + 4 * layer + i) for i in range(4)]
         k_at, k_head, v_at, v_head = map(tables().SlotAddress, words[:4].tolist(), slots)
         return drive().Sequence(
             drive().CacheRows(cache.k.format, k_at, k_head, cache.k.raw.strides[2]),
             drive().CacheRows(cache.v.format, v_at, v_head, cache.v.raw.strides[2]),
-            self.shared, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), positions,
+            self.shared, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), 0,
             wide(self.room),
         )  # fmt: skip
 
@@ -174,6 +175,7 @@ class Part:
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
         self.place = 0  # among the sequences of a step that is recorded
+        self._sequences = dict[tuple[int, int], Any]()  # by layer and place
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
     def __len__(self) -> int:
@@ -230,8 +232,11 @@ class Part:
 
     def _sequence(self, layer: int, end: int) -> Any:
         """The keys and values up to the end of a step, for kernels of the host."""
-        first, positions = self.place * self.memory.slots, Rows(end, _at(self.place))
-        return self.memory.sequence(layer, self.number, self.end, positions, first)
+        key = layer, self.place
+        if key not in self._sequences:
+            first = self.place * self.memory.slots
+            self._sequences[key] = self.memory.sequence(layer, self.number, self.end, first)
+        return self._sequences[key]._replace(positions=Rows(end, _at(self.place)))
 
     def _turns(self, angles: Angles) -> tuple[bool, Array, Array]:
         """Angles with the slots of this sequence."""

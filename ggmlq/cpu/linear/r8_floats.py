@@ -58,8 +58,8 @@ def launch(x: Any, q: QuantArray, out: Any) -> None:
     rows, weights = float_rows(x), q.raw
     if weights.strides[1] != 1:
         weights = np.ascontiguousarray(weights)
-    n, k = q.shape
-    arguments = Floats(address(weights), weights.strides[0], address(rows), len(rows), k, address(out), n)
+    (n, k), at = q.shape, address(weights)
+    arguments = Floats(at, weights.strides[0], address(rows), len(rows), k, address(out), n)
     share_kernel(kernel("linear._floats.sweep", q.format.name, target()), arguments, n, BAND)
 
 

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.slots import Slot, labelled
+from ...base.threads import num_threads
 from ...dispatch import ladder
+from ...dispatch.ladder import Rung
 from ...dispatch.problems import ExpertLinear, Linear
 from ...formats import BlockFormat
 from ...gguf.source import release
@@ -28,6 +30,7 @@ from ..config import Rope
 from .kernels import Array, Kernels, Routing, Seen, rope_angles
 
 LEAST = 256  # positions of a table of RoPE's angles
+MAX_RUNGS = 4096  # that are kept, one for a shape
 
 
 class Host(Kernels):
@@ -41,6 +44,7 @@ class Host(Kernels):
         self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
         self._heads: dict[tuple[int, ...], NDArray[np.int64]] = {}  # their numbers, for each token
+        self._rungs: dict[Any, Rung | None] = {}
         self._given_back: set[int] | None = None  # where keep_one_copy was asked for: matrices, by address
 
     def keep_one_copy(self) -> None:
@@ -64,20 +68,35 @@ class Host(Kernels):
         """``x @ q.T + bias``."""
         if q.scale is not None or x.ndim != 2 or not len(x):
             return super().linear(x, q, bias)
-        x = np.ascontiguousarray(x)
-        (m, k), n, workers = x.shape, len(q), _workers()
-        problem = Linear(q.format, m, n, k, device="cpu")
-        if not isinstance(q.format, BlockFormat) and _floats().refuses(problem) is not None:
+        x, workers = np.ascontiguousarray(x), _workers()
+        if (rung := self._rung(x, q)) is None:
             return super().linear(x, q, bias)
-        with np.errstate(over="ignore", invalid="ignore"):
-            with workers.unrecorded():
-                rung = _floats()
-                if isinstance(q.format, BlockFormat):
-                    rung = tuning.chosen(problem, (x, q), "auto", None)
-            y = workers.scratch((m, n), np.float32) if rung.repeats else np.empty((m, n), np.float32)
+        if rung.repeats:
+            y = workers.scratch((len(x), len(q)), np.float32)
             rung.launch(x, q, y)
+        else:
+            y = np.empty((len(x), len(q)), np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                rung.launch(x, q, y)
         self._kept(q)
         return y if bias is None else self.sum(y, bias)
+
+    def _rung(self, x: Array, q: QuantArray) -> Rung | None:
+        """The rung of a product, chosen once for a shape and a number of threads; None: the library's way."""
+        key = q.format.id, *x.shape, len(q), num_threads(), ladder.generation()
+        if key not in self._rungs:
+            if len(self._rungs) >= MAX_RUNGS:
+                self._rungs.clear()
+            problem = Linear(q.format, len(x), len(q), q.shape[-1], device="cpu")
+            rung: Rung | None = _floats()
+            if isinstance(q.format, BlockFormat):
+                with np.errstate(over="ignore", invalid="ignore"), _workers().unrecorded():
+                    rung = tuning.chosen(problem, (x, q), "auto", None)
+            elif _floats().refuses(problem) is not None:
+                rung = None
+            self._rungs[(*key[:-1], ladder.generation())] = rung
+            return rung
+        return self._rungs[key]
 
     def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
         """Rows times the experts that their tokens use, [T, U, N]."""
@@ -86,8 +105,7 @@ class Host(Kernels):
         if q.scale is not None or not rung.repeats or not ids.size:
             return super().expert_linear(x, q, ids)
         y = _workers().scratch((*ids.shape, q.shape[1]), np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            rung.launch(rows, q, ids, y)
+        rung.launch(rows, q, ids, y)
         self._kept(q)
         return y
 
@@ -200,8 +218,9 @@ class Host(Kernels):
         y, start = _workers().scratch((count, len(q), cache.width_v), np.float32), 0
         how = drive.Options(seen.scale, seen.cap, True, seen.window)
         for q, cache in sequences:
-            end = start + q.shape[1]
-            drive.attend_last(q, cache, seen.sinks, how, y[start:end])
+            (heads, tokens, width), end = q.shape, start + q.shape[1]
+            unit = _attention().unit_for(heads // cache.kv_heads * tokens, width, cache.width_v)
+            drive.attend_last(q, cache, seen.sinks, how, y[start:end], unit)
             start = end
         result: Array = y.transpose(1, 0, 2)
         return result
@@ -231,3 +250,8 @@ def _layers() -> Any:
 @cache
 def _drive() -> Any:
     return import_module("ggmlq.cpu.attention.drive")
+
+
+@cache
+def _attention() -> Any:
+    return import_module("ggmlq.cpu.attention.call")
