@@ -29,6 +29,8 @@ if find_spec("torch") is None:
         'import ggmlq.torch: torch is not installed; pip install "torch>=2.11" (the extra torch)'
     )
 
+import torch
+
 from . import hosts, library
 from .adapters import LoRA, lora_
 from .blocks import forget
@@ -44,6 +46,7 @@ __all__ = [
     "Linear",
     "LoRA",
     "Replaced",
+    "fake_quantize",
     "forget",
     "hosts",
     "library",
@@ -52,3 +55,28 @@ __all__ = [
     "packed_bytes",
     "quantize_",
 ]
+
+
+def fake_quantize(
+    x: torch.Tensor, type: str | int | gq.Format, imatrix: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
+    """The values that blocks of x would have, in its dtype; the gradient goes straight through to x.
+
+    To the bit what ``gq.quantize(x, type, imatrix).dequantize()`` gives, so weights that were trained with it
+    lose nothing when they are written.
+
+    >>> import torch, ggmlq.torch
+    >>> x = torch.linspace(-1, 1, 32, requires_grad=True)
+    >>> y = ggmlq.torch.fake_quantize(x, "q4_0")
+    >>> y.sum().backward()
+    >>> y[31].item(), x.grad[31].item()
+    (0.875, 1.0)
+    """
+    y: torch.Tensor = torch.ops.ggmlq.fake_quantize(x, _number(type), imatrix)
+    return y
+
+
+@torch.compiler.assume_constant_result
+def _number(type: str | int | gq.Format) -> int:
+    """The number of a type."""
+    return gq.formats[type].id
