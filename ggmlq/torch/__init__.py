@@ -20,6 +20,7 @@ hosts/         programs that hold GGUF weights, switched on and off
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import ggmlq as gq
@@ -76,7 +77,8 @@ def fake_quantize(
     return y
 
 
-@torch.compiler.assume_constant_result
-def _number(type: str | int | gq.Format) -> int:
-    """The number of a type."""
+def _number_of(type: str | int | gq.Format) -> int:
     return gq.formats[type].id
+
+
+_number: Callable[..., int] = torch.compiler.assume_constant_result(_number_of)  # which is not typed
