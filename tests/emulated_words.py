@@ -261,6 +261,11 @@ def setp(warp, name, operands, active):
     write(warp, operands[0], bits & warp.registers[operands[3]] if parts[2] == "and" else bits, active)
 
 
+@op("trap")
+def trap(warp, name, operands, active):
+    raise Trap(f"warp {warp.number}")
+
+
 # --- memory -----------------------------------------------------------------------------------
 
 
