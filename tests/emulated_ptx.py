@@ -98,7 +98,9 @@ def statement(labels, guard, name, operands):
     """One whose label and whose meaning are looked up."""
     inverted, guard = (guard or "").startswith("!"), guard and guard.lstrip("!")
     if name == "ret" or name.startswith("bra"):
-        return Statement(guard, inverted, name, operands, None, False, END if name == "ret" else labels[operands[0]])
+        return Statement(
+            guard, inverted, name, operands, None, False, END if name == "ret" else labels[operands[0]]
+        )
     return Statement(guard, inverted, name, operands, *meaning(name), None)
 
 
@@ -242,7 +244,10 @@ class Warp:
             else:
                 if others and statement.whole_warp:
                     self.refuse_absent(statement, mask)
-                if active is not None and statement.run(self, statement.name, statement.operands, active) is False:
+                if (
+                    active is not None
+                    and statement.run(self, statement.name, statement.operands, active) is False
+                ):
                     self.join(here, mask)
                     return False
                 self.steps += 1
