@@ -19,9 +19,6 @@ from pathlib import Path
 # Before NumPy is imported: threads of its OpenBLAS wait in loops, half of the CPU time of many tests, and
 # processes of pytest-xdist share the cores anyway.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# The garbage collector need not look often: rewriting asserts and compiling make millions of objects, and looking
-# at them was a quarter of collecting and a tenth of a run.
-gc.set_threshold(100_000, 50, 20)
 
 import drawing
 import not_run
@@ -34,6 +31,9 @@ from ggmlq.dispatch import ladder
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
+# The garbage collector need not look often: rewriting asserts and compiling make millions of objects, and
+# looking at them was a quarter of collecting and a tenth of a run.
+gc.set_threshold(100_000, 50, 20)
 if find_spec(
     "numba_cuda"
 ):  # before kernels are imported: tests watch Numba; without it their words are blanks
@@ -105,9 +105,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Each process of a run of all folders first imports its share of the modules: it rewrites their asserts.
+    """Each process of a run of all folders first imports its share of the modules, and rewrites their asserts.
 
-    Rewriting takes 17 s of CPU, and processes that went over all modules side by side would each do all of it.
+    That takes 17 s of CPU, and processes that went over all modules side by side would each do all of it.
     """
     config = session.config
     if hasattr(config, "workerinput") and config.option.draw is not None:
