@@ -284,11 +284,11 @@ smaps = open("/proc/self/smaps").read()
 pages = smaps.partition({str(path)!r})[2]
 print(re.search(r"Rss: +(\\d+) kB", pages)[1], logits.sum())
 """
-    told = [
+    outputs = [
         subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, check=True).stdout
         for how in ("", "lean")
     ]
-    (usual, says), (lean, says_too) = (line.split() for line in told)
+    (usual, says), (lean, says_too) = (line.split() for line in outputs)
     assert says == says_too
     assert int(lean) < 0.3 * int(usual)
 
