@@ -13,9 +13,11 @@ import ggmlq as gq
 from ggmlq.check import ci, order
 from ggmlq.check.batches import Mixture
 from ggmlq.check.cases import Case
+from ggmlq.check.judge import candidates
 from ggmlq.check.opcases import CASES
 from ggmlq.check.ops import OpOutcome, case_of, cases_of
 from ggmlq.check.outcome import Outcome
+from ggmlq.check.plan import Settings, Trial, spread
 from ggmlq.commands import _check_ci
 from ggmlq.errors import GGMLQError, UnsupportedError
 
@@ -131,6 +133,20 @@ def test_the_first_cases_find_most():
     assert shares[2] > 0.9
     assert shares[3] == 1
     assert order.gains()[labels[0]] >= order.gains()[labels[1]]
+
+
+def test_a_budget_begins_with_each_type_and_layout():
+    how = Settings("CPU", "CPU")
+    trials = [
+        Trial(Case(gq.formats[name], m, 64, 256, data), replace(how, repack=layout))
+        for layout in (False, "AMX") for name in ("q4_0", "q8_0")
+        for m, data in ((1, "normal"), (9, "normal"), (65, "tiny"))
+    ]  # fmt: skip
+    first = [(one.case.m, one.case.data) for one in spread(trials)]
+    assert first == [(9, "normal")] * 4 + [(1, "normal")] * 4 + [(65, "tiny")] * 4
+    assert [candidates(backend, 9)[0] for backend in ("CPU", "CUDA", "RPC[a:1]")] == [
+        "ggml-cpu", "ggml-mmq", "ggml-cpu",
+    ]  # fmt: skip
 
 
 def test_a_case_is_found_by_its_name():
