@@ -97,3 +97,11 @@ def test_attention_nearer_than_the_arithmetic_that_was_shown(fresh):
         assert judge_node(one, habits=habits).out, "within the bound of any kernel, and further off"
     claimed = judge_node(Operands(these.op, these.inputs, these.params, y), arithmetic="ggml-cpu-attention")
     assert claimed.out
+
+
+def test_what_a_sanitizer_reports_is_wrong():
+    kernel = Kernel(gq.linear)
+    kernel.reports = "a sanitizer says: gemm.cpp:3:5: runtime error: index 9 out of bounds"
+    case = Case(gq.formats["q4_0"], 3, 33, 256, "normal", 5)
+    told = run_case(kernel, case, Settings("CPU", "CPU"))
+    assert (told.verdict, told.fault, told.text) == ("wrong", "sanitizer", kernel.reports)

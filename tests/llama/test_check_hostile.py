@@ -173,10 +173,14 @@ def test_one_case_again_and_its_file(libllama, faulty_ops, monkeypatch, capsys, 
     assert "products and operations are checked apart" in capsys.readouterr().err
 
 
+def test_a_server_that_is_not_there(bridge, capsys):
+    assert main(["check", "--types", "q4_0", "--rpc", "127.0.0.1:9"]) == 2
+    assert "has no RPC" in (said := capsys.readouterr().err) or "no server answers there" in said
+
+
 def test_reports_of_a_sanitizer():
     said = "warn\nops.cpp:3:5: runtime error: index 9 out of bounds\n==1==ERROR: AddressSanitizer: heap\n"
     assert reports_of(said).startswith(
         "a sanitizer says: ops.cpp:3:5: runtime error: index 9 out of bounds; ==1"
     )
     assert reports_of("warn\n") == ""
-    assert gq.formats["q4_0"]
