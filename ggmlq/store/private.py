@@ -12,10 +12,11 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 PARTIAL = ".partial"  # the end of names of what is not whole yet
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -151,12 +152,19 @@ class Folder:
         except OSError:  # a file system without hard links
             self.rename(partial, name)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Make a file that appears whole, or not at all."""
+    def write(self, name: str, content: bytes | Iterable[Any], lasting: bool = False) -> None:
+        """Make a file of bytes, or of parts of it, that appears whole, or not at all.
+
+        ``lasting``: not before it is on the disk, so that it is whole even if the machine goes down.
+        """
         partial, file = self._new(name)
         try:
             with open(file, "wb") as opened:
-                opened.write(content)
+                for part in (content,) if isinstance(content, bytes) else content:
+                    opened.write(part)
+                if lasting:
+                    opened.flush()
+                    os.fsync(file)
             self.rename(partial, name)
         except BaseException:
             with contextlib.suppress(OSError):

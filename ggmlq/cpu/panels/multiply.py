@@ -113,13 +113,21 @@ def x_rows_of(x: Any, how: Coding, most: int = 1) -> tuple[Bytes, int]:
 SLAB = 1 << 17  # weights laid out at a time
 
 
-def panels(q: QuantArray) -> Bytes:
-    """The panels of an array, uint8 [N / 16 rounded up, bytes of a panel]; rows beyond N are zeros."""
-    n, k = q.shape
+def panels_shape(q: QuantArray) -> tuple[int, int] | None:
+    """The shape of the panels of an array, (N / 16 rounded up, bytes of a panel); None where it has none."""
     layout = layout_of(q.format)
-    assert layout is not None
-    count = -(-n // ROWS)
-    nbytes = layout.panel_bytes(k // RUN)
+    if layout is None or q.ndim != 2:
+        return None
+    n, k = q.shape
+    return -(-n // ROWS), layout.panel_bytes(k // RUN)
+
+
+def panels(q: QuantArray) -> Bytes:
+    """The panels of an array, uint8; rows beyond N are zeros."""
+    n, k = q.shape
+    shape = panels_shape(q)
+    assert shape is not None
+    count, nbytes = shape
     memory = np.empty(count * nbytes + 64, np.uint8)
     skip = -memory.ctypes.data % 64
     laid_out: Bytes = memory[skip : skip + count * nbytes].reshape(count, nbytes)

@@ -32,7 +32,7 @@ LEAST = 256  # positions of a table of RoPE's angles
 class Host(Kernels):
     """The fastest arithmetic of the CPU."""
 
-    joins = True
+    joins = keeps = True
     stacked_bytes = 1 << 20  # a copy; of larger ones a product takes longer than waking threads for it
 
     def __init__(self) -> None:
