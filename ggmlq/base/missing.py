@@ -11,8 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from configparser import ConfigParser
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -66,6 +64,9 @@ def install_compiler() -> str:
 
 def requirements(extra: str = "") -> list[str]:
     """The packages of an extra, or of the core, with bounds; from setup.cfg or the installed metadata."""
+    from configparser import ConfigParser  # with what they import these take longer than the rest of a room
+    from importlib import metadata
+
     if SETUP.is_file():
         setup = ConfigParser()
         setup.read(SETUP, encoding="utf-8")

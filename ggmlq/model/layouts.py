@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
@@ -42,7 +42,7 @@ class Layouts:
         """A matrix, or several over each other, with the panels that are there of it."""
         make = _multiply()
         if self._name is not None and (shape := make.panels_shape(q)) is not None:
-            key = f"{'+'.join(names)} {q.format.name} {_version(q)}"
+            key = f"{'+'.join(names)} {q.format.name} {_version(q.format.name)}"
             self._matrices[key] = q
             panels = self._there.get(key)
             if panels is not None and panels.shape == shape:
@@ -60,8 +60,10 @@ class Layouts:
             layouts.keep(self._name, self._paths, arrays)
 
 
-def _version(q: QuantArray) -> str:
-    return f"{reach.digest(MAKER, (q.format.name,))} {sys.byteorder}"
+@cache
+def _version(format: str) -> str:
+    """A digest of the code that lays out blocks of a format."""
+    return f"{reach.digest(MAKER, (format,))} {sys.byteorder}"
 
 
 def _multiply() -> Any:
