@@ -16,11 +16,11 @@ from ._options import Commands, declare, shared
 
 SUMMARY = "list, fill or remove compiled kernels, weights laid out, and copies of files opened by address"
 ABOUT = """\
-List what ggmlq stores on this disk: kernels that were compiled on this machine, weights of models in the order
-that the CPU's kernels read, and the parts of files that were opened by address (https://, hf://). If the parts
-take more than 64 GiB, or GGMLQ_REMOTE_BYTES bytes, those that were not opened for the longest time are removed;
-weights take 16 GiB and a quarter of what is free at most, compiled kernels half a gigabyte.
-GGMLQ_CACHE_DIR moves the cache, or turns it off.
+List what ggmlq stores on this disk: kernels that were compiled on this machine, weights of models in the
+order that the CPU's kernels read, and the parts of files that were opened by address (https://, hf://). If
+the parts take more than 64 GiB, or GGMLQ_REMOTE_BYTES bytes, those that were not opened for the longest time
+are removed; all weights take 16 GiB at most, those of a model a quarter of what is free, compiled kernels
+half a gigabyte. GGMLQ_CACHE_DIR moves the cache, or turns it off.
 
 "fill FORMAT …" compiles the kernels that products with weights of these types take by themselves on a card,
 for all numbers of rows, so that no product waits for a compiler. Kernels that come with the package need no

@@ -1,4 +1,4 @@
-"""The store of compiled kernels: what comes with the package, and what was compiled on this machine; of weights.
+"""The store of compiled kernels, from the package and from this machine's disk, and of weights laid out.
 
     origin.py    the origin of a kernel: the function that makes it, and the arguments of that call
     reach.py     the definitions that a kernel is compiled from, and their digest

@@ -146,7 +146,7 @@ def _content(name: str, paths: Sequence[str], arrays: Mapping[str, Array]) -> It
 
 
 def _make_room(folder: Folder, size: int) -> None:
-    """Remove what is left of killed writers, and entries that were not used for longest, for so many bytes."""
+    """Remove what killed writers left, and, for so many bytes, entries that were not used for longest."""
     free = shutil.disk_usage(folder.path).free
     if size > min(MOST, free // 4):
         raise Refused(f"{size} bytes are too many where {free} are free")
@@ -184,8 +184,8 @@ def empty() -> list[Entry]:
 def _model(folder: Folder, name: str) -> str:
     """The path of the model of an entry."""
     with contextlib.suppress(OSError, Refused, ValueError, LookupError, TypeError):
-        with open(folder.open(name), "rb") as file:
-            return str(json.loads(file.readline())["model"])
+        line, _, _ = folder.read(name, CHUNK).partition(b"\n")
+        return str(json.loads(line)["model"])
     return "?"
 
 

@@ -115,10 +115,10 @@ class Folder:
             raise
         return file
 
-    def read(self, name: str) -> bytes:
-        """The content of a file, which nobody else can have written."""
+    def read(self, name: str, most: int = -1) -> bytes:
+        """The content of a file, which nobody else can have written, or its first bytes."""
         with open(self.open(name), "rb") as opened:
-            return opened.read()
+            return opened.read(most)
 
     def sized(self, name: str, size: int) -> int:
         """The descriptor of a file of this size, to read and write; a new one is all zeros.
