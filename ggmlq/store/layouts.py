@@ -123,7 +123,7 @@ def keep(name: str, paths: Sequence[str], arrays: Mapping[str, Array]) -> None:
 def _write(name: str, paths: Sequence[str], arrays: Mapping[str, Array]) -> None:
     with contextlib.suppress(OSError, Refused), _folder(new=True) as folder:
         _make_room(folder, sum(_whole(array.nbytes) for array in arrays.values()))
-        folder.write(name + ENTRY, _content(name, paths, arrays), lasting=True)
+        folder.pour(name + ENTRY, _content(name, paths, arrays), lasting=True)
 
 
 def _content(name: str, paths: Sequence[str], arrays: Mapping[str, Array]) -> Iterator[Any]:

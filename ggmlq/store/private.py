@@ -152,16 +152,19 @@ class Folder:
         except OSError:  # a file system without hard links
             self.rename(partial, name)
 
-    def write(self, name: str, content: bytes | Iterable[Any], lasting: bool = False) -> None:
-        """Make a file of bytes, or of parts of it, that appears whole, or not at all.
+    def write(self, name: str, content: bytes) -> None:
+        """Make a file that appears whole, or not at all."""
+        self.pour(name, (content,))
+
+    def pour(self, name: str, parts: Iterable[Any], lasting: bool = False) -> None:
+        """Make a file of its parts, one after the other, that appears whole, or not at all.
 
         ``lasting``: not before it is on the disk, so that it is whole even if the machine goes down.
         """
         partial, file = self._new(name)
         try:
             with open(file, "wb") as opened:
-                for part in (content,) if isinstance(content, bytes) else content:
-                    opened.write(part)
+                opened.writelines(parts)
                 if lasting:
                     opened.flush()
                     os.fsync(file)
