@@ -100,6 +100,8 @@ def test_a_model_gives_the_same_from_the_disk(place, path):
     if not layouts.entries():
         pytest.skip("this CPU's kernels read blocks as they are")
     assert any(is_mapped([panels]) for panels in made if panels is not None)
+    for q in there._matrices.values():
+        assert q.has_bytes or np.array_equal(multiply.panels(q), q.prepared_copy(multiply.panels))
 
 
 def test_a_file_that_was_written_to_is_another_one(place, path, files):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 from weakref import ref
@@ -57,6 +57,7 @@ class Storage(PreparedCopies):
     _shape: tuple[int, ...]
     _view: Any = None  # on a GPU a view whose rows lie apart
     _kin: Kin | None = None  # on a GPU, where rows may be put
+    _later: Any = None  # on the host what makes the bytes, as long as nothing has needed them
 
     def __init__(
         self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False,
@@ -119,7 +120,7 @@ class Storage(PreparedCopies):
         """
         if not is_host(self.memory):
             return self._kin is not None and self._view is None
-        return not self._swapped and bool(self._stored.flags.writeable)
+        return self._stored is not None and not self._swapped and bool(self._stored.flags.writeable)
 
     @inner
     def as_writable(self, kin: Kin | None = None) -> Self:
@@ -141,10 +142,16 @@ class Storage(PreparedCopies):
         self.memory, self._stored, self._prepared[make] = memory, None, weights
         return self
 
+    @inner
+    def made_later(self, make: Callable[[], NDArray[np.uint8]]) -> Self:
+        """The array itself, on the host, without bytes until something needs them; nobody changes them."""
+        self._later, self._stored, self._owned = make, None, True
+        return self
+
     @property
     @inner
     def has_bytes(self) -> bool:
-        """True where the bytes are there, False where packed weights stand for them."""
+        """True where the bytes are there, False where packed weights stand for them, or nothing needs them."""
         return self._stored is not None or self._view is not None
 
     def parts(self) -> tuple[Any, ...]:
@@ -211,6 +218,11 @@ class Storage(PreparedCopies):
         return self._restored() if stored is None else stored
 
     def _restored(self) -> Any:
+        if self._later is not None:
+            with LOCKS.of(self):
+                if self._stored is None:
+                    self._stored = self.memory = frozen(self._later())
+                return self._stored
         view = self._view
         with LOCKS.of(self), on_device_of(f"the bytes of {self!r}, for what needs all of them", self.memory):
             if self._stored is None:

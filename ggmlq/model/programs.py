@@ -100,7 +100,7 @@ class _Step(NamedTuple):
 
 def _arrays(q: QuantArray) -> list[Any]:
     """The arrays of weights and of their prepared copies."""
-    arrays, left = list[Any](), list[Any]([q.parts(), q.prepared_copies()])
+    arrays, left = list[Any](), list[Any]([q.parts() if q.has_bytes else (), q.prepared_copies()])
     for part in left:  # which grows meanwhile
         if isinstance(part, np.ndarray):
             arrays.append(part)

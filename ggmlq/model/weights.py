@@ -186,6 +186,7 @@ class Weights:
         self.tensors, self._a = {name: file[name] for name in file}, arithmetic
         self.layouts = Layouts(file) if arithmetic.keeps else None
         self._matrices: dict[str, QuantArray] = {}
+        self._places: dict[str, tuple[QuantArray, slice]] = {}  # of matrices that are over each other
         self._floats: dict[str, NDArray[Any] | None] = {}
         self._stacks: dict[tuple[str, ...], list[Stack]] = {}
 
@@ -195,7 +196,11 @@ class Weights:
     def matrix(self, name: str) -> QuantArray:
         """A matrix, or the matrices of experts."""
         if name not in self._matrices:
-            self._matrices[name] = self._lent([name], self._a.placed(self.tensors[f"{name}.weight"]))
+            if name in self._places:
+                stack, rows = self._places[name]
+                self._matrices[name] = stack[rows]
+            else:
+                self._matrices[name] = self._lent([name], self._a.placed(self.tensors[f"{name}.weight"]))
         return self._matrices[name]
 
     def stacks(self, *names: str) -> list[Stack]:
@@ -227,7 +232,8 @@ class Weights:
         if q.ndim == 2:
             ends = np.cumsum(widths).tolist()
             for name, end, width in zip(names, ends, widths, strict=True):
-                self._matrices[name] = q[end - width : end]
+                self._places[name] = q, slice(end - width, end)
+                self._matrices.pop(name, None)
         bias = None if biases[0] is None else namespace(biases[0]).concatenate(biases, axis=-1)
         return Stack(names, q, bias, widths)
 

@@ -73,10 +73,10 @@ SIDES = {
 
 def digest(family: str, formats: tuple[str, ...] = ()) -> str:
     """The digest of the definitions behind a family of kernels, ``ggmlq.cuda….name``, for these formats."""
-    known, files = _known()
+    known, _ = _known()
     if entry := known.get(name_of(family, formats)):
         recorded, numbers = entry
-        if all(digest_of(PACKAGE / files[i][0]) == files[i][1] for i in numbers):
+        if all(map(_is_as_then, numbers)):
             return str(recorded)
     try:
         return reached(family, formats).digest
@@ -101,6 +101,13 @@ def digest_of(path: Path) -> str:
         return hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
     except OSError:
         return UNKNOWN
+
+
+@cache
+def _is_as_then(number: int) -> bool:
+    """True if a file, by its number in reach.json, is as it was when packs were written."""
+    path, recorded = _known()[1][number]
+    return digest_of(PACKAGE / path) == recorded
 
 
 @cache
