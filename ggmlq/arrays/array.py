@@ -151,7 +151,7 @@ class Storage(PreparedCopies):
     @property
     @inner
     def has_bytes(self) -> bool:
-        """True where the bytes are there, False where packed weights stand for them, or nothing needs them."""
+        """True where the bytes are there, False where packed weights stand for them or nothing needs them."""
         return self._stored is not None or self._view is not None
 
     def parts(self) -> tuple[Any, ...]:
