@@ -16,6 +16,7 @@ from ggmlq.arrays.buffers import owner_of
 from ggmlq.cli import main
 from ggmlq.cpu.panels import multiply
 from ggmlq.model import layouts as of_models
+from ggmlq.model.arithmetic import Host
 from ggmlq.store import layouts
 from ggmlq.store.private import RELATIVE
 from ggmlq.testing.models import tiny_model
@@ -102,6 +103,19 @@ def test_a_model_gives_the_same_from_the_disk(place, path):
     assert any(is_mapped([panels]) for panels in made if panels is not None)
     for q in there._matrices.values():
         assert q.has_bytes or np.array_equal(multiply.panels(q), q.prepared_copy(multiply.panels))
+
+
+@pytest.mark.parametrize("counts", [(16, 32, 40), (17, 16), (32, 5)], ids=str)
+def test_matrices_over_each_other_have_the_panels_of_one(counts):
+    rng = np.random.default_rng(0)
+    for fmt in ("q4_K", "q8_0"):
+        parts = [gq.quantize(rng.standard_normal((n, 256)).astype(np.float32), fmt) for n in counts]
+        raw = np.concatenate([part.raw for part in parts])
+        stack, whole = Host().stacked(parts), gq.QuantArray.from_bytes(raw, fmt, (sum(counts), 256))
+        assert np.array_equal(multiply.panels(stack), multiply.panels(whole))
+        assert stack.has_bytes == any(n % 16 for n in counts[:-1])  # panels that have rows of two
+        assert np.array_equal(stack.raw, raw)
+        assert np.array_equal(stack[3:20].dequantize(), whole[3:20].dequantize())
 
 
 def test_a_file_that_was_written_to_is_another_one(place, path, files):

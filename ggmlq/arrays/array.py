@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 from weakref import ref
@@ -57,7 +57,7 @@ class Storage(PreparedCopies):
     _shape: tuple[int, ...]
     _view: Any = None  # on a GPU a view whose rows lie apart
     _kin: Kin | None = None  # on a GPU, where rows may be put
-    _later: Any = None  # on the host what makes the bytes, as long as nothing has needed them
+    _pieces: tuple[NDArray[np.uint8], ...] = ()  # on the host bytes that are put together when needed
 
     def __init__(
         self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False,
@@ -143,10 +143,19 @@ class Storage(PreparedCopies):
         return self
 
     @inner
-    def made_later(self, make: Callable[[], NDArray[np.uint8]]) -> Self:
-        """The array itself, on the host, without bytes until something needs them; nobody changes them."""
-        self._later, self._stored, self._owned = make, None, True
+    def over(self, *pieces: NDArray[np.uint8]) -> Self:
+        """The array itself, on the host: its rows are those of pieces, put together if something needs that.
+
+        Nobody changes them.
+        """
+        self._pieces, self._stored, self._owned = pieces, None, True
         return self
+
+    @property
+    @inner
+    def pieces(self) -> tuple[Any, ...]:
+        """The bytes, or where these are not put together yet, those of pieces of the rows."""
+        return (self.raw,) if self.has_bytes else self._pieces
 
     @property
     @inner
@@ -218,10 +227,10 @@ class Storage(PreparedCopies):
         return self._restored() if stored is None else stored
 
     def _restored(self) -> Any:
-        if self._later is not None:
+        if self._pieces:
             with LOCKS.of(self):
                 if self._stored is None:
-                    self._stored = self.memory = frozen(self._later())
+                    self._stored = self.memory = frozen(np.concatenate(self._pieces, axis=-2))
                 return self._stored
         view = self._view
         with LOCKS.of(self), on_device_of(f"the bytes of {self!r}, for what needs all of them", self.memory):

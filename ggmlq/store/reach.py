@@ -107,7 +107,7 @@ def digest_of(path: Path) -> str:
 def _is_as_then(number: int) -> bool:
     """True if a file, by its number in reach.json, is as it was when packs were written."""
     path, recorded = _known()[1][number]
-    return digest_of(PACKAGE / path) == recorded
+    return bool(digest_of(PACKAGE / path) == recorded)
 
 
 @cache

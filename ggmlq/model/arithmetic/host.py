@@ -49,7 +49,7 @@ class Host(Kernels):
         """Matrices of one type over each other; their bytes are put together if something reads these."""
         rows = [part.raw for part in parts]
         shape = *parts[0].shape[:-2], sum(part.shape[-2] for part in parts), parts[0].shape[-1]
-        return QuantArray(parts[0].format, shape, rows[0]).made_later(lambda: np.concatenate(rows, axis=-2))
+        return QuantArray(parts[0].format, shape, rows[0]).over(*rows)
 
     def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
         """Rows of the embedding."""
