@@ -103,6 +103,13 @@ def test_a_model_gives_the_same_from_the_disk(place, path):
     assert any(is_mapped([panels]) for panels in made if panels is not None)
     for q in there._matrices.values():
         assert q.has_bytes or np.array_equal(multiply.panels(q), q.prepared_copy(multiply.panels))
+    weights = models[1]._weights
+    for name, (stack, _) in weights._places.items():  # one of several over each other is not laid out again
+        panels = weights.matrix(name).prepared_copy(multiply.panels)
+        if (of_stack := stack.prepared_copy(multiply.panels)) is None:
+            continue
+        assert np.shares_memory(panels, of_stack)
+        assert np.array_equal(panels, multiply.panels(weights.tensors[f"{name}.weight"]))
 
 
 @pytest.mark.parametrize("counts", [(16, 32, 40), (17, 16), (32, 5)], ids=str)

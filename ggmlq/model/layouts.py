@@ -49,6 +49,14 @@ class Layouts:
                 q.take_prepared(make.panels, panels)
         return q
 
+    def part(self, q: QuantArray, stack: QuantArray, rows: slice) -> QuantArray:
+        """A matrix with its panels among those of several over each other, of which it is these rows."""
+        make = _multiply()
+        panels, first = stack.prepared_copy(make.panels), rows.start // make.ROWS
+        if panels is not None and rows.start % make.ROWS == len(q) % make.ROWS == 0:
+            q.take_prepared(make.panels, panels[first : first + len(q) // make.ROWS])
+        return q
+
     def keep(self) -> None:
         """Write panels to the disk, if enough of them are not there."""
         make, arrays, new = _multiply().panels, {}, 0

@@ -196,11 +196,14 @@ class Weights:
     def matrix(self, name: str) -> QuantArray:
         """A matrix, or the matrices of experts."""
         if name not in self._matrices:
-            if name in self._places:
+            tensor = self.tensors[f"{name}.weight"]
+            if name not in self._places:
+                self._matrices[name] = self._lent([name], self._a.placed(tensor))
+            elif self.layouts is None:
                 stack, rows = self._places[name]
                 self._matrices[name] = stack[rows]
             else:
-                self._matrices[name] = self._lent([name], self._a.placed(self.tensors[f"{name}.weight"]))
+                self._matrices[name] = self.layouts.part(tensor, *self._places[name])
         return self._matrices[name]
 
     def stacks(self, *names: str) -> list[Stack]:
