@@ -66,7 +66,10 @@ def state_of(paths: Iterable[str]) -> str | None:
         return None
     states = []
     for path in paths:
-        facts = os.stat(path)
+        try:
+            facts = os.stat(path)
+        except OSError:
+            return None
         if time.time() - max(facts.st_mtime, facts.st_ctime) < AGE:
             return None
         states.append((facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
