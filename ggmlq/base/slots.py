@@ -120,12 +120,15 @@ def labelled(array: Any, slot: Slot, rows: int | None = None) -> Any:
     return view
 
 
-def slot_of(array: Any) -> Slot | None:
-    """The slot of an array that is labelled, or a view of one; None for all others, copies included."""
+def slot_of(array: Any, at: int | None = None) -> Slot | None:
+    """The slot of an array that is labelled, or a view of one; None for all others, copies included.
+
+    ``at``: its address, if the caller knows it.
+    """
     label = _label_of(array)
     if label is None:
         return None
-    at = _address(array)
+    at = _address(array) if at is None else at
     return label.slot + (at - label.first) if label.first <= at < label.end else None
 
 
@@ -141,9 +144,12 @@ def rows_of(array: Any) -> int:
 def _label_of(array: Any) -> _Label | None:
     """The label of an array, or of the one that it is a view of."""
     view = array
-    while view is not None and getattr(view, "_label", None) is None:
+    while view is not None:
+        label: _Label | None = None if type(view) is np.ndarray else getattr(view, "_label", None)
+        if label is not None:
+            return label
         view = getattr(view, "base", None)
-    return None if view is None else view._label
+    return None
 
 
 def _address(array: Any) -> int:

@@ -139,15 +139,18 @@ class Memory:
             self._words[number] = np.array(words, np.int64).reshape(-1)
         return self._words[number]
 
-    def sequence(self, layer: int, number: int, end: NDArray[np.int64], positions: int) -> Any:
-        """The keys and values of a sequence in a layer, with their slots, for kernels of the host."""
+    def sequence(self, layer: int, number: int, end: NDArray[np.int64]) -> Any:
+        """The keys and values of a sequence in a layer, with their slots, for kernels of the host.
+
+        Its positions are those of a step, which fills them in.
+        """
         words, cache = self.words(number)[4 * layer :], self.layers[layer]
         slots = [Slot(CACHE + 4 * layer + i) for i in range(4)]
         k_at, k_head, v_at, v_head = map(tables().SlotAddress, words[:4].tolist(), slots)
         return drive().Sequence(
             drive().CacheRows(cache.k.format, k_at, k_head, cache.k.raw.strides[2]),
             drive().CacheRows(cache.v.format, v_at, v_head, cache.v.raw.strides[2]),
-            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(END)), positions, wide(self.room),
+            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(END)), 0, wide(self.room),
         )  # fmt: skip
 
     @property
@@ -163,6 +166,7 @@ class Part:
         self.memory, self.number, self.positions = memory, number, positions
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
+        self._sequences = dict[int, Any]()  # by layer
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
     def __len__(self) -> int:
@@ -199,7 +203,9 @@ class Part:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         if self.memory.repeats:
             self.end[0] = end = self._length + len(heads[1])
-            sequence = self.memory.sequence(layer, self.number, self.end, Rows(end))
+            if layer not in self._sequences:
+                self._sequences[layer] = self.memory.sequence(layer, self.number, self.end)
+            sequence = self._sequences[layer]._replace(positions=Rows(end))
             columns = self.memory.spread_columns
             return host_layers().rope_append(heads, angles.neox, *angles[1:], sequence, columns), sequence
         q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)

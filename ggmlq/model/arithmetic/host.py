@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.slots import Slot, labelled
+from ...base.threads import num_threads
 from ...dispatch import ladder
+from ...dispatch.ladder import Rung
 from ...dispatch.problems import Linear
 from ...formats import BlockFormat
 from ...gguf.source import release
@@ -27,6 +29,7 @@ from ..config import Rope
 from .kernels import Array, Kernels, Seen, rope_angles
 
 LEAST = 256  # positions of a table of RoPE's angles
+MAX_RUNGS = 4096  # that are kept, one for a shape
 
 
 class Host(Kernels):
@@ -39,6 +42,7 @@ class Host(Kernels):
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
+        self._rungs: dict[Any, Rung | None] = {}
         self._given_back: set[int] | None = None  # where keep_one_copy was asked for: matrices, by address
 
     def keep_one_copy(self) -> None:
@@ -64,23 +68,37 @@ class Host(Kernels):
         """``x @ q.T + bias``."""
         if q.scale is not None or x.ndim != 2 or not len(x):
             return super().linear(x, q, bias)
-        x = np.ascontiguousarray(x)
-        (m, k), n, workers = x.shape, len(q), _workers()
-        problem = Linear(q.format, m, n, k, device="cpu")
-        if not isinstance(q.format, BlockFormat) and _floats().refuses(problem) is not None:
+        x, workers = np.ascontiguousarray(x), _workers()
+        if (rung := self._rung(x, q)) is None:
             return super().linear(x, q, bias)
-        with np.errstate(over="ignore", invalid="ignore"):
-            with workers.unrecorded():
-                rung = _floats()
-                if isinstance(q.format, BlockFormat):
-                    rung = tuning.chosen(problem, (x, q), "auto", None)
-            repeats = rung.repeats or rung is _floats()
-            y = workers.scratch((m, n), np.float32) if repeats else np.empty((m, n), np.float32)
+        if rung.repeats:
+            y = workers.scratch((len(x), len(q)), np.float32)
             rung.launch(x, q, y)
+        else:
+            y = np.empty((len(x), len(q)), np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                rung.launch(x, q, y)
         workers.keep(q)
         if self._given_back is not None:
             self._give_back(q)
         return y if bias is None else self.sum(y, bias)
+
+    def _rung(self, x: Array, q: QuantArray) -> Rung | None:
+        """The rung of a product, chosen once for a shape and a number of threads; None: the library's way."""
+        key = q.format.id, *x.shape, len(q), num_threads(), ladder.generation()
+        if key not in self._rungs:
+            if len(self._rungs) >= MAX_RUNGS:
+                self._rungs.clear()
+            problem = Linear(q.format, len(x), len(q), q.shape[-1], device="cpu")
+            rung: Rung | None = _floats()
+            if isinstance(q.format, BlockFormat):
+                with np.errstate(over="ignore", invalid="ignore"), _workers().unrecorded():
+                    rung = tuning.chosen(problem, (x, q), "auto", None)
+            elif _floats().refuses(problem) is not None:
+                rung = None
+            self._rungs[(*key[:-1], ladder.generation())] = rung
+            return rung
+        return self._rungs[key]
 
     def _give_back(self, q: QuantArray) -> None:
         """The pages of a matrix to its file, once, if a kernel has it in its own order."""
@@ -154,7 +172,9 @@ class Host(Kernels):
         if seen.sinks is not None:
             _workers().keep(seen.sinks)
         how = drive.Options(seen.scale, seen.cap, True, seen.window)
-        y: Array = drive.attend_last(q, cache, seen.sinks, how).transpose(1, 0, 2)
+        heads, tokens, width = q.shape
+        unit = _attention().unit_for(heads // cache.kv_heads * tokens, width, cache.width_v)
+        y: Array = drive.attend_last(q, cache, seen.sinks, how, unit).transpose(1, 0, 2)
         return y
 
 
@@ -182,3 +202,8 @@ def _layers() -> Any:
 @cache
 def _drive() -> Any:
     return import_module("ggmlq.cpu.attention.drive")
+
+
+@cache
+def _attention() -> Any:
+    return import_module("ggmlq.cpu.attention.call")
