@@ -185,7 +185,10 @@ class PreparedCopies:
             with LOCKS.of(self):
                 parts = self._prepared.get(_MATRICES)
                 if parts is None:
-                    parts = self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
+                    parts = tuple(self[i] for i in range(len(self)))
+                    for part in parts if self._owned else ():
+                        part.lasting()
+                    self._prepared[_MATRICES] = parts
         return parts
 
     @inner

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -64,9 +65,6 @@ def install_compiler() -> str:
 
 def requirements(extra: str = "") -> list[str]:
     """The packages of an extra, or of the core, with bounds; from setup.cfg or the installed metadata."""
-    from configparser import ConfigParser  # with what they import these take longer than the rest of a room
-    from importlib import metadata
-
     if SETUP.is_file():
         setup = ConfigParser()
         setup.read(SETUP, encoding="utf-8")
@@ -74,6 +72,8 @@ def requirements(extra: str = "") -> list[str]:
             extras = setup["options.extras_require"]
             text = extras[extra] if extra else setup["options"]["install_requires"]
             return [line for line in text.split("\n") if line]
+    from importlib import metadata  # with a parser of e-mail, a tenth of a start
+
     try:
         lines = [line.partition(";") for line in metadata.requires("ggmlq") or ()]
     except metadata.PackageNotFoundError:

@@ -50,12 +50,26 @@ class Rows(int):
         return number
 
 
+@dataclass(frozen=True)
+class After:
+    """The function that has a number from what another one has from rows; equal ones are computed once."""
+
+    function: Callable[[int], Any]
+    of: Callable[[int], int]
+
+    def __call__(self, rows: int) -> Any:
+        return self.function(self.of(rows))
+
+
+def _after(function: Callable[[int], Any], of: Callable[[int], int]) -> Callable[[int], Any]:
+    return function if of is itself else After(function, of)
+
+
 def following(rows: int, function: Callable[[int], int]) -> int:
     """``function(rows)``; while a product is recorded, as a number that follows from its rows."""
     if type(rows) is not Rows:
         return function(rows)
-    of = rows.of
-    return Rows(function(int(rows)), function if of is itself else lambda count: function(of(count)))
+    return Rows(function(int(rows)), _after(function, rows.of))
 
 
 @dataclass(frozen=True)
@@ -74,8 +88,7 @@ def all_following(rows: int, function: Callable[[int], tuple[int, ...]]) -> tupl
     numbers = function(int(rows))
     if type(rows) is not Rows:
         return numbers
-    of = rows.of
-    others = function if of is itself else lambda count: function(of(count))
+    others = _after(function, rows.of)
     return tuple(Rows(number, Element(others, i)) for i, number in enumerate(numbers))
 
 

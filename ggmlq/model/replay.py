@@ -150,6 +150,11 @@ class FixedRows:
     def __init__(self, memory: Memory, a: Fixed) -> None:
         self._memory, self._a = memory, a
 
+    @property
+    def repeats(self) -> bool:
+        """False: no kernels of the host write keys and values."""
+        return False
+
     def following(self, count: int) -> Array:
         """The positions of the tokens, on the device."""
         return self._a.positions

@@ -73,10 +73,10 @@ SIDES = {
 
 def digest(family: str, formats: tuple[str, ...] = ()) -> str:
     """The digest of the definitions behind a family of kernels, ``ggmlq.cuda….name``, for these formats."""
-    known, _ = _known()
+    known, files = _known()
     if entry := known.get(name_of(family, formats)):
         recorded, numbers = entry
-        if all(map(_is_as_then, numbers)):
+        if all(_is_as_recorded(*files[i]) for i in numbers):
             return str(recorded)
     try:
         return reached(family, formats).digest
@@ -104,10 +104,8 @@ def digest_of(path: Path) -> str:
 
 
 @cache
-def _is_as_then(number: int) -> bool:
-    """True if a file, by its number in reach.json, is as it was when packs were written."""
-    path, recorded = _known()[1][number]
-    return bool(digest_of(PACKAGE / path) == recorded)
+def _is_as_recorded(path: str, recorded: str) -> bool:
+    return digest_of(PACKAGE / path) == recorded
 
 
 @cache

@@ -142,7 +142,7 @@ def key_by_name(name: str, formats: tuple[str, ...], machine: str, compilers: st
 
 def versions(*names: str) -> str:
     """The installed packages among these with their versions: the compilers of a key."""
-    from importlib import metadata  # a first product from packs needs none
+    from importlib import metadata  # slow to import, and few ask for it
 
     return ", ".join(
         f"{name} {metadata.version(name)}" for name in names if any(metadata.distributions(name=name))

@@ -110,9 +110,11 @@ class Sequence(NamedTuple):
 
 def attend_last(
     q: NDArray[np.float32], sequence: Sequence, sinks: NDArray[np.float32] | None, how: Options,
-    unit: Any = None,
-) -> NDArray[np.float32]:  # fmt: skip
-    """Attention of the last queries [H, T, D] of a sequence, [T, H, DV], by launches that can be repeated.
+    out: NDArray[np.float32], unit: Any = None,
+) -> None:  # fmt: skip
+    """Attention of the last queries [H, T, D] of a sequence into ``out`` [T, H, DV], contiguous.
+
+    Its launches can be repeated.
 
     Results of stretches lie in memory for all positions that there can be, whatever their number is now.
     ``unit``: as of ``attend``.
@@ -122,16 +124,15 @@ def attend_last(
     rows = _rows_of_units(lines, kv_heads) if unit else min(ROWS, lines)
     blocks = -(-lines // rows)
     units = kv_heads * blocks
-    out: NDArray[np.float32] = scratch((queries, heads, width_v), np.float32)
     split = units < 2 * PARTS * num_threads()
     room = units * stretches_of(most) * _part_bytes(rows, width_v)
     split = split and room <= MOST_PARTS and stretches_of(most) > 1
-    numbers, parts = scratch((2,), np.float32), address(between(room)) if split else 0
+    numbers, parts = scratch((2,), np.float32), between(room if split else 0)  # they live until the end
     numbers[...] = how.scale, how.cap
     arguments = Attend._make((
         address(q), k.at, 0, k.head, k.row, v.at, 0, v.head, v.row, 0, 0, 0, 0, address(end),
         0 if sinks is None else address(sinks), 0, address(numbers), address(out), width_v, heads * width_v,
-        _decoder(k.format), 0 if shared else _decoder(v.format), parts, heads,
+        _decoder(k.format), 0 if shared else _decoder(v.format), address(parts) if split else 0, heads,
         kv_heads, queries, width, width_v, int(how.causal), how.window, rows, blocks,
         following(positions, stretches_of),
     ))  # fmt: skip
@@ -142,7 +143,6 @@ def attend_last(
         share_kernel(kernel("attention.units.merged"), arguments, units)
     else:
         share_kernel(kernel(f"attention.{file}.whole", case), arguments, units)
-    return out
 
 
 @cache
