@@ -33,10 +33,9 @@ print(json.dumps(packed(pickle.load(sys.stdin.buffer))))
 
 
 def families() -> dict[str, Any]:
-    """All families of kernels by name."""
+    """All families of kernels by name, in the order of names: that of imports is another in each process."""
     _register_all()
-    families_by_name: dict[str, Any] = importlib.import_module(f"{cuda.__name__}.driver.launch").FAMILIES
-    return families_by_name
+    return dict(sorted(importlib.import_module(f"{cuda.__name__}.driver.launch").FAMILIES.items()))
 
 
 @cache
