@@ -286,11 +286,12 @@ def _lasting() -> AbstractContextManager[Any]:
 
     In its own memory the replay of an older graph would write over what was prepared after it.
     """
+    context: AbstractContextManager[Any] = nullcontext()
     if SERVING.torch is not None:
-        return SERVING.torch.lasting()
-    cuda = cupy().cuda
-    lasting = getattr(cuda.get_allocator(), "lasting", None)
-    return nullcontext() if lasting is None else cuda.using_allocator(lasting)
+        context = SERVING.torch.lasting()
+    elif (lasting := getattr(cupy().cuda.get_allocator(), "lasting", None)) is not None:
+        context = cupy().cuda.using_allocator(lasting)
+    return context
 
 
 def wait_for(stream: Any) -> None:
