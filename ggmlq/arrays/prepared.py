@@ -205,6 +205,12 @@ class PreparedCopies:
         return self._prepared.get(make)
 
     @inner
+    def take_prepared(self, make: Callable[[Any], Any], copy: Any) -> None:
+        """Have a prepared copy that is there already; ``make`` would make the same."""
+        with LOCKS.of(self):
+            self._prepared.setdefault(make, copy)
+
+    @inner
     def prepared_copies(self) -> list[Any]:
         """All prepared copies that exist."""
         return [copy for key, copy in list(self._prepared.items()) if key is not _RECORDINGS]

@@ -343,6 +343,8 @@ class Model:
         step.counted()
         with walking("the last norm"):
             x = step.logits(x, last)
+        if bar is not None and self._weights.layouts is not None:
+            self._weights.layouts.keep()
         yield x
 
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:

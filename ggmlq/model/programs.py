@@ -122,5 +122,5 @@ def _arrays(operands: Sequence[Any]) -> list[Any]:
         elif isinstance(part, tuple | list):
             left += part
         elif isinstance(part, QuantArray):
-            left += [part.parts(), part.prepared_copies()]
+            left += [part.parts() if part.has_bytes else (), part.prepared_copies()]
     return arrays

@@ -76,7 +76,9 @@ class Cuda(Kernels):
         if table is None or len(table[0]) < end:
             size = max(LEAST, 1 << (end - 1).bit_length())
             angles = rope_angles(how, np.arange(size), None if factors is None else to_host(factors))
-            table = self._tables[how] = self.real(angles[0]), self.real(angles[1])
+            table = self._tables[how] = cuda_device().once(
+                "a table of RoPE's angles is to be made", lambda: tuple(map(self.real, angles))
+            )
         start = int(positions[0])
         return table[0][start:end], table[1][start:end]
 

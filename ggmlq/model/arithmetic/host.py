@@ -36,7 +36,7 @@ MAX_RUNGS = 4096  # that are kept, one for a shape
 class Host(Kernels):
     """The fastest arithmetic of the CPU."""
 
-    joins = latent = True
+    joins = latent = keeps = True
     stacked_bytes = 1 << 20  # a copy; of larger ones a product takes longer than waking threads for it
 
     def __init__(self) -> None:
@@ -52,8 +52,10 @@ class Host(Kernels):
         self._given_back, self.stacked_bytes = set(), 0
 
     def stacked(self, parts: list[QuantArray]) -> QuantArray:
-        """Matrices of one type over each other, which nobody changes."""
-        return super().stacked(parts).lasting()
+        """Matrices of one type over each other; their bytes are put together if something reads these."""
+        rows = [part.raw for part in parts]
+        shape = *parts[0].shape[:-2], sum(part.shape[-2] for part in parts), parts[0].shape[-1]
+        return QuantArray(parts[0].format, shape, rows[0]).over(*rows)
 
     def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
         """Rows of the embedding."""

@@ -203,6 +203,7 @@ class Kernels:
     steps = False  # angles as ggml computes them
     best: Any = None  # (logits): the best token of each row on the device, and a function that waits for it
     stacked_bytes = math.inf  # of a matrix, up to which it is stacked with others
+    keeps = False  # the order of weights that its kernels read is kept on the disk
     latent = False  # attention over short vectors has kernels
     joins = False  # parts that follow each other are one launch, where nobody looks between them
 
