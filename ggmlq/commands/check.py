@@ -70,7 +70,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("--spread", help="how tokens use experts: uniform, skewed, duplicate, few")
     flag(parser, "--apart", "with --experts: one row of x for each use")
     parser.add_argument(
-        "--data", help="kinds of activations, or all: normal, uniform, zero, constant, huge, tiny, outliers"
+        "--data",
+        help="kinds of activations, or all: normal, uniform, zero, constant, huge, tiny, outliers, special",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the data (default: 0)")
     flag(parser, "--repack", "use the device's first layout of weights beside the plain one")
