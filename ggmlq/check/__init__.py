@@ -18,5 +18,8 @@ In reading order:
     opcases_images.py   of convolutions, pools, other sizes and windows of images
     ops.py         all cases of operations one after the other
     opreport.py    their lines, a summary, and traits that only wrong cases have
+    anybody.py     gq.check: a Python function that decodes, multiplies or encodes, judged on seeded blocks
+    cover.py       blocks with every code and hostile scales
+    encoders.py    the judgement on blocks that somebody made
     invariance.py  things beside a row that its bits depend on
 """

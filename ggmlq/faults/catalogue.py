@@ -147,6 +147,8 @@ CATALOGUE = entries(
     ("nan", "y holds NaN or infinity where the exact result is finite.", "0 · (1/0)", "1/d only where d ≠ 0",
      "the quantizer on blocks of zeros; uninitialized memory",
      "llama.cpp #3010, #7313, #11773, #15379, #20460, #8661; auto-round #1908"),
+    ("encode-error", "Blocks lie further from the values than those that ggml makes.", "another scale, or codes cut off",
+     "the scale and the codes that leave the least error", "the choice of the scale, and the rounding of codes"),
     ("unknown", "The result is wrong in a way that no entry of this list explains.", "", "",
      "the places that the report names"),
 )  # fmt: skip

@@ -31,6 +31,7 @@ NEARLY = 0.995  # of all weights that a mistake must give
 EXPLAINED = 0.98  # of the wrong weights that it must explain
 WHOLE = 0.05  # how far a code that was read back may be from an integer
 FEW = 6  # examples
+LARGEST = 3.38e38  # of float32 and bfloat16
 TIE = 1e-4  # of the weights, by which two mistakes may differ and count as equal
 
 
@@ -52,10 +53,10 @@ class Rounding(NamedTuple):
 
 
 ROUNDINGS = {
-    "float32": Rounding(2.0**-24, SMALLEST),
-    "float64": Rounding(2.0**-24, SMALLEST),
+    "float32": Rounding(2.0**-24, SMALLEST, LARGEST),
+    "float64": Rounding(2.0**-24, SMALLEST, LARGEST),
     "float16": Rounding(HALF, LEAST_HALF, LARGEST_HALF),
-    "bfloat16": Rounding(2.0**-8, SMALLEST),
+    "bfloat16": Rounding(2.0**-8, SMALLEST, LARGEST),
 }
 OF_CODES = Rounding(2e-3, SMALLEST)  # y of unit vectors: kernels round activations and scales
 
@@ -154,7 +155,8 @@ class Part:
             explained, share = fits[wrong].mean(), float(fits.mean())
             if share >= NEARLY and explained >= EXPLAINED:
                 whole.append((share, m))
-            elif wrong.sum() >= 16 and explained >= NEARLY and m.fault != "scaled":
+            elif (wrong.sum() >= 16 and explained >= NEARLY and m.fault != "scaled"
+                  and m.replay.dense[seen][wrong].any()):
                 partly.append((share, m))
         return _best(whole, ""), _best(partly, ", in a part of the weights alone")
 

@@ -1,0 +1,293 @@
+"""The judge of anybody's kernel (``gq.check``): a Python function that decodes, multiplies or encodes blocks.
+
+It is called on seeded blocks of each type. Each weight or element is judged by its own bound, and what is
+wrong is named by the doctor's catalogue.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.array import QuantArray
+from ..arrays.rows import rows
+from ..base.devices import to_host
+from ..errors import UnsupportedError
+from ..faults import Diagnosis, diagnose
+from ..faults.blocks.matrix import OF_CODES, ROUNDINGS, Matrix
+from ..formats import BLOCK_FORMATS, FORMATS, BlockFormat, Format
+from .cover import Cover, covers
+from .encoders import judged_encoder
+
+OPERATIONS = ("dequantize", "linear", "quantize")
+PRODUCTS = ((1, 7), (4, 16), (9, 24), (33, 8))  # rows of activations and of weights
+UNIT = 127.0  # unit vectors: codes of 8 bits hold it exactly
+KINDS = ("normal", "outliers", "ties")
+SHOWN = 3  # cases of one fault
+
+
+class Fault(NamedTuple):
+    """A mistake of a function with one type, and the cases in which it shows."""
+
+    format: str
+    fault: str  # an id of docs/faults.md, "raises" or "shape"
+    text: str
+    cases: tuple[str, ...]
+
+
+class Report(NamedTuple):
+    """The findings on one function. Prints as text; true where all is right."""
+
+    function: str
+    operation: str
+    judged: tuple[str, ...]  # types
+    faults: tuple[Fault, ...]
+    refused: dict[str, str]  # types that the function does not take: its own reason
+    notes: dict[str, str]
+
+    @property
+    def ok(self) -> bool:
+        """True where something was judged, and nothing is wrong."""
+        return bool(self.judged) and not self.faults
+
+    def __str__(self) -> str:
+        wrong = dict.fromkeys(f.format for f in self.faults)
+        right = [name for name in self.judged if name not in wrong]
+        head = f"{self.function}, {self.operation}: "
+        head += f"{len(right)} of {len(self.judged)} types right" if self.judged else "nothing was judged"
+        lines = [head + (f" ({', '.join(right)})" if right else "")]
+        lines += [f"  {name}: {note}" for name, note in self.notes.items()]
+        for fault in self.faults:
+            shown = ", ".join(fault.cases[:SHOWN]) + (" …" if len(fault.cases) > SHOWN else "")
+            lines.append(f"\n{fault.format}: {fault.fault} ({shown})")
+            lines += [f"    {line}" for line in fault.text.splitlines()]
+        lines += [f"not judged: {name}: {reason}" for name, reason in self.refused.items()]
+        return "\n".join(lines)
+
+
+def check(
+    f: Callable[..., Any], op: str = "dequantize", *, formats: Any = None, seed: int = 0
+) -> Report:
+    """Judge a function that works on ggml's blocks: is it right, and if not, which mistake does it make?
+
+    Parameters
+    ----------
+    f : callable
+        ``"dequantize"``: ``f(blocks, format, shape)`` → floats of ``shape`` [N, K].
+        ``"linear"``: ``f(x, blocks, format, shape)`` → x @ weights.T, [M, N], with x float32 [M, K].
+        ``"quantize"``: ``f(x, format)`` → the bytes of the blocks, [N, bytes a row].
+        ``blocks`` is uint8 [N, bytes a row], ``format`` ggml's name ("q4_K"), ``shape`` (N, K). A function
+        that takes fewer arguments gets the first ones. Results may be of NumPy, CuPy, torch or anything
+        with ``__array__`` or ``__dlpack__``.
+    op : str
+        ``"dequantize"``, ``"linear"`` or ``"quantize"``.
+    formats : name or sequence of names, optional
+        Types that f must take. By default all; those in whose first case f raises are not judged.
+    seed : int
+        Of the random blocks.
+
+    Returns
+    -------
+    Report
+        ``.ok``, ``.faults`` (each with ``.format .fault .text .cases``), ``.refused``; prints as text.
+
+    >>> import ggmlq as gq
+    >>> def decoded(blocks, format, shape):         # forgets that codes of q4_0 begin at -8
+    ...     fields = blocks.reshape(-1, 18)
+    ...     d, qs = fields[:, :2].copy().view("f2").astype("f4"), fields[:, 2:]
+    ...     return (np.concatenate([qs & 15, qs >> 4], axis=1) * d).reshape(shape)
+    >>> import numpy as np
+    >>> [fault.fault for fault in gq.check(decoded, formats="q4_0").faults]
+    ['offset-missing']
+    """
+    if op not in OPERATIONS:
+        raise UnsupportedError(f"check(f, {op!r}): there is no such operation; choose of {', '.join(OPERATIONS)}")
+    chosen = [FORMATS[name] for name in ([formats] if isinstance(formats, str | int | Format) else formats or ())]
+    call = _called_with_its_own(f, formats is None, op)
+    judged, faults, refused, notes = [], [], {}, {}
+    for fmt in chosen or _all(op):
+        if not isinstance(fmt, BlockFormat):
+            raise UnsupportedError(f"check(f, {op!r}, formats={fmt.name!r}): it has no blocks; name a block type")
+        results = _Results(call, fmt, must=bool(chosen))
+        try:
+            found = list(_grouped(fmt.name, JUDGES[op](results, fmt, seed)))
+        except _RefusedError as error:
+            refused[fmt.name] = str(error)
+            continue
+        judged.append(fmt.name)
+        faults += found
+        if results.note:
+            notes[fmt.name] = results.note
+    name = getattr(f, "__qualname__", None) or type(f).__name__
+    return Report(name, op, tuple(judged), tuple(faults), refused, notes)
+
+
+def _all(op: str) -> list[BlockFormat]:
+    """All types that model files hold; q8_1 and q8_K are for activations."""
+    return [fmt for fmt in BLOCK_FORMATS if fmt.name not in ("q8_1", "q8_K") and (op != "quantize" or fmt.can_quantize)]
+
+
+def _grouped(name: str, found: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
+    """One Fault for each kind of mistake, with its cases and the first text."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for case, fault, text in found:
+        kinds.setdefault(fault, []).append((case, text))
+    for fault, cases in kinds.items():
+        yield Fault(name, fault, cases[0][1], tuple(case for case, _ in cases))
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+class _RefusedError(Exception):
+    """The function does not take this type."""
+
+
+class _WrongResultError(Exception):
+    """A result that cannot be judged: the fault's id, and a sentence."""
+
+
+class _Results:
+    """Results of one function with one type, as host arrays of the right shape."""
+
+    def __init__(self, call: Callable[..., Any], fmt: BlockFormat, must: bool) -> None:
+        self.call, self.fmt, self.must, self.calls, self.note = call, fmt, must, 0, ""
+
+    def __call__(self, *operands: NDArray[Any], shape: tuple[int, int] | None = None) -> Any:
+        """The result for these operands; they are copies, and must be the same afterwards."""
+        given = [operand.copy() for operand in operands]
+        self.calls += 1
+        try:
+            with np.errstate(all="ignore"):
+                result = on_host(self.call(*given, self.fmt.name, *([shape] if shape else [])))
+        except Exception as error:  # anybody's code may raise anything
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+            if self.calls == 1 and not self.must:
+                raise _RefusedError(reason) from None
+            raise _WrongResultError("raises", reason) from error
+        for before, after in zip(operands, given, strict=True):
+            if before.tobytes() != after.tobytes():
+                raise _WrongResultError("out-of-bounds", "The function writes into its operands.")
+        return result
+
+    def floats(self, *operands: NDArray[Any], shape: tuple[int, int], of: tuple[int, int]) -> Any:
+        """The values of a result [of], and the rounding that its type has."""
+        values, kind = self(*operands, shape=shape)
+        if values.size != of[0] * of[1] or values.dtype.kind != "f":
+            text = f"The result is {kind} of {values.shape}; floats of {of} are expected."
+            raise _WrongResultError("shape", text)
+        return values.astype(np.float64).reshape(of), kind
+
+
+def on_host(result: Any) -> tuple[NDArray[Any], str]:
+    """A result as a NumPy array, and the name of its type; bfloat16 comes as float32."""
+    if hasattr(result, "detach"):  # torch
+        result = result.detach().cpu()
+        kind = str(result.dtype).rpartition(".")[2]
+        return np.asarray((result.float() if kind == "bfloat16" else result).numpy()), kind
+    if not hasattr(result, "__array__") and hasattr(result, "__dlpack__"):
+        result = np.from_dlpack(result)
+    array = np.asarray(to_host(result))
+    kind = array.dtype.name
+    return (array.astype(np.float32) if kind == "bfloat16" else array), kind
+
+
+def _called_with_its_own(f: Callable[..., Any], every: bool, op: str) -> Callable[..., Any]:
+    """The function, called with the first arguments only, as many as it takes."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):  # a function of C
+        return f
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind == p.VAR_POSITIONAL for p in parameters):
+        return f
+    takes = len(places)
+    if every and takes < (3 if op == "linear" else 2):
+        raise UnsupportedError(
+            f"check(f, {op!r}): f takes {takes} argument{'s' if takes != 1 else ''}, so it knows no type; say formats='q4_0', "
+            "or let f take the type's name too"
+        )
+    return lambda *arguments: f(*arguments[:takes])
+
+
+# --- judges ---------------------------------------------------------------------------------------
+
+
+Found = Iterator[tuple[str, str, str]]  # case, fault, text
+
+
+def _dequantize(results: _Results, fmt: BlockFormat, seed: int) -> Found:
+    for cover in covers(fmt, seed):
+        yield from _tried(cover.name, lambda cover=cover: _decoded(results, fmt, cover))
+
+
+def _decoded(results: _Results, fmt: BlockFormat, cover: Cover) -> Diagnosis:
+    q = QuantArray.from_bytes(cover.raw, fmt, cover.shape)
+    used, kind = results.floats(cover.raw, shape=cover.shape, of=cover.shape)
+    forbidden = np.zeros(q.blocks.shape, np.bool_) if fmt.forbidden is None else fmt.forbidden(q.blocks)
+    excused = forbidden.repeat(fmt.block_size, axis=1) & np.isnan(used)  # NaN in the standard, a number in ggml
+    if cover.name == "all codes" and kind in ("float32", "float64"):
+        exact = np.array_equal(used.astype(np.float32), q.dequantize(), equal_nan=True)
+        results.note = "" if exact else "not the bits of ggml's decoder"
+    return Matrix(used, q, ROUNDINGS.get(kind, ROUNDINGS["float32"]), excused=excused).diagnosis()
+
+
+def _linear(results: _Results, fmt: BlockFormat, seed: int) -> Found:
+    block = max(fmt.block_size, 32)
+    for i, (m, n) in enumerate(PRODUCTS):
+        k = block * (3 if block > 64 else 5 + 8 * i)
+        for kind in KINDS[:1] if m == 1 else KINDS:
+            yield from _tried(f"{m}x{n}x{k}, {kind}", lambda m=m, n=n, k=k, kind=kind: _product(
+                results, fmt, rows(kind, m, k, seed + i), n, seed
+            ))  # fmt: skip
+    k = 2 * max(block, 128)
+    units = UNIT * np.eye(k, dtype=np.float32)
+    yield from _tried("unit vectors", lambda: _product(results, fmt, units, 16, seed))
+
+
+def _product(results: _Results, fmt: BlockFormat, x: NDArray[np.float32], n: int, seed: int) -> Diagnosis:
+    from ..arrays.blocks import random_blocks
+
+    k = x.shape[1]
+    raw = random_blocks(fmt, n, k // fmt.block_size, seed).view(np.uint8).reshape(n, -1)
+    y, _ = results.floats(x, raw, shape=(n, k), of=(len(x), n))
+    q = QuantArray.from_bytes(raw, fmt, (n, k))
+    if len(x) == k:
+        return Matrix(y.T / UNIT, q, OF_CODES).diagnosis()
+    return diagnose(y.astype(np.float32), x, q)
+
+
+def _quantize(results: _Results, fmt: BlockFormat, seed: int) -> Found:
+    block = max(fmt.block_size, 32)
+    for i, kind in enumerate(("normal", "zeros", "spikes", "outliers", "constant", "heavy_tails", "f16")):
+        x = rows(kind, 4, 2 * block, seed + i)
+        yield from _tried(kind, lambda x=x: _encoded(results, fmt, x))
+
+
+def _encoded(results: _Results, fmt: BlockFormat, x: NDArray[np.float32]) -> Diagnosis:
+    raw, _ = results(x)
+    size = len(x) * fmt.row_bytes(x.shape[1])
+    if raw.nbytes != size:
+        raise _WrongResultError("shape", f"The result has {raw.nbytes} bytes, {size} are expected.")
+    found = judged_encoder(np.ascontiguousarray(raw).view(np.uint8).reshape(len(x), -1), fmt, x)
+    if found.figures.get("same bytes") is False:
+        results.note = f"not ggml's bytes; its error is up to {found.figures['error over that of ggml']:.3g} times ggml's"
+    return found
+
+
+def _tried(case: str, judge: Callable[[], Diagnosis]) -> Found:
+    """The fault of one case, if it has one."""
+    try:
+        found = judge()
+    except _WrongResultError as error:
+        yield case, *error.args
+        return
+    if not found.ok:
+        yield case, found.fault, found.text
+
+
+JUDGES = {"dequantize": _dequantize, "linear": _linear, "quantize": _quantize}
