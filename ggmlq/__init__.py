@@ -122,8 +122,9 @@ _HOMES = {
     for home, names in {
         "arrays.array": "QuantArray", "arrays.scaled": "ScaledArray", "formats": "Format",
         "base.threads": "set_num_threads", "accuracy": "error_table cache_error", "gru": "GRU FixedGRU",
-        "check.anybody": "check", "dispatch.listing": "kernels", "reference.metrics": "nmse", "report.survey": "survey",
-        "safetensors.either": "open save", "faults": "Diagnosis diagnose diagnose_gru",
+        "check.anybody": "check", "dispatch.listing": "kernels", "reference.metrics": "nmse",
+        "report.survey": "survey", "safetensors.either": "open save",
+        "faults": "Diagnosis diagnose diagnose_gru",
         "ops": "KVCache attention concatenate dequantize empty equal expert_linear gated_linear linear put "
         "quantize quantize_scaled scaled_linear stack take",
     }.items()

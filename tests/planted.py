@@ -1,7 +1,7 @@
 """Twelve wrong decoders a type, for the types with code books, tables or shared exponents.
 
-Written in NumPy from ggml's structs, field by field. Only the grids' numbers come from the package; they share
-nothing else with the diagnosis.
+Written in NumPy from ggml's structs, field by field. Only the grids' numbers come from the package; nothing
+else is shared with the diagnosis.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ PARITY = np.array([bin(i).count("1") & 1 for i in range(128)])
 SIGNS = (np.arange(128) | PARITY << 7).astype(np.int64)  # bits of a 7-bit index
 
 same = lambda v: v
-flipped = lambda v: np.unpackbits(np.packbits(np.unpackbits(v.astype(np.uint8)[..., None], axis=-1)[..., ::-1], axis=-1), axis=-1)
+flipped = lambda v: np.unpackbits(
+    np.packbits(np.unpackbits(v.astype(np.uint8)[..., None], axis=-1)[..., ::-1], axis=-1), axis=-1
+)
 
 
 def bits(byte, n=8):
@@ -61,16 +63,23 @@ def iq2_xxs(b, row=same, index=same, sign=same, signs=SIGNS, s=same, book="iq2_x
 def iq2_xs(b, row=same, index=same, sign=same, signs=SIGNS, s=same, book="iq2_xs", within=same, grids=same):
     qs = words(b, 2, 32, "<u2")
     minus = bits(sign(signs[qs >> 9])).reshape(*b.shape[:-1], 256)
-    size = within(grids(grid(book).astype(np.float64))[row(index(qs & 511)) % 512]).reshape(*b.shape[:-1], 256)
+    size = within(grids(grid(book).astype(np.float64))[row(index(qs & 511)) % 512]).reshape(
+        *b.shape[:-1], 256
+    )
     packed = b[..., 66:74].astype(np.int64)
     sub = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*b.shape[:-1], 16)
     return made(half(b, 0), (s(sub) + 0.5) / 4, np.where(minus, -size, size), 16)
 
 
 def iq2_s(b, row=same, index=same, sign=same, high=same, s=same, book="iq2_s", within=same, grids=same):
-    low, minus = b[..., 2:34].astype(np.int64), bits(sign(b[..., 34:66].astype(np.int64))).reshape(*b.shape[:-1], 256)
+    low, minus = (
+        b[..., 2:34].astype(np.int64),
+        bits(sign(b[..., 34:66].astype(np.int64))).reshape(*b.shape[:-1], 256),
+    )
     two = (b[..., 66:74, None] >> np.array([0, 2, 4, 6]) & 3).astype(np.int64).reshape(*b.shape[:-1], 32)
-    size = within(grids(grid(book).astype(np.float64))[row(index(low) | high(two) << 8) % len(grid(book))]).reshape(*b.shape[:-1], 256)
+    size = within(
+        grids(grid(book).astype(np.float64))[row(index(low) | high(two) << 8) % len(grid(book))]
+    ).reshape(*b.shape[:-1], 256)
     packed = b[..., 74:82].astype(np.int64)
     sub = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*b.shape[:-1], 16)
     return made(half(b, 0), (s(sub) + 0.5) / 4, np.where(minus, -size, size), 16)
@@ -87,7 +96,9 @@ def iq3_xxs(b, row=same, index=same, sign=same, signs=SIGNS, s=same, book="iq3_x
 def iq3_s(b, row=same, index=same, sign=same, high=same, s=same, book="iq3_s", within=same, grids=same):
     low, ninth = b[..., 2:66].astype(np.int64), bits(b[..., 66:74]).reshape(*b.shape[:-1], 64)
     minus = bits(sign(b[..., 74:106].astype(np.int64))).reshape(*b.shape[:-1], 256)
-    size = within(grids(grid(book).astype(np.float64))[row(index(low) | high(ninth) << 8) % len(grid(book))]).reshape(*b.shape[:-1], 256)
+    size = within(
+        grids(grid(book).astype(np.float64))[row(index(low) | high(ninth) << 8) % len(grid(book))]
+    ).reshape(*b.shape[:-1], 256)
     packed = b[..., 106:110].astype(np.int64)
     sub = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*b.shape[:-1], 8)
     return made(half(b, 0), 2 * s(sub) + 1, np.where(minus, -size, size), 32)
@@ -99,18 +110,31 @@ def iq1_s(b, row=same, index=same, sign=same, high=same, s=same, within=same, gr
     rows = row(index(b[..., 2:34].astype(np.int64)) | high(three) << 8) % 2048
     whole = within(grids(grid("iq1").astype(np.float64))[rows]).reshape(*b.shape[:-1], 8, 32)
     eighth = np.where(sign(qh >> 15), -0.125, 0.125)
-    return made(half(b, 0), 2 * s(qh >> 12 & 7) + 1, (whole + eighth[..., None]).reshape(*b.shape[:-1], 256), 32)
+    return made(
+        half(b, 0), 2 * s(qh >> 12 & 7) + 1, (whole + eighth[..., None]).reshape(*b.shape[:-1], 256), 32
+    )
 
 
 def iq1_m(b, row=same, index=same, sign=same, high=same, s=same, within=same, grids=same):
-    qh = np.stack([b[..., 32:48] & 15, b[..., 32:48] >> 4], axis=-1).astype(np.int64).reshape(*b.shape[:-1], 32)
+    qh = (
+        np.stack([b[..., 32:48] & 15, b[..., 32:48] >> 4], axis=-1)
+        .astype(np.int64)
+        .reshape(*b.shape[:-1], 32)
+    )
     sc = words(b, 48, 4, "<u2")
-    d = (sc[..., 0] >> 12 | sc[..., 1] >> 8 & 0xF0 | sc[..., 2] >> 4 & 0xF00 | sc[..., 3] & 0xF000).astype(np.uint16)
+    d = (sc[..., 0] >> 12 | sc[..., 1] >> 8 & 0xF0 | sc[..., 2] >> 4 & 0xF00 | sc[..., 3] & 0xF000).astype(
+        np.uint16
+    )
     rows = row(index(b[..., :32].astype(np.int64)) | high(qh & 7) << 8) % 2048
     whole = within(grids(grid("iq1").astype(np.float64))[rows])
     eighth = np.where(sign(qh >> 3), -0.125, 0.125)
     sub = (sc[..., None] >> np.array([0, 3, 6, 9]) & 7).reshape(*b.shape[:-1], 16)
-    return made(d.view(np.float16).astype(np.float64)[..., None], 2 * s(sub) + 1, (whole + eighth[..., None]).reshape(*b.shape[:-1], 256), 16)
+    return made(
+        d.view(np.float16).astype(np.float64)[..., None],
+        2 * s(sub) + 1,
+        (whole + eighth[..., None]).reshape(*b.shape[:-1], 256),
+        16,
+    )
 
 
 def iq4_nl(b, table=IQ4, order=same, d=same, q=same):
@@ -136,7 +160,9 @@ def mxfp4(b, table=FP4, order=same, e=same, q=same, power=None):
 
 def ue4m3(byte):
     bits_, fraction = byte >> 3 & 15, byte & 7
-    return np.where(byte == 127, 0, np.where(bits_, np.ldexp(1 + fraction / 8, bits_ - 8), np.ldexp(fraction / 8, -7)))
+    return np.where(
+        byte == 127, 0, np.where(bits_, np.ldexp(1 + fraction / 8, bits_ - 8), np.ldexp(fraction / 8, -7))
+    )
 
 
 def nvfp4(b, table=FP4, order=same, e=same, q=same, power=ue4m3):
@@ -147,7 +173,14 @@ def nvfp4(b, table=FP4, order=same, e=same, q=same, power=ue4m3):
 
 by_bytes = lambda step: lambda v: np.roll(v, step, axis=-1)
 pairs = lambda v: v.reshape(*v.shape[:-1], -1, 2)[..., ::-1].reshape(v.shape)
-mistyped = lambda values: lambda t: np.where(np.isin(np.arange(t.size).reshape(t.shape), list(values)), t + 2, t)
+mistyped = lambda values: (
+    lambda t: np.where(np.isin(np.arange(t.size).reshape(t.shape), list(values)), t + 2, t)
+)
+
+
+def interleaved(v):
+    return v.reshape(*v.shape[:-1], 2, -1).swapaxes(-1, -2).reshape(v.shape)
+
 
 SEVEN = {
     "no signs": ("sign-bits", {"sign": lambda v: v * 0}),
@@ -161,7 +194,14 @@ SEVEN = {
     "rows of the neighbour": ("grid-index", {"row": pairs}),
     "bytes of a row in reverse": ("grid-index", {"within": lambda v: v[..., ::-1]}),
     "another row": ("grid-index", {"index": lambda v: v + 1}),
-    "even levels": ("code-book", {"grids": lambda t: np.choose(np.searchsorted(np.unique(t), t), np.unique(t)[0] * (1 + 2 * np.arange(len(np.unique(t)))))}),
+    "even levels": (
+        "code-book",
+        {
+            "grids": lambda t: np.choose(
+                np.searchsorted(np.unique(t), t), np.unique(t)[0] * (1 + 2 * np.arange(len(np.unique(t))))
+            )
+        },
+    ),
 }
 EIGHT = {name: case for name, case in SEVEN.items() if "signs" not in case[1] and name != "even levels"} | {
     "halves of sign bytes exchanged": ("sign-bits", {"sign": nibbled}),
@@ -188,7 +228,7 @@ LEVELS = {
     "two entries exchanged": ("code-book", {"table": "two"}),
     "evenly spaced": ("code-book", {"table": "even"}),
     "no signs": ("code-book", {"table": "abs"}),
-    "interleaved": ("nibble-order", {"order": lambda v: v.reshape(*v.shape[:-1], 2, -1).swapaxes(-1, -2).reshape(v.shape)}),
+    "interleaved": ("nibble-order", {"order": interleaved}),
     "halves exchanged": ("nibbles-exchanged", {"order": lambda v: np.roll(v, v.shape[-1] // 2, axis=-1)}),
 }  # fmt: skip
 EXPONENTS = {
@@ -204,24 +244,26 @@ CASES = {
     "iq1_s": ONE, "iq1_m": ONE,
     "iq4_nl": LEVELS | {
         "bfloat16 d": ("scale-misread", {"d": "bf16"}), "d without sign": ("scale-misread", {"d": np.abs}),
-        "the table of mxfp4": ("code-book", {"table": FP4}), "codes less 8": ("code-book", {"table": np.arange(16) - 8.0}),
+        "the table of mxfp4": ("code-book", {"table": FP4}),
+        "codes less 8": ("code-book", {"table": np.arange(16) - 8.0}),
         "twice": ("scaled", {"d": lambda v: 2 * v}),
     },
     "iq4_xs": LEVELS | {
         "high bits of scales dropped": ("sub-scale-unpack", {"high": lambda v: v * 0}),
-        "scales of the neighbour": ("sub-scale-order", {"s": pairs}), "no 32": ("offset-missing", {"zero": 0}),
+        "scales of the neighbour": ("sub-scale-order", {"s": pairs}),
+        "no 32": ("offset-missing", {"zero": 0}),
         "high bits of the neighbour": ("sub-scale-unpack", {"high": pairs}),
         "codes less 8": ("code-book", {"table": np.arange(16) - 8.0}),
     },
     "mxfp4": LEVELS | EXPONENTS | {"the table of iq4_nl": ("code-book", {"table": IQ4})},
-    "nvfp4": LEVELS | {name: case for name, case in EXPONENTS.items()} | {
+    "nvfp4": LEVELS | EXPONENTS | {
         "without its fraction": ("exponent-bias", {"power": lambda v: np.ldexp(1.0, (v >> 3 & 15) - 8)}),
     },
 }  # fmt: skip
 TABLES = {
     "next": lambda t: np.roll(t, -1), "one": lambda t: np.where(np.arange(16) == 11, t + 3, t),
     "two": lambda t: t[[0, 1, 2, 4, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]],
-    "even": lambda t: np.linspace(t.min(), t.max(), 16) if t[0] else np.r_[np.arange(8), -np.arange(8)] * 12 / 7,
+    "even": lambda t: np.linspace(-127, 113, 16) if t[0] else np.r_[np.arange(8), -np.arange(8)] * 12 / 7,
     "abs": np.abs,
 }  # fmt: skip
 STEPS = {"more": lambda v: v + 1, "less": lambda v: v - 1, "odd": lambda v: v + v % 2}
@@ -239,7 +281,9 @@ def decoded(name, raw, planted=None):
     elif power is not None:
         how["e"] = STEPS[power]
     if how.get("d") == "bf16" if isinstance(how.get("d"), str) else False:
-        how["d"] = lambda v: (v.astype(np.float16).view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        how["d"] = lambda v: (
+            (v.astype(np.float16).view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        )
     size = {"iq2_xxs": 66, "iq2_xs": 74, "iq2_s": 82, "iq3_xxs": 98, "iq3_s": 110, "iq1_s": 50, "iq1_m": 56,
             "iq4_nl": 18, "iq4_xs": 136, "mxfp4": 17, "nvfp4": 36}[name]  # fmt: skip
     blocks = raw.reshape(len(raw), -1, size)

@@ -14,11 +14,11 @@ from ..formats.format import Blocks
 
 ELEMENTS = 8192  # of a case, if no grid asks for more
 ROW = 512  # elements of a row
-DRAWS = 16  # times ELEMENTS, until all rows of a grid occur
-# Halves that decoders get wrong: zeros, the ends of the subnormal and of the normal numbers, one with a full fraction.
+DRAWS = 64  # times ELEMENTS, until all rows of a grid occur
+# Halves that decoders get wrong: zeros, the ends of subnormal and of normal numbers, long fractions.
 HALVES = (0, 0x8000, 1, 0x8001, 0x3FF, 0x83FF, 0x400, 0x8400, 0x3C00, 0xBC00, 0x3555, 0xB7FF, 0x7BFF, 0xFBFF)
 WILD = (0x7C00, 0xFC00, 0x7E00)  # infinite, or no number
-BYTES = {"e": (0, 1, 2, 126, 127, 128, 129, 253, 254), "d": tuple(range(0, 127, 7)) + (1, 2, 8, 9, 126)}
+BYTES = {"e": (0, 1, 2, 126, 127, 128, 129, 253, 254), "d": (*range(0, 127, 7), 1, 2, 8, 9, 126)}
 WILD_BYTES = {"e": (255,), "d": ()}
 
 
@@ -41,7 +41,11 @@ def covers(fmt: BlockFormat, seed: int = 0) -> list[Cover]:
         _cover("hostile scales", fmt, _with_scales(fmt, seed, HALVES, BYTES)),
         _cover("one block", fmt, random_blocks(fmt, 1, 1, seed + 1)),
         _cover("odd numbers of blocks", fmt, random_blocks(fmt, 5, 3, seed + 2)),
-        *(_cover("scales not finite", fmt, wild) for wild in [_with_scales(fmt, seed, WILD, WILD_BYTES)] if len(wild)),
+        *(
+            _cover("scales not finite", fmt, wild)
+            for wild in [_with_scales(fmt, seed, WILD, WILD_BYTES)]
+            if len(wild)
+        ),
     ]
 
 
@@ -55,7 +59,9 @@ def _all_codes(fmt: BlockFormat, seed: int) -> Blocks:
     rows = ELEMENTS // (per_row * fmt.block_size)
     blocks = random_blocks(fmt, rows, per_row, seed)
     book = grid_of(fmt)
-    for draw in range(1, DRAWS) if book is not None else ():
+    if book is None:
+        return blocks
+    for draw in range(1, DRAWS):
         numbers = row_numbers(book, fmt.unpack(blocks).codes.astype(np.float64).reshape(-1, fmt.block_size))
         if len(np.unique(numbers)) == len(book.rows):
             break
@@ -63,7 +69,9 @@ def _all_codes(fmt: BlockFormat, seed: int) -> Blocks:
     return blocks
 
 
-def _with_scales(fmt: BlockFormat, seed: int, halves: tuple[int, ...], bytes_: dict[str, tuple[int, ...]]) -> Blocks:
+def _with_scales(
+    fmt: BlockFormat, seed: int, halves: tuple[int, ...], bytes_: dict[str, tuple[int, ...]]
+) -> Blocks:
     """[N, 2] blocks, a row for each value of the scale: in all fields, and in the first alone."""
     names = fmt.dtype.names or ()
     floats = [name for name in names if fmt.dtype[name].kind == "f"]

@@ -6,10 +6,12 @@ other bits, an entry that is another number. So each one serves every type that 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...formats import FORMATS, BlockFormat
 from ...formats.format import Blocks
@@ -22,7 +24,6 @@ from .orders import bit_orders, field_orders
 Misread = Iterator[Mistake[Operand]]
 
 EIGHTH = 8  # of iq1: a grid's number counts eight, and the shift beside it one
-HALF_BITS = 0x7FFF
 
 
 def of_books(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Misread:
@@ -49,13 +50,11 @@ class Book(NamedTuple):
 
     @property
     def width(self) -> int:
-        return self.rows.shape[1]
+        return int(self.rows.shape[1])
 
 
 def grid_of(fmt: BlockFormat) -> Book | None:
     """The grid by which a format names several codes at once; None where each has bits of its own."""
-    import sys
-
     grid = getattr(sys.modules[fmt.unpack.__module__], "GRID", None)
     if grid is None:
         return None
@@ -101,13 +100,19 @@ def _shifts(codes: Wide, right: Operand) -> Misread:
     """The eighth that iq1 adds or takes off: with the other sign, or that of another group."""
     whole = np.rint(codes / EIGHTH) * EIGHTH
     shift = codes - whole
-    changed = {"with the other sign": -shift, "always added": np.abs(shift), "always taken off": -np.abs(shift)}
+    changed = {
+        "with the other sign": -shift,
+        "always added": np.abs(shift),
+        "always taken off": -np.abs(shift),
+    }
     for run in (8, 16, 32):
         groups = shift.reshape(len(shift), -1, run)
         for name, order in _group_steps(groups.shape[1]):
             changed[f"that of the group {name}, {run} a group"] = groups[:, order].reshape(shift.shape)
     for name, other in changed.items():
-        yield Mistake("sign-bits", f"the eighth {name}", right.but(stored=(whole + other).reshape(right.stored.shape)))
+        yield Mistake(
+            "sign-bits", f"the eighth {name}", right.but(stored=(whole + other).reshape(right.stored.shape))
+        )
 
 
 def _group_steps(n: int) -> Iterator[tuple[str, Index]]:
@@ -142,7 +147,9 @@ def _rows(fmt: BlockFormat, book: Book, codes: Wide, right: Operand) -> Misread:
         ("in halves", place ^ (width // 2)), ("interleaved by 2", place.reshape(2, -1).T.ravel()),
     ):  # fmt: skip
         yield mistake("grid-index", f"codes of each row exchanged {name}", book.rows[numbers][..., order])
-    yield from (mistake("code-book", name, rows[numbers % len(rows)]) for name, rows in _other_grids(fmt, book))
+    yield from (
+        mistake("code-book", name, rows[numbers % len(rows)]) for name, rows in _other_grids(fmt, book)
+    )
 
 
 def _high_bits(high: Index, bits: int, low: Index) -> Iterator[tuple[str, Index]]:
@@ -158,10 +165,17 @@ def _high_bits(high: Index, bits: int, low: Index) -> Iterator[tuple[str, Index]
         yield "of the row's number in reverse", np.asarray(reverse)
         for b in range(bits):
             yield f"of the row's number without bit {b}", high & ~(1 << b)
+            yield f"of the row's number but for {b}, dropped", high & ((1 << b) - 1)
     n = high.shape[1]
-    for name, order in (*bit_orders(n), *(("halves exchanged in each " + str(2 * s), np.arange(n) ^ s) for s in (2, 4))):
+    for name, order in (
+        *bit_orders(n),
+        *(("halves exchanged in each " + str(2 * s), np.arange(n) ^ s) for s in (2, 4)),
+    ):
         yield f"of the rows, {name}", high[:, order]
-    yield "all set where the low byte has its top bit: a byte read with its sign", np.where(low > 127, most, high)
+    yield (
+        "all set where the low byte has its top bit: a byte read with its sign",
+        np.where(low > 127, most, high),
+    )
 
 
 def _numbers(numbers: Index, low: Index, high: Index) -> Iterator[tuple[str, Index]]:
@@ -199,8 +213,6 @@ def _other_grids(fmt: BlockFormat, book: Book) -> Iterator[tuple[str, Wide]]:
 
 def table_of(fmt: BlockFormat) -> Wide | None:
     """The 16 levels that codes of 4 bits name; None where a code is its own value."""
-    import sys
-
     module = sys.modules[fmt.unpack.__module__]
     table = getattr(module, "IQ4", getattr(module, "FP4", None))
     return None if table is None else table.astype(np.float64)
@@ -213,8 +225,8 @@ def numbers_of(fmt: BlockFormat, blocks: Blocks) -> Index:
     field = np.ascontiguousarray(blocks).view(np.uint8).reshape(*blocks.shape, fmt.dtype.itemsize)
     assert fmt.dtype.fields is not None
     start = fmt.dtype.fields[packed.field][1]
-    numbers = (field[..., start + packed.byte] >> packed.shift & (2**packed.bits - 1)).astype(np.int64)
-    return numbers.reshape(len(blocks), -1)
+    numbers: Index = (field[..., start + packed.byte] >> packed.shift & (2**packed.bits - 1)).astype(np.int64)
+    return np.reshape(numbers, (len(blocks), -1))
 
 
 class Levels(NamedTuple):
@@ -246,11 +258,11 @@ def _tables(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Misread:
     numbers, n = numbers_of(fmt, blocks), np.arange(16)
     signed = np.where(n > 7, n - 16, n).astype(np.float64)
     e2m1 = np.where(n & 7, 2.0 ** ((n & 7) >> 1) * (1 + (n & 1) / 2), 0) * np.where(n > 7, -1, 1)
-    others: dict[str, Wide] = {
+    others: dict[str, Any] = {
         "the entry after": np.roll(table, -1), "the entry before": np.roll(table, 1),
         "no table: codes less 8": n - 8.0, "no table: codes as they are": n + 0.0,
         "no table: codes in two's complement": signed,
-        "levels evenly spaced": np.linspace(table.min(), table.max(), 16) if table[0] < 0 else signed * table.max() / 7,
+        "levels evenly spaced": np.linspace(table.min(), table.max(), 16) if table[0] else 12 / 7 * signed,
         "the table in reverse": table[::-1], "without signs": np.abs(table),
         "signs turned over": -table, "the eighth bit is no sign": table[n & 7],
         "e2m1 without its subnormal": np.where(n & 7, e2m1 * table.max() / 12, 0),
@@ -277,7 +289,7 @@ def _exponents(fmt: BlockFormat, blocks: Blocks) -> Misread:
     byte = np.arange(len(table))
     wide = table.astype(np.float64)
     if wide[128] == 2 * wide[127] > 0:  # E8M0
-        others: dict[str, Wide] = {
+        others: dict[str, Any] = {
             "as an integer": byte + 0.0, "2 to the power of -e": np.ldexp(1.0, 128 - byte),
             "two's complement": np.ldexp(1.0, np.where(byte > 127, byte - 256, byte)),
             "in steps of two": np.ldexp(1.0, 2 * (byte - 128).clip(-60, 60)),
@@ -287,13 +299,21 @@ def _exponents(fmt: BlockFormat, blocks: Blocks) -> Misread:
         others = {
             "without its fraction": np.ldexp(0.5, bits - 7), "subnormals as normal numbers":
             np.ldexp(0.5 + fraction / 16, bits - 7), "subnormals as zero": np.where(bits, wide, 0),
-            "as e5m2": np.ldexp(0.5 + (byte & 3) / 8, (byte >> 2 & 31) - 15), "as E8M0": np.ldexp(1.0, byte - 128),
-            "as an integer": byte + 0.0, "with a sign": np.where(byte > 127, -wide, wide),
+            "as e5m2": np.ldexp(0.5 + (byte & 3) / 8, (byte >> 2 & 31) - 15),
+            "as E8M0": np.ldexp(1.0, byte - 128), "as an integer": byte + 0.0,
+            "with a sign": np.where(byte > 127, -wide, wide),
         }  # fmt: skip
-    for step, name in ((2.0, "one too high"), (0.5, "one too low"), (4.0, "two too high"), (0.25, "two too low")):
+    for step, name in (
+        (2.0, "one too high"),
+        (0.5, "one too low"),
+        (4.0, "two too high"),
+        (0.25, "two too low"),
+    ):
         others[name] = wide * step
         for odd in (0, 1):
-            others[f"{name} where it is {'odd' if odd else 'even'}"] = np.where(byte % 2 == odd, wide * step, wide)
+            others[f"{name} where it is {'odd' if odd else 'even'}"] = np.where(
+                byte % 2 == odd, wide * step, wide
+            )
     codes = fmt.unpack(blocks).codes
     shape = (*blocks.shape, fmt.block_size // fmt.group)
     for name, values in others.items():
@@ -313,13 +333,17 @@ def _halves(fmt: BlockFormat, blocks: Blocks) -> Misread:
         "as bfloat16": lambda n: (bits[n] << 16).view(np.float32),
         "in the other byte order": lambda n: blocks[n].byteswap(),
         "without its sign": lambda n: size[n],
-        "subnormal halves taken for zero": lambda n: np.where(tiny[n], np.float32(0), blocks[n].astype(np.float32)),
+        "subnormal halves taken for zero": lambda n: np.where(
+            tiny[n], np.float32(0), blocks[n].astype(np.float32)
+        ),
         "subnormal halves taken for normal ones": lambda n: np.where(
             tiny[n], _as_normal(bits[n]), blocks[n].astype(np.float32)
         ),
         "without the low byte": lambda n: (bits[n] & 0xFF00).astype(np.uint16).view(np.float16),
     }
-    wide = np.dtype([(n, "f4" if n in names else fmt.dtype[n].base, fmt.dtype[n].shape) for n in fmt.dtype.names or ()])
+    wide = np.dtype(
+        [(n, "f4" if n in names else fmt.dtype[n].base, fmt.dtype[n].shape) for n in fmt.dtype.names or ()]
+    )
     for which in [names, *([n] for n in names if len(names) > 1)]:
         for name, way in ways.items():
             with np.errstate(all="ignore"):
@@ -331,8 +355,7 @@ def _halves(fmt: BlockFormat, blocks: Blocks) -> Misread:
                 yield Mistake("scale-misread", f"{' and '.join(which)} {name}", operand(fmt, changed))
 
 
-def _as_normal(bits: Index) -> Wide:
+def _as_normal(bits: NDArray[np.uint32]) -> NDArray[np.float32]:
     """A half by the formula of normal numbers, whatever its exponent."""
     value = np.ldexp(1 + (bits & 1023) / 1024, (bits >> 10 & 31).astype(int) - 15)
-    wide: Wide = np.where(bits >> 15, -value, value).astype(np.float32)
-    return wide
+    return np.where(bits >> 15, -value, value).astype(np.float32)

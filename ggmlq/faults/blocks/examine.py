@@ -16,6 +16,7 @@ from ..findings import Explanation, Finding, correct, factor, from_explanations,
 from ..frame import Product, Words, counted, extent, plain
 from ..numbers import LARGEST_HALF, NEAR, OVERFLOWS_HALF, Mask, Wide
 from ..places import Pattern, blocks_of_k, by_place, in_words, patterns, where, wrong_places
+from ..probe import VALUE
 from .formulas import formulas
 from .operand import operand
 from .replay import by_algebra, explanations
@@ -383,3 +384,8 @@ def telling_input(q: QuantArray) -> NDArray[np.float32]:
     x[-2] = np.where(np.arange(k) % 2, -1, 1)
     x[-3] = np.arange(k) % 32 == 5
     return x
+
+
+def unit_input(q: QuantArray) -> NDArray[np.float32]:
+    """Unit vectors [K, K] times 127, which codes of 8 bits hold exactly: y shows the kernel's own weights."""
+    return VALUE * np.eye(q.shape[-1], dtype=np.float32)

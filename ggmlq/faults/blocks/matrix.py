@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays.array import QuantArray
+from ...base.indices import evenly_spaced
 from ...formats import BlockFormat, Format
 from ..catalogue import CATALOGUE
 from ..findings import Finding, Mistake
@@ -26,7 +27,7 @@ from .formulas import formulas, low_bits
 from .operand import Operand, operand
 from .weights import mistakes, short_rows, wrong_strides
 
-MOST = 24  # rows that are examined closely
+MOST = 8  # rows that are examined closely
 NEARLY = 0.995  # of all weights that a mistake must give
 EXPLAINED = 0.98  # of the wrong weights that it must explain
 WHOLE = 0.05  # how far a code that was read back may be from an integer
@@ -46,10 +47,12 @@ class Rounding(NamedTuple):
         """How far each weight may be from the right one."""
         with np.errstate(all="ignore"):
             terms = np.abs(w.scaled) + np.abs(w.dense)
+            factors = np.zeros(())
             if w.values is None:
+                factors = np.maximum(np.abs(w.scale), np.abs(w.offset)).repeat(w.group, axis=1)
                 terms = terms + np.abs(w.offset).repeat(w.group, axis=1)
             limit: Wide = 4 * self.unit * terms + self.least * (2 + np.abs(w.stored))
-        return np.where(terms > self.largest, np.inf, limit)
+        return np.where(np.maximum(terms, factors) > self.largest, np.inf, limit)  # 0·∞ on the way
 
 
 ROUNDINGS = {
@@ -96,22 +99,33 @@ class Matrix(Kind[Compared]):
     def _rows(self, wrong: Mask) -> Any:
         bad = np.flatnonzero(wrong.any(axis=1))
         good = np.flatnonzero(~wrong.any(axis=1))
-        return np.sort(np.concatenate([bad[: MOST - 4], good[: MOST - min(len(bad), MOST - 4)][:8]]))
+        bad = bad[evenly_spaced(len(bad), MOST - 2)]
+        return np.sort(np.concatenate([bad, good[: MOST - len(bad)]]))
 
     def words(self, survey: Compared, finding: Finding) -> Words:
         wrong = survey.wrong
         with np.errstate(all="ignore"):
-            off = np.abs(survey.used - survey.right)[wrong & np.isfinite(survey.used) & np.isfinite(survey.right)]
-            typical = np.abs(survey.right[np.isfinite(survey.right)]).mean() if wrong.any() else 1.0
+            off = np.abs(survey.used - survey.right)[
+                wrong & np.isfinite(survey.used) & np.isfinite(survey.right)
+            ]
+            sizes = np.abs(survey.right[np.isfinite(survey.right)])
+        typical = sizes.sum() / max(sizes.size, 1)
         figures = {
             "elements": int(wrong.size), "elements out of bound": int(wrong.sum()),
             "elements not finite": int((~np.isfinite(survey.used)).sum()),
             "largest error over typical size": plain(off.max(initial=0) / max(typical, 1e-300)),
         }  # fmt: skip
         fmt = self.q.format
-        right = f"The weights are right: all {wrong.size} of {wrong.shape[0]} rows of {fmt.name}, but for rounding."
+        right = f"The weights are right: all {wrong.size} of {fmt.name}, but for rounding."
         made = finding.formulas() if finding.formulas else formulas(CATALOGUE[finding.fault], fmt)
-        return Words(figures, right, "exact", extent(finding, figures, _first(survey)), made, "these blocks cannot tell them apart.")
+        return Words(
+            figures,
+            right,
+            "exact",
+            extent(finding, figures, _first(survey)),
+            made,
+            "these blocks cannot tell them apart.",
+        )
 
 
 def _first(c: Compared) -> str:
@@ -137,7 +151,9 @@ class Part:
     # --- mistakes tried one after the other -----------------------------------------------------
 
     def finding(self) -> Finding:
-        """The surest finding: a mistake that gives all weights, another table, a mistake in a part, a part of theirs."""
+        """The surest finding: a mistake in all weights, in a table, in a part of them; parts read back."""
+        if not self.used.any():
+            return Finding("unwritten", 0.9, "all of them are zero")
         whole, partly = self._replayed()
         return whole or self._of_tables() or partly or self._read_back()
 
@@ -155,8 +171,12 @@ class Part:
             explained, share = fits[wrong].mean(), float(fits.mean())
             if share >= NEARLY and explained >= EXPLAINED:
                 whole.append((share, m))
-            elif (wrong.sum() >= 16 and explained >= NEARLY and m.fault != "scaled"
-                  and m.replay.dense[seen][wrong].any()):
+            elif (
+                wrong.sum() >= 16
+                and explained >= NEARLY
+                and m.fault != "scaled"
+                and m.replay.dense[seen][wrong].any()
+            ):
                 partly.append((share, m))
         return _best(whole, ""), _best(partly, ", in a part of the weights alone")
 
@@ -216,7 +236,9 @@ class Part:
 
     def _sentence(self) -> str:
         finite = np.isfinite(self.used) & np.isfinite(self.right)
-        compared = Compared(np.where(self.wrong & finite, self.used, self.right), self.right, self.wrong & finite, self.limit)
+        compared = Compared(
+            np.where(self.wrong & finite, self.used, self.right), self.right, self.wrong & finite, self.limit
+        )
         block = max(getattr(self.fmt, "block_size", 32), 32)
         if not compared.wrong.any() or not np.isfinite(self.right).all():
             return self._places(self.wrong)
@@ -244,7 +266,11 @@ class Part:
             entries = (shown * rest if book.signed else shown - rest).reshape(-1, book.width)
             numbers, right = row_numbers(book, codes).reshape(-1), book.rows
         elif table is not None:
-            entries, numbers, right = stored.reshape(-1, 1), numbers_of(self.fmt, self.blocks[self.rows]).reshape(-1), table[:, None]
+            entries, numbers, right = (
+                stored.reshape(-1, 1),
+                numbers_of(self.fmt, self.blocks[self.rows]).reshape(-1),
+                table[:, None],
+            )
         else:
             return None
         fitted = right.copy()
@@ -261,11 +287,14 @@ class Part:
             return None
         rows = np.argwhere(off)
         shown_as = ", ".join(
-            f"{r}.{j}: {fitted[r, j]:.4g} for {right[r, j]:g}" if right.shape[1] > 1 else f"{r}: {fitted[r, j]:.4g} for {right[r, j]:g}"
+            f"{r}.{j}: {fitted[r, j]:.4g} for {right[r, j]:g}"
+            if right.shape[1] > 1
+            else f"{r}: {fitted[r, j]:.4g} for {right[r, j]:g}"
             for r, j in rows[:FEW]
         )
         name = "grid" if book is not None else "table"
-        text = f"{len(rows)} of {right.size} entries of the {name} are others: {shown_as}{' …' if len(rows) > FEW else ''}"
+        more = " …" if len(rows) > FEW else ""
+        text = f"{len(rows)} of {right.size} entries of the {name} are others: {shown_as}{more}"
         return Finding("code-book", 0.95, text)
 
     def _exponent(self) -> Finding | None:
@@ -338,4 +367,6 @@ def _best(found: list[tuple[float, Mistake[Operand]]], part: str) -> Finding | N
     alike = dict.fromkeys(m.fault for s, m in found if s >= share - TIE)
     others = tuple(fault for fault in alike if fault not in (best.fault, "scaled"))
     confidence = (0.75 if part else 0.98) / (1 + 0.3 * len(others))
-    return Finding(best.fault, confidence, best.words + part, dict(best.where), alike=others, formulas=best.formulas)
+    return Finding(
+        best.fault, confidence, best.words + part, dict(best.where), alike=others, formulas=best.formulas
+    )

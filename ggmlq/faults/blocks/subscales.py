@@ -61,7 +61,7 @@ def _whole(fmt: BlockFormat, blocks: Blocks, field: str) -> Wide:
 
 
 def _value(bits: NDArray[np.uint8], places: Bits, base: float) -> Wide:
-    """The integer in these bits, and the constant; where two have one weight they are combined as `|` does it."""
+    """The number in these bits, with its constant; where two have one weight `|` combines them."""
     value = np.zeros(bits.shape[:-1], np.int64)
     sign = np.zeros_like(value)
     for address, weight in places:
@@ -69,7 +69,8 @@ def _value(bits: NDArray[np.uint8], places: Bits, base: float) -> Wide:
             value |= bits[..., address].astype(np.int64) * weight
         else:
             sign += bits[..., address].astype(np.int64) * weight
-    return value + sign + base
+    number: Wide = value + sign + np.float64(base)
+    return number
 
 
 class Layout(NamedTuple):
