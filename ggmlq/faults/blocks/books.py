@@ -358,4 +358,5 @@ def _halves(fmt: BlockFormat, blocks: Blocks) -> Misread:
 def _as_normal(bits: NDArray[np.uint32]) -> NDArray[np.float32]:
     """A half by the formula of normal numbers, whatever its exponent."""
     value = np.ldexp(1 + (bits & 1023) / 1024, (bits >> 10 & 31).astype(int) - 15)
-    return np.where(bits >> 15, -value, value).astype(np.float32)
+    signed: NDArray[np.float32] = np.where(bits >> 15, -value, value).astype(np.float32)
+    return signed
