@@ -124,11 +124,23 @@ def test_what_a_decoder_does_with_infinite_scales():
     assert fault.cases == ("scales not finite",)
 
 
-@pytest.mark.drawn(3)
+SOME = [("iq3_s", "150 entries mistyped"), ("iq2_xxs", "odd parity"), ("nvfp4", "one too low")]
+
+
+@pytest.mark.parametrize(("name", "which"), SOME)
+def test_some_planted_mistakes(name, which):
+    _planted(name, which)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "which"), [(name, which) for name, cases in planted.CASES.items() for which in cases]
 )
-def test_planted_mistakes_of_types_with_tables(name, which):
+def test_all_planted_mistakes(name, which):
+    _planted(name, which)
+
+
+def _planted(name, which):
     def wrong(blocks, format, shape):
         return planted.decoded(format, blocks, which).astype(F)
 

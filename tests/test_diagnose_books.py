@@ -56,8 +56,7 @@ def test_all_planted_mistakes_in_unit_vectors(name, fresh):
     assert not named(name, 127 * np.eye(512, dtype=F), q, raw)
 
 
-@pytest.mark.drawn(3)
-@pytest.mark.parametrize("name", planted.CASES)
+@pytest.mark.parametrize("name", ["iq2_s", "iq1_m", "mxfp4"])
 def test_some_planted_mistakes_in_products(name):
     raw, q = case(name, 48, 512)
     x = np.random.default_rng(1).standard_normal((4, 512)).astype(F)

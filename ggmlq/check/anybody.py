@@ -19,7 +19,6 @@ from ..arrays.rows import rows
 from ..base.devices import to_host
 from ..errors import UnsupportedError
 from ..faults import Diagnosis, diagnose
-from ..faults.blocks.books import grid_of
 from ..faults.blocks.matrix import OF_CODES, ROUNDINGS, Matrix
 from ..faults.probe import VALUE
 from ..formats import BLOCK_FORMATS, FORMATS, BlockFormat, Format
@@ -29,6 +28,8 @@ from .encoders import judged_encoder
 OPERATIONS = ("dequantize", "linear", "quantize")
 # Rows of activations and of weights, and the kind of activations: ggml's kernels change at 9 and at 33 rows.
 PRODUCTS = ((1, 7, "normal"), (4, 16, "normal"), (9, 24, "outliers"), (33, 8, "ties"))
+# For encoders: rows of many values, whose errors tell encoders apart.
+FLOATS = ("normal", "zeros", "outliers", "constant", "heavy_tails", "f16")
 SHOWN = 3  # cases of one fault
 
 
@@ -275,10 +276,7 @@ def _product(results: _Results, fmt: BlockFormat, x: NDArray[np.float32], n: int
 
 def _quantize(results: _Results, fmt: BlockFormat, seed: int) -> Found:
     block = max(fmt.block_size, 32)
-    kinds = ["normal", "zeros", "outliers", "constant", "heavy_tails", "f16", "spikes"]
-    if grid_of(fmt) is not None:
-        kinds.remove("spikes")  # no grid holds them: what is nearest depends on the weights of a search
-    for i, kind in enumerate(kinds):
+    for i, kind in enumerate(FLOATS):
         x = rows(kind, 4, max(2 * block, 512), seed + i)
         yield from _tried(kind, partial(_encoded, results, fmt, x))
 
