@@ -19,7 +19,8 @@ from ..arrays.rows import rows
 from ..base.devices import to_host
 from ..errors import UnsupportedError
 from ..faults import Diagnosis, diagnose
-from ..faults.blocks.matrix import OF_CODES, ROUNDINGS, Matrix
+from ..faults.blocks.matrix import Matrix
+from ..faults.blocks.rounding import OF_CODES, ROUNDINGS
 from ..faults.probe import VALUE
 from ..formats import BLOCK_FORMATS, FORMATS, BlockFormat, Format
 from .cover import Cover, covers

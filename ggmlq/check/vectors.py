@@ -20,8 +20,8 @@ from ..arrays.blocks import random_blocks
 from ..arrays.rows import rows
 from ..base.writing import write_whole
 from ..errors import DumpError, UnsupportedError
-from ..faults.blocks.matrix import ROUNDINGS
 from ..faults.blocks.operand import operand
+from ..faults.blocks.rounding import ROUNDINGS
 from ..faults.blocks.weights import mistakes
 from ..faults.catalogue import CATALOGUE
 from ..formats import BLOCK_FORMATS, BlockFormat

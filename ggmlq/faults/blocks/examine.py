@@ -50,6 +50,11 @@ class Blocks(Product[BlockSurvey]):
         weights[:, place] = (self.case.y / x[np.arange(m), place][:, None]).T
         return weights
 
+    def is_wrong(self) -> bool:
+        """True where no right kernel gives this y."""
+        with np.errstate(all="ignore"):
+            return bool(self.survey().written.bad.any())
+
     def survey(self) -> BlockSurvey:
         """All of y beside the right kernel that explains most of it."""
         return survey(self.case, self.claim)

@@ -11,12 +11,12 @@ from ...base.indices import evenly_spaced
 from ...formats import BlockFormat
 from ..findings import Explanation, Mistake
 from ..numbers import LARGEST_HALF, Index, Mask, Wide
-from .books import levels
 from .formulas import low_bits
 from .operand import Operand
 from .readings import Reading, Way
 from .scene import Fit, Scene, predict
 from .sums import between_blocks, half_sums, saturated
+from .tables import levels
 from .weights import mistakes, short_rows, wrong_strides
 
 FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look

@@ -15,12 +15,13 @@ from ...formats import FORMATS, BlockFormat, Format
 from ...formats.format import Blocks
 from ..findings import Formulas, Mistake
 from ..numbers import Index
-from .books import of_books
+from .books import of_grids
 from .formulas import Packing, bits_a_byte, byte_formulas, exchanges_halves, low_bits, packing
 from .operand import Operand, operand
 from .orders import bit_orders, field_orders, group_orders
 from .readings import shifted
 from .subscales import wrongly_unpacked
+from .tables import of_tables
 
 Misread = Iterator[Mistake[Operand]]
 
@@ -36,7 +37,8 @@ def mistakes(fmt: Format, every: Blocks, columns: Index) -> Misread:
         yield from _sub_scales(fmt, right)
         yield from _one_term(fmt, right)
         yield from wrongly_unpacked(fmt, blocks)
-        yield from of_books(fmt, blocks, right)
+        yield from of_grids(fmt, right)
+        yield from of_tables(fmt, blocks, right)
         yield from _neighbours(fmt, every, columns)
 
 
