@@ -124,6 +124,40 @@ def test_what_a_decoder_does_with_infinite_scales():
     assert fault.cases == ("scales not finite",)
 
 
+def test_gguf_py_is_right():
+    quants = pytest.importorskip("gguf.quants")
+    from gguf import GGMLQuantizationType
+
+    report = gq.check(lambda blocks, format: quants.dequantize(blocks, GGMLQuantizationType[format.upper()]))
+    assert report.ok, str(report)
+    assert len(report.judged) >= 20
+
+
+def test_digits_that_are_lost_in_halves():
+    """As mlx 0.32.4 decodes q8_0: codes without a sign times a half, less 128 times that half."""
+
+    def affine(blocks):
+        fields = blocks.reshape(-1, 34)
+        d = fields[:, :2].copy().view(np.float16)
+        with np.errstate(all="ignore"):
+            return (fields[:, 2:] ^ 128).astype(np.float16) * d + np.float16(-128) * d
+
+    assert gq.check(affine, formats="q8_0").faults[0].fault == "value-rounding"
+
+
+def test_a_scale_that_serves_two_groups():
+    """As mlx 0.32.4 decodes q4_K: every second group has the scale of the one before."""
+
+    def of_pairs(blocks, format, shape):
+        parts = gq.formats[format].unpack(blocks.copy().view(gq.formats[format].dtype))
+        scale, offset = (part[..., [0, 0, 2, 2, 4, 4, 6, 6], None] for part in parts[1:])
+        codes = parts.codes.reshape(*parts.scale.shape, 32)
+        with np.errstate(all="ignore"):
+            return (codes * scale - offset).reshape(shape)
+
+    assert gq.check(of_pairs, formats="q4_K").faults[0].fault == "sub-scale-order"
+
+
 SOME = [("iq3_s", "150 entries mistyped"), ("iq2_xxs", "odd parity"), ("nvfp4", "one too low")]
 
 

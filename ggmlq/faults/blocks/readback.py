@@ -27,6 +27,7 @@ from .weights import mistakes, short_rows, wrong_strides
 NEARLY = 0.995  # of all weights that a mistake must give
 EXPLAINED = 0.98  # of the wrong weights that it must explain
 WHOLE = 0.05  # how far a code that was read back may be from an integer
+ROUNDED = 0.2  # how far all may be from their own codes, if digits are lost alone
 FEW = 6  # examples
 TIE = 1e-4  # of the weights, by which two mistakes may differ and count as equal
 
@@ -115,7 +116,7 @@ class Part:
         if wild.sum() >= EXPLAINED * self.wrong.sum():
             return Finding("nan", 0.75, f"not finite, {self._places(wild)}")
         if isinstance(self.fmt, BlockFormat) and np.isfinite(self.used).all():
-            for look in (self._codes, self._scales):
+            for look in (self._rounded, self._codes, self._scales):
                 finding = look()
                 if finding is not None:
                     return finding
@@ -209,6 +210,13 @@ class Part:
         one = [float(np.median(ratio[wrong & (byte == b)])) for b in bytes_[:FEW]]
         words = ", ".join(f"{b}: {r:.4g} times" for b, r in zip(bytes_, one, strict=False))
         return Finding("exponent-bias", 0.9, f"scales of bytes {words}{' …' if len(bytes_) > FEW else ''}")
+
+    def _rounded(self) -> Finding | None:
+        """The finding that every value lies near its own code: digits were lost on the way."""
+        off = np.abs(self._stored() - self.w.stored)
+        if not np.nanmax(np.where(self.wrong, off, 0)) < ROUNDED:
+            return None
+        return Finding("value-rounding", 0.7, self._sentence())
 
     def _codes(self) -> Finding | None:
         """The finding on whole codes under right scales: moved, or with wrong high or low bits."""
