@@ -145,6 +145,7 @@ def test_digits_that_are_lost_in_halves():
     assert gq.check(affine, formats="q8_0").faults[0].fault == "value-rounding"
 
 
+@pytest.mark.slow
 def test_a_scale_that_serves_two_groups():
     """As mlx 0.32.4 decodes q4_K: every second group has the scale of the one before."""
 
@@ -158,7 +159,7 @@ def test_a_scale_that_serves_two_groups():
     assert gq.check(of_pairs, formats="q4_K").faults[0].fault == "sub-scale-order"
 
 
-SOME = [("iq3_s", "150 entries mistyped"), ("iq2_xxs", "odd parity"), ("nvfp4", "one too low")]
+SOME = [("iq2_xxs", "odd parity"), ("nvfp4", "one too low")]
 
 
 @pytest.mark.parametrize(("name", "which"), SOME)
