@@ -60,6 +60,28 @@ def test_our_own_product_and_encoder_are_right():
     assert not report.notes
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_products_in_16_bits_are_right(kind):
+    class Tensor:  # what is used of torch's
+        def __init__(self, values):
+            self.values = values
+            self.dtype = f"torch.{kind}"
+
+        detach = cpu = float = lambda self: self
+
+        def numpy(self):
+            if kind == "float16":
+                return self.values.astype(np.float16)
+            bits = np.ascontiguousarray(self.values, F).view(np.uint32)
+            return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(F)
+
+    def product(x, blocks, format, shape):
+        return Tensor(x @ decoded(blocks, format, shape).T)
+
+    report = gq.check(product, "linear", formats=("q4_0", "q6_K"))
+    assert report.ok, str(report)
+
+
 def test_another_encoder_is_right_where_it_is_as_near():
     def absmax(x, format):
         x = x.reshape(-1, 32)
