@@ -19,7 +19,10 @@ In reading order:
     ops.py         all cases of operations one after the other
     opreport.py    their lines, a summary, and traits that only wrong cases have
     anybody.py     gq.check: a Python function that decodes, multiplies or encodes, judged on seeded blocks
+    results.py     its results, on the host
     cover.py       blocks with every code and hostile scales
     encoders.py    the judgement on blocks that somebody made
+    plugin.py      the same as a fixture of pytest
+    vectors.py     files for kernels in any language: blocks, values, bounds, mutants
     invariance.py  things beside a row that its bits depend on
 """

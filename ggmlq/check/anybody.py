@@ -6,10 +6,8 @@ wrong is named by the doctor's catalogue.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.rows import rows
-from ..base.devices import to_host
 from ..errors import UnsupportedError
 from ..faults import Diagnosis, diagnose
 from ..faults.blocks.matrix import Matrix
@@ -27,6 +24,7 @@ from ..faults.probe import VALUE
 from ..formats import BLOCK_FORMATS, FORMATS, BlockFormat, Format
 from .cover import Cover, covers
 from .encoders import judged_encoder
+from .results import Bfloat16, RefusedError, Results, WrongResultError, called_with_its_own
 
 OPERATIONS = ("dequantize", "linear", "quantize")
 # Rows of activations and of weights, and the kind of activations: ggml's kernels change at 9 and at 33 rows.
@@ -116,17 +114,17 @@ def check(f: Callable[..., Any], op: str = "dequantize", *, formats: Any = None,
     chosen = [
         FORMATS[name] for name in ([formats] if isinstance(formats, str | int | Format) else formats or ())
     ]
-    call = _called_with_its_own(f, formats is None, op)
+    call = called_with_its_own(f, formats is None, op)
     judged, faults, refused, notes = [], [], {}, {}
     for fmt in chosen or _all(op):
         if not isinstance(fmt, BlockFormat):
             raise UnsupportedError(
                 f"check(f, {op!r}, formats={fmt.name!r}): it has no blocks; name a block type"
             )
-        results = _Results(call, fmt, must=bool(chosen))
+        results = Results(call, fmt, must=bool(chosen))
         try:
             found = list(_grouped(fmt.name, JUDGES[op](results, fmt, seed)))
-        except _RefusedError as error:
+        except RefusedError as error:
             refused[fmt.name] = str(error)
             continue
         judged.append(fmt.name)
@@ -155,107 +153,18 @@ def _grouped(name: str, found: Iterable[tuple[str, str, str]]) -> Iterator[Fault
         yield Fault(name, fault, cases[0][1], tuple(case for case, _ in cases))
 
 
-# --- calls ----------------------------------------------------------------------------------------
-
-
-class _RefusedError(Exception):
-    """The function does not take this type."""
-
-
-class _WrongResultError(Exception):
-    """A result that cannot be judged: the fault's id, and a sentence."""
-
-
-class _Results:
-    """Results of one function with one type, as host arrays of the right shape."""
-
-    def __init__(self, call: Callable[..., Any], fmt: BlockFormat, must: bool) -> None:
-        self.call, self.fmt, self.must, self.calls = call, fmt, must, 0
-        self.note, self.worst = "", 0.0
-
-    def __call__(self, *operands: NDArray[Any], shape: tuple[int, int] | None = None) -> Any:
-        """The result for these operands; they are copies, and must be the same afterwards."""
-        given = [operand.copy() for operand in operands]
-        self.calls += 1
-        try:
-            with np.errstate(all="ignore"):
-                result = on_host(self.call(*given, self.fmt.name, *([shape] if shape else [])))
-        except Exception as error:  # anybody's code may raise anything
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(
-                ": "
-            )
-            if self.calls == 1 and not self.must:
-                raise _RefusedError(reason) from None
-            raise _WrongResultError("raises", reason) from error
-        for before, after in zip(operands, given, strict=True):
-            if before.tobytes() != after.tobytes():
-                raise _WrongResultError("out-of-bounds", "The function writes into its operands.")
-        return result
-
-    def floats(self, *operands: NDArray[Any], shape: tuple[int, int], of: tuple[int, int]) -> Any:
-        """The values of a result [of], and the rounding that its type has."""
-        values, kind = self(*operands, shape=shape)
-        if values.size != of[0] * of[1] or values.dtype.kind != "f":
-            text = f"The result is {kind} of {values.shape}; floats of {of} are expected."
-            raise _WrongResultError("shape", text)
-        return values.astype(np.float64).reshape(of), kind
-
-
-class Bfloat16:
-    """Values that were stored as bfloat16, for whoever asks for their type; NumPy has none of its own."""
-
-    dtype = SimpleNamespace(name="bfloat16")
-
-    def __init__(self, values: NDArray[Any]) -> None:
-        self.values = values.astype(np.float32)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self.values
-
-
-def on_host(result: Any) -> tuple[NDArray[Any], str]:
-    """A result as a NumPy array, and the name of its type; bfloat16 comes as float32."""
-    if hasattr(result, "detach"):  # torch
-        result = result.detach().cpu()
-        kind = str(result.dtype).rpartition(".")[2]
-        return np.asarray((result.float() if kind == "bfloat16" else result).numpy()), kind
-    if not hasattr(result, "__array__") and hasattr(result, "__dlpack__"):
-        result = np.from_dlpack(result)
-    array = np.asarray(to_host(result))
-    kind = array.dtype.name
-    return (array.astype(np.float32) if kind == "bfloat16" else array), kind
-
-
-def _called_with_its_own(f: Callable[..., Any], every: bool, op: str) -> Callable[..., Any]:
-    """The function, called with the first arguments only, as many as it takes."""
-    try:
-        parameters = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):  # a function of C
-        return f
-    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if any(p.kind == p.VAR_POSITIONAL for p in parameters):
-        return f
-    takes = len(places)
-    if every and takes < (3 if op == "linear" else 2):
-        raise UnsupportedError(
-            f"check(f, {op!r}): f takes {takes} argument{'s' if takes != 1 else ''}, so it knows no type; "
-            "say formats='q4_0', or let f take the type's name too"
-        )
-    return lambda *arguments: f(*arguments[:takes])
-
-
 # --- judges ---------------------------------------------------------------------------------------
 
 
 Found = Iterator[tuple[str, str, str]]  # case, fault, text
 
 
-def _dequantize(results: _Results, fmt: BlockFormat, seed: int) -> Found:
+def _dequantize(results: Results, fmt: BlockFormat, seed: int) -> Found:
     for cover in covers(fmt, seed):
         yield from _tried(cover.name, partial(_decoded, results, fmt, cover))
 
 
-def _decoded(results: _Results, fmt: BlockFormat, cover: Cover) -> Diagnosis:
+def _decoded(results: Results, fmt: BlockFormat, cover: Cover) -> Diagnosis:
     q = QuantArray.from_bytes(cover.raw, fmt, cover.shape)
     used, kind = results.floats(cover.raw, shape=cover.shape, of=cover.shape)
     forbidden = np.zeros(q.blocks.shape, np.bool_) if fmt.forbidden is None else fmt.forbidden(q.blocks)
@@ -268,7 +177,7 @@ def _decoded(results: _Results, fmt: BlockFormat, cover: Cover) -> Diagnosis:
     return Matrix(used, q, ROUNDINGS.get(kind, ROUNDINGS["float32"]), excused=excused).diagnosis()
 
 
-def _linear(results: _Results, fmt: BlockFormat, seed: int) -> Found:
+def _linear(results: Results, fmt: BlockFormat, seed: int) -> Found:
     block = max(fmt.block_size, 32)
     for i, (m, n, kind) in enumerate(PRODUCTS):
         k = block * (3 if block > 64 else 5 + 8 * i)
@@ -278,7 +187,7 @@ def _linear(results: _Results, fmt: BlockFormat, seed: int) -> Found:
     yield from _tried("unit vectors", partial(_product, results, fmt, units, 16, seed))
 
 
-def _product(results: _Results, fmt: BlockFormat, x: NDArray[np.float32], n: int, seed: int) -> Diagnosis:
+def _product(results: Results, fmt: BlockFormat, x: NDArray[np.float32], n: int, seed: int) -> Diagnosis:
     from ..arrays.blocks import random_blocks
 
     k = x.shape[1]
@@ -296,18 +205,18 @@ def _product(results: _Results, fmt: BlockFormat, x: NDArray[np.float32], n: int
     return diagnose(Bfloat16(y) if kind == "bfloat16" else y.astype(kind), x, q)
 
 
-def _quantize(results: _Results, fmt: BlockFormat, seed: int) -> Found:
+def _quantize(results: Results, fmt: BlockFormat, seed: int) -> Found:
     block = max(fmt.block_size, 32)
     for i, kind in enumerate(FLOATS):
         x = rows(kind, 4, max(2 * block, 512), seed + i)
         yield from _tried(kind, partial(_encoded, results, fmt, x))
 
 
-def _encoded(results: _Results, fmt: BlockFormat, x: NDArray[np.float32]) -> Diagnosis:
+def _encoded(results: Results, fmt: BlockFormat, x: NDArray[np.float32]) -> Diagnosis:
     raw, _ = results(x)
     size = len(x) * fmt.row_bytes(x.shape[1])
     if raw.nbytes != size:
-        raise _WrongResultError("shape", f"The result has {raw.nbytes} bytes, {size} are expected.")
+        raise WrongResultError("shape", f"The result has {raw.nbytes} bytes, {size} are expected.")
     found = judged_encoder(np.ascontiguousarray(raw).view(np.uint8).reshape(len(x), -1), fmt, x)
     if not found.figures["same bytes"]:
         results.worst = max(results.worst, found.figures["error over that of ggml"])
@@ -319,7 +228,7 @@ def _tried(case: str, judge: Callable[[], Diagnosis]) -> Found:
     """The fault of one case, if it has one."""
     try:
         found = judge()
-    except _WrongResultError as error:
+    except WrongResultError as error:
         yield case, *error.args
         return
     if not found.ok:
