@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .gru import GRU, FixedGRU
     from .ops.attention import attention
     from .ops.cache import KVCache
-    from .ops.dequantize import dequantize
+    from .ops.dequantize import dequantize, fake_quantize
     from .ops.expert_linear import expert_linear
     from .ops.gated_linear import gated_linear
     from .ops.joining import concatenate, equal, stack
@@ -88,6 +88,7 @@ __all__ = [
     "error_table",
     "errors",
     "expert_linear",
+    "fake_quantize",
     "formats",
     "functions",
     "gated_linear",
@@ -125,8 +126,8 @@ _HOMES = {
         "check.anybody": "check", "dispatch.listing": "kernels", "reference.metrics": "nmse",
         "report.survey": "survey", "safetensors.either": "open save",
         "faults": "Diagnosis diagnose diagnose_gru",
-        "ops": "KVCache attention concatenate dequantize empty equal expert_linear gated_linear linear put "
-        "quantize quantize_scaled scaled_linear stack take",
+        "ops": "KVCache attention concatenate dequantize empty equal expert_linear fake_quantize "
+        "gated_linear linear put quantize quantize_scaled scaled_linear stack take",
     }.items()
     for name in names.split()
 }  # fmt: skip

@@ -11,6 +11,8 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +31,9 @@ from ggmlq.dispatch import ladder
 from ggmlq.errors import GGMLQError
 from ggmlq.llama.library import Library
 
+# The garbage collector need not look often: rewriting asserts and compiling make millions of objects, and
+# looking at them was a quarter of collecting and a tenth of a run.
+gc.set_threshold(100_000, 50, 20)
 if find_spec(
     "numba_cuda"
 ):  # before kernels are imported: tests watch Numba; without it their words are blanks
@@ -99,19 +104,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Meter(config), "meter")
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Each process of a run of all folders first imports its share of the modules: it rewrites their asserts.
+
+    That takes 17 s of CPU, and processes that went over all modules side by side would each do all of it.
+    """
+    config = session.config
+    if hasattr(config, "workerinput") and config.option.draw is not None:
+        number = int(config.workerinput["workerid"].removeprefix("gw"))
+        modules = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
+        for name in modules[number :: config.workerinput["workercount"]]:
+            with suppress(Exception, pytest.skip.Exception):  # collecting says it
+                import_module(name)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out slow cases and those that were not drawn; the summary counts them."""
     config.stash[DRAWS] = drawing.leave_out(config, items)
 
 
 def pytest_collection_finish() -> None:
-    """All is imported, and stays: the garbage collector need not look at it, for half a second each time.
-
-    Nor need it look often: compiling makes millions of objects, and looking at them was a tenth of a run.
-    """
+    """All is imported, and stays: the garbage collector need not look at it, for half a second each time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 20)
 
 
 @pytest.fixture(scope="session")

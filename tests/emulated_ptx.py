@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import emulated_halves  # noqa: F401
 import emulated_hopper  # noqa: F401
 import emulated_integers  # noqa: F401
 import emulated_votes  # noqa: F401
 import numpy as np
-from emulated_words import EVERY, LOCAL, OPS, START, Locked, Trap, read
+from emulated_words import EVERY, LOCAL, OPS, START, Locked, read
 
 from ggmlq.cuda.driver import tensor_maps
 
+END = -1  # where lanes are that have ended
 TABLE = re.compile(r"\.(?:visible )?\.?global \.align \d+ \.b8 (\w+)\[(\d+)\] = \{([^}]*)\};")
 
 
@@ -59,9 +62,21 @@ class Memory:
         return at
 
 
+class Statement(NamedTuple):
+    """One of a program; ``target``: where it branches to, ``END`` for a return."""
+
+    guard: str | None
+    inverted: bool
+    name: str
+    operands: list[str]
+    run: Callable | None
+    whole_warp: bool
+    target: int | None
+
+
 @cache
 def program(ptx):
-    """Statements as (guard, operation, operands), and where labels are."""
+    """Statements, and names of parameters."""
     body = re.sub(r"//[^\n]*", "", ptx[ptx.index(".visible .entry") :])
     names = re.findall(r"\.param \.u(\d+) (\w+)", body)
     body = body[body.index("\n{") + 2 : body.rindex("}")]
@@ -76,7 +91,17 @@ def program(ptx):
             labels[text[:-1] + (scopes[-1] if not text.startswith("$") else "")] = len(found)
         elif not text.startswith("."):
             found.append(parsed(text, scopes[-1]))
-    return found, labels, [name for _, name in names]
+    return [statement(labels, *each) for each in found], [name for _, name in names]
+
+
+def statement(labels, guard, name, operands):
+    """One whose label and whose meaning are looked up."""
+    inverted, guard = (guard or "").startswith("!"), guard and guard.lstrip("!")
+    if name == "ret" or name.startswith("bra"):
+        return Statement(
+            guard, inverted, name, operands, None, False, END if name == "ret" else labels[operands[0]]
+        )
+    return Statement(guard, inverted, name, operands, *meaning(name), None)
 
 
 def statements(body):
@@ -137,7 +162,7 @@ class Warp:
         self.machine, self.block, self.number, self.index = machine, block, number, index
         self.cluster = cluster
         cluster.live += 1
-        self.here, self.at = 0, None  # where all lanes are; None: each is where ``at`` says
+        self.places = {0: EVERY}  # the lanes at each place that some are at
         self.registers, self.state, self.steps = {}, {}, 0
         down, across = np.divmod(32 * number + np.arange(32), machine.across)
         self.special = {"%tid.x": across, "%tid.y": down, "%ctaid.x": np.full(32, index)}
@@ -155,66 +180,88 @@ class Warp:
 
     @property
     def done(self):
-        return self.here == -1
+        return not self.places
 
-    def first(self):
-        """The place of the lanes that are the farthest behind."""
-        return int(self.at[self.at >= 0].min()) if self.here is None else self.here
+    def join(self, place, lanes):
+        """More lanes at a place."""
+        if place in self.places:
+            lanes = self.places[place] | lanes
+            lanes = EVERY if lanes.all() else lanes
+        self.places[place] = lanes
 
-    def go(self, mask, active, here, there):
-        """Active lanes go there, others of the mask go on."""
-        if active is EVERY:
-            self.here = there
-            return
-        if mask is EVERY:
-            self.at = np.where(active, there, here + 1)
-        else:
-            self.at[mask] = here + 1
-            self.at[active] = there
-        first = int(self.at[0])
-        self.here = first if (self.at == first).all() else None
+    def held(self, statement, mask):
+        """The lanes of a mask whose guard holds: the mask itself where all do, None where none does."""
+        held = self.registers[statement.guard]
+        held = ~held if statement.inverted else held
+        active = held if mask is EVERY else mask & held
+        which = active.tobytes()  # compared at once
+        return mask if which == mask.tobytes() else active if True in which else None
 
-    def members(self, name, operands, mask):
+    def members(self, statement, mask):
         """The lanes that an instruction waits for: those in the last operand of a shuffle, else all."""
-        if not name.startswith("shfl"):
-            return np.full(32, True)
-        words = read(self, operands[-1], np.uint32)[mask]
+        if not statement.name.startswith("shfl"):
+            return EVERY
+        words = read(self, statement.operands[-1], np.uint32)[mask]
         return (np.bitwise_or.reduce(words) >> np.arange(32, dtype=np.uint32) & 1).astype(bool)
+
+    def refuse_absent(self, statement, mask):
+        """An instruction of a whole warp that not all lanes reach together is a lock."""
+        absent = np.logical_or.reduce(list(self.places.values())) & self.members(statement, mask)
+        if absent.any():
+            raise Locked(f"{statement.name}: lanes {np.flatnonzero(absent)} are elsewhere")
 
     def run(self):
         """Until it waits or ends; whether it came any further."""
-        moved, code = False, self.machine.code
-        while self.here != -1:
-            here, live, mask = self.first(), EVERY, EVERY
-            if self.here is None:
-                live, mask = self.at >= 0, self.at == here
-            guard, name, operands = code[here]
-            active, some = mask, True
-            if guard is not None:
-                held = self.registers[guard.lstrip("!")]
-                held = ~held if guard[0] == "!" else held
-                active = mask & held if mask is not EVERY else EVERY if held.all() else held
-                some = active is EVERY or active.any()
-            if name.startswith("bra"):
-                self.go(mask, active, here, self.machine.labels[operands[0]])
-            elif name == "ret":
-                self.go(mask, active, here, -1)
-            else:
-                if some and name == "trap":
-                    raise Trap(f"warp {self.number}")
-                op, whole_warp = meaning(name)
-                if whole_warp and mask is not EVERY and not mask[live].all():
-                    absent = live & ~mask & self.members(name, operands, mask)
-                    if absent.any():
-                        raise Locked(f"{name}: lanes {np.flatnonzero(absent)} are elsewhere")
-                if some and op(self, name, operands, active) is False:
-                    return moved
-                self.go(mask, mask, here, here + 1)
-            moved = True
-            self.steps += 1
+        before = self.steps
+        while self.places:
+            here = min(self.places)  # the lanes that are the farthest behind
+            mask = self.places.pop(here)
+            if not self.run_from(here, mask):
+                return self.steps > before
         self.cluster.live -= 1
         self.cluster.turn()
-        return moved
+        return True
+
+    def run_from(self, here, mask):
+        """Lanes of one place go on: until they wait (False), end, part, or come to others or past them."""
+        code, others = self.machine.code, self.places
+        limit = min(others, default=len(code))
+        while here != END:
+            statement = code[here]
+            active = mask if statement.guard is None else self.held(statement, mask)
+            if statement.target is not None:
+                self.steps += 1
+                if active is mask:
+                    here = statement.target
+                    if others:
+                        break
+                elif active is None:
+                    here += 1
+                else:
+                    self.part(statement.target, active)
+                    here, mask = here + 1, mask & ~active
+                    break
+            else:
+                if others and statement.whole_warp:
+                    self.refuse_absent(statement, mask)
+                if (
+                    active is not None
+                    and statement.run(self, statement.name, statement.operands, active) is False
+                ):
+                    self.join(here, mask)
+                    return False
+                self.steps += 1
+                here += 1
+            if here >= limit:
+                break
+        if here != END:
+            self.join(here, mask)
+        return True
+
+    def part(self, place, lanes):
+        """Lanes go elsewhere, or end."""
+        if place != END:
+            self.join(place, lanes)
 
 
 def with_places(ptx, shared):
@@ -261,7 +308,7 @@ class Machine:
 
     def __init__(self, ptx, memory, threads, shared, across=None):
         ptx, self.shared = with_places(ptx, shared)
-        self.code, self.labels, self.names = program(ptx)
+        self.code, self.names = program(ptx)
         self.memory, self.threads, self.across = memory, threads, across or threads
 
     @np.errstate(all="ignore")  # as a GPU computes
@@ -284,5 +331,5 @@ class Machine:
             ]
             while not all(warp.done for warp in warps):
                 if not sum(warp.run() for warp in warps if not warp.done):
-                    where = {w.number: self.code[w.first()][1:] for w in warps if not w.done}
+                    where = {w.number: self.code[min(w.places)][2:4] for w in warps if not w.done}
                     raise Locked(f"block {first}: {where}")

@@ -21,6 +21,7 @@ TYPES = {
 }
 TYPES |= {"f32": np.float32, "u16": np.uint16, "b16": np.uint16, "f64": np.float64, "s16": np.int16}
 TYPES |= {"u8": np.uint8, "s8": np.int8, "b8": np.uint8, "f16": np.float16}
+SIZES = {kind: np.dtype(kind).itemsize for kind in TYPES.values()}
 EVERY = np.full(32, True)  # lanes
 PARAMETER = "kernel_param_"  # with a number: a parameter, whose place is that number
 
@@ -49,7 +50,7 @@ def read(warp, text, kind):
         held = value.dtype.type
         if held is kind or held is np.bool_ or kind is bool:
             return value
-        size = np.dtype(kind).itemsize
+        size = SIZES[kind]
         if value.itemsize == size:
             return value.view(kind)
         return value.astype(np.uint64).astype(np.dtype(f"u{size}")).view(kind)
@@ -84,10 +85,10 @@ def _constant(text, kind):
 
 def write(warp, text, value, active):
     """To a register; its old array stays as it is, for others may hold it."""
-    value = np.asarray(value)
-    if active is EVERY and value.shape == (32,):
+    if active is EVERY and type(value) is np.ndarray and value.shape == (32,):
         warp.registers[text] = np.ascontiguousarray(value)
         return
+    value = np.asarray(value)
     old = warp.registers.get(text)
     if old is None or old.dtype.itemsize != value.dtype.itemsize:
         old = np.zeros(32, value.dtype)
@@ -129,8 +130,12 @@ OPS["fma."] = arithmetic(lambda a, b, c: (a.astype(np.float64) * b + c).astype(n
 @op("shl.", "shr.")
 def shift(warp, name, operands, active):
     kind = kind_of(name)
-    by, bits = read(warp, operands[2], np.uint32), 8 * np.dtype(kind).itemsize
-    a = read(warp, operands[1], kind)
+    a, bits = read(warp, operands[1], kind), 8 * SIZES[kind]
+    if operands[2].isdigit() and int(operands[2]) < bits:
+        by = kind(operands[2])
+        write(warp, operands[0], a << by if name.startswith("shl") else a >> by, active)
+        return
+    by = read(warp, operands[2], np.uint32)
     if name.startswith("shl"):
         shifted = np.where(by < bits, a << np.minimum(by, bits - 1).astype(kind), 0).astype(kind)
     else:
@@ -139,12 +144,14 @@ def shift(warp, name, operands, active):
     write(warp, operands[0], shifted, active)
 
 
+BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
+
+
 @op("and.", "or.", "xor.", "not.")
 def bits(warp, name, operands, active):
     kind = bool if ".pred" in name else kind_of(name)
     values = [read(warp, o, kind) for o in operands[1:]]
-    functions = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
-    write(warp, operands[0], functions[name.split(".")[0]](*values), active)
+    write(warp, operands[0], BITWISE[name[: name.index(".")]](*values), active)
 
 
 @op("bfi.b32", "bfi.b64")
@@ -254,11 +261,15 @@ COMPARE |= {f"{name}u": unordered(COMPARE[name]) for name in ("lt", "le", "gt", 
 
 @op("setp.")
 def setp(warp, name, operands, active):
-    parts = name.split(".")
+    _, how, *more = name.split(".")
     kind = kind_of(name)
-    a, b = (read(warp, o, kind) for o in operands[1:3])
-    bits = COMPARE[parts[1]](a, b)
-    write(warp, operands[0], bits & warp.registers[operands[3]] if parts[2] == "and" else bits, active)
+    bits = COMPARE[how](read(warp, operands[1], kind), read(warp, operands[2], kind))
+    write(warp, operands[0], bits & warp.registers[operands[3]] if more[0] == "and" else bits, active)
+
+
+@op("trap")
+def trap(warp, name, operands, active):
+    raise Trap(f"warp {warp.number}")
 
 
 # --- memory -----------------------------------------------------------------------------------
@@ -266,9 +277,15 @@ def setp(warp, name, operands, active):
 
 def place(warp, text):
     """Addresses of an operand in brackets."""
+    name, offset = base_of(text)
+    return read(warp, name, np.uint64).astype(np.int64) + offset
+
+
+@cache
+def base_of(text):
+    """The register of an operand in brackets, and what is added to it."""
     register, _, offset = text[1:-1].partition("+")
-    name = register.strip()
-    return read(warp, name, np.uint64).astype(np.int64) + int(offset or 0)
+    return register.strip(), int(offset or 0)
 
 
 def bytes_at(warp, name, at, size):
@@ -300,28 +317,31 @@ def together(warp, name, at, size):
     return (view, at - begin) if last + size <= end else None
 
 
+@cache
 def listed(text):
+    """The registers of an operand; nobody changes the list."""
     return [part.strip() for part in text.strip("{}").split(",")]
 
 
 @op("ld.param")
 def ld_param(warp, name, operands, active):
     value, kind = warp.machine.arguments[operands[1][1:-1]], kind_of(name)
-    value %= 1 << 8 * np.dtype(kind).itemsize
-    write(warp, operands[0], np.full(32, value, f"u{np.dtype(kind).itemsize}").view(kind), active)
+    value %= 1 << 8 * SIZES[kind]
+    write(warp, operands[0], np.full(32, value, f"u{SIZES[kind]}").view(kind), active)
 
 
 @op("ld.")
 def ld(warp, name, operands, active):
     kind, to, at = kind_of(name), listed(operands[0]), place(warp, operands[1])
-    size = np.dtype(kind).itemsize
-    assert (at[active] % (size * len(to)) == 0).all(), f"{name} is not aligned"
-    span = together(warp, name, at[active], size * len(to))
+    size, lanes = SIZES[kind], at if active is EVERY else at[active]
+    assert not (lanes % (size * len(to))).any(), f"{name} is not aligned"
+    span = together(warp, name, lanes, size * len(to))
+    if span is not None:
+        words = span[0][span[1][:, None] + np.arange(size * len(to))].view(kind)
     for i, register in enumerate(to):
         value = np.zeros(32, kind)
         if span is not None:
-            places = (span[1] + size * i)[:, None] + np.arange(size)
-            value[active] = span[0][places].view(kind)[:, 0]
+            value[active] = words[:, i]
         else:
             for lane in np.flatnonzero(active):
                 value[lane] = bytes_at(warp, name, int(at[lane]) + size * i, size).view(kind)[0]
@@ -335,9 +355,9 @@ def ld(warp, name, operands, active):
 @op("st.")
 def st(warp, name, operands, active):
     kind, values, at = kind_of(name), listed(operands[1]), place(warp, operands[0])
-    size = np.dtype(kind).itemsize
-    assert (at[active] % (size * len(values)) == 0).all(), f"{name} is not aligned"
-    span = together(warp, name, at[active], size * len(values))
+    size, lanes = SIZES[kind], at if active is EVERY else at[active]
+    assert not (lanes % (size * len(values))).any(), f"{name} is not aligned"
+    span = together(warp, name, lanes, size * len(values))
     for i, register in enumerate(values):
         value = read(warp, register, kind)
         if span is not None:

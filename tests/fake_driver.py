@@ -311,7 +311,7 @@ class Function:
         for i in range(count):
             kind, _, first, *_ = (ctypes.c_uint32 * 18).from_address(attributes + 72 * i)
             cluster = first if kind == 4 else cluster
-        names = program(ptx)[2]
+        _, names = program(ptx)
         places = (ctypes.c_void_p * len(names)).from_address(pointers_at)
         words = [ctypes.c_uint64.from_address(at).value for at in places]
         self.driver.launched.append(stream)

@@ -18,6 +18,7 @@ from ggmlq.cpu.amx import permission
 from ggmlq.cpu.amx.multiply import multiply
 from ggmlq.cpu.amx.product import LARGE
 from ggmlq.cpu.amx.unit import POINTER, Unit, shapes
+from ggmlq.cpu.attention import call as attention
 from ggmlq.cpu.attention import drive
 from ggmlq.cpu.codes8 import amx_multiply
 from ggmlq.cpu.linear import r7_amx
@@ -31,6 +32,7 @@ from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
+from ggmlq.testing.models import tiny_model
 from ggmlq.testing.oracle import assert_right
 
 KEPT = [fmt.name for fmt in FORMATS.values() if layout_of(fmt)]
@@ -330,3 +332,31 @@ def test_which_attention_goes_to_the_unit(fresh, monkeypatch):
         gq.attention(q, k, k, arithmetic="bf16")
     gq.attention(q, blocks, blocks)
     assert units.pop() is None
+
+
+@pytest.mark.parametrize("unit", units())
+def test_prompts_of_a_model_on_the_unit(unit, fresh, monkeypatch, tmp_path):
+    """Rows of several units behind others in the cache, with fewer and with more threads than units."""
+    model = gq.model.load(tiny_model(tmp_path / "tiny.gguf"))
+    tokens, asked = fresh.integers(3, 200, 300), []
+    want = {}
+    for threads in (1, 2):
+        for kind in (None, unit):
+            monkeypatch.setattr(attention, "unit_for", lambda *facts, kind=kind: asked.append(facts) or kind)
+            cache = model.cache(300)
+            with at_most(threads):
+                rows = [model.run(part, cache) for part in (tokens[:20], tokens[20:])]
+            want[kind, threads] = np.concatenate(rows)
+    assert {*asked} == {(2 * 20, 64, 64), (2 * 280, 64, 64)}
+    for kind in (None, unit):
+        assert np.array_equal(want[kind, 1], want[kind, 2])
+    assert 0 < gq.nmse(want[unit, 1], want[None, 1]) < 1e-4
+
+
+def test_which_prompts_go_to_the_unit(monkeypatch):
+    """Those with many rows over a key, in columns that fill tiles, where there is a unit."""
+    monkeypatch.setattr(permission, "refused", lambda: None)
+    cases = (attention.LEAST_ROWS, 64, 96), (attention.LEAST_ROWS - 1, 64, 96), (1000, 80, 64)
+    assert [attention.unit_for(*case) for case in cases] == [Unit, None, None]
+    monkeypatch.setattr(permission, "refused", lambda: "no such unit")
+    assert attention.unit_for(*cases[0]) is None

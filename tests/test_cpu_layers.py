@@ -1,5 +1,7 @@
 """The kernels between a model's products, beside NumPy in float64."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,8 @@ import ggmlq as gq
 from ggmlq.cpu.attention import drive
 from ggmlq.cpu.layers import call
 from ggmlq.formats import FORMATS
-from ggmlq.model.arithmetic.kernels import Kernels
+from ggmlq.model.arithmetic.kernels import Kernels, Routing
+from ggmlq.model.step import _chosen
 
 WIDTHS = (1, 15, 16, 31, 576, 2051)
 
@@ -53,6 +56,76 @@ def test_sums_and_numbers(size, fresh):
     assert np.array_equal(call.added(x, y[0]), x + y[0])
     assert np.array_equal(call.times(x, 0.3), x * np.float32(0.3))
     assert near(call.capped(20 * x, 5.0), np.tanh(20.0 * x / 5) * 5)
+
+
+def test_biases_of_experts(fresh):
+    y, bias = (fresh.standard_normal(shape).astype(np.float32) for shape in ((3, 2, 70), (5, 70)))
+    ids = np.array([[0, 4], [4, 1], [2, 0]])
+    assert np.array_equal(call.added(y, bias, ids), y + bias[ids])
+
+
+# --- a mixture of experts ---------------------------------------------------------------------------
+
+
+class Wide(Kernels):
+    """NumPy in float64."""
+
+    dtype = np.float64
+
+
+def chosen(logits, bias, how):
+    """The choice of the walk in float64, node by node."""
+    config = SimpleNamespace(
+        groups=how.groups, used_groups=how.used_groups, sigmoid=how.sigmoid, used_experts=how.used,
+        share_of_chosen=how.of_one, expert_scale=how.scale,
+    )  # fmt: skip
+    weights = SimpleNamespace(optional=lambda name: None if bias is None else bias.astype(float))
+    step = SimpleNamespace(
+        a=Wide(), config=config, weights=weights, choices={}, tell=lambda name, x, layer: x
+    )
+    return _chosen(step, logits.astype(float), 0, how.after)
+
+
+def routed(logits, bias, how):
+    shares = how.after, how.sigmoid, how.of_one
+    return call.routed(logits, bias, how.used, (how.groups, how.used_groups), shares, how.scale)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        Routing(8, False, False, True, 1.0, 0, 0), Routing(2, False, False, False, 2.5, 1, 1),
+        Routing(4, True, False, False, 1.0, 0, 0), Routing(6, False, True, True, 2.5, 4, 2),
+        Routing(24, False, False, True, 1.0, 0, 0), Routing(1, False, True, False, 0.5, 12, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_choice_of_experts(how, biased, fresh):
+    logits = (fresh.standard_normal((9, 24)) * 3).astype(np.float32)
+    bias = fresh.standard_normal(24).astype(np.float32) if biased else None
+    logits[0], logits[1, ::2] = 0, -1  # of equal shares the lower numbers come first
+    logits[2, 5:7] = 30, -30
+    ids, weights = routed(logits, bias, how)
+    want, shares = chosen(logits, bias, how)
+    assert np.array_equal(ids, want)
+    assert near(weights, shares, 1e-6)
+
+
+@pytest.mark.parametrize("experts", [1, 16, 130])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_ids_are_experts_whatever_the_scores_are(experts, bad):
+    logits = np.full((2, experts), bad, np.float32)
+    logits[1, : experts // 2] = 1
+    ids, weights = routed(logits, None, Routing(min(experts, 6), False, False, True, 1.0, 0, 0))
+    assert all(len({*row}) == len(row) and {*row} <= {*range(experts)} for row in ids.tolist())
+    assert not np.isfinite(weights[0]).all()
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 1024 + 17])
+def test_weighted_sums_of_experts(width, fresh):
+    y, weights = (fresh.standard_normal(shape).astype(np.float32) for shape in ((3, 5, width), (3, 5)))
+    assert np.array_equal(call.mixed(y, weights), Kernels().weighted_sum(y, weights))
+    assert np.array_equal(call.mixed(y[:, :1].copy(), weights[:, :1].copy()), y[:, 0] * weights[:, :1])
 
 
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16", "q4_0", "q6_K", "iq4_nl"])

@@ -13,7 +13,7 @@ from at_once import at_once
 import ggmlq as gq
 from ggmlq.cpu.expert_linear import r3_panels
 from ggmlq.cpu.grouped import multiply
-from ggmlq.cpu.grouped.multiply import Groups
+from ggmlq.cpu.machine.workers import alone
 from ggmlq.cpu.panels.multiply import panels
 from ggmlq.ops import plan
 from ggmlq.testing.blocks import random_blocks
@@ -193,15 +193,13 @@ def test_the_table_of_the_kernels(fresh):
     products = multiply.Products(q, r3_panels.variant(q))
     ids = fresh.integers(-1, E + 1, (t, u))
     out, records = np.zeros((t, u, 20), np.float32), 1 << 20
-    words = products._table(ids, t, records, out, 3)
-    table = words.buffer_info()[0]
-    products._sort.code.call(table, 0, 1)
-    given = Groups(*words[: multiply.COUNTS_AT])
-    found, most = words[multiply.COUNTS_AT : multiply.COUNTS_AT + 2]
+    tables, given = products._tables(ids, t, records, out, 3)
+    alone(products._sort, given, 1)
+    found, most = tables[: multiply.COUNTS]
 
     def read(address, count):
-        first = (address - table) // multiply.WORD
-        return np.array(words[first : first + count])
+        first = (address - given.counts) // multiply.WORD
+        return tables[first : first + count]
 
     flat = ids.reshape(-1)
     counts = np.bincount(flat[(flat >= 0) & (flat < E)], minlength=E)

@@ -66,7 +66,7 @@ def test_extras_are_told_by_the_names_of_their_packages(monkeypatch, tmp_path):
     assert missing.install("report") == 'pip install "jinja2>=3.1.6"'
     assert missing.install("cuda-compile", beside="cuda").startswith('pip install "cuda-bindings')
     monkeypatch.setattr(missing, "SETUP", tmp_path / "setup.cfg")
-    monkeypatch.setattr(missing.metadata, "requires", lambda name: installed)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: installed)
     assert missing.install("report") == 'pip install "jinja2>=3.1.6"'
     assert missing.install("cuda") == "pip install cupy"
     assert missing.install("plot") == "install the packages of its extra plot"

@@ -321,6 +321,16 @@ def test_graphs_whose_memory_was_given_back(card, fresh, tmp_path):
     assert gq.nmse(np.asarray(logits[-1]), expected[-1]) < ROUNDED
 
 
+def test_what_is_prepared_lies_outside_the_memory_of_graphs(card):
+    """Replays of older graphs write to what was free there when they were recorded."""
+    cuda = card.cupy.cuda
+    outside, arena = cuda.get_allocator(), replay.Arena(card.cupy)
+    with cuda.using_allocator(arena):
+        assert cuda.get_allocator() is arena
+        assert device.once("something is prepared", cuda.get_allocator) is outside
+        assert cuda.get_allocator() is arena
+
+
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("family", [name for name in NAMES if name != "deepseek-lite"])
 def test_sequences_together(card, fresh, tmp_path, family):

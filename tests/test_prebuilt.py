@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +22,7 @@ from stale import demand, skip_if_stale
 import ggmlq as gq
 from ggmlq.cuda.driver import compile_process, compile_worker, served
 from ggmlq.cuda.driver.launch import Kernel
-from ggmlq.store import reach, store
+from ggmlq.store import reach
 from ggmlq.store.origin import Origin
 
 _packs, assemble = load("tools", "_packs"), load("tools", "assemble")
@@ -35,18 +34,12 @@ REBUILD = "run python tools/prebuild.py"
 # --- what is in ---------------------------------------------------------------------------------
 
 
-@cache
-def fresh_code():
-    """The code in packs of today's sources; a stale kernel is what tools/prebuild.py --check is for."""
-    listed = []
-    for path in sorted(served.STORE.prebuilt.glob(f"*/*{store.SUFFIX}")):
-        listed += [_packs.Wanted(origin, path.parent.name) for origin in origins(path)]
-    return _packs.fresh_code(served.STORE.prebuilt, listed)
+def fresh_origins():
+    """The kernels in packs of today's sources, by the cases that their families list.
 
-
-def origins(path):
-    """The kernels of a pack, by the cases that their families list."""
-    names = store.opened(path).kernels
+    A stale kernel is what tools/prebuild.py --check is for.
+    """
+    names = {held.name for held in _packs.held(served.STORE.prebuilt) if not held.is_stale}
     for family in sorted({name.partition("(")[0] for name in names}):
         for case in getattr(_kernels.families().get(family), "cases", ()):  # none where its file has moved
             if str(origin := Origin(family, case)) in names:
@@ -87,7 +80,7 @@ def test_what_attention_takes_is_listed(fresh):
 
 @pytest.mark.slow
 def test_the_digest_reaches_all_that_a_kernel_is_made_of(fresh):
-    all_origins = [each.origin for each in fresh_code()]
+    all_origins = list(fresh_origins())
     if not all_origins:
         skip_if_stale(served.STORE)
     names = sorted({origin.family for origin in all_origins})

@@ -31,8 +31,10 @@ CLASSES = {
 NEEDED = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
 EXTENSIONS = "myst_parser,sphinx.ext.autodoc,sphinx.ext.autosummary,sphinx.ext.napoleon,without_search"
 WITHOUT_SEARCH = """
+import gc
 from sphinx.builders.html import StandaloneHTMLBuilder
 def setup(app):
+    gc.set_threshold(100_000, 50, 20)
     StandaloneHTMLBuilder.search = False
 """
 

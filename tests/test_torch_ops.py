@@ -116,12 +116,32 @@ def test_opcheck_and_stand_ins(fresh):
         OPS.dequantize: [(w, type, [N, K], torch.bfloat16), (w, type, [2, N // 2, K], torch.float32)],
         OPS.get_rows: [(w, type, torch.tensor([[1, 2]]), torch.float16)],
         OPS.prepare: [(w, type)],
+        OPS.fake_quantize: [(x, type), (x.detach().half(), type, floats(fresh, K).abs())],
     }
     for operator, calls in cases.items():
         for arguments in calls:
             torch.library.opcheck(operator.default, arguments)
     meta = OPS.linear(x.to("meta"), w.to("meta"), type, N)
     assert (meta.device.type, meta.shape) == ("meta", (3, N))
+
+
+def test_fake_quantize(fresh):
+    """The bits of encoded and decoded values, in the dtype of x; a gradient that goes straight through."""
+    fmt = sorted(fmt.name for fmt in gq.formats.values() if fmt.can_quantize and fmt.block_size > 1)
+    name, importance = str(fresh.choice(fmt)), floats(fresh, 512).abs()
+    for x in (floats(fresh, 2, 3, 512), floats(fresh, 2, 512).bfloat16()):
+        x.requires_grad_()
+        want = gq.fake_quantize(x.detach().float().numpy(), name, importance.numpy())
+        assert np.array_equal(want, gq.quantize(x.detach().float().numpy(), name, importance).dequantize())
+        y = gt.fake_quantize(x, name, importance)
+        assert torch.equal(y, torch.from_numpy(want).to(x.dtype)), name
+        (3 * y).sum().backward()
+        assert (x.grad == 3).all()
+    f = torch.compile(lambda x: gt.fake_quantize(2 * x, "q8_0").sum(), fullgraph=True, backend="eager")
+    f(x).backward()
+    assert torch.equal(x.grad, torch.full_like(x, 5))
+    with pytest.raises(gq.errors.ShapeError, match=r"rows of 100, type 12 is q4_K, in blocks of 256; pass"):
+        gt.fake_quantize(torch.ones(2, 100), "q4_K")
 
 
 def test_compiled_whole_with_any_number_of_rows(fresh):

@@ -96,7 +96,9 @@ def _of_layers() -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "layers.gate.gated", (activation,)
     for neox, name in product((False, True), STORED):
         yield "layers.rope_append.append", (neox, FORMATS[name], FORMATS[name])
-    yield "layers.rope_append.spread", ()
+        yield "layers.latent.append", (neox, FORMATS[name])
+    for name in ("rope_append.spread", "latent.first_columns", "route.routed", "mix.mixed"):
+        yield f"layers.{name}", ()
 
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -57,6 +57,7 @@ class Storage(PreparedCopies):
     _shape: tuple[int, ...]
     _view: Any = None  # on a GPU a view whose rows lie apart
     _kin: Kin | None = None  # on a GPU, where rows may be put
+    _pieces: tuple[NDArray[np.uint8], ...] = ()  # on the host bytes that are put together when needed
 
     def __init__(
         self, format: Format, shape: tuple[int, ...], raw: Any, swapped: bool = False,
@@ -119,7 +120,7 @@ class Storage(PreparedCopies):
         """
         if not is_host(self.memory):
             return self._kin is not None and self._view is None
-        return not self._swapped and bool(self._stored.flags.writeable)
+        return self._stored is not None and not self._swapped and bool(self._stored.flags.writeable)
 
     @inner
     def as_writable(self, kin: Kin | None = None) -> Self:
@@ -141,10 +142,25 @@ class Storage(PreparedCopies):
         self.memory, self._stored, self._prepared[make] = memory, None, weights
         return self
 
+    @inner
+    def over(self, *pieces: NDArray[np.uint8]) -> Self:
+        """The array itself, on the host: its rows are those of pieces, put together if something needs that.
+
+        Nobody changes them.
+        """
+        self._pieces, self._stored, self._owned = pieces, None, True
+        return self
+
+    @property
+    @inner
+    def pieces(self) -> tuple[Any, ...]:
+        """The bytes, or where these are not put together yet, those of pieces of the rows."""
+        return (self.raw,) if self.has_bytes else self._pieces
+
     @property
     @inner
     def has_bytes(self) -> bool:
-        """True where the bytes are there, False where packed weights stand for them."""
+        """True where the bytes are there, False where packed weights stand for them or nothing needs them."""
         return self._stored is not None or self._view is not None
 
     def parts(self) -> tuple[Any, ...]:
@@ -211,6 +227,11 @@ class Storage(PreparedCopies):
         return self._restored() if stored is None else stored
 
     def _restored(self) -> Any:
+        if self._pieces:
+            with LOCKS.of(self):
+                if self._stored is None:
+                    self._stored = self.memory = frozen(np.concatenate(self._pieces, axis=-2))
+                return self._stored
         view = self._view
         with LOCKS.of(self), on_device_of(f"the bytes of {self!r}, for what needs all of them", self.memory):
             if self._stored is None:

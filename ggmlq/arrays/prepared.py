@@ -185,7 +185,10 @@ class PreparedCopies:
             with LOCKS.of(self):
                 parts = self._prepared.get(_MATRICES)
                 if parts is None:
-                    parts = self._prepared[_MATRICES] = tuple(self[i] for i in range(len(self)))
+                    parts = tuple(self[i] for i in range(len(self)))
+                    for part in parts if self._owned else ():
+                        part.lasting()
+                    self._prepared[_MATRICES] = parts
         return parts
 
     @inner
@@ -200,6 +203,12 @@ class PreparedCopies:
     def prepared_copy(self, make: Callable[[Any], Any]) -> Any:
         """The prepared copy that ``make`` made, or None; it makes none."""
         return self._prepared.get(make)
+
+    @inner
+    def take_prepared(self, make: Callable[[Any], Any], copy: Any) -> None:
+        """Have a prepared copy that is there already; ``make`` would make the same."""
+        with LOCKS.of(self):
+            self._prepared.setdefault(make, copy)
 
     @inner
     def prepared_copies(self) -> list[Any]:

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -73,6 +72,8 @@ def requirements(extra: str = "") -> list[str]:
             extras = setup["options.extras_require"]
             text = extras[extra] if extra else setup["options"]["install_requires"]
             return [line for line in text.split("\n") if line]
+    from importlib import metadata  # with a parser of e-mail, a tenth of a start
+
     try:
         lines = [line.partition(";") for line in metadata.requires("ggmlq") or ()]
     except metadata.PackageNotFoundError:

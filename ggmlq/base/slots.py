@@ -50,12 +50,26 @@ class Rows(int):
         return number
 
 
+@dataclass(frozen=True)
+class After:
+    """The function that has a number from what another one has from rows; equal ones are computed once."""
+
+    function: Callable[[int], Any]
+    of: Callable[[int], int]
+
+    def __call__(self, rows: int) -> Any:
+        return self.function(self.of(rows))
+
+
+def _after(function: Callable[[int], Any], of: Callable[[int], int]) -> Callable[[int], Any]:
+    return function if of is itself else After(function, of)
+
+
 def following(rows: int, function: Callable[[int], int]) -> int:
     """``function(rows)``; while a product is recorded, as a number that follows from its rows."""
     if type(rows) is not Rows:
         return function(rows)
-    of = rows.of
-    return Rows(function(int(rows)), function if of is itself else lambda count: function(of(count)))
+    return Rows(function(int(rows)), _after(function, rows.of))
 
 
 @dataclass(frozen=True)
@@ -74,8 +88,7 @@ def all_following(rows: int, function: Callable[[int], tuple[int, ...]]) -> tupl
     numbers = function(int(rows))
     if type(rows) is not Rows:
         return numbers
-    of = rows.of
-    others = function if of is itself else lambda count: function(of(count))
+    others = _after(function, rows.of)
     return tuple(Rows(number, Element(others, i)) for i, number in enumerate(numbers))
 
 
@@ -120,12 +133,15 @@ def labelled(array: Any, slot: Slot, rows: int | None = None) -> Any:
     return view
 
 
-def slot_of(array: Any) -> Slot | None:
-    """The slot of an array that is labelled, or a view of one; None for all others, copies included."""
+def slot_of(array: Any, at: int | None = None) -> Slot | None:
+    """The slot of an array that is labelled, or a view of one; None for all others, copies included.
+
+    ``at``: its address, if the caller knows it.
+    """
     label = _label_of(array)
     if label is None:
         return None
-    at = _address(array)
+    at = _address(array) if at is None else at
     return label.slot + (at - label.first) if label.first <= at < label.end else None
 
 
@@ -141,9 +157,12 @@ def rows_of(array: Any) -> int:
 def _label_of(array: Any) -> _Label | None:
     """The label of an array, or of the one that it is a view of."""
     view = array
-    while view is not None and getattr(view, "_label", None) is None:
+    while view is not None:
+        label: _Label | None = None if type(view) is np.ndarray else getattr(view, "_label", None)
+        if label is not None:
+            return label
         view = getattr(view, "base", None)
-    return None if view is None else view._label
+    return None
 
 
 def _address(array: Any) -> int:

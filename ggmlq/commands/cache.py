@@ -14,12 +14,13 @@ from ..errors import DeviceError, MissingDependencyError, UnsupportedError
 from . import _plain
 from ._options import Commands, declare, shared
 
-SUMMARY = "list, fill or remove compiled kernels and local copies of files opened by address"
+SUMMARY = "list, fill or remove compiled kernels, weights laid out, and copies of files opened by address"
 ABOUT = """\
-List what ggmlq stores on this disk: kernels that were compiled on this machine, and the parts of files that
-were opened by address (https://, hf://). If the parts take more than 64 GiB, or GGMLQ_REMOTE_BYTES bytes,
-those that were not opened for the longest time are removed; compiled kernels take half a gigabyte at most.
-GGMLQ_CACHE_DIR moves the cache, or turns it off.
+List what ggmlq stores on this disk: kernels that were compiled on this machine, weights of models in the
+order that the CPU's kernels read, and the parts of files that were opened by address (https://, hf://). If
+the parts take more than 64 GiB, or GGMLQ_REMOTE_BYTES bytes, those that were not opened for the longest time
+are removed; all weights take 16 GiB at most, those of a model a quarter of what is free, compiled kernels
+half a gigabyte. GGMLQ_CACHE_DIR moves the cache, or turns it off.
 
 "fill FORMAT …" compiles the kernels that products with weights of these types take by themselves on a card,
 for all numbers of rows, so that no product waits for a compiler. Kernels that come with the package need no
@@ -38,7 +39,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("fill", nargs="*", metavar="fill FORMAT", help="compile the kernels of these formats")
     card = "with fill: the card's name, or sm_NN; default: the card of this machine"
     parser.add_argument("--card", metavar="NAME", help=card)
-    kinds = ("all", "compiled", "remote")
+    kinds = ("all", "compiled", "layouts", "remote")
     parser.add_argument(
         "--empty", nargs="?", const="all", choices=kinds, help="remove what is stored; of a kind"
     )
@@ -46,7 +47,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..store import disk
+    from ..store import disk, layouts
 
     if args.fill:
         return _fill(args)
@@ -54,21 +55,31 @@ def run(args: argparse.Namespace) -> int:
     compiled = disk.here().examine()
     if args.empty in ("all", "compiled"):
         disk.here().empty()
+    weights = layouts.empty() if args.empty in ("all", "layouts") else []
+    if args.empty is None:
+        weights = layouts.entries()
     removes_files = args.empty in ("all", "remote")
     files = remote.empty() if removes_files else remote.entries() if args.empty is None else []
     if args.json:
-        facts = {"compiled": compiled._asdict(), "files": [entry._asdict() for entry in files]}
+        facts: dict[str, Any] = {"compiled": compiled._asdict()}
+        facts |= {"layouts": [entry._asdict() for entry in weights]}
+        facts |= {"files": [entry._asdict() for entry in files]}
         _plain.print_json({"removed": args.empty, **facts, "problem": remote.problem()})
         return 0
     if files:
         print(table(["address", "size", "here", "opened"], map(_row, files)), end="\n\n")
+    if weights:
+        print(table(["weights of", "size", "opened"], map(_weights_row, weights)), end="\n\n")
     removed = "removed " if args.empty else ""
-    if args.empty != "remote":
+    if args.empty in (None, "all", "compiled"):
         place = f", {compiled.path}" if compiled.path else ""
         print(f"{removed}{count(compiled.kernels, 'compiled kernel')}, {size(compiled.bytes)}{place}")
         if compiled.problem:
             print(f"no compiled kernel is kept: {compiled.problem}")
-    if args.empty != "compiled":
+    if args.empty in (None, "all", "layouts"):
+        total = size(sum(entry.bytes for entry in weights))
+        print(f"{removed}weights of {count(len(weights), 'model')} laid out, {total}")
+    if args.empty in (None, "all", "remote"):
         print(f"{removed}{count(len(files), 'file')}, {size(sum(entry.there for entry in files))}")
         if (problem := remote.problem()) is not None:
             print(f"nothing is kept: {problem}")
@@ -76,8 +87,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(entry: Any) -> list[str]:
-    opened = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-    return [_plain.name(entry.address), size(entry.size), size(entry.there), opened]
+    return [_plain.name(entry.address), size(entry.size), size(entry.there), _time(entry)]
+
+
+def _weights_row(entry: Any) -> list[str]:
+    return [_plain.name(entry.model), size(entry.bytes), _time(entry)]
+
+
+def _time(entry: Any) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
 
 
 def _fill(args: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ LINES, MAX_LINES_ROWS = "cpu:lines", 3  # taken by itself up to so many rows of 
 MATRIX, MATRIX_ROWS = "cpu:amx", 28  # the matrix unit multiplies 32 rows of activations at a time
 PANELS = "cpu:panels"
 MIN_TIMED_MATRIX_ROWS, MAX_TIMED_LINES_ROWS = 8, 8  # rows from, and up to, which two others are timed
+FEW_THREADS = 2  # up to which a table of one thread holds
 LEAST_LEVEL = 4  # of rungs that are timed: those below explain
 FLOATS = "cpu:floats"  # it takes no blocks
 USUAL = "usual on a CPU that was not measured"
@@ -102,8 +103,12 @@ def processor(problem: Problem) -> Processor:
 
 
 def is_measured(problem: Linear) -> bool:
-    """True if the shipped table has this CPU."""
-    return tuned.entry_of(tuned.table(), here()) is not None
+    """True if the shipped table has this CPU, and was measured with as many threads.
+
+    With more, the matrix unit gains less than vectors do: a product has few pairs of panels for it.
+    """
+    entry = tuned.entry_of(tuned.table(), here())
+    return entry is not None and num_threads() <= max(entry[0].threads, FEW_THREADS)
 
 
 def shortlist(problem: Linear) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 from ..base import missing
+from ..base.threads import num_threads
 from ..errors import MissingDependencyError, UnsupportedError
 from .card import Card
 
@@ -171,6 +172,7 @@ class Rung:
 
 
 _RUNGS: dict[str, Rung] = {}
+_GENERATION = [0]
 
 
 def register(
@@ -292,7 +294,7 @@ def choose(
         hash((kernel, arithmetic))
     except TypeError:
         return _first(problem, kernel, arithmetic).rung  # raises: there is no kernel of such a name
-    rung = explain(problem, kernel, arithmetic, invariant).rung
+    rung = _explained(num_threads(), problem, kernel, arithmetic, invariant).rung
     return _alone(rung) if invariant else rung
 
 
@@ -302,31 +304,40 @@ def _alone(rung: Rung) -> Rung:
     return replace(rung, launch=rung.invariant) if callable(rung.invariant) else rung
 
 
-@lru_cache(1 << 12)
 def explain(
     problem: Problem, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False
 ) -> Choice:  # fmt: skip
-    """The rung that :func:`choose` gives, and the reason for it.
-
-    The result is cached: a refusal depends on the problem and its card alone.
-    """
-    return _first(problem, kernel, arithmetic, invariant)
+    """The rung that :func:`choose` gives, and the reason for it."""
+    return _explained(num_threads(), problem, kernel, arithmetic, invariant)
 
 
 @lru_cache(1 << 12)
-def contenders(problem: Problem) -> tuple[str, ...]:
-    """The rungs of which a first product on a CPU or card of no table takes the fastest; else none.
+def _explained(threads: int, *call: Any) -> Choice:
+    """The choice of a call; a refusal depends on the problem and its card, the fastest on the threads too."""
+    return _first(*call)
 
-    The result is cached, as that of :func:`explain` is: it depends on the problem and its card alone.
-    """
+
+def contenders(problem: Problem) -> tuple[str, ...]:
+    """The rungs of which a first product on a CPU or card of no table takes the fastest; else none."""
+    return _contenders(num_threads(), problem)
+
+
+@lru_cache(1 << 12)
+def _contenders(threads: int, problem: Problem) -> tuple[str, ...]:
     measured = _measured(problem.device)
     return () if measured.is_measured(problem) else tuple(measured.shortlist(problem))
 
 
 def forget_choices() -> None:
     """Choose anew from now on: a rung was registered, or times were measured."""
-    explain.cache_clear()
-    contenders.cache_clear()
+    _explained.cache_clear()
+    _contenders.cache_clear()
+    _GENERATION.append(_GENERATION.pop() + 1)
+
+
+def generation() -> int:
+    """A number of the choices that hold now; another one, once they are forgotten."""
+    return _GENERATION[0]
 
 
 @cache

@@ -60,10 +60,10 @@ def amounts(n: Any, top: int = TOP) -> Amounts:
 
 def shifted_array(v: Any, n: Any) -> NDArray[np.int64]:
     """The rounding shift of whole int64 arrays by any n, which is broadcast. Results must fit int64."""
-    v, n = np.broadcast_arrays(np.asarray(v, np.int64), np.asarray(n, np.int64))
-    right = np.clip(n, 1, 62)
+    v, n = np.asarray(v, np.int64), np.asarray(n, np.int64)
+    right = np.minimum(np.maximum(n, 1), TOP - 1)
     size = np.abs(v)
     down = (size >> right) + ((size >> (right - 1)) & 1)  # the same without a sum that could pass int64
-    up = np.left_shift(v, np.clip(-n, 0, 63))
-    result: NDArray[np.int64] = np.where(n <= 0, up, np.sign(v) * np.where(n > 62, 0, down))
+    up = v << np.minimum(np.maximum(-n, 0), TOP)
+    result: NDArray[np.int64] = np.where(n <= 0, up, np.sign(v) * np.where(n < TOP, down, 0))
     return result

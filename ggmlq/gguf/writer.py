@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -286,7 +286,7 @@ class Place(NamedTuple):
             self._write(self.offset + at, chunks)
         except FileNotFoundError as error:
             raise GGUFNotFoundError(
-                f"{self.path}: {socket.gethostname()} has no such file; {self.host} made it, and workers "
+                f"{self.path}: {platform.node()} has no such file; {self.host} made it, and workers "
                 "write their parts into it; all must see the folder of the new file under one path; or "
                 "the work was given up meanwhile",
                 error,
@@ -295,7 +295,7 @@ class Place(NamedTuple):
             if isinstance(error, GGUFOSError):
                 raise
             raise GGUFOSError(
-                f"{self.path}: {socket.gethostname()} cannot write to it: {error.strerror or error}; check "
+                f"{self.path}: {platform.node()} cannot write to it: {error.strerror or error}; check "
                 "the space on the disk and the permissions of its folder",
                 error,
             ) from error
@@ -314,7 +314,7 @@ class Place(NamedTuple):
                 rest = memoryview(chunk.data if isinstance(chunk, Extent) else chunk)
                 while rest:
                     rest = rest[os.write(fd, rest) :]
-            if socket.gethostname() != self.host:  # here whoever gives the file its name syncs all of it
+            if platform.node() != self.host:  # here whoever gives the file its name syncs all of it
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -342,7 +342,7 @@ def prepared(
                 head, size = b"".join(part.header), _nbytes(part, laid)
                 temporary, at = os.path.abspath(staging.reserve(head, size)), len(head)
                 for tensor in part.tensors:
-                    places[tensor.name] = Place(temporary, size, at, socket.gethostname())
+                    places[tensor.name] = Place(temporary, size, at, platform.node())
                     at += aligned(tensor.nbytes, laid.alignment)
             yield [part.path for part in plans], places
             staging.sync()

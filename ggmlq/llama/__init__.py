@@ -14,12 +14,17 @@ structs.py   fields of a tensor, found by experiment
 guards.py    writes beside a result
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ..base.hooks import Hook
-from .bridge import Bridge, Measurement
-from .devices import Device
 
+if TYPE_CHECKING:
+    from .bridge import Bridge, Measurement
+    from .devices import Device
+
+# Imported when they are used: the process that a library runs in imports this room, and needs no bridge.
+_HOMES = {"Bridge": "bridge", "Measurement": "bridge", "Device": "devices"}
 # Functions of ggmlq.trace, which stands on this package: imported when they are used.
 _TRACE = Hook("traces of llama.cpp")
 _TRACING = ("activations", "attach", "compare_logits", "compare_with_model", "imatrix", "trace")
@@ -31,10 +36,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     if name not in _TRACING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_TRACE.room(), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_TRACING})
+    return sorted({*globals(), *_HOMES, *_TRACING})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -129,7 +128,9 @@ def _parts(folder: Path) -> dict[str, Path]:
 
 def _other_package() -> Path | None:
     """The folder of a libggml that any installed package brings."""
-    for package in importlib.metadata.distributions():
+    from importlib import metadata  # slow to import, and few ask for it
+
+    for package in metadata.distributions():
         for file in package.files or ():
             match = NAME.match(file.name)
             if match is not None and match[1] in (None, "base"):

@@ -11,6 +11,7 @@ From a call down:
     caches.py      keys and values of all layers
     config.py      sizes and settings from the metadata, each key of its type and within its range
     weights.py     tensors by name, held against those that a model of these sizes has
+    layouts.py     matrices in the order of the CPU's kernels, from the disk and to it
     sampling.py    the choice of the next token, and the tokens and texts after which a sequence ends
     tokenizer/     text to tokens and back, chat templates
 """

@@ -13,9 +13,10 @@ and results are spread back.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import cache
 from importlib import import_module
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..base.devices import cuda_driver, cuda_module, is_host, namespace
-from ..base.slots import Rows, Slot, labelled
+from ..base.slots import Rows, Slot, labelled, slot_of
 from ..errors import BlockIndexError
 from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Angles, Keys
@@ -34,7 +35,7 @@ Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
 FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
 LEAST = 64  # columns that are spread together
-ANGLES, END, CACHE = 0, 16, 17  # slots of a program: two of each angle, the end, each layer's
+ANGLES, END, CACHE = 0, 16, 17  # slots of a sequence in a program: two of each angle, the end, each layer's
 WIDE = 1024  # positions by which memory of programs grows at first
 STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
 
@@ -63,7 +64,8 @@ class Memory:
         names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
         self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
         formats = first.k.format, first.v.format
-        self._repeats = device == "cpu" and not self.shared and all(map(host_layers().stores, formats))
+        self._repeats = device == "cpu" and all(map(host_layers().stores, formats))
+        self._repeats &= not self.shared or first.k.format.name in FLOATS
         self._words: dict[int, NDArray[np.int64]] = {}
         self._spreads = device != "cpu" and alike and config.key_width in SPREAD
         self._spreads &= self._spread_columns == (config.key_width, LEAST)
@@ -139,15 +141,24 @@ class Memory:
             self._words[number] = np.array(words, np.int64).reshape(-1)
         return self._words[number]
 
-    def sequence(self, layer: int, number: int, end: NDArray[np.int64], positions: int) -> Any:
-        """The keys and values of a sequence in a layer, with their slots, for kernels of the host."""
+    @property
+    def slots(self) -> int:
+        """Slots that a sequence has in a program."""
+        return CACHE + 4 * len(self.layers)
+
+    def sequence(self, layer: int, number: int, end: NDArray[np.int64], first: int) -> Any:
+        """The keys and values of a sequence in a layer, with their slots from ``first`` on, for the host.
+
+        Its positions are those of a step, which fills them in.
+        """
         words, cache = self.words(number)[4 * layer :], self.layers[layer]
-        slots = [Slot(CACHE + 4 * layer + i) for i in range(4)]
+        slots = [Slot(first + CACHE + 4 * layer + i) for i in range(4)]
         k_at, k_head, v_at, v_head = map(tables().SlotAddress, words[:4].tolist(), slots)
         return drive().Sequence(
             drive().CacheRows(cache.k.format, k_at, k_head, cache.k.raw.strides[2]),
             drive().CacheRows(cache.v.format, v_at, v_head, cache.v.raw.strides[2]),
-            False, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(END)), positions, wide(self.room),
+            self.shared, cache.k.shape[1], cache.v.shape[3], labelled(end, Slot(first + END)), 0,
+            wide(self.room),
         )  # fmt: skip
 
     @property
@@ -163,6 +174,8 @@ class Part:
         self.memory, self.number, self.positions = memory, number, positions
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
+        self.place = 0  # among the sequences of a step that is recorded
+        self._sequences = dict[tuple[int, int], Any]()  # by layer and place
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
     def __len__(self) -> int:
@@ -199,13 +212,36 @@ class Part:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         if self.memory.repeats:
             self.end[0] = end = self._length + len(heads[1])
-            sequence = self.memory.sequence(layer, self.number, self.end, Rows(end))
-            columns = self.memory.spread_columns
-            return host_layers().rope_append(heads, angles.neox, *angles[1:], sequence, columns), sequence
+            sequence, columns = self._sequence(layer, end), self.memory.spread_columns
+            return host_layers().rope_append(heads, *self._turns(angles), sequence, columns), sequence
         q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)
         if q is None:
             return None
         return q[0], self.memory.rows(layer, self.number, 1, self._length + len(heads[1]))
+
+    @property
+    def repeats(self) -> bool:
+        """True where kernels of the host write keys and values."""
+        return self.memory.repeats
+
+    def latent_append(self, layer: int, parts: Sequence[Array], angles: Angles) -> tuple[Array, Any]:
+        """Queries [H, T, D] and all keys, where these are short vectors; on the host."""
+        self.end[0] = end = self._length + len(parts[0])
+        sequence = self._sequence(layer, end)
+        return host_layers().latent_append(parts, *self._turns(angles), sequence), sequence
+
+    def _sequence(self, layer: int, end: int) -> Any:
+        """The keys and values up to the end of a step, for kernels of the host."""
+        key = layer, self.place
+        if key not in self._sequences:
+            first = self.place * self.memory.slots
+            self._sequences[key] = self.memory.sequence(layer, self.number, self.end, first)
+        return self._sequences[key]._replace(positions=Rows(end, _at(self.place)))
+
+    def _turns(self, angles: Angles) -> tuple[bool, Array, Array]:
+        """Angles with the slots of this sequence."""
+        first = self.place * self.memory.slots
+        return angles.neox, _moved(angles.cos, first), _moved(angles.sin, first)
 
     def _rows(self, k: Array) -> Array:
         """The rows of the cache for new keys [T, HK, D], [T, HK]."""
@@ -330,6 +366,18 @@ def tables() -> Any:
 def host_layers() -> Any:
     """The driver of what is between products on the host."""
     return import_module("ggmlq.cpu.layers.call")
+
+
+@cache
+def _at(place: int) -> Any:
+    """The function that takes the positions of one sequence from those of all; the same object each time."""
+    return itemgetter(place)
+
+
+def _moved(array: Array, slots: int) -> Array:
+    """A view of an array whose slot comes so many later, if it has one."""
+    slot = slot_of(array)
+    return array if slot is None or not slots else labelled(array, Slot(slot.number + slots, slot.offset))
 
 
 def _first_of(q: QuantArray, first: int, batch: int, count: int) -> QuantArray:

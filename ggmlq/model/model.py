@@ -290,20 +290,20 @@ class Model:
             parts[piece.sequence].reserve(len(piece.tokens))
         if last and self._on_gpu and (logits := self._replayed(pieces, parts)) is not None:
             return logits
-        if self._programs is not None and len(pieces) == 1 and (last or len(pieces[0].tokens) == 1):
-            logits = self._programs(parts[pieces[0].sequence], pieces[0].tokens)
+        rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
+        if self._programs is not None and (last or all(count == 1 for _, count in rows)):
+            logits = self._programs(rows, tokens_of(pieces))
             if logits is not None:
                 return finite(logits)
-        rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
         step = Step(self.config, self._weights, self._arithmetic, rows)
         for x in self._walk(step, tokens_of(pieces), last):
             logits = x
         return logits if self._on_gpu else finite(logits)
 
-    def _step_of(self, part: Part, tokens: Array) -> Iterator[Array]:
-        """What the layers give for tokens of a sequence, and the logits of the last one."""
-        step = Step(self.config, self._weights, self._arithmetic, [(part, len(tokens))])
-        return self._walk(step, tokens, True)
+    def _step_of(self, rows: Sequence[tuple[Part, int]], tokens: Array) -> Iterator[Array]:
+        """What the layers give for tokens, so many of each sequence, and the logits of the last ones."""
+        self._prepared = False  # for what is repeated all experts are prepared
+        return self._walk(Step(self.config, self._weights, self._arithmetic, rows), tokens, True)
 
     def _replayed(self, pieces: list[Piece], parts: Sequence[Part]) -> Array | None:
         """The logits by recorded steps; of one token each all sequences of the cache take part."""
@@ -343,6 +343,8 @@ class Model:
         step.counted()
         with walking("the last norm"):
             x = step.logits(x, last)
+        if bar is not None and self._weights.layouts is not None:
+            self._weights.layouts.keep()
         yield x
 
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:

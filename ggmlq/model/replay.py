@@ -150,6 +150,11 @@ class FixedRows:
     def __init__(self, memory: Memory, a: Fixed) -> None:
         self._memory, self._a = memory, a
 
+    @property
+    def repeats(self) -> bool:
+        """False: no kernels of the host write keys and values."""
+        return False
+
     def following(self, count: int) -> Array:
         """The positions of the tokens, on the device."""
         return self._a.positions
@@ -206,6 +211,7 @@ class Arena:
     def __init__(self, xp: Any) -> None:
         self.stream, self._pool = xp.cuda.Stream(non_blocking=True), xp.cuda.MemoryPool()
         self.lock, self.version, self._total = Lock(), 0, 0
+        self.lasting = xp.cuda.get_allocator()  # for what is prepared while a step runs: graphs write here
 
     def __call__(self, size: int) -> Any:
         memory, before = self._pool.malloc(size), self._total

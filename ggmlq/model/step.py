@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..base.devices import namespace
 from .arithmetic import Kernels
-from .arithmetic.kernels import Angles, Array, Keys, Seen, Tell
+from .arithmetic.kernels import Angles, Array, Keys, Routing, Seen, Tell
 from .caches import Heads
 from .config import Config, Rope
 from .weights import Weights, columns
@@ -36,10 +36,13 @@ class Sum:
 class Rows(Protocol):
     """The rows that a step has of a sequence, or of several, on their way into a cache."""
 
+    @property
+    def repeats(self) -> bool: ...
     def following(self, count: int) -> Any: ...
     def last(self, count: int) -> Any: ...
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]: ...
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None: ...
+    def latent_append(self, layer: int, parts: Sequence[Array], angles: Angles) -> tuple[Array, Keys]: ...
     def back(self, y: Array) -> Array: ...
     def advance(self, count: int) -> None: ...
 
@@ -61,9 +64,13 @@ class Step:
         self._parts = [
             (part, slice(stop - count, stop)) for (part, count), stop in zip(sequences, stops, strict=True)
         ]
-        self.ends = sequences[0][0].last(stops[0]) if len(stops) == 1 else [stop - 1 for stop in stops]
+        self.ends: Any = None
+        if len(stops) == 1:
+            self.ends = sequences[0][0].last(stops[0])
+        elif stops[-1] > len(stops):
+            self.ends = [stop - 1 for stop in stops]
         self.positions = _joined([part.following(count) for part, count in sequences])
-        self._tell, self._angles = tell, dict[Any, Angles]()
+        self._tell, self._angles, self._turns = tell, dict[Any, Angles](), dict[Any, list[Angles]]()
         self.joins = tell is None and arithmetic.joins
         self._whole, self.choices = flash or tell is None, {} if choices is None else choices
 
@@ -148,19 +155,24 @@ class Step:
 
     def rope(self, x: Array, node: str, layer: int, factors: Any = None) -> Array:
         """Heads [T, H, D] rotated by their positions."""
-        how, (_, cos, sin) = self._how(layer), self._angles_of(layer, factors)
-        return self.tell(node, self.a.apply_rope(x, how, cos, sin), layer)
+        how, each = self._how(layer), self._angles_of(layer, factors)
+        if how not in self._angles:
+            pairs = zip(*(one[1:] for one in each), strict=True)
+            self._angles[how] = Angles(how.neox, *map(_joined, pairs))
+        return self.tell(node, self.a.apply_rope(x, how, *self._angles[how][1:]), layer)
 
     def _how(self, layer: int) -> Rope:
         return self.config.window_rope if self.config.windows[layer] else self.config.rope
 
-    def _angles_of(self, layer: int, factors: Any) -> Angles:
-        """RoPE's angles at the positions, computed once for all layers that have the same."""
+    def _angles_of(self, layer: int, factors: Any) -> list[Angles]:
+        """RoPE's angles at each sequence's positions, computed once for all layers that have the same."""
         how = self._how(layer)
-        if how not in self._angles:
-            angles = [self.a.angles(how, self.positions[rows], factors) for _, rows in self._parts]
-            self._angles[how] = Angles(how.neox, *map(_joined, zip(*angles, strict=True)))
-        return self._angles[how]
+        if how not in self._turns:
+            self._turns[how] = [
+                Angles(how.neox, *self.a.angles(how, self.positions[rows], factors))
+                for _, rows in self._parts
+            ]
+        return self._turns[how]
 
     def rope_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
                          sinks: Array | None = None, scaled: str | None = None) -> Array:  # fmt: skip
@@ -168,16 +180,27 @@ class Step:
 
         ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
         """
-        if self.joins and len(self._parts) == 1:
-            part, angles = self._parts[0][0], self._angles_of(layer, factors)
-            if (appended := part.rope_append(layer, (q, k, v), angles)) is not None:
-                seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
-                return self.product(self._rows_of(part, self.a.attend(*appended, seen)), "attn_output", layer)
+        if appended := self._rope_appended((q, k, v), layer, factors):
+            seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
+            y = self._rows_of(self._parts[0][0], self.a.attend_all(appended, seen))
+            return self.product(y, "attn_output", layer)
         q, k = self.rope(q, "Qcur", layer, factors), self.rope(k, "Kcur", layer, factors)
         if scaled is None:
             return self.attention(q, k, v, layer, sinks=sinks)
         q = q * q.dtype.type(self.config.scale)
         return self.attention(self.tell(scaled, q, layer) if scaled else q, k, v, layer, 1.0, sinks)
+
+    def _rope_appended(self, heads: Heads, layer: int, factors: Any) -> list[tuple[Array, Keys]]:
+        """Queries with RoPE, keys and values of each sequence; none where it takes several launches."""
+        if not self.joins or (len(self._parts) > 1 and self.a.device != "cpu"):
+            return []
+        appended = []
+        for (part, rows), angles in zip(self._parts, self._angles_of(layer, factors), strict=True):
+            q, k, v = (one[rows] for one in heads)
+            if (one := part.rope_append(layer, (q, k, v), angles)) is None:
+                return []  # said by the first sequence, for all: their caches are of one kind
+            appended.append(one)
+        return appended
 
     def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
                   sinks: Array | None = None, behind: str = "") -> Array:  # fmt: skip
@@ -218,12 +241,29 @@ class Step:
         y = part.back(y).transpose(1, 0, 2)
         return namespace(y).ascontiguousarray(y).reshape(len(y), -1)
 
+    def latent_attention(self, q: Array, keys: Array, layer: int) -> Array | None:
+        """Attention over short vectors, and the products behind it; None where it takes several launches.
+
+        ``q``: [T, H, D]; ``keys``: [T, latent + columns with RoPE], short vectors without their norm.
+        """
+        c = self.config
+        if not (self.joins and self.a.latent and all(part.repeats for part, _ in self._parts)):
+            return None
+        short = self.norm(keys[:, : c.latent], "attn_kv_a_norm", layer)
+        inside = self.by_head(self.a.first_columns(q, q.shape[-1] - c.rope.dims), "attn_k_b", layer)
+        appended = [
+            part.latent_append(layer, [x[rows] for x in (q, inside, keys, short)], angles)
+            for (part, rows), angles in zip(self._parts, self._angles_of(layer, None), strict=True)
+        ]
+        seen = Seen(c.scale, c.windows[layer], c.score_cap, None)
+        y = self.a.attend_all(appended, seen).transpose(1, 0, 2)
+        y = self.by_head(y, "attn_v_b", layer)
+        return self.product(y.reshape(len(y), -1), "attn_output", layer)
+
     def by_head(self, x: Array, name: str, layer: int, node: str = "") -> Array:
         """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
         stem = f"blk.{layer}.{name}"
-        q = self.weights.matrix(stem)
-        xp = namespace(x)
-        y = self.a.expert_linear(x, q, xp.broadcast_to(xp.arange(x.shape[1]), x.shape[:2]))
+        y = self.a.by_head(x, self.weights.matrix(stem))
         if node:
             self.tell(node, y.transpose(1, 0, 2), layer)
         return y
@@ -325,7 +365,8 @@ def experts(step: Step, x: Array, layer: int, activation: str, after: bool = Fal
     logits = step.tell("ffn_moe_logits", a.linear(x, step.weights.matrix(f"{stem}_gate_inp")), layer)
     bias = step.weights.optional(f"{stem}_gate_inp.bias")
     if bias is not None:
-        logits = step.tell("ffn_moe_probs" if after else "ffn_moe_logits_biased", logits + bias, layer)
+        node = "ffn_moe_probs" if after else "ffn_moe_logits_biased"
+        logits = step.tell(node, a.sum(logits, bias), layer)
     ids, weights = (step.joins and _routed(step, logits, layer, after)) or _chosen(step, logits, layer, after)
     inner = _gated(step, x, ids, layer, activation)
     y = _product(step, inner, "down", ids, layer)
@@ -335,12 +376,11 @@ def experts(step: Step, x: Array, layer: int, activation: str, after: bool = Fal
 
 
 def _routed(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, Array] | None:
-    """The experts of each token and their weights at once, where neither groups nor a bias choose."""
-    c = step.config
-    if c.groups > 1 or c.sigmoid or step.weights.optional(f"blk.{layer}.exp_probs_b.bias") is not None:
-        return None
+    """The experts of each token and their weights at once, where the arithmetic can do it."""
+    c, bias = step.config, step.weights.optional(f"blk.{layer}.exp_probs_b.bias")
     scale = 1.0 if after else c.expert_scale or 1.0
-    return step.a.routed(logits, c.used_experts, after, c.share_of_chosen, scale)
+    of_one, groups = c.share_of_chosen, (c.groups, c.used_groups)
+    return step.a.routed(logits, bias, Routing(c.used_experts, after, c.sigmoid, of_one, scale, *groups))
 
 
 def _chosen(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, Array]:
@@ -411,4 +451,4 @@ def _product(step: Step, x: Array, role: str, ids: Array, layer: int) -> Array:
     q = step.weights.matrix(stem)
     y = step.tell(f"ffn_moe_{role}", step.a.expert_linear(x, q, ids), layer)
     bias = step.weights.optional(f"{stem}.bias")
-    return y if bias is None else step.tell(f"ffn_moe_{role}_biased", y + bias[ids], layer)
+    return y if bias is None else step.tell(f"ffn_moe_{role}_biased", step.a.biased(y, bias, ids), layer)

@@ -15,6 +15,7 @@ from ..errors import GGUFError
 from ..gguf import GGUFFile
 from .arithmetic.kernels import Kernels
 from .config import Config, Facts
+from .layouts import Layouts
 
 # --- Frame: the tensors that a model of some sizes has, held against those of a file ---------
 # A family says which ones a layer has, with the same parts as its layer is built from. After that no
@@ -183,7 +184,9 @@ class Weights:
 
     def __init__(self, file: GGUFFile, arithmetic: Kernels) -> None:
         self.tensors, self._a = {name: file[name] for name in file}, arithmetic
+        self.layouts = Layouts(file) if arithmetic.keeps else None
         self._matrices: dict[str, QuantArray] = {}
+        self._places: dict[str, tuple[QuantArray, slice]] = {}  # of matrices that are over each other
         self._floats: dict[str, NDArray[Any] | None] = {}
         self._stacks: dict[tuple[str, ...], list[Stack]] = {}
 
@@ -193,7 +196,14 @@ class Weights:
     def matrix(self, name: str) -> QuantArray:
         """A matrix, or the matrices of experts."""
         if name not in self._matrices:
-            self._matrices[name] = self._a.placed(self.tensors[f"{name}.weight"])
+            tensor = self.tensors[f"{name}.weight"]
+            if name not in self._places:
+                self._matrices[name] = self._lent([name], self._a.placed(tensor))
+            elif self.layouts is None:
+                stack, rows = self._places[name]
+                self._matrices[name] = stack[rows]
+            else:
+                self._matrices[name] = self.layouts.part(tensor, *self._places[name])
         return self._matrices[name]
 
     def stacks(self, *names: str) -> list[Stack]:
@@ -212,17 +222,21 @@ class Weights:
             self._stacks[names] = [self._stack(group) for group in groups.values()]
         return self._stacks[names]
 
+    def _lent(self, names: list[str], q: QuantArray) -> QuantArray:
+        return q if self.layouts is None else self.layouts.lend(names, q)
+
     def _stack(self, names: list[str]) -> Stack:
         if len(names) == 1:
             q, bias = self.matrix(names[0]), self.optional(f"{names[0]}.bias")
             return Stack(names, q, bias, [q.shape[-2]])
         tensors = [self.tensors[f"{name}.weight"] for name in names]
         biases = [self.optional(f"{name}.bias") for name in names]
-        q, widths = self._a.stacked(tensors), [tensor.shape[-2] for tensor in tensors]
+        q, widths = self._lent(names, self._a.stacked(tensors)), [tensor.shape[-2] for tensor in tensors]
         if q.ndim == 2:
             ends = np.cumsum(widths).tolist()
             for name, end, width in zip(names, ends, widths, strict=True):
-                self._matrices[name] = q[end - width : end]
+                self._places[name] = q, slice(end - width, end)
+                self._matrices.pop(name, None)
         bias = None if biases[0] is None else namespace(biases[0]).concatenate(biases, axis=-1)
         return Stack(names, q, bias, widths)
 

@@ -13,7 +13,7 @@
     tuning           in it, kernels timed where no table says which is fastest
     dry_run          the kernels that products launch on a card, which need not be there
     quantize         floats to blocks
-    dequantize       blocks to floats
+    dequantize       blocks to floats; floats as blocks would have them
     attention        softmax(scale·q·kᵀ + mask)·v over keys and values in blocks
     cache            KVCache: keys and values of sequences, and what was appended to each; rotated columns
     rows             arrays that may be written to: rows encoded into them, and decoded
@@ -29,7 +29,7 @@ this room.
 
 from .attention import attention
 from .cache import KVCache
-from .dequantize import dequantize
+from .dequantize import dequantize, fake_quantize
 from .expert_linear import expert_linear
 from .gated_linear import gated_linear
 from .joining import concatenate, equal, stack
@@ -47,6 +47,7 @@ __all__ = [
     "empty",
     "equal",
     "expert_linear",
+    "fake_quantize",
     "gated_linear",
     "linear",
     "put",

@@ -305,11 +305,13 @@ def _kernel(request: str, a: Attention, kernel: str, arithmetic: str | None, inv
             f"{request} on {a.device}: kernel={short(kernel)}, arithmetic={short(arithmetic)}; its kernels "
             f"and their arithmetics are {listed}; leave both out, or name one of these"
         )
-    if fit[0] == "cpu:amx" and (reason := import_module(ON_HOST).refused(a, invariant)) is not None:
-        raise UnsupportedError(
-            f"{request}: kernel={kernel!r}, arithmetic={arithmetic!r}: 'cpu:amx' cannot be used: {reason}; "
-            "leave kernel and arithmetic out"
-        )
+    if fit[0] == "cpu:amx":
+        reason = import_module(ON_HOST).refused(a.k.shape[3], a.v.shape[3], invariant)
+        if reason is not None:
+            raise UnsupportedError(
+                f"{request}: kernel={kernel!r}, arithmetic={arithmetic!r}: 'cpu:amx' cannot be used: "
+                f"{reason}; leave kernel and arithmetic out"
+            )
     return fit[0]
 
 

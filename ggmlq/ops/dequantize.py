@@ -1,4 +1,4 @@
-"""``gq.dequantize``: blocks decoded to floats, on the host or on a GPU."""
+"""``gq.dequantize`` and ``gq.fake_quantize``: blocks decoded to floats, on the host or on a GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..arrays.buffers import frozen
 from ..arrays.companion import by_row, multiply
+from ..arrays.tensors import untraced
 from ..arrays.weights import Float, Out, operation
 from ..base.devices import cuda_module, is_host, on_device_of
 from ..base.text import Request
@@ -22,6 +23,7 @@ from ..base.unwinding import until_imported
 from ..errors import DTypeError
 from ..formats import Format
 from .epilogue import Wishes, ended, result_of
+from .quantize import quantize
 
 # Every format has a ``decode`` in NumPy. Where ``ggmlq/cpu/unpack`` has a file of the format's name,
 # compiled code gives the same bits faster. Loading Numba and compiling one format takes half a second, in
@@ -206,3 +208,17 @@ def _scaled(q: QuantArray, kind: np.dtype[Any], out: Any) -> Any:
     scale = q.scale
     multiply(values, scale if not np.ndim(scale) else by_row(scale, q.shape[:-1])[..., None])
     return values if out is not None else values.astype(kind, copy=False)
+
+
+@untraced
+def fake_quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> Any:
+    """The floats that blocks of x would have: ``gq.quantize(x, format, imatrix).dequantize()``, in float32.
+
+    For training and for search: what a type does to weights, without the blocks. Of a CuPy array it is one,
+    too. In torch ``ggmlq.torch.fake_quantize`` has a gradient.
+
+    >>> import numpy as np, ggmlq as gq
+    >>> gq.fake_quantize(np.linspace(-1, 1, 32, dtype=np.float32), "q4_0")[[0, 31]]
+    array([-1.   ,  0.875], dtype=float32)
+    """
+    return quantize(x, format, imatrix).dequantize()

@@ -37,7 +37,7 @@ VERSION = 13000  # of CUDA, which the driver knows
 
 
 class PaperArray(np.ndarray):
-    """An array that says it is CuPy's. Its memory is never touched."""
+    """An array that says it is CuPy's. Floats are never written to its memory, nor copied."""
 
     __module__ = "cupy"
 
@@ -45,6 +45,16 @@ class PaperArray(np.ndarray):
     def device(self) -> Any:
         """A number and a ``with`` block."""
         return _Device()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self.dtype.kind != "f":  # ids count
+            super().__setitem__(key, value)
+
+    def astype(self, dtype: Any, *arguments: Any, **options: Any) -> Any:
+        """An array of the same shape; of floats without their values."""
+        if self.dtype.kind == "f" and self.dtype != dtype:
+            return paper(self.shape, dtype)
+        return super().astype(dtype, *arguments, **options)
 
     def get(self) -> Any:
         """The array as the host has it: ids are all 0, other values are those that the memory has."""

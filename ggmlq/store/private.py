@@ -12,10 +12,11 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 PARTIAL = ".partial"  # the end of names of what is not whole yet
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -114,10 +115,10 @@ class Folder:
             raise
         return file
 
-    def read(self, name: str) -> bytes:
-        """The content of a file, which nobody else can have written."""
+    def read(self, name: str, most: int = -1) -> bytes:
+        """The content of a file, which nobody else can have written, or its first bytes."""
         with open(self.open(name), "rb") as opened:
-            return opened.read()
+            return opened.read(most)
 
     def sized(self, name: str, size: int) -> int:
         """The descriptor of a file of this size, to read and write; a new one is all zeros.
@@ -153,10 +154,20 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         """Make a file that appears whole, or not at all."""
+        self.pour(name, (content,))
+
+    def pour(self, name: str, parts: Iterable[Any], lasting: bool = False) -> None:
+        """Make a file of its parts, one after the other, that appears whole, or not at all.
+
+        ``lasting``: not before it is on the disk, so that it is whole even if the machine goes down.
+        """
         partial, file = self._new(name)
         try:
             with open(file, "wb") as opened:
-                opened.write(content)
+                opened.writelines(parts)
+                if lasting:
+                    opened.flush()
+                    os.fsync(file)
             self.rename(partial, name)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -76,7 +76,7 @@ def digest(family: str, formats: tuple[str, ...] = ()) -> str:
     known, files = _known()
     if entry := known.get(name_of(family, formats)):
         recorded, numbers = entry
-        if all(digest_of(PACKAGE / files[i][0]) == files[i][1] for i in numbers):
+        if all(_is_as_recorded(*files[i]) for i in numbers):
             return str(recorded)
     try:
         return reached(family, formats).digest
@@ -101,6 +101,11 @@ def digest_of(path: Path) -> str:
         return hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
     except OSError:
         return UNKNOWN
+
+
+@cache
+def _is_as_recorded(path: str, recorded: str) -> bool:
+    return digest_of(PACKAGE / path) == recorded
 
 
 @cache

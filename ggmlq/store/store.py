@@ -14,7 +14,6 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import cache, cached_property, lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,6 +142,8 @@ def key_by_name(name: str, formats: tuple[str, ...], machine: str, compilers: st
 
 def versions(*names: str) -> str:
     """The installed packages among these with their versions: the compilers of a key."""
+    from importlib import metadata  # slow to import, and few ask for it
+
     return ", ".join(
         f"{name} {metadata.version(name)}" for name in names if any(metadata.distributions(name=name))
     )

@@ -20,6 +20,7 @@ hosts/         programs that hold GGUF weights, switched on and off
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import ggmlq as gq
@@ -28,6 +29,8 @@ if find_spec("torch") is None:
     raise gq.errors.MissingDependencyError(
         'import ggmlq.torch: torch is not installed; pip install "torch>=2.11" (the extra torch)'
     )
+
+import torch
 
 from . import hosts, library
 from .adapters import LoRA, lora_
@@ -44,6 +47,7 @@ __all__ = [
     "Linear",
     "LoRA",
     "Replaced",
+    "fake_quantize",
     "forget",
     "hosts",
     "library",
@@ -52,3 +56,29 @@ __all__ = [
     "packed_bytes",
     "quantize_",
 ]
+
+
+def fake_quantize(
+    x: torch.Tensor, type: str | int | gq.Format, imatrix: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
+    """The values that blocks of x would have, in its dtype; the gradient goes straight through to x.
+
+    To the bit what ``gq.quantize(x, type, imatrix).dequantize()`` gives, so weights that were trained with it
+    lose nothing when they are written.
+
+    >>> import torch, ggmlq.torch
+    >>> x = torch.linspace(-1, 1, 32, requires_grad=True)
+    >>> y = ggmlq.torch.fake_quantize(x, "q4_0")
+    >>> y.sum().backward()
+    >>> y[31].item(), x.grad[31].item()
+    (0.875, 1.0)
+    """
+    y: torch.Tensor = torch.ops.ggmlq.fake_quantize(x, _number(type), imatrix)
+    return y
+
+
+def _number_of(type: str | int | gq.Format) -> int:
+    return gq.formats[type].id
+
+
+_number: Callable[..., int] = torch.compiler.assume_constant_result(_number_of)  # which is not typed

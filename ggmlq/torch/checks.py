@@ -253,3 +253,15 @@ def prepare(blocks: Any, type: int) -> Shape:
     if packs(format_of(type), shape, blocks.device):
         return (strips_size(format_of(type), shape),), torch.uint8
     return tuple(blocks.shape), torch.uint8
+
+
+def fake_quantize(x: Any, type: int, imatrix: Any = None) -> Shape:
+    """Values as those of x."""
+    request, fmt = "ggmlq.fake_quantize(x)", format_of(type)
+    check_activations(request, x)
+    if type & PREPARED or x.shape[-1] % fmt.block_size:
+        raise gq.errors.ShapeError(
+            f"{request}: x has rows of {x.shape[-1]}, type {type} is {fmt.name}, in blocks of "
+            f"{fmt.block_size}; pass rows of whole blocks, and a type's number as gq.formats[name].id"
+        )
+    return tuple(x.shape), x.dtype

@@ -7,6 +7,7 @@
     expert_linear(x, w, ids, type, n, out_dtype=None)        x [T, K] or [T, U, K] times w[ids], ids [T, U]
     expert_linear_grad(dy, w, ids, type, k, each)            its gradient
     prepare(blocks, type)                                    blocks in the order that kernels read
+    fake_quantize(x, type, imatrix=None)                     the values that blocks of x would have
 
 ``w`` is uint8 [N, bytes per row], the bytes of a file, and ``type`` ggml's number; or what ``prepare`` gives,
 and ``type | PREPARED``. Results have the dtype of x unless ``out_dtype`` names another. Weights are frozen.
@@ -33,6 +34,7 @@ SCHEMAS = (
     "expert_linear(Tensor x, Tensor w, Tensor ids, int type, SymInt n, ScalarType? out_dtype=None) -> Tensor",
     "expert_linear_grad(Tensor dy, Tensor w, Tensor ids, int type, SymInt k, bool each) -> Tensor",
     "prepare(Tensor blocks, int type) -> Tensor",
+    "fake_quantize(Tensor x, int type, Tensor? imatrix=None) -> Tensor",
 )
 Function = Callable[..., Any]
 
@@ -82,6 +84,14 @@ def _expert_backward(ctx: Any, dy: Any) -> Any:
     type, k, each, dtype = ctx.facts
     dx = torch.ops.ggmlq.expert_linear_grad(dy, w, ids, type, k, each).to(dtype)
     return dx, None, None, None, None, None
+
+
+def _straight_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    """Nothing is kept: the gradient goes straight through."""
+
+
+def _straight_through(ctx: Any, dy: Any) -> Any:
+    return dy, None, None
 
 
 # --- autocast -------------------------------------------------------------------------------------
@@ -141,6 +151,7 @@ def _register() -> None:
         ("linear", _linear_backward, _linear_setup),
         ("linear_grad", _linear_grad_backward, _linear_grad_setup),
         ("expert_linear", _expert_backward, _expert_setup),
+        ("fake_quantize", _straight_through, _straight_setup),
     )
     for name, backward, setup in gradients:
         torch.library.register_autograd(f"{NAME}::{name}", backward, setup_context=setup, lib=LIBRARY)

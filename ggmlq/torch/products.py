@@ -391,3 +391,11 @@ def prepare(blocks: torch.Tensor, type: int) -> torch.Tensor:
     with as_torch_works(torch, blocks.device, q.memory):
         strips: torch.Tensor = cuda_module("layouts.pack").pack_weights(q).fragments.tensor
     return strips.reshape(-1)
+
+
+def fake_quantize(x: torch.Tensor, type: int, imatrix: torch.Tensor | None = None) -> torch.Tensor:
+    """The values that blocks of x would have, in its dtype."""
+    checks.fake_quantize(x, type, imatrix)
+    floats = x.detach()
+    q = gq.quantize(floats.float() if floats.dtype == torch.bfloat16 else floats, type, imatrix)
+    return decoded(q, x.dtype, x.device)

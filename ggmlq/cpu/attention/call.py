@@ -15,6 +15,8 @@ from ...formats import FORMATS
 from ..unpack import has_walk
 from . import drive
 
+LEAST_ROWS = 256  # of queries over one key, from which the matrix unit was faster with any number of threads
+
 
 def attend(request: str, a: Any, kernel: str) -> NDArray[np.float32]:
     """The result [B, H, T, DV] by the kernel of this name."""
@@ -25,15 +27,22 @@ def attend(request: str, a: Any, kernel: str) -> NDArray[np.float32]:
     return result
 
 
-def refused(a: Any, invariant: bool) -> str | None:
-    """None if Intel's matrix unit can take a call, or the reason why not."""
+def refused(width: int, width_v: int, invariant: bool = False) -> str | None:
+    """None if Intel's matrix unit can take keys and values of such widths, or the reason why not."""
     if invariant:
         return "with invariant=True rows keep their bits in 'cpu:rows' alone"
-    for width in (a.k.shape[3], a.v.shape[3]):
-        if width % drive.STEP or not width:
-            return f"its tiles hold {drive.STEP} columns, and rows have {width}"
+    for columns in (width, width_v):
+        if columns % drive.STEP or not columns:
+            return f"its tiles hold {drive.STEP} columns, and rows have {columns}"
     reason: str | None = import_module("ggmlq.cpu.amx.permission").refused()
     return reason
+
+
+def unit_for(rows: int, width: int, width_v: int) -> Any:
+    """The matrix unit for so many rows of queries over one key; None where vectors are as fast, or alone."""
+    if rows < LEAST_ROWS or refused(width, width_v) is not None:
+        return None
+    return import_module("ggmlq.cpu.amx.unit").Unit
 
 
 def _attend(request: str, a: Any, kernel: str, result: NDArray[np.float32]) -> None:

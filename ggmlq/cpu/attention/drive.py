@@ -51,8 +51,9 @@ def attend(
     """
     batch, heads, queries, width = q.shape
     kv_heads, width_v = k.raw.shape[1], out.shape[-1]
-    rows = _rows_of_units(heads // kv_heads * queries) if unit else min(ROWS, heads // kv_heads * queries)
-    blocks = -(-(heads // kv_heads * queries) // rows)
+    lines = heads // kv_heads * queries
+    rows = _rows_of_units(lines, batch * kv_heads) if unit else min(ROWS, lines)
+    blocks = -(-lines // rows)
     units, steps = batch * kv_heads * blocks, stretches_of(int(lengths.max(initial=0)))
     numbers = np.array([how.scale, how.cap], np.float32)
     nbytes = units * steps * _part_bytes(rows, width_v)
@@ -108,38 +109,40 @@ class Sequence(NamedTuple):
 
 
 def attend_last(
-    q: NDArray[np.float32], sequence: Sequence, sinks: NDArray[np.float32] | None, how: Options
-) -> NDArray[np.float32]:
-    """Attention of the last queries [H, T, D] of a sequence, [T, H, DV], by launches that can be repeated.
+    q: NDArray[np.float32], sequence: Sequence, sinks: NDArray[np.float32] | None, how: Options,
+    out: NDArray[np.float32], unit: Any = None,
+) -> None:  # fmt: skip
+    """Attention of the last queries [H, T, D] of a sequence into ``out`` [T, H, DV], contiguous.
+
+    Its launches can be repeated.
 
     Results of stretches lie in memory for all positions that there can be, whatever their number is now.
+    ``unit``: as of ``attend``.
     """
     (heads, queries, width), (k, v, shared, kv_heads, width_v, end, positions, most) = q.shape, sequence
     lines = heads // kv_heads * queries
-    rows = min(ROWS, lines)
+    rows = _rows_of_units(lines, kv_heads) if unit else min(ROWS, lines)
     blocks = -(-lines // rows)
     units = kv_heads * blocks
-    out: NDArray[np.float32] = scratch((queries, heads, width_v), np.float32)
     split = units < 2 * PARTS * num_threads()
     room = units * stretches_of(most) * _part_bytes(rows, width_v)
     split = split and room <= MOST_PARTS and stretches_of(most) > 1
-    numbers, parts = scratch((2,), np.float32), address(between(room)) if split else 0
+    numbers, parts = scratch((2,), np.float32), between(room if split else 0)  # they live until the end
     numbers[...] = how.scale, how.cap
     arguments = Attend._make((
         address(q), k.at, 0, k.head, k.row, v.at, 0, v.head, v.row, 0, 0, 0, 0, address(end),
         0 if sinks is None else address(sinks), 0, address(numbers), address(out), width_v, heads * width_v,
-        _decoder(k.format), 0 if shared else _decoder(v.format), parts, heads,
+        _decoder(k.format), 0 if shared else _decoder(v.format), address(parts) if split else 0, heads,
         kv_heads, queries, width, width_v, int(how.causal), how.window, rows, blocks,
         following(positions, stretches_of),
     ))  # fmt: skip
+    file, case = ("matrix", unit) if unit else ("units", target())
     if split:
-        share_kernel(
-            kernel("attention.units.stretches", target()), arguments, following(positions, all_of(units))
-        )
+        stretches = following(positions, all_of(units))
+        share_kernel(kernel(f"attention.{file}.stretches", case), arguments, stretches)
         share_kernel(kernel("attention.units.merged"), arguments, units)
     else:
-        share_kernel(kernel("attention.units.whole", target()), arguments, units)
-    return out
+        share_kernel(kernel(f"attention.{file}.whole", case), arguments, units)
 
 
 @cache
@@ -148,9 +151,13 @@ def all_of(units: int) -> Callable[[int], int]:
     return lambda positions: units * stretches_of(positions)
 
 
-def _rows_of_units(rows: int) -> int:
-    """Rows of queries of a work unit on the matrix unit: as even as pairs of its tiles allow."""
-    units = -(-rows // MANY)
+def _rows_of_units(rows: int, heads: int) -> int:
+    """Rows of queries of a work unit on the matrix unit: as even as pairs of its tiles allow.
+
+    Units are smaller where threads would have none; their keys are turned more often then.
+    """
+    enough = -(-UNITS * num_threads() // heads)
+    units = max(-(-rows // MANY), min(enough, rows // ROWS))
     return -(-rows // (units * STEP)) * STEP
 
 
@@ -175,6 +182,7 @@ TILE = 64  # positions whose scores are computed before their weights meet the v
 STRETCH = 16 * TILE  # positions whose results are merged as one: a constant, so that sums have one order
 ROWS = 64  # rows of queries of a work unit
 LONG, MANY = 2 * TILE, 4 * ROWS  # positions of a tile, and rows of a unit, on the matrix unit
+UNITS = 2  # of a thread, at least, where there are rows for them
 STEP = 32  # numbers of a row of its tiles, and rows of two of them
 LANES = 16  # floats of a vector in the steps between the products
 MORE = LANES  # numbers behind a row of a result: its largest score, the sum of its weights

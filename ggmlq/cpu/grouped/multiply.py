@@ -6,7 +6,6 @@ half of all tokens use keeps every thread busy, and one with a single row does n
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,13 +15,13 @@ from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.threads import PARTS, num_threads
 from ...formats.packing import RUN
-from ..encode.halves import float_rows
 from ..machine.features import CACHED, prefetch_distance
 from ..machine.kernels import Kernel, kernel
+from ..machine.tables import Address, address
 from ..machine.target import target
-from ..machine.workers import SMALL, alone, share_kernel, share_table
-from ..panels.layout import ROWS, Activations, PanelLayout, remaining_zero, start, x_run_bytes
-from ..panels.multiply import X_BYTES
+from ..machine.workers import SMALL, is_recorded, keep, scratch, share_kernel
+from ..panels.layout import ROWS, PanelLayout
+from ..panels.multiply import X_BYTES, coding, x_rows_of
 
 MANY = 32  # rows of a group that pay for expanding its panels
 
@@ -34,13 +33,13 @@ class Groups(NamedTuple):
     fills the others.
     """
 
-    ids: int  # address of int64 [uses]: the expert of each
+    ids: Address  # int64 [uses]: the expert of each
     uses: int
     experts: int
     per: int  # uses of a row of activations
-    x_rows: int  # address of the rows of activations
+    x_rows: Address  # rows of activations
     row_bytes: int
-    out: int  # address of float32 [uses, n]
+    out: Address  # float32 [uses, n]
     n: int
     runs: int  # of 32 columns: K / 32
     panels: int  # of a matrix
@@ -48,21 +47,18 @@ class Groups(NamedTuple):
     ahead: int  # bytes ahead of which panels are prefetched, with few rows of activations; 0: not at all
     chunk: int  # rows of a group at most
     units: int
-    counts: int  # address of int64 [2]: the number of groups, and rows of the expert with the most uses
-    ends: int  # address of int64 [experts], of use to the sorting alone
-    places: int  # address of int64 [experts]: where the panels lie, or the rows of blocks, of those in use
-    groups: int  # address of int64 [G, 3]: expert, the first row in the tables, how many rows
-    rows: int  # address of int64 [uses]: addresses of rows of activations, expert after expert
-    outs: int  # address of int64 [uses]: addresses of their results
-    cuts: (
-        int  # address of int64 [units + 1]: the first panel of each work unit, of all groups counted through
-    )
+    counts: Address  # int64 [2]: the number of groups, and rows of the expert with the most uses
+    ends: Address  # int64 [experts], of use to the sorting alone
+    places: Address  # int64 [experts]: where the panels lie, or the rows of blocks, of those in use
+    groups: Address  # int64 [G, 3]: expert, the first row in the tables, how many rows
+    rows: Address  # int64 [uses]: addresses of rows of activations, expert after expert
+    outs: Address  # int64 [uses]: addresses of their results
+    cuts: Address  # int64 [units + 1]: the first panel of each work unit, of all groups counted through
 
 
 ADDRESSED = 8  # rows at once: their addresses stay in registers, of which there are 16
-GRAIN = 16  # rows that a thread quantizes at a time
-COUNTS_AT = len(Groups._fields)  # the end of the arguments in a table: the counts of the sorting come next
 WORD = 8  # bytes
+COUNTS = 2  # words in front of the tables
 
 
 class Variant(NamedTuple):
@@ -92,78 +88,64 @@ class Products:
 
     def __init__(self, q: QuantArray, variant: Variant) -> None:
         self._experts, self._n, k = q.shape
-        self._variant, layout, kind = variant, variant.layout, target()
+        self._variant, self._coding = variant, coding(variant.layout, target())
         self._runs, self._panels = k // RUN, -(-self._n // ROWS)
-        self._row_bytes = self._runs * x_run_bytes(layout)
+        self._row_bytes = self._runs * self._coding.run_bytes
         self._chunk = max(64, X_BYTES // self._row_bytes // 8 * 8)
         self._ahead = prefetch_distance() if len(q) * variant.line_bytes * self._panels > CACHED else 0
         self._small = SMALL // (self._n * k)  # uses
-        self._quantize = kernel("panels.make.quantizer", layout.groups, layout.offset, kind)
-        self._quantizing = 1, remaining_zero(layout, kind), start(layout)
         self._sort = kernel("grouped.product.sorter")
 
     def __call__(self, x: Any, q: QuantArray, ids: Any, out: Any) -> None:
         """``out[t, u] = x[…] @ q[ids[t, u]].T``; rows of NaN where an id is no expert."""
-        x_rows, at = self._x_rows(x)
+        x_rows, at = x_rows_of(x, self._coding)
         uses = np.ascontiguousarray(ids)
         units = 1 if uses.size <= self._small else PARTS * num_threads()
-        words = self._table(uses, len(x), at, out, units)
-        table = words.buffer_info()[0]
-        self._sort.code.call(table, 0, 1)
-        count, most = words[COUNTS_AT : COUNTS_AT + 2]
-        if count:
-            memory = self._place(q, words, count)
-            work = self._variant.few if most < MANY else self._variant.many
-            share_table(work.code, table, units, 1)
-            del x_rows, uses, memory  # until here the table had addresses in them
+        tables, arguments = self._tables(uses, len(x), at, out, units)
+        share_kernel(self._sort, arguments, 1)
+        memory = self._place(q, tables)
+        few = is_recorded() or tables[1] < MANY
+        share_kernel(self._variant.few if few else self._variant.many, arguments, units)
+        del x_rows, uses, memory  # until here the tables had addresses in them
 
-    def _x_rows(self, x: Any) -> tuple[Any, int]:
-        """Rows of activations as the tiles read them, and their address."""
-        rows = float_rows(x)
-        x_rows = np.empty(len(rows) * self._row_bytes, np.uint8)
-        at = address_of(x_rows)
-        arguments = Activations(
-            address_of(rows), at, len(rows), self._runs * RUN, self._row_bytes, *self._quantizing
-        )
-        if len(rows) <= GRAIN:
-            alone(self._quantize, arguments, len(rows))
-        else:
-            share_kernel(self._quantize, arguments, len(rows), GRAIN)
-        return x_rows, at
-
-    def _table(self, ids: Any, rows: int, x_rows: int, out: Any, units: int) -> array[int]:
-        """The arguments of the kernels, and after them memory for the tables that they name."""
+    def _tables(self, ids: Any, rows: int, x_rows: int, out: Any, units: int) -> tuple[Any, Groups]:
+        """Memory for the tables of the kernels, which begins with ``counts``, and their arguments."""
         uses, experts = ids.size, self._experts
         groups = min(experts, uses) + uses // self._chunk
-        words = array("q", bytes(WORD * (COUNTS_AT + 2 + 2 * experts + 3 * groups + 2 * uses + units + 1)))
-        counts = words.buffer_info()[0] + WORD * COUNTS_AT
-        ends = counts + WORD * 2
+        tables = scratch((COUNTS + 2 * experts + 3 * groups + 2 * uses + units + 1,), np.int64)
+        counts = address(tables)
+        ends = counts + WORD * COUNTS
         places = ends + WORD * experts
         at_groups = places + WORD * experts
         at_rows = at_groups + WORD * 3 * groups
         outs = at_rows + WORD * uses
-        arguments = Groups(  # in their order: by keyword this takes microseconds of a small product
-            address_of(ids), uses, experts, uses // rows, x_rows, self._row_bytes,
-            address_of(out), self._n, self._runs, self._panels, self._variant.line_bytes, self._ahead,
+        return tables, Groups(  # in their order: by keyword this takes microseconds of a small product
+            address(ids), uses, experts, uses // rows, x_rows, self._row_bytes,
+            address(out), self._n, self._runs, self._panels, self._variant.line_bytes, self._ahead,
             self._chunk, units,
             counts, ends, places, at_groups, at_rows, outs, outs + WORD * uses,
         )  # fmt: skip
-        words[:COUNTS_AT] = array("q", arguments)
-        return words
 
-    def _place(self, q: QuantArray, words: array[int], count: int) -> list[Any]:
-        """Write the addresses of the weights of each expert in use; the result is their memory."""
+    def _place(self, q: QuantArray, tables: Any) -> list[Any]:
+        """Write the addresses of the weights of each expert in use; the result is their memory.
+
+        A recording meets other ids when it is repeated: there it is all experts.
+        """
         matrices, variant = q.matrices(), self._variant
         lasting = variant.prepares and q.immutable  # so are its experts
-        places = COUNTS_AT + 2 + self._experts
+        places = COUNTS + self._experts
         groups = places + self._experts
+        used = range(self._experts)
+        if not is_recorded():
+            used = tables[groups : groups + 3 * tables[0] : 3].tolist()
         memory = []
-        for e in words[groups : groups + 3 * count : 3]:
+        for e in used:
             weights = matrices[e].prepared_copy(variant.make) if lasting else None
             if weights is None:
                 weights = self._weights_of(matrices[e])
             memory.append(weights)
-            words[places + e] = address_of(weights)
+            tables[places + e] = address_of(weights)
+        keep(memory)
         return memory
 
     def _weights_of(self, matrix: QuantArray) -> Any:

@@ -4,8 +4,11 @@
     norm.py          rows by the root of their mean square, of a sum of rows too
     gate.py          act(gate) · up
     rope_append.py   RoPE of queries and keys, which go into the cache with values
+    latent.py        queries and keys of attention over short vectors
     rows.py          rows of the embedding
     sums.py          sums of rows, a bias for all of them, the cap of logits
+    route.py         the experts of each token, and their weights
+    mix.py           results of experts added up by their weights
 
 Rows are float32, and so are all steps, but for sums of squares, which are float64. A row has the same bits
 whatever rows are beside it, and with any number of threads.

@@ -172,15 +172,15 @@ def rope_append(
     q, k, v = map(rows_of, heads)
     tokens, count, width = heads[0].shape
     out: Floats = scratch((count, tokens, width), np.float32)
-    between, places, ends = list[Any](), list[CacheRows](), list[int]()
+    rows, places, ends = list[Any](), list[CacheRows](), list[int]()
     for side, one in ((sequence.k, k), (sequence.v, v)):
         if side.format.name in STORED:
-            between.append(None)
+            rows.append(None)
             places.append(side)
             ends.append(address(sequence.end))
         else:
             memory = scratch((one.each, tokens, one.width), np.float32)
-            between.append(memory)
+            rows.append(memory)
             places.append(CacheRows(FORMATS["f32"], address(memory), *memory.strides[:2]))
             ends.append(0)
     arguments = RopeAppend._make((
@@ -190,7 +190,7 @@ def rope_append(
     ))  # fmt: skip
     case = neox, places[0].format, places[1].format
     _share("rope_append.append", case, arguments, tokens * (q.each + k.each + v.each), q.width)
-    for side, memory in zip((sequence.k, sequence.v), between, strict=True):
+    for side, memory in zip((sequence.k, sequence.v), rows, strict=True):
         if memory is not None:
             stored = Store(address(memory), memory.shape[2], tokens, *side[1:], address(sequence.end))
             _share("rope_append.store", (side.format,), stored, memory.shape[0] * tokens, memory.shape[2])
@@ -214,6 +214,70 @@ def spread(x: Floats, columns: int) -> Floats:
     width = x.shape[-1]
     arguments = Spread(address(x), address(out), width, columns)
     _share("rope_append.spread", (), arguments, x.size // width, width)
+    return out
+
+
+# --- attention over short vectors ----------------------------------------------------------------
+
+
+class Columns(NamedTuple):
+    """Arguments of ``latent.first_columns``."""
+
+    x: Address  # floats from row to row: pitch
+    pitch: int
+    out: Address  # [rows, width]
+    width: int
+
+
+def first_columns(x: Floats, count: int) -> Floats:
+    """The first columns of rows [..., width], contiguous."""
+    assert x.flags.c_contiguous
+    out: Floats = scratch((*x.shape[:-1], count), np.float32)
+    arguments = Columns(address(x), x.shape[-1], address(out), count)
+    _share("latent.first_columns", (), arguments, x.size // x.shape[-1], count)
+    return out
+
+
+class LatentAppend(NamedTuple):
+    """Arguments of ``latent.append``."""
+
+    q: Address  # [tokens, heads, q_width], of which the last columns, ``width``, get RoPE
+    q_width: int
+    inside: Address  # [tokens, heads, latent]
+    keys: Address  # floats from token to token: key_pitch; ``width`` columns behind ``latent``
+    key_pitch: int
+    short: Address  # [tokens, latent]
+    cos: Address  # float32 [tokens, pairs]
+    sin: Address
+    out: Address  # [heads, tokens, latent + width]
+    rows: Address  # of the cache
+    row: int  # bytes from position to position
+    end: Address  # int64: the positions that there are with the new ones
+    tokens: int
+    heads: int
+    latent: int
+    width: int
+    pairs: int
+
+
+def latent_append(
+    parts: tuple[Floats, Floats, Floats, Floats], neox: bool, cos: Floats, sin: Floats, sequence: Sequence
+) -> Floats:
+    """Queries [H, T, latent + width]; keys become the last rows of a cache.
+
+    ``parts``: queries [T, H, D], what heads make of their first columns [T, H, latent], keys [T, latent +
+    width] as a product gives them, and their short vectors [T, latent].
+    """
+    q, inside, keys, short = map(rows_of, parts)
+    tokens, heads, latent = parts[1].shape
+    assert (q.pitch, inside.pitch, short.pitch) == (heads * q.width, heads * latent, latent)
+    pairs = cos.shape[1]
+    out: Floats = scratch((heads, tokens, latent + 2 * pairs), np.float32)
+    arguments = LatentAppend(
+        q.at, q.width, inside.at, keys.at, keys.pitch, short.at, address(cos), address(sin), address(out),
+        sequence.k.at, sequence.k.row, address(sequence.end), tokens, heads, latent, 2 * pairs, pairs,
+    )  # fmt: skip
+    _share("latent.append", (neox, sequence.k.format), arguments, tokens * (heads + 1), latent + 2 * pairs)
     return out
 
 
@@ -244,17 +308,19 @@ class Sum(NamedTuple):
     x: Address  # [rows, width]
     y: Address  # floats from row to row: pitch, 0 where all have the same
     pitch: int
+    ids: Address  # int64 [rows]: the row of y that each takes; 0: they follow each other
     out: Address
     width: int
 
 
-def added(x: Floats, y: Floats) -> Floats:
-    """The sum of rows, or of rows and a bias [width]."""
+def added(x: Floats, y: Floats, ids: NDArray[np.int64] | None = None) -> Floats:
+    """The sum of rows, or of rows and a bias [width]; ``ids``: the rows of y that they take."""
     assert x.flags.c_contiguous
     assert y.flags.c_contiguous
     out: Floats = scratch(x.shape, np.float32)
     width = x.shape[-1]
-    arguments = Sum(address(x), address(y), width if y.ndim > 1 else 0, address(out), width)
+    places = 0 if ids is None else address(ids)
+    arguments = Sum(address(x), address(y), width if y.ndim > 1 else 0, places, address(out), width)
     _share("sums.added", (), arguments, x.size // width, width)
     return out
 
@@ -282,6 +348,67 @@ def _with_number(name: str, x: Floats, number: float) -> Floats:
     out: Floats = scratch(x.shape, np.float32)
     arguments = Number(address(x), address(out), float_bits(number))
     share_kernel(kernel(f"layers.sums.{name}"), arguments, x.size, NUMBERS)
+    return out
+
+
+# --- a mixture of experts -------------------------------------------------------------------------
+
+
+class Route(NamedTuple):
+    """Arguments of ``route.routed``."""
+
+    logits: Address  # [tokens, experts]
+    bias: Address  # [experts]: added to shares for the choice alone; or 0
+    ids: Address  # int64 [tokens, used]
+    weights: Address  # [tokens, used]
+    experts: int
+    used: int
+    groups: int
+    used_groups: int
+    after: int  # 1 or 0, as the next two: see ``Routing``
+    sigmoid: int
+    of_one: int
+    scale: int  # bits of a float32
+
+
+def routed(
+    logits: Floats, bias: Floats | None, used: int, groups: tuple[int, int], shares: tuple[bool, bool, bool],
+    scale: float,
+) -> tuple[NDArray[np.int64], Floats]:  # fmt: skip
+    """The experts [T, U] of the largest shares and their weights, as ``Routing`` in the model's room says.
+
+    ``groups``: how many there are, and how many are used. ``shares``: after, sigmoid, of_one.
+    """
+    assert logits.flags.c_contiguous
+    tokens, experts = logits.shape
+    ids, weights = scratch((tokens, used), np.int64), scratch((tokens, used), np.float32)
+    arguments = Route._make((
+        address(logits), 0 if bias is None else address(bias), address(ids), address(weights), experts, used,
+        *groups, *map(int, shares), float_bits(scale),
+    ))  # fmt: skip
+    _share("route.routed", (), arguments, tokens, experts)
+    return ids, weights
+
+
+class Mix(NamedTuple):
+    """Arguments of ``mix.mixed``."""
+
+    y: Address  # [tokens, used, width]
+    weights: Address  # [tokens, used]
+    out: Address  # [tokens, width]
+    used: int
+    width: int
+    grain: int  # columns of a part of a row
+
+
+def mixed(y: Floats, weights: Floats) -> Floats:
+    """Results of experts [T, U, N] added up by weights [T, U], one after the other."""
+    assert y.flags.c_contiguous
+    assert weights.flags.c_contiguous
+    tokens, used, width = y.shape
+    out: Floats = scratch((tokens, width), np.float32)
+    arguments = Mix(address(y), address(weights), address(out), used, width, COLUMNS)
+    _share("mix.mixed", (), arguments, tokens * -(-width // COLUMNS), used * COLUMNS)
     return out
 
 

@@ -11,7 +11,7 @@ from ..attention.softmax import tangent
 from ..lanes import load, store
 from ..machine.intrinsics import from_bits
 from ..machine.jit import jit
-from ..machine.memory import floats_at, reader
+from ..machine.memory import floats_at, reader, words_at
 from .call import Number, Sum
 
 LANES = 16
@@ -26,7 +26,8 @@ def added() -> Any:
         f = sums(arguments)
         for r in range(first, stop):
             x = floats_at(f.x + 4 * r * f.width, 1, f.width)[0]
-            y = floats_at(f.y + 4 * r * f.pitch, 1, f.width)[0]
+            row = words_at(f.ids, stop)[r] if f.ids else r
+            y = floats_at(f.y + 4 * row * f.pitch, 1, f.width)[0]
             out = floats_at(f.out + 4 * r * f.width, 1, f.width)[0]
             for i in range(f.width):
                 out[i] = x[i] + y[i]

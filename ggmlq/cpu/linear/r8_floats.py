@@ -21,7 +21,7 @@ from ...dispatch.ladder import register
 from ...dispatch.problems import Linear
 from ..encode.halves import float_rows
 from ..machine.kernels import kernel
-from ..machine.tables import Address
+from ..machine.tables import Address, address
 from ..machine.target import target
 from ..machine.workers import share_kernel
 
@@ -49,15 +49,17 @@ def multiply_floats(x: Any, weights: Any, out: Any, first: int) -> None:
     share_kernel(kernel("linear._floats.sweep", "f32", target()), arguments, n, BAND)
 
 
-@register(__name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses, invariant=True)
+@register(
+    __name__, __doc__, arithmetic="f32", accumulate="f32", refuses=refuses, repeats=True, invariant=True
+)
 def launch(x: Any, q: QuantArray, out: Any) -> None:
     if not out.size:
         return
     rows, weights = float_rows(x), q.raw
     if weights.strides[1] != 1:
         weights = np.ascontiguousarray(weights)
-    (n, k), at = q.shape, weights.ctypes.data
-    arguments = Floats(at, weights.strides[0], rows.ctypes.data, len(rows), k, out.ctypes.data, n)
+    (n, k), at = q.shape, address(weights)
+    arguments = Floats(at, weights.strides[0], address(rows), len(rows), k, address(out), n)
     share_kernel(kernel("linear._floats.sweep", q.format.name, target()), arguments, n, BAND)
 
 

@@ -3,8 +3,8 @@
 A step of a model is walked once, and each kernel that it runs is noted with its table of arguments
 (``workers.recorded``). All tables become one array of words. Most words stay: sizes, and addresses of weights
 and of memory between kernels, which the program owns. The others are *holes*, which a call fills at once:
-addresses that it brings, by their slots (``base/slots.py``), and numbers that follow from the positions that
-there are. Then ``board.runner`` runs the kernels one after the other, with the threads awake between them.
+addresses that it brings, by their slots (``base/slots.py``), and numbers that follow from the positions of
+sequences. Then ``board.runner`` runs the kernels one after the other, with the threads awake between them.
 
 A step is no program if anything but these kernels computed in it: then some kernel reads memory that is
 neither of the program, nor of the weights, nor a hole.
@@ -37,7 +37,7 @@ class Program:
 
     def __init__(
         self, words: NDArray[np.int64], calls: int, holes: Sequence[tuple[int, int, int]],
-        numbers: Sequence[tuple[int, Callable[[int], int]]], kept: Any, result: Any,
+        numbers: Sequence[tuple[int, Callable[[Any], int]]], kept: Any, result: Any,
     ) -> None:  # fmt: skip
         self._words, self._calls, self._kept, self.result = words, calls, kept, result
         places = np.array(holes, np.int64).reshape(-1, 3).T
@@ -48,8 +48,11 @@ class Program:
         self._first = (len(words) - calls * WORDS - 1) * 8 + address_of(words)
         self.lock = Lock()
 
-    def __call__(self, starts: NDArray[np.int64], positions: int) -> None:
-        """Run all kernels, with addresses for the slots, and so many positions; the caller has the lock."""
+    def __call__(self, starts: NDArray[np.int64], positions: Sequence[int]) -> None:
+        """Run all kernels; the caller has the lock.
+
+        ``starts``: the addresses for the slots. ``positions``: how many each sequence has.
+        """
         words = self._words
         words[self._places] = starts[self._slots] + self._offsets
         if self._functions:

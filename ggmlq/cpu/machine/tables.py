@@ -52,5 +52,5 @@ def address(array: Any) -> int:
     at = address_of(array)
     if type(array) is np.ndarray and array.base is None:
         return at
-    slot = slot_of(array)
+    slot = slot_of(array, at)
     return at if slot is None else SlotAddress(at, slot)

@@ -119,6 +119,11 @@ def _taped(tape: Tape | None) -> Iterator[None]:
         _tape.tape = before
 
 
+def is_recorded() -> bool:
+    """True where what this thread runs is noted."""
+    return getattr(_tape, "tape", None) is not None
+
+
 def keep(operand: Any) -> None:
     """Note an operand that stays the same in all calls of a recording."""
     if (tape := getattr(_tape, "tape", None)) is not None:

@@ -113,22 +113,33 @@ def x_rows_of(x: Any, how: Coding, most: int = 1) -> tuple[Bytes, int]:
 SLAB = 1 << 17  # weights laid out at a time
 
 
-def panels(q: QuantArray) -> Bytes:
-    """The panels of an array, uint8 [N / 16 rounded up, bytes of a panel]; rows beyond N are zeros."""
-    n, k = q.shape
+def panels_shape(q: QuantArray) -> tuple[int, int] | None:
+    """The shape of the panels of an array, (N / 16 rounded up, bytes of a panel); None where it has none."""
     layout = layout_of(q.format)
-    assert layout is not None
-    count = -(-n // ROWS)
-    nbytes = layout.panel_bytes(k // RUN)
+    if layout is None or q.ndim != 2:
+        return None
+    n, k = q.shape
+    return -(-n // ROWS), layout.panel_bytes(k // RUN)
+
+
+def panels(q: QuantArray) -> Bytes:
+    """The panels of an array, uint8; rows beyond N are zeros."""
+    shape, k = panels_shape(q), q.shape[1]
+    assert shape is not None
+    count, nbytes = shape
     memory = np.empty(count * nbytes + 64, np.uint8)
     skip = -memory.ctypes.data % 64
     laid_out: Bytes = memory[skip : skip + count * nbytes].reshape(count, nbytes)
-    raw = q.raw  # not .blocks: these may be big-endian
-    if raw.strides[1] != 1:
-        raw = np.ascontiguousarray(raw)
-    arguments = Laying(raw.ctypes.data, raw.strides[0], raw.shape[1], n, k, laid_out.ctypes.data, nbytes)
+    pieces, place, at = q.pieces, kernel("panels.make.placer", q.format), 0
+    if any(len(raw) % ROWS for raw in pieces[:-1]):
+        pieces = (q.raw,)  # not .blocks: these may be big-endian
     grain = max(1, SLAB // (ROWS * max(k, 1)))
     with unrecorded():
-        share_kernel(kernel("panels.make.placer", q.format), arguments, count, grain)
+        for piece in pieces:
+            raw = piece if piece.strides[1] == 1 else np.ascontiguousarray(piece)
+            (n, size), pitch, to = raw.shape, raw.strides[0], laid_out[at:].ctypes.data
+            arguments = Laying(raw.ctypes.data, pitch, size, n, k, to, nbytes)
+            share_kernel(place, arguments, -(-n // ROWS), grain)
+            at += n // ROWS
     laid_out.flags.writeable = False
     return laid_out

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,18 @@ print(json.dumps(packed(pickle.load(sys.stdin.buffer))))
 
 
 def families() -> dict[str, Any]:
-    """All families of kernels by name; importing their modules registers them."""
+    """All families of kernels by name, in the order of names: that of imports is another in each process."""
+    _register_all()
+    return dict(sorted(importlib.import_module(f"{cuda.__name__}.driver.launch").FAMILIES.items()))
+
+
+@cache
+def _register_all() -> None:
+    """Import the modules of all families, which registers them."""
     for package in (cuda, GRU.room()):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(f"{cuda.__name__}.intrinsics."):  # of which one imports Numba
                 importlib.import_module(module.name)
-    families_by_name: dict[str, Any] = importlib.import_module(f"{cuda.__name__}.driver.launch").FAMILIES
-    return families_by_name
 
 
 def coverage(capability: tuple[int, int]) -> dict[str, Any]:

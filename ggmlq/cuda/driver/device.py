@@ -11,7 +11,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -275,10 +275,23 @@ def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
     refuse_capture(what)
     give_back()
-    with nullcontext() if SERVING.torch is None else SERVING.torch.lasting():
+    with _lasting():
         result = make()
     driver().stream(current()).synchronize()
     return result
+
+
+def _lasting() -> AbstractContextManager[Any]:
+    """A context for memory that stays: an allocator for recorded graphs says where, with ``lasting``.
+
+    In its own memory the replay of an older graph would write over what was prepared after it.
+    """
+    context: AbstractContextManager[Any] = nullcontext()
+    if SERVING.torch is not None:
+        context = SERVING.torch.lasting()
+    elif (lasting := getattr(cupy().cuda.get_allocator(), "lasting", None)) is not None:
+        context = cupy().cuda.using_allocator(lasting)
+    return context
 
 
 def wait_for(stream: Any) -> None:

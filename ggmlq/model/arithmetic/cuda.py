@@ -21,7 +21,7 @@ from ...ops.expert_linear import expert_linear
 from ...ops.linear import linear
 from ...ops.rows import take
 from ..config import Rope
-from .kernels import Array, Kernels, Keys, Seen, rope_angles, visible
+from .kernels import Array, Kernels, Keys, Routing, Seen, rope_angles, visible
 
 SCORES = 1 << 26  # numbers of scores that are in memory together
 LEAST = 256  # positions that are decoded together, and of a table of RoPE's angles
@@ -76,7 +76,9 @@ class Cuda(Kernels):
         if table is None or len(table[0]) < end:
             size = max(LEAST, 1 << (end - 1).bit_length())
             angles = rope_angles(how, np.arange(size), None if factors is None else to_host(factors))
-            table = self._tables[how] = self.real(angles[0]), self.real(angles[1])
+            table = self._tables[how] = cuda_device().once(
+                "a table of RoPE's angles is to be made", lambda: tuple(map(self.real, angles))
+            )
         start = int(positions[0])
         return table[0][start:end], table[1][start:end]
 
@@ -131,14 +133,13 @@ class Cuda(Kernels):
         """act(gate) · up of rows that have both, in one launch."""
         return cuda_module("kernels.layers").gated_pair(activation, both)
 
-    def routed(
-        self, scores: Array, used: int, after: bool, of_one: bool, scale: float
-    ) -> tuple[Array, Array] | None:
-        """The experts [T, U] of the largest scores and their weights, in one launch."""
-        router = cuda_module("kernels.router")
-        return (
-            router.routed(scores, used, after, of_one, scale) if router.takes(scores.shape[1], used) else None
-        )
+    def routed(self, logits: Array, bias: Array | None, how: Routing) -> tuple[Array, Array] | None:
+        """The experts of the largest logits and their weights, in one launch; None where others choose."""
+        router, chosen = cuda_module("kernels.router"), None
+        plain = how.groups <= 1 and not how.sigmoid and bias is None
+        if plain and router.takes(logits.shape[1], how.used):
+            chosen = router.routed(logits, how.used, how.after, how.of_one, how.scale)
+        return chosen
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
         """Results of experts added up by their weights, in one launch."""

@@ -7,6 +7,7 @@ these kernels do not take is computed as :class:`Kernels` does it, and then the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -17,28 +18,33 @@ from numpy.typing import NDArray
 from ...arrays.array import QuantArray
 from ...arrays.buffers import address_of
 from ...base.slots import Slot, labelled
+from ...base.threads import num_threads
 from ...dispatch import ladder
-from ...dispatch.problems import Linear
+from ...dispatch.ladder import Rung
+from ...dispatch.problems import ExpertLinear, Linear
 from ...formats import BlockFormat
 from ...gguf.source import release
 from ...ops import tuning
 from ..caches import ANGLES, END
 from ..config import Rope
-from .kernels import Array, Kernels, Seen, rope_angles
+from .kernels import Array, Kernels, Routing, Seen, rope_angles
 
 LEAST = 256  # positions of a table of RoPE's angles
+MAX_RUNGS = 4096  # that are kept, one for a shape
 
 
 class Host(Kernels):
     """The fastest arithmetic of the CPU."""
 
-    joins = True
+    joins = latent = keeps = True
     stacked_bytes = 1 << 20  # a copy; of larger ones a product takes longer than waking threads for it
 
     def __init__(self) -> None:
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
+        self._heads: dict[tuple[int, ...], NDArray[np.int64]] = {}  # their numbers, for each token
+        self._rungs: dict[Any, Rung | None] = {}
         self._given_back: set[int] | None = None  # where keep_one_copy was asked for: matrices, by address
 
     def keep_one_copy(self) -> None:
@@ -46,8 +52,10 @@ class Host(Kernels):
         self._given_back, self.stacked_bytes = set(), 0
 
     def stacked(self, parts: list[QuantArray]) -> QuantArray:
-        """Matrices of one type over each other, which nobody changes."""
-        return super().stacked(parts).lasting()
+        """Matrices of one type over each other; their bytes are put together if something reads these."""
+        rows = [part.raw for part in parts]
+        shape = *parts[0].shape[:-2], sum(part.shape[-2] for part in parts), parts[0].shape[-1]
+        return QuantArray(parts[0].format, shape, rows[0]).over(*rows)
 
     def rows(self, q: QuantArray, ids: NDArray[np.int64]) -> Array:
         """Rows of the embedding."""
@@ -62,35 +70,89 @@ class Host(Kernels):
         """``x @ q.T + bias``."""
         if q.scale is not None or x.ndim != 2 or not len(x):
             return super().linear(x, q, bias)
-        x = np.ascontiguousarray(x)
-        (m, k), n, workers = x.shape, len(q), _workers()
-        problem = Linear(q.format, m, n, k, device="cpu")
-        if not isinstance(q.format, BlockFormat) and _floats().refuses(problem) is not None:
+        x, workers = np.ascontiguousarray(x), _workers()
+        if (rung := self._rung(x, q)) is None:
             return super().linear(x, q, bias)
-        with np.errstate(over="ignore", invalid="ignore"):
-            with workers.unrecorded():
-                rung = _floats()
-                if isinstance(q.format, BlockFormat):
-                    rung = tuning.chosen(problem, (x, q), "auto", None)
-            repeats = rung.repeats or rung is _floats()
-            y = workers.scratch((m, n), np.float32) if repeats else np.empty((m, n), np.float32)
+        if rung.repeats:
+            y = workers.scratch((len(x), len(q)), np.float32)
             rung.launch(x, q, y)
-        workers.keep(q)
-        if self._given_back is not None:
-            self._give_back(q)
+        else:
+            y = np.empty((len(x), len(q)), np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                rung.launch(x, q, y)
+        self._kept(q)
         return y if bias is None else self.sum(y, bias)
 
-    def _give_back(self, q: QuantArray) -> None:
-        """The pages of a matrix to its file, once, if a kernel has it in its own order."""
-        assert self._given_back is not None
-        if address_of(q.raw) not in self._given_back and q.prepared_copies():
+    def _rung(self, x: Array, q: QuantArray) -> Rung | None:
+        """The rung of a product, chosen once for a shape and a number of threads; None: the library's way."""
+        key = q.format.id, *x.shape, len(q), num_threads(), ladder.generation()
+        if key not in self._rungs:
+            if len(self._rungs) >= MAX_RUNGS:
+                self._rungs.clear()
+            problem = Linear(q.format, len(x), len(q), q.shape[-1], device="cpu")
+            rung: Rung | None = _floats()
+            if isinstance(q.format, BlockFormat):
+                with np.errstate(over="ignore", invalid="ignore"), _workers().unrecorded():
+                    rung = tuning.chosen(problem, (x, q), "auto", None)
+            elif _floats().refuses(problem) is not None:
+                rung = None
+            self._rungs[(*key[:-1], ladder.generation())] = rung
+            return rung
+        return self._rungs[key]
+
+    def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
+        """Rows times the experts that their tokens use, [T, U, N]."""
+        rows = x.reshape(-1, x.shape[-1])
+        rung = ladder.choose(ExpertLinear.of(rows, q, ids))
+        if q.scale is not None or not rung.repeats or not ids.size:
+            return super().expert_linear(x, q, ids)
+        y = _workers().scratch((*ids.shape, q.shape[1]), np.float32)
+        rung.launch(rows, q, ids, y)
+        self._kept(q)
+        return y
+
+    def by_head(self, x: Array, q: QuantArray) -> Array:
+        """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
+        shape = x.shape[:2]
+        if shape not in self._heads:
+            self._heads[shape] = np.ascontiguousarray(np.broadcast_to(np.arange(shape[1]), shape))
+        _workers().keep(self._heads[shape])
+        return self.expert_linear(x, q, self._heads[shape])
+
+    def first_columns(self, x: Array, count: int) -> Array:
+        """The first columns of rows, contiguous."""
+        return _layers().first_columns(x, count)
+
+    def _kept(self, q: QuantArray) -> None:
+        """Note weights, and give their pages back, once, if kernels have them in their own order."""
+        _workers().keep(q)
+        if self._given_back is None or address_of(q.raw) in self._given_back:
+            return
+        if all(one.prepared_copies() for one in (q.matrices() if q.ndim > 2 else (q,))):
             self._given_back.add(address_of(q.raw))
             release(q.raw)
 
     def sum(self, x: Array, y: Array) -> Array:
         """The sum of rows, or of rows and a bias."""
-        _workers().keep(y)
+        if y.ndim == 1:
+            _workers().keep(y)
         return _layers().added(x, y)
+
+    def biased(self, y: Array, bias: Array, ids: Array) -> Array:
+        """Results of experts [T, U, N] and the biases [E, N] of these."""
+        _workers().keep(bias)
+        return _layers().added(y, bias, ids)
+
+    def routed(self, logits: Array, bias: Array | None, how: Routing) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest shares and their weights."""
+        _workers().keep(bias)
+        groups, shares = (how.groups, how.used_groups), (how.after, how.sigmoid, how.of_one)
+        chosen: tuple[Array, Array] = _layers().routed(logits, bias, how.used, groups, shares, how.scale)
+        return chosen
+
+    def weighted_sum(self, y: Array, weights: Array) -> Array:
+        """Results of experts [T, U, N] added up by weights [T, U], one after the other."""
+        return _layers().mixed(y, weights)
 
     def times(self, x: Array, factor: float) -> Array:
         """Rows times a number."""
@@ -113,9 +175,8 @@ class Host(Kernels):
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
         """act(gate) · up."""
-        if gate.ndim != 2:
-            return super().gated(activation, gate, up)
-        return _layers().gated(activation, gate, up)
+        rows = (part.reshape(-1, part.shape[-1]) for part in (gate, up))
+        return _layers().gated(activation, *rows).reshape(gate.shape)
 
     def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row: rows of a table, which grows by itself."""
@@ -146,14 +207,25 @@ class Host(Kernels):
 
     def attend(self, q: Array, cache: Any, seen: Seen) -> Array:
         """Attention of queries [H, T, D] over a cache, [H, T, DV]."""
-        drive = _drive()
-        if not isinstance(cache, drive.Sequence):
+        if not isinstance(cache, _drive().Sequence):
             return super().attend(q, cache, seen)
+        return self.attend_all([(q, cache)], seen)
+
+    def attend_all(self, sequences: Sequence[tuple[Array, Any]], seen: Seen) -> Array:
+        """Attention of the queries of sequences, each over its own cache, one after the other [H, T, DV]."""
+        drive, (q, cache) = _drive(), sequences[0]
         if seen.sinks is not None:
             _workers().keep(seen.sinks)
+        count = sum(queries.shape[1] for queries, _ in sequences)
+        y, start = _workers().scratch((count, len(q), cache.width_v), np.float32), 0
         how = drive.Options(seen.scale, seen.cap, True, seen.window)
-        y: Array = drive.attend_last(q, cache, seen.sinks, how).transpose(1, 0, 2)
-        return y
+        for q, cache in sequences:
+            (heads, tokens, width), end = q.shape, start + q.shape[1]
+            unit = _attention().unit_for(heads // cache.kv_heads * tokens, width, cache.width_v)
+            drive.attend_last(q, cache, seen.sinks, how, y[start:end], unit)
+            start = end
+        result: Array = y.transpose(1, 0, 2)
+        return result
 
 
 @cache
@@ -180,3 +252,8 @@ def _layers() -> Any:
 @cache
 def _drive() -> Any:
     return import_module("ggmlq.cpu.attention.drive")
+
+
+@cache
+def _attention() -> Any:
+    return import_module("ggmlq.cpu.attention.call")

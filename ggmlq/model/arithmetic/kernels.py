@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -172,6 +172,18 @@ class Seen(NamedTuple):
     sinks: Array | None
 
 
+class Routing(NamedTuple):
+    """The way in which tokens choose experts by their shares, and weigh them."""
+
+    used: int  # experts of a token
+    after: bool  # shares of 1 among those chosen, and not among all
+    sigmoid: bool  # a share for each expert by itself
+    of_one: bool  # shares of those chosen are made to add up to 1
+    scale: float  # of weights
+    groups: int  # of experts, of which some are used, if there are several
+    used_groups: int
+
+
 class Keys(NamedTuple):
     """Keys and values [B, HK, S, D] of all positions so far."""
 
@@ -191,6 +203,8 @@ class Kernels:
     steps = False  # angles as ggml computes them
     best: Any = None  # (logits): the best token of each row on the device, and a function that waits for it
     stacked_bytes = math.inf  # of a matrix, up to which it is stacked with others
+    keeps = False  # the order of weights that its kernels read is kept on the disk
+    latent = False  # attention over short vectors has kernels
     joins = False  # parts that follow each other are one launch, where nobody looks between them
 
     def placed(self, q: QuantArray) -> QuantArray:
@@ -220,6 +234,23 @@ class Kernels:
         """Rows times the experts that their tokens use, [T, U, N]."""
         return np.asarray(expert_linear(x, q, ids))
 
+    def sum(self, x: Array, y: Array) -> Array:
+        """The sum of rows, or of rows and a bias."""
+        return x + y
+
+    def biased(self, y: Array, bias: Array, ids: Array) -> Array:
+        """Results of experts [T, U, N] and the biases [E, N] of these."""
+        return y + bias[ids]
+
+    def by_head(self, x: Array, q: QuantArray) -> Array:
+        """Heads [T, H, D] times a matrix of each head, [T, H, N]."""
+        xp = namespace(x)
+        return self.expert_linear(x, q, xp.broadcast_to(xp.arange(x.shape[1]), x.shape[:2]))
+
+    def first_columns(self, x: Array, count: int) -> Array:
+        """The first columns of rows, contiguous."""
+        return namespace(x).ascontiguousarray(x[..., :count])
+
     def times(self, x: Array, factor: float) -> Array:
         """Rows times a number."""
         return x * self.dtype(factor)
@@ -245,6 +276,11 @@ class Kernels:
             softcap=seen.cap, sinks=seen.sinks,
         ))[0]  # fmt: skip
 
+    def attend_all(self, sequences: Sequence[tuple[Array, Any]], seen: Seen) -> Array:
+        """Attention of the queries of sequences, each over its own cache, one after the other [H, T, DV]."""
+        parts = [self.attend(q, cache, seen) for q, cache in sequences]
+        return parts[0] if len(parts) == 1 else namespace(parts[0]).concatenate(parts, axis=1)
+
     def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row, [T, dims / 2]."""
         return rope_angles(how, positions, factors, self.steps)
@@ -257,10 +293,11 @@ class Kernels:
         """Experts from the largest share of each token on."""
         return np.argsort(-shares, axis=-1, kind="stable")
 
-    def routed(
-        self, scores: Array, used: int, after: bool, of_one: bool, scale: float
-    ) -> tuple[Array, Array] | None:
-        """The experts [T, U] of the largest scores and their weights; None where it takes several steps."""
+    def routed(self, logits: Array, bias: Array | None, how: Routing) -> tuple[Array, Array] | None:
+        """The experts [T, U] of the largest shares and their weights; None where it takes several steps.
+
+        ``bias``: added to shares for the choice alone.
+        """
         return None
 
     def weighted_sum(self, y: Array, weights: Array) -> Array:
@@ -297,7 +334,7 @@ class Kernels:
     ) -> Array:
         """act(gate) · up of the experts of tokens, [T, U, N], whose two matrices are over each other."""
         y = self.expert_linear(x, q, ids)
-        return self.gated_pair(activation, y if bias is None else y + bias[ids])
+        return self.gated_pair(activation, y if bias is None else self.biased(y, bias, ids))
 
     def gated_pair(self, activation: str, both: Array) -> Array:
         """act(gate) · up of rows that have both, gate first."""

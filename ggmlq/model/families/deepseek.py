@@ -31,7 +31,7 @@ def layer(step: Step, x: Array, i: int) -> Array:
     if i < step.config.dense:
         return step.plus(step.feed_forward(normed, i, "silu"), x, "l_out", i)
     chosen = experts(step, normed, i, "silu")
-    y = step.tell("ffn_out", chosen + step.feed_forward(normed, i, "silu", "shexp"), i)
+    y = step.tell("ffn_out", step.a.sum(chosen, step.feed_forward(normed, i, "silu", "shexp")), i)
     return step.plus(y, x, "l_out", i)
 
 
@@ -41,6 +41,8 @@ def _attention(step: Step, x: Array, i: int) -> Array:
     q = _queries(step, x, i)
     plain = q.shape[-1] - rope_columns
     both = step.product(x, "attn_kv_a_mqa", i, "kv_cmpr_pe")
+    if c.shared and (y := step.latent_attention(q, both, i)) is not None:
+        return y
     short, k_pe = columns(both, [latent, rope_columns])
     q_pe = step.rope(xp.ascontiguousarray(q[..., plain:]), "q_pe", i)
     k_pe = step.rope(k_pe[:, None, :], "k_pe", i)

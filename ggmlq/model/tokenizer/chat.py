@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 from ...base import missing
@@ -116,6 +116,8 @@ def _texts(value: Any) -> Iterator[str]:
 @cache
 def _check_jinja() -> None:
     """Raise an error where Jinja2 is not installed, or is older than the one whose sandbox holds."""
+    from importlib import metadata  # here: with what it imports it takes longer than a tokenizer's own files
+
     wanted = next((name for name in missing.requirements("report") if name.lower().startswith("jinja2")), "")
     try:
         there = metadata.version("jinja2")
