@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .arrays.array import QuantArray
     from .arrays.scaled import ScaledArray
     from .base.threads import set_num_threads
+    from .check.anybody import check
     from .codes import CODES as codes
     from .dispatch.listing import kernels
     from .faults import Diagnosis, diagnose, diagnose_gru
@@ -73,6 +74,7 @@ __all__ = [
     "ScaledArray",
     "attention",
     "cache_error",
+    "check",
     "checkpoint",
     "codes",
     "concatenate",
@@ -121,14 +123,16 @@ _HOMES = {
     for home, names in {
         "arrays.array": "QuantArray", "arrays.scaled": "ScaledArray", "formats": "Format",
         "base.threads": "set_num_threads", "accuracy": "error_table cache_error", "gru": "GRU FixedGRU",
-        "dispatch.listing": "kernels", "reference.metrics": "nmse", "report.survey": "survey",
-        "safetensors.either": "open save", "faults": "Diagnosis diagnose diagnose_gru",
+        "check.anybody": "check", "dispatch.listing": "kernels", "reference.metrics": "nmse",
+        "report.survey": "survey", "safetensors.either": "open save",
+        "faults": "Diagnosis diagnose diagnose_gru",
         "ops": "KVCache attention concatenate dequantize empty equal expert_linear fake_quantize "
         "gated_linear linear put quantize quantize_scaled scaled_linear stack take",
     }.items()
     for name in names.split()
 }  # fmt: skip
 _TABLES = {"codes": "CODES", "formats": "FORMATS"}  # folders whose name here means the table in them
+_HIDDEN = {*_TABLES, "check"}  # folders that stay behind what has their name here
 
 
 # What lower rooms ask of upper ones, and the room that does it: it is imported when it is first asked.
@@ -170,10 +174,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """The package itself: the import of a folder in ``_TABLES`` leaves its name to the table."""
+    """The package itself: the import of a folder in ``_HIDDEN`` leaves its name alone."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in _TABLES or not isinstance(value, ModuleType):
+        if name not in _HIDDEN or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
 

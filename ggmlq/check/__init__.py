@@ -23,5 +23,11 @@ In reading order:
     ops.py         all cases of operations one after the other
     opreport.py    their lines, a summary, and traits that only wrong cases have
     ci.py          for a CI: known faults, JUnit's XML, annotations of GitHub
+    anybody.py     gq.check: a Python function that decodes, multiplies or encodes, judged on seeded blocks
+    results.py     its results, on the host
+    cover.py       blocks with every code and hostile scales
+    encoders.py    the judgement on blocks that somebody made
+    plugin.py      the same as a fixture of pytest
+    vectors.py     files for kernels in any language: blocks, values, bounds, mutants
     invariance.py  things beside a row that its bits depend on
 """

@@ -58,6 +58,11 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--make-input", metavar="FILE", help="write activations on which the faults differ most (npz)"
     )
+    flag(
+        parser,
+        "--unit-vectors",
+        "write unit vectors there: y is then the kernel's own weights, column by column",
+    )
     flag(parser, "--list", "list all faults")
     shared(parser, "--json")
 
@@ -105,8 +110,10 @@ def run(args: argparse.Namespace) -> int:
         diagnosis = diagnose(y, x, q, arithmetic=claim, repeats=repeats, ids=ids, unwritten=lost)
     if args.make_input and ids is not None:
         raise DumpError("--make-input makes activations for one matrix; leave it out with ids of experts")
+    if args.unit_vectors and not args.make_input:
+        raise DumpError("--unit-vectors says what --make-input FILE writes; name the file too")
     if args.make_input:
-        args.make_input = _write_input(args.make_input, q)
+        args.make_input = _write_input(args.make_input, q, args.unit_vectors)
     _say(args, diagnosis)
     if args.make_input and not args.json:
         path = _plain.name(args.make_input)
@@ -191,17 +198,17 @@ def _listed(as_json: bool) -> int:
     return 0
 
 
-def _write_input(name: str, q: QuantArray) -> str:
+def _write_input(name: str, q: QuantArray, units: bool) -> str:
     """Write activations for a diagnosis; the path, to which NumPy adds .npz if it has another ending."""
     import numpy as np
 
-    from ..faults import telling_input
+    from ..faults import telling_input, unit_input
 
     q, path = q.to("cpu"), name if name.endswith(".npz") else f"{name}.npz"
     try:
         np.savez_compressed(
-            path, x=telling_input(q), raw=np.asarray(q.raw), format=np.array(q.format.name),
-            shape=np.array(q.shape),
+            path, x=(unit_input if units else telling_input)(q), raw=np.asarray(q.raw),
+            format=np.array(q.format.name), shape=np.array(q.shape),
         )  # fmt: skip
     except OSError as error:
         raise DumpError(f"--make-input {path}: cannot be written: {error.strerror}; name another") from error

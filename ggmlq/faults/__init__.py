@@ -11,7 +11,7 @@ names the one that gives the same y.
     diagnosis.py    Diagnosis: the answer
     catalogue.py    Fault: every mistake of every kind by name, with its formula and where it happened
     numbers.py      the types and limits that all kinds of products share
-    blocks/         a product with a matrix of blocks
+    blocks/         a product with a matrix of blocks, and a matrix of weights alone
     scaled/         a product of 8-bit codes with scales
     experts/        a product with experts: tokens, experts, and the places of results
     nodes.py        diagnose_node: an operation that is no product
@@ -22,7 +22,7 @@ names the one that gives the same y.
 Each kind of product brings its oracle, and the way to replay a product with a mistake.
 """
 
-from .blocks.examine import telling_input
+from .blocks.examine import telling_input, unit_input
 from .catalogue import CATALOGUE, NODES, Fault
 from .diagnosis import Diagnosis
 from .examine import diagnose
@@ -31,4 +31,5 @@ from .nodes import diagnose_node
 
 __all__ = [
     "CATALOGUE", "NODES", "Diagnosis", "Fault", "diagnose", "diagnose_gru", "diagnose_node", "telling_input",
+    "unit_input",
 ]  # fmt: skip

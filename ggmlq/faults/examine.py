@@ -11,6 +11,8 @@ from ..arrays.scaled import ScaledArray
 from ..base.devices import to_host
 from ..errors import UnsupportedError
 from .blocks.examine import Blocks
+from .blocks.matrix import Matrix
+from .blocks.rounding import OF_CODES
 from .diagnosis import Diagnosis
 from .experts.examine import Experts
 from .scaled.examine import Scaled
@@ -84,7 +86,13 @@ def diagnose(
             f"diagnose(y, x, q): activations={activations!r} with {q!r}; it says how floats are quantized "
             "beside a ScaledArray; leave it out, or pass arithmetic="
         )
-    return Blocks(y, x, q, arithmetic=arithmetic, repeats=repeats, unwritten=unwritten).diagnosis()
+    blocks = Blocks(y, x, q, arithmetic=arithmetic, repeats=repeats, unwritten=unwritten)
+    shown = blocks.weights_shown()
+    if shown is not None and blocks.is_wrong():  # y of unit vectors is the kernel's matrix
+        found = Matrix(shown, q.to("cpu"), OF_CODES).diagnosis()
+        if found.fault not in ("correct", "unknown"):
+            return found
+    return blocks.diagnosis()
 
 
 def _of_blocks(y: Any, q: QuantArray, ids: Any) -> Any:

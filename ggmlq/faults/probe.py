@@ -60,12 +60,12 @@ def read(multiply: Multiply, q: QuantArray, rows: int, arithmetic: str) -> Readi
         return _in_pairs(multiply, q, rows, w.dense, all_limits, block)
     n, k = np.flatnonzero(wrong.any(axis=1)), places[wrong.any(axis=0)]
     share = f"{int(wrong.sum())} of {wrong.size} weights that it multiplies with are not those of the tensor"
-    rows_wrong = _along("n", n, np.arange(len(right)))
-    text = f"Fed with unit vectors: {share}, {_along('k', k, places)}, {rows_wrong}."
+    rows_wrong = along("n", n, np.arange(len(right)))
+    text = f"Fed with unit vectors: {share}, {along('k', k, places)}, {rows_wrong}."
     compared = Compared(np.where(wrong, used, right), right, wrong, limit)
     if not np.isfinite(compared.used).all():
         return Reading(f"{text} Some are not finite.", {"k": k.tolist()})
-    words = _sentences(compared, w if isinstance(fmt, BlockFormat) else None, places, block)
+    words = sentences(compared, w if isinstance(fmt, BlockFormat) else None, places, block)
     return Reading(" ".join([text, *words]), {"n": n.tolist(), "k": k.tolist()})
 
 
@@ -147,7 +147,7 @@ def _ranges(places: Index) -> str:
     return ", ".join(words) + (" …" if len(runs) > SHOWN else "")
 
 
-def _along(name: str, places: Index, seen: Index) -> str:
+def along(name: str, places: Index, seen: Index) -> str:
     """Words for the wrong places along an axis, among the places ``seen``."""
     if len(places) == len(seen):
         return f"all {name}"
@@ -187,7 +187,7 @@ class Compared(NamedTuple):
         return bool(near[self.wrong].mean() >= EXPLAINED)
 
 
-def _sentences(c: Compared, w: Operand | None, places: Index, block: int) -> Iterator[str]:
+def sentences(c: Compared, w: Operand | None, places: Index, block: int) -> Iterator[str]:
     """Sentences about the wrong weights, the surest first."""
     simple = _factor(c) or _elsewhere(c)
     if simple is None:

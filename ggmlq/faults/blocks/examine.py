@@ -14,8 +14,9 @@ from ...reference.metrics import nmse
 from ..catalogue import CATALOGUE
 from ..findings import Explanation, Finding, correct, factor, from_explanations, from_pattern
 from ..frame import Product, Words, counted, extent, plain
-from ..numbers import LARGEST_HALF, NEAR, OVERFLOWS_HALF, Mask
+from ..numbers import LARGEST_HALF, NEAR, OVERFLOWS_HALF, Mask, Wide
 from ..places import Pattern, blocks_of_k, by_place, in_words, patterns, where, wrong_places
+from ..probe import VALUE
 from .formulas import formulas
 from .operand import operand
 from .replay import by_algebra, explanations
@@ -35,6 +36,24 @@ class Blocks(Product[BlockSurvey]):
     ) -> None:  # fmt: skip
         self.case, self.results = checked(y, x, q, arithmetic, repeats, unwritten)
         self.terms, self.claim = self.case.x.shape[1], arithmetic
+
+    def weights_shown(self) -> Wide | None:
+        """The weights [N, K] that y shows where each row of x is one unit vector, and all of K is there."""
+        x = self.case.x
+        (m, k), one = x.shape, x != 0
+        if m != k or self.results.flipped or self.results.repeats or self.case.unwritten is not None:
+            return None
+        if not (one.sum(axis=0) == 1).all() or not (one.sum(axis=1) == 1).all():
+            return None
+        place = one.argmax(axis=1)
+        weights = np.empty((self.case.y.shape[1], k))
+        weights[:, place] = (self.case.y / x[np.arange(m), place][:, None]).T
+        return weights
+
+    def is_wrong(self) -> bool:
+        """True where no right kernel gives this y."""
+        with np.errstate(all="ignore"):
+            return bool(self.survey().written.bad.any())
 
     def survey(self) -> BlockSurvey:
         """All of y beside the right kernel that explains most of it."""
@@ -121,8 +140,10 @@ def _misread(s: BlockSurvey) -> Finding | None:
 
 
 def _fitting(tried: list[Explanation]) -> list[Explanation]:
-    """Explanations that fit, the best first."""
-    return sorted((e for e in tried if e.fits), key=lambda e: (-e.level, e.score))
+    """Explanations that fit, the best first; a mere factor is none where a cause explains as much."""
+    good = sorted((e for e in tried if e.fits), key=lambda e: (-e.level, e.score))
+    causes = [e for e in good if e.fault != "scaled"]
+    return causes if causes and causes[0].level == 2 else good
 
 
 def _never_written(unwritten: Mask, rest: Finding) -> Finding:
@@ -368,3 +389,8 @@ def telling_input(q: QuantArray) -> NDArray[np.float32]:
     x[-2] = np.where(np.arange(k) % 2, -1, 1)
     x[-3] = np.arange(k) % 32 == 5
     return x
+
+
+def unit_input(q: QuantArray) -> NDArray[np.float32]:
+    """Unit vectors [K, K] times 127, which codes of 8 bits hold exactly: y shows the kernel's own weights."""
+    return VALUE * np.eye(q.shape[-1], dtype=np.float32)

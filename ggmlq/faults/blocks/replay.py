@@ -16,11 +16,13 @@ from .operand import Operand
 from .readings import Reading, Way
 from .scene import Fit, Scene, predict
 from .sums import between_blocks, half_sums, saturated
+from .tables import levels
 from .weights import mistakes, short_rows, wrong_strides
 
 FEW_ROWS, FEW_COLUMNS = 8, 16  # a first look
 KEPT = 8  # mistakes that are tried in every way
 SMALL_ERROR = 1e-2  # score up to which half accumulators may be the reason
+SLIP = 0.1  # of a fitted entry of a table, from a whole or a half number
 HALF_READINGS = 6  # readings with which half accumulators are tried
 
 
@@ -28,6 +30,8 @@ def explanations(scene: Scene, right: Wide) -> list[Explanation]:
     """Explanations by mistakes of each family, best first; ``right`` is the best right kernel's result."""
     families: tuple[Callable[[Scene, Wide], list[Explanation]], ...] = (_weights, _activations, _sums)
     every = [e for family in families for e in family(scene, right)]
+    if not any(e.fits and e.level == 2 for e in every):
+        every += _tables(scene, right)
     return sorted(every, key=lambda e: (e.score, e.fault))
 
 
@@ -106,6 +110,29 @@ def _explanation(scene: Scene, mistake: Mistake[Operand], fit: Fit, right: Wide)
 def _null(scene: Scene, right: Wide, columns: Mask | None = None) -> float:
     """The score to beat: that of the right kernel or of zeros, whichever is better."""
     return float(scene.scores(np.stack([right, np.zeros_like(right)]), columns).min())
+
+
+def _tables(scene: Scene, right: Wide) -> list[Explanation]:
+    """Explanations by other entries in the table that codes name: they are fitted to y."""
+    fmt, w = scene.fmt, scene.weights
+    split = levels(fmt, scene.blocks[scene.columns], w) if isinstance(fmt, BlockFormat) else None
+    if split is None or scene.seen.sum() < 4 * len(split.table):
+        return []
+    scale = split.signs * w.scale.repeat(w.group, axis=1)
+    parts = np.stack([np.where(split.numbers == v, scale, 0) for v in range(len(split.table))])
+    mistakes = []
+    for reading in [*[r for r in scene.readings if r.codes is None][:1], *_usual(scene)]:
+        features = np.einsum("mk,vnk->vmn", reading.values, parts, optimize=True)
+        flat = (features / scene.size)[:, scene.seen].T
+        fitted, *_ = np.linalg.lstsq(flat, (scene.y / scene.size)[scene.seen], rcond=1e-9)
+        values = np.where(np.abs(fitted - np.rint(2 * fitted) / 2) < SLIP, np.rint(2 * fitted) / 2, fitted)
+        off = np.flatnonzero(np.abs(values - split.table) > SLIP)
+        if not len(off) or len(off) > len(split.table) - 2:
+            continue
+        words = ", ".join(f"{split.table[v]:g} is {values[v]:.4g}" for v in off[:FEW_COLUMNS])
+        stored = split.signs * values[split.numbers] + w.zero
+        mistakes.append(Mistake("code-book", f"entries of the table: {words}", w.but(stored=stored)))
+    return [_explanation(scene, m, scene.fit(m.replay), right) for m in mistakes]
 
 
 # --- activations and sums ---------------------------------------------------------------------

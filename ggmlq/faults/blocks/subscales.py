@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...formats import FORMATS, BlockFormat
 from ...formats.format import Blocks
 from ..findings import Mistake
-from ..numbers import Index
+from ..numbers import Wide
 from .formulas import one_bit_set
 from .operand import Operand, from_parts
 
@@ -30,8 +30,7 @@ Change = Callable[[Field], Bits]
 
 def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Operand]]:
     """Weights whose sub-scales are put together wrongly, one mistake for each rule."""
-    names = fmt.dtype.names or ()
-    if fmt.block_size == fmt.group or "d" not in names or not any(n.startswith("scales") for n in names):
+    if fmt.block_size == fmt.group or fmt.scales.sub is None or fmt.scales.table is not None:
         return
     layout = _layout(fmt.name)
     raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(*blocks.shape, -1)
@@ -41,7 +40,7 @@ def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Opera
         parts = []
         for kind, field in (("scale", "d"), ("offset", "dmin")):
             if (kind, 0) in table:
-                unit = blocks[field].astype(np.float64)[..., None]
+                unit = layout.unit * _whole(fmt, blocks, field)[..., None]
                 sub = [
                     _value(bits, table[kind, g], factor * layout.base[kind, g]) for g in range(layout.groups)
                 ]
@@ -51,8 +50,18 @@ def wrongly_unpacked(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Opera
         yield Mistake(fault, name, weights, formulas=formulas)
 
 
-def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> Index:
-    """The integer in these bits; where two have one weight they are combined as `|` does it."""
+def _whole(fmt: BlockFormat, blocks: Blocks, field: str) -> Wide:
+    """The halves that all sub-scales of a block are multiplied with."""
+    if field in (fmt.dtype.names or ()):
+        return blocks[field].astype(np.float64)
+    assert fmt.scales.d is not None
+    raw = np.ascontiguousarray(blocks).view(np.uint8).reshape(-1, fmt.dtype.itemsize)
+    halves = np.array([fmt.scales.d(block) for block in raw], np.uint16).view(np.float16)
+    return halves.astype(np.float64).reshape(blocks.shape)
+
+
+def _value(bits: NDArray[np.uint8], places: Bits, base: float) -> Wide:
+    """The number in these bits, with its constant; where two have one weight `|` combines them."""
     value = np.zeros(bits.shape[:-1], np.int64)
     sign = np.zeros_like(value)
     for address, weight in places:
@@ -60,15 +69,17 @@ def _value(bits: NDArray[np.uint8], places: Bits, base: int) -> Index:
             value |= bits[..., address].astype(np.int64) * weight
         else:
             sign += bits[..., address].astype(np.int64) * weight
-    return value + sign + base
+    number: Wide = value + sign + np.float64(base)
+    return number
 
 
 class Layout(NamedTuple):
     """Places of the integers of sub-scales, and their values with all bits clear."""
 
     bits: Table
-    base: dict[Field, int]
+    base: dict[Field, float]
     groups: int
+    unit: float = 1.0  # of the integers
 
     def pieces(self, field: Field) -> tuple[Bits, Bits]:
         """Low and high part of an integer that lies in two places."""
@@ -92,31 +103,57 @@ class Layout(NamedTuple):
 
 @cache
 def _layout(name: str) -> Layout:
-    """Flip every bit of the scale fields of an otherwise empty block whose d and dmin are 1."""
+    """Flip every bit of an otherwise empty block whose d and dmin are 1, but for their own bits."""
     fmt = FORMATS[name]
     assert isinstance(fmt, BlockFormat)
     assert fmt.dtype.fields is not None
     addresses = [
         8 * entry[1] + bit
-        for field, entry in fmt.dtype.fields.items()
-        if field.startswith("scales")
+        for entry in fmt.dtype.fields.values()
+        if entry[0].kind != "f"
         for bit in range(8 * entry[0].itemsize)
     ]
+    addresses = [address for address in addresses if address not in _of_d(fmt)]
     blocks = one_bit_set(fmt, addresses)
     for field in ("d", "dmin"):
         if field in fmt.dtype.fields:
             blocks[field] = 1
+    if fmt.scales.d is not None:
+        _set_to_one(fmt, blocks)
     parts = fmt.unpack(blocks)
-    layout = Layout({}, {}, fmt.block_size // fmt.group)
+    groups = fmt.block_size // fmt.group
+    layout = Layout({}, {}, groups, float(fmt.scales.unit * 2) if _odd(fmt) else 1.0)
     for kind, values in (("scale", parts.scale), ("offset", parts.offset)):
         if values is None:
             continue
-        moved = np.rint(values[1:] - values[0]).astype(int)
-        for g in range(layout.groups):
+        moved = np.rint((values[1:] - values[0]) / layout.unit).astype(int)
+        for g in range(groups):
             places = [(addresses[i], int(moved[i, g])) for i in np.flatnonzero(moved[:, g])]
             layout.bits[kind, g] = sorted(places, key=lambda place: abs(place[1]))
-            layout.base[kind, g] = round(float(values[0, g]))
+            layout.base[kind, g] = float(values[0, g]) / layout.unit
     return layout
+
+
+def _odd(fmt: BlockFormat) -> bool:
+    """True of formats whose sub-scales are odd numbers, 2 s + 1: s + 1/2 in units of two."""
+    assert fmt.scales.sub is not None
+    return fmt.scales.sub(np.zeros(fmt.dtype.itemsize, np.uint8), 0) == 1
+
+
+@cache
+def _of_d(fmt: BlockFormat) -> dict[int, int]:
+    """The bits of d by their addresses, where no field holds it."""
+    if fmt.scales.d is None:
+        return {}
+    every = one_bit_set(fmt, range(8 * fmt.dtype.itemsize)).view(np.uint8).reshape(-1, fmt.dtype.itemsize)[1:]
+    return {address: int(d) for address, block in enumerate(every) if (d := fmt.scales.d(block))}
+
+
+def _set_to_one(fmt: BlockFormat, blocks: Blocks) -> None:
+    raw = blocks.view(np.uint8).reshape(-1, fmt.dtype.itemsize)
+    for address, bit in _of_d(fmt).items():
+        if bit & 0x3C00:  # 1 as a half
+            raw[:, address // 8] |= 1 << address % 8
 
 
 # --- rules --------------------------------------------------------------------------------------
@@ -157,6 +194,13 @@ def _everywhere(layout: Layout) -> Iterator[tuple[str, Change]]:
     yield "scales and minima exchanged", lambda field: layout.bits[layout.other(field)]
     yield "signs ignored", lambda field: [(a, abs(w)) for a, w in layout.bits[field]]
     yield "bits of each reversed", lambda field: _as(layout.bits[field][::-1], layout.bits[field])
+    if any(layout.high(field) for field in layout.bits):
+        return
+    yield "the mask forgotten", lambda field: _unmasked(layout.bits[field])
+    yield "without the highest bit", lambda field: layout.bits[field][:-1]
+    yield "without the lowest bit", lambda field: layout.bits[field][1:]
+    yield "one place too far", lambda field: [(a, 2 * w) for a, w in layout.bits[field]]
+    yield "one place too little", lambda field: [(a, w // 2) for a, w in layout.bits[field][1:]]
 
 
 def _in_two_places(layout: Layout) -> Iterator[tuple[str, Change]]:

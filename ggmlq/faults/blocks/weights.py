@@ -15,11 +15,13 @@ from ...formats import FORMATS, BlockFormat, Format
 from ...formats.format import Blocks
 from ..findings import Formulas, Mistake
 from ..numbers import Index
+from .books import of_grids
 from .formulas import Packing, bits_a_byte, byte_formulas, exchanges_halves, low_bits, packing
 from .operand import Operand, operand
 from .orders import bit_orders, field_orders, group_orders
 from .readings import shifted
 from .subscales import wrongly_unpacked
+from .tables import of_tables
 
 Misread = Iterator[Mistake[Operand]]
 
@@ -31,10 +33,12 @@ def mistakes(fmt: Format, every: Blocks, columns: Index) -> Misread:
     if isinstance(fmt, BlockFormat):
         yield from _constants(fmt, right)
         yield from _nibbles(fmt, right)
-        yield from _high_bits(fmt, blocks, right)
+        yield from _high_bits(fmt, right)
         yield from _sub_scales(fmt, right)
         yield from _one_term(fmt, right)
         yield from wrongly_unpacked(fmt, blocks)
+        yield from of_grids(fmt, right)
+        yield from of_tables(fmt, blocks, right)
         yield from _neighbours(fmt, every, columns)
 
 
@@ -91,14 +95,10 @@ def order_fault(packed: Packing | None, order: Index) -> tuple[str, Formulas | N
     return fault, lambda: byte_formulas(packed, order)
 
 
-def _high_bits(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Misread:
+def _high_bits(fmt: BlockFormat, right: Operand) -> Misread:
     """High bits dropped, turned over, shifted, or taken from another element's place."""
     split = low_bits(fmt)
     if not split:
-        if "qh" in (fmt.dtype.names or ()):  # code books: the high bits of the row's number
-            without = blocks.copy()
-            without["qh"] = 0
-            yield Mistake("high-bits", "dropped", operand(fmt, without))
         return
     unit, shape = 2**split, right.stored.shape
     stored = right.stored.reshape(-1, fmt.block_size)

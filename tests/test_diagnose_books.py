@@ -1,0 +1,80 @@
+"""Diagnose: mistakes with code books, tables, shared exponents; y of unit vectors is the kernel's matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import planted
+import pytest
+
+import ggmlq as gq
+from ggmlq.testing.blocks import random_blocks
+
+F = np.float32
+
+
+def case(name, n, k, seed=5):
+    raw = (
+        random_blocks(gq.formats[name], n, k // gq.formats[name].block_size, seed)
+        .view(np.uint8)
+        .reshape(n, -1)
+    )
+    return raw, gq.QuantArray.from_bytes(raw, name, (n, k))
+
+
+@pytest.mark.parametrize("name", planted.CASES)
+def test_the_decoders_of_this_test_are_right(name):
+    raw, q = case(name, 3, 512)
+    np.testing.assert_allclose(planted.decoded(name, raw), q.dequantize(np.float64), rtol=1e-6)
+    assert len(planted.CASES[name]) >= 12
+
+
+def named(name, x, q, raw, which=None):
+    """The planted mistakes that are not named, with what diagnose says."""
+    missed = {}
+    for mistake, (fault, _) in planted.CASES[name].items():
+        if which is None or mistake in which:
+            y = (x.astype(np.float64) @ planted.decoded(name, raw, mistake).T).astype(F)
+            found = gq.diagnose(y, x, q)
+            if found.fault != fault:
+                missed[mistake] = found.text
+    return missed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", planted.CASES)
+def test_all_planted_mistakes_in_products(name, fresh):
+    raw, q = case(name, 64, 768, int(fresh.integers(1 << 20)))
+    x = fresh.standard_normal((4, 768)).astype(F)
+    missed = named(name, x, q, raw)
+    assert len(missed) <= len(planted.CASES[name]) // 10, missed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", planted.CASES)
+def test_all_planted_mistakes_in_unit_vectors(name, fresh):
+    raw, q = case(name, 24, 512, int(fresh.integers(1 << 20)))
+    assert not named(name, 127 * np.eye(512, dtype=F), q, raw)
+
+
+@pytest.mark.parametrize("name", ["iq2_s", "iq1_m", "mxfp4"])
+def test_some_planted_mistakes_in_products(name):
+    raw, q = case(name, 48, 512)
+    x = np.random.default_rng(1).standard_normal((4, 512)).astype(F)
+    assert not named(name, x, q, raw, list(planted.CASES[name])[1:2])
+
+
+def test_unit_vectors_in_any_order_and_size(fresh):
+    q = case("q4_0", 16, 256)[1]
+    order = fresh.permutation(256)
+    x = np.eye(256, dtype=F)[order] * fresh.uniform(0.5, 2, (256, 1)).astype(F)
+    wrong = (np.asarray(q) + 8 * q.blocks["d"].astype(F).repeat(32, axis=1)).T
+    assert gq.diagnose(x @ wrong, x, q).fault == "offset-missing"
+    assert gq.diagnose(x @ q.T, x, q).ok
+
+
+def test_a_part_of_the_grid_that_is_mistyped_is_counted():
+    raw, q = case("iq3_s", 32, 512)
+    y = 127 * planted.decoded("iq3_s", raw, "150 entries mistyped").T.astype(F)
+    found = gq.diagnose(y, 127 * np.eye(512, dtype=F), q)
+    assert found.fault == "code-book"
+    assert "entries of the grid are others: 75.0: " in found.text
