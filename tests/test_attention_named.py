@@ -294,4 +294,6 @@ def test_rows_that_see_nothing_are_zeros(fresh):
         assert y[0, 0, 0].any(), name
         assert not gq.reference.attention(q, k[:, :, :0], v[:, :, :0], arithmetic=name).any(), name
     bound = gq.reference.attention_bound(q, k, v, mask=mask, arithmetic="f32")
-    assert np.isinf(bound[0, 0]).all(axis=-1).tolist() == [False, True, False]
+    assert (bound[0, 0, 1] < 1e-30).all(), "the zero is promised"
+    assert np.isfinite(bound).all()
+    assert bound[0, 0, 0].any()

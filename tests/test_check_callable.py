@@ -224,7 +224,7 @@ def test_the_fixture(tmp_path):
         "    ggmlq_check(lambda blocks: -q8_0(blocks), formats='q8_0')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "ggmlq.check.plugin", "-p", "no:cacheprovider", "-q", "."],
+        [sys.executable, *"-m pytest -q -p no:ggmlq -p ggmlq.check.plugin -p no:cacheprovider .".split()],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -160,7 +161,7 @@ def test_check_writes_a_page(html, tmp_path, monkeypatch, capsys):
     device = SimpleNamespace(name="CPU", description="a CPU", backend="CPU", layouts=(), facts=dict)
 
     class Bridge:
-        path, version, types, libraries = "lib.so", "1", ("q4_0",), ()
+        path, version, types, libraries, server = "lib.so", "1", ("q4_0",), (), ""
 
         def __init__(self, *args, **how):
             pass
@@ -175,7 +176,7 @@ def test_check_writes_a_page(html, tmp_path, monkeypatch, capsys):
             return [device]
 
     monkeypatch.setattr("ggmlq.llama.Bridge", Bridge)
-    monkeypatch.setattr("ggmlq.check.run.run", lambda *args: iter(outcomes()))
+    monkeypatch.setattr(import_module("ggmlq.check.run"), "run", lambda *args: iter(outcomes()))
     path = tmp_path / "c.html"
     assert main(["check", "--types", "q4_0", "--html", str(path), "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)["cases"]) == 4

@@ -83,6 +83,8 @@ def test_wrong_results_are_named_saved_and_replayed(bridge, fresh, tmp_path, cap
     )
 
     class Wrong:
+        reports = ""
+
         def measure(self, x, q, *given, ids, **more):
             return bridge.measure(x, q, *given, ids=(ids + 1) % 6, **more)
 
