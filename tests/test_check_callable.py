@@ -223,8 +223,9 @@ def test_the_fixture(tmp_path):
         "def test_wrong(ggmlq_check):\n"
         "    ggmlq_check(lambda blocks: -q8_0(blocks), formats='q8_0')\n"
     )
+    plugins = "-p", "no:ggmlq", "-p", "ggmlq.check.plugin", "-p", "no:cacheprovider"
     done = subprocess.run(
-        [sys.executable, *"-m pytest -q -p no:ggmlq -p ggmlq.check.plugin -p no:cacheprovider .".split()],
+        [sys.executable, "-m", "pytest", *plugins, "-q", "."],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
