@@ -22,6 +22,8 @@ from .operand import Operand, from_parts, operand
 
 Misread = Iterator[Mistake[Operand]]
 
+LOST = 1 / 32  # of the largest offset
+
 
 def of_tables(fmt: BlockFormat, blocks: Blocks, right: Operand) -> Misread:
     """Every mistake with a table of levels, or with a scale that is read as another number."""
@@ -171,7 +173,15 @@ def _halves(fmt: BlockFormat, blocks: Blocks) -> Misread:
                     changed[n] = blocks[n]
                 for n in which:
                     changed[n] = way(n)
+                if which == names[1:] and _is_lost(changed[which[0]], blocks[which[0]]):
+                    continue  # as good as no offset, which an entry of its own names
                 yield Mistake("scale-misread", f"{' and '.join(which)} {name}", operand(fmt, changed))
+
+
+def _is_lost(read: NDArray[Any], right: NDArray[Any]) -> bool:
+    """True where numbers are read as next to nothing."""
+    largest = np.abs(right.astype(np.float32)).max(initial=0)
+    return bool(np.abs(read).max(initial=0) < LOST * largest)
 
 
 def _as_normal(bits: NDArray[np.uint32]) -> NDArray[np.float32]:
