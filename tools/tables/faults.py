@@ -37,7 +37,9 @@ def texts(options: Options) -> Texts:
 
 def faults(some: Iterable[Fault]) -> str:
     """A row for each fault; ``ggmlq diagnose --list`` has formulas and known bugs besides."""
-    return table(["fault", "the kernel", "look at"], [[f"`{fault.id}`", fault.says, fault.look] for fault in some])
+    return table(
+        ["fault", "the kernel", "look at"], [[f"`{fault.id}`", fault.says, fault.look] for fault in some]
+    )
 
 
 def counted(verdicts: Counter[tuple[str, str]], title: str) -> str:
