@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ggmlq.base import threads
-from ggmlq.cpu.machine.features import model_name
+from ggmlq.base.system import cpu_model
 
 
 @pytest.fixture
@@ -60,4 +60,4 @@ def test_variables(machine, monkeypatch, said, want):
 def test_of_this_machine():
     assert 1 <= threads.available() <= threads._cores()
     assert threads.num_threads() <= threads._AVAILABLE
-    assert model_name() is None or model_name() == model_name().strip() != ""
+    assert cpu_model() is None or cpu_model() == cpu_model().strip() != ""
