@@ -15,7 +15,7 @@ from ..base.terminal import is_terminal
 from ..base.text import size
 from ..errors import ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_text, count, declare, flag, shared
+from ._options import Commands, add_text, count, declare, flag, natural, shared
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
     shared(parser, "model")
     what = add_text(parser, "the beginning of the text")
     flag(what, "--chat", "a conversation, a line at a time (needs Jinja2)")
-    parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
+    parser.add_argument("--generate", type=natural, metavar="N", help="the most tokens of an answer (256)")
     parser.add_argument(
         "--temperature",
         type=_temperature,
@@ -52,11 +52,11 @@ def add(commands: Commands) -> None:
         metavar="T",
         help="draw tokens; 0 takes the best (default)",
     )
-    parser.add_argument("--top-k", type=_number, default=0, metavar="K", help="of the K best ones alone")
+    parser.add_argument("--top-k", type=natural, default=0, metavar="K", help="of the K best ones alone")
     parser.add_argument(
         "--top-p", type=_share, default=1.0, metavar="P", help="of the best whose shares reach P"
     )
-    parser.add_argument("--seed", type=_number, metavar="S", help="the seed of draws and of --tokens")
+    parser.add_argument("--seed", type=natural, metavar="S", help="the seed of draws and of --tokens")
     flag(parser, "--no-stop", "go on behind tokens that end a text")
     parser.add_argument("--cache", metavar="TYPE", default="f16", help="type of K and V: q8_0, or q8_0,f16")
     parser.add_argument("--context", type=count, metavar="N", help="positions of the context")
@@ -70,12 +70,6 @@ def add(commands: Commands) -> None:
         "--kl-against", metavar="MODEL", help="how far the shares of tokens are from those of another model"
     )
     shared(parser, "--json")
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write a whole one, 0 or more")
-    return int(text)
 
 
 def _temperature(text: str) -> float:
