@@ -215,7 +215,7 @@ def imatrix(
     Returns
     -------
     Collector
-        ``.imatrix()`` is what a quantizer takes, ``.save(path)`` writes it, ``.merge(other)`` adds more.
+        A quantizer takes it, ``.save(path)`` writes it, ``.merge(other)`` adds more.
     """
     request = f"imatrix of {model}"
     if (text is None) == (tokens is None):
