@@ -21,8 +21,9 @@ ABOUT = """\
 Show the statistics of an importance matrix, or of the sum of several; --output writes the sum, as .gguf or as
 the older .dat, and shows statistics with --show-statistics only. --model and --text make a matrix: the text
 runs through the model here, or in your libllama with --lib. Ctrl-C keeps what whole chunks gave (exit 130).
-Experts that no token reached get the mean of their tensor's tokens, as that of one token. Files that are named
-in addition are added. The statistics are those of llama-imatrix: of the mean squares of a tensor's columns.
+Experts that no token reached get the mean of their tensor's tokens, as that of one token. Files that are
+named in addition are added to it. The statistics are those of llama-imatrix: of the mean squares of a
+tensor's columns.
 """
 EXAMPLES = """\
   ggmlq imatrix --model model-f16.gguf --text calibration.txt --output imatrix.gguf
