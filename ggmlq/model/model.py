@@ -27,7 +27,7 @@ from .families import Family, family_of
 from .importance import Hear, chunks_of, collect, together
 from .programs import Programs
 from .sampling import Sampling, Stop, Stops, finite, walking
-from .step import Step
+from .step import Step, value
 from .tokenizer import Tokenizer
 from .weights import Weights
 
@@ -309,6 +309,18 @@ class Model:
         collector = gguf.Collector(chunk_size)
         collect(self.listen, cut, together(chunk_size, self._on_gpu), collector, output, bar)
         return collector
+
+    def layers(self, tokens: Sequence[int]) -> Iterator[Array]:
+        """Yield the rows behind the embedding, those behind each layer, and the logits.
+
+        They are NumPy's, on a GPU too, unless tokens are CuPy's.
+        """
+        numbers = checked("layers", tokens, self.vocabulary, self.config.context)
+        part = self.cache(len(numbers)).parts[0]
+        part.reserve(len(numbers))
+        step = Step(self.config, self._weights, self._arithmetic, [(part, len(numbers))])
+        for x in self._walk(step, numbers, last=False):
+            yield beside(tokens, value(x))
 
     def like(
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
