@@ -276,6 +276,7 @@ def _line(shown: bool) -> str | None:
 
 def _measure(args: argparse.Namespace) -> int:
     """Print the perplexity of a text, and the distance from another model."""
+    from ..model.quality import check_alike, measured, stretches
     from . import _quality
 
     if args.chat or args.tokens:
@@ -290,13 +291,10 @@ def _measure(args: argparse.Namespace) -> int:
         )
     model = _load(args, args.model)
     against = _load(args, args.kl_against) if args.kl_against else None
-    if against is not None and against.vocabulary != model.vocabulary:
-        raise ShapeError(
-            f"{args.model} has {model.vocabulary} tokens, {args.kl_against} {against.vocabulary}; "
-            "shares of tokens are compared one by one; take two files of one model"
-        )
-    pieces = _quality.stretches(model, text, args.context)
-    facts = _quality.measured(model, against, pieces, False if args.json else None)
+    if against is not None:
+        check_alike(model, against)
+    pieces = stretches(model, text, args.context)
+    facts = measured(model, against, pieces, False if args.json else None)
     if args.json:
         _plain.print_json({"model": str(args.model), "against": args.kl_against, **facts})
     else:

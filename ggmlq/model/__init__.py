@@ -12,6 +12,8 @@ From a call down:
     config.py      sizes and settings from the metadata, each key of its type and within its range
     weights.py     tensors by name, held against those that a model of these sizes has
     layouts.py     matrices in the order of the CPU's kernels, from the disk and to it
+    importance.py  sums of squares of what products read, by tensor
+    quality.py     perplexity on a text, and the distance from another model
     sampling.py    the choice of the next token, and the tokens and texts after which a sequence ends
     tokenizer/     text to tokens and back, chat templates
 """

@@ -16,6 +16,7 @@ from ..base.text import short
 from ..errors import ShapeError
 from .caches import Cache, Part
 
+BATCH = 2048  # tokens that go through the layers together
 ENDED = -1  # in place of a token
 RECORDED = 2  # steps until they are replayed: the first ones take the host so long that tokens do not wait
 Best = Callable[[Any], tuple[Any, Callable[[], NDArray[np.int64]]]]
@@ -69,6 +70,15 @@ def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np
             "with a larger context="
         )
     return numbers.astype(np.int64)
+
+
+def cut(tokens: Sequence[int], begin: Sequence[int], length: int) -> list[list[int]]:
+    """Pieces of one length, each with the beginning of a text in the place of its first tokens.
+
+    What is left over is not in them, but a text that is shorter is a piece.
+    """
+    stops = range(min(length, len(tokens)), len(tokens) + 1, length)
+    return [[*begin, *tokens[stop - min(length, len(tokens)) + len(begin) : stop]] for stop in stops]
 
 
 def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list[Piece]]:

@@ -101,7 +101,7 @@ class Step:
     def plus(self, y: Array, x: Array, node: str, layer: int) -> Any:
         """The sum of rows; where nobody looks at it, a norm behind it adds them on the way."""
         if self.joins:
-            return Sum(y, _value(x))
+            return Sum(y, value(x))
         return self.tell(node, y + x, layer) if node else y + x
 
     def products(self, x: Array, names: Sequence[str], layer: int, nodes: Sequence[str]) -> list[Array]:
@@ -321,7 +321,7 @@ class Step:
         return self.tell("result_output", y)
 
 
-def _value(x: Any) -> Array:
+def value(x: Any) -> Array:
     """An array, or the array that a sum is."""
     if not isinstance(x, Sum):
         return x
