@@ -22,6 +22,7 @@ from ..reference.nodes.rows import slopes
 from .fused import facts_of_group, record_group
 from .fusion import Group
 from .judging import Crop, Part, Verdict, finite, judge_parts, mix_up, parts, whole
+from .lifetimes import Changed
 from .product import Operands, Product
 from .tracer import PRODUCTS
 
@@ -30,6 +31,8 @@ WHOLE = 1 << 28  # M·N·K up to which the diagnosis gets all of a wrong product
 DIAGNOSED = 4  # wrong products of a kind that are diagnosed; where they agree the rest is like them
 SAMPLE = (4, 32)  # rows and columns kept of a right product
 ROWS, COLUMNS = 32, 256  # rows and columns kept of a wrong one that is too large
+OVERWRITTEN = "overwritten"  # the fault of memory, not of a kernel
+LOOK = "Look at the allocator (lifetimes, results in place) and at views that outlive their tensor."
 
 
 class Judge:
@@ -61,7 +64,7 @@ class Judge:
         record = replace(record, seconds=time.perf_counter() - start, line=line)
         if self._captures and record.verdict == "wrong" and (record.group or record.op not in PRODUCTS):
             record = replace(record, captured=whole(node, self._model))
-        return record
+        return overwritten(record, node) if node.changed else record
 
     def _products(self, node: Node, product: Product) -> Product:
         all_parts = list(parts(node, self._model))
@@ -152,6 +155,15 @@ def _worst(verdict: Verdict) -> str:
 def unjudged(node: Node, error: Exception) -> Product:
     """The record of a node that could not be judged."""
     return replace(_facts_of(node), verdict="not judged", text=reason(error))
+
+
+def overwritten(record: Product, node: Node) -> Product:
+    """The record of a node that read what was no longer as it was computed; its kernel may be right."""
+    changes = [Changed(**one).sentence(node.name) for one in node.changed]
+    if record.verdict == "wrong":
+        changes.append(f"On what it read {node.name} is wrong, too: {record.text}")
+    text = "\n".join([*changes, LOOK])
+    return replace(record, verdict="wrong", fault=OVERWRITTEN, text=text)
 
 
 def _facts_of(node: Node) -> Product:
