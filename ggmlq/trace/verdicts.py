@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..check.judge import OTHER, Judgement, candidates, product_is_nearer, reason
+from ..check.beyond import beyond_arithmetics
+from ..check.judge import Judgement, candidates, reason
 from ..check.nodes import Habits, diagnosed, judge_node, node_line, operands, sentence, with_rows
 from ..faults import Diagnosis, diagnose
 from ..faults.blocks.sums import looks_half
@@ -81,9 +82,9 @@ class Judge:
         verdict = judge_parts(all_parts, backend, rows, self._how)
         product = replace(product, judgement=verdict.judgement, worst=verdict.worst, judged=verdict.judged,
                           parts=len(all_parts))  # fmt: skip
-        if not verdict.judgement.ok and _is_nearer(verdict, candidates(backend, rows)):
+        if not verdict.judgement.ok and (name := _beyond(verdict, backend, rows)):
             far = verdict.judgement.from_exact
-            product = replace(product, judgement=Judgement(OTHER, far, far, 0), worst={})
+            product = replace(product, judgement=Judgement(name, far, far, 0), worst={})
         if product.judgement is not None and product.judgement.ok:
             return replace(product, operands=_sample(verdict.crop.part))
         operands = _worst_operands(verdict.crop)
@@ -122,10 +123,11 @@ def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
         return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
 
 
-def _is_nearer(verdict: Verdict, arithmetics: list[str]) -> bool:
-    """True where the most suspicious elements are nearer to float64 than the likeliest arithmetic."""
+def _beyond(verdict: Verdict, backend: str, rows: int) -> str:
+    """What makes the most suspicious elements right that no arithmetic explains; empty where nothing does."""
     crop = verdict.crop
-    return product_is_nearer(crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns], arithmetics)
+    piece = crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns]
+    return beyond_arithmetics([piece], candidates(backend, rows), backend, rows)
 
 
 def _with_diagnosis(product: Product, diagnosis: Diagnosis, verdict: Verdict) -> Product:
