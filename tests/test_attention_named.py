@@ -324,3 +324,11 @@ def test_scores_that_float32_does_not_hold_promise_nothing(fresh, kind):
     scores[0, 0, 1, 4] = LARGEST
     softmax = node("SOFT_MAX", [scores, None, None], {"scale": 2.0})
     assert softmax.wrong(np.full(scores.shape, np.nan, F))[0, 0].any(axis=-1).tolist() == [True, False]
+
+
+def test_a_softmax_that_sees_nothing_is_zero_where_it_has_a_sink():
+    scores, sinks = np.full((1, 2, 3, 9), -np.inf, F), np.ones(2, F)
+    for more, promised in (None, False), (sinks, True):
+        softmax = node("SOFT_MAX", [scores, None, more], {"scale": 2.0})
+        assert not softmax.wrong(np.zeros(scores.shape, F)).any()
+        assert softmax.wrong(np.full(scores.shape, np.nan, F)).all() == promised

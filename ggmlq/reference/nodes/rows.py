@@ -218,8 +218,9 @@ def soft_max(c: Call) -> Result:
     sinks = c.array(2).astype(np.float64).reshape(-1, 1, 1) if c.has(2) else None
     result = weights(scores, sinks)
     # Rows of nothing, or with a score beyond float32, take infinity from infinity: no result is right.
-    none = np.isneginf(scores.value).all(axis=-1, keepdims=True)
-    none |= ~(scores.value <= LARGEST).all(axis=-1, keepdims=True)
+    none = ~(scores.value <= LARGEST).all(axis=-1, keepdims=True)
+    if sinks is None:
+        none |= np.isneginf(scores.value).all(axis=-1, keepdims=True)
     return settled(Number(result.value, np.where(none, np.inf, result.errors())), c.kind)
 
 
