@@ -18,8 +18,8 @@ from ggmlq.model.caches import CACHE
 from ggmlq.testing.models import Sizes, family_model
 
 BLOCKS = ("q4_0", "q8_0", "q5_1")
-DENSE = ("llama3", "mistral", "phi3", "phi3-long", "qwen2", "qwen3", "gemma2", "gemma3")
-MIXTURES = ("mixtral", "qwen3moe", "gpt-oss", "deepseek2")
+DENSE = ("llama3", "mistral", "phi3", "phi3-long", "qwen2", "qwen3", "gemma2", "gemma3", "glm4", "granite")
+MIXTURES = ("mixtral", "qwen3moe", "gpt-oss", "deepseek2", "granitemoe")
 OTHERS = [("deepseek-lite", "f16"), ("deepseek2", "q8_0")]
 
 

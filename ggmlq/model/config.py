@@ -69,8 +69,11 @@ RULES: dict[str, Rule] = {
     "rope.scaling.attn_factor": Rule(float, 1e-3, 1e3), "rope.scaling.original_context_length": COUNT,
     "rope.scaling.yarn_beta_fast": Rule(float, 1e-3, 1e6),
     "rope.scaling.yarn_beta_slow": Rule(float, 1e-3, 1e6),
-    "rope.scaling.yarn_log_multiplier": Rule(float, 0, 100),
+    "rope.scaling.yarn_log_multiplier": Rule(float, 0, 100), "rope.scaling.finetuned": Rule(bool),
+    "attention.scale": CAP, "embedding_scale": CAP, "residual_scale": CAP,
+    "logit_scale": Rule(float, 1e-3, 1e6), "expert_shared_feed_forward_length": COUNT,
 }  # fmt: skip
+SECTIONS = "rope.dimension_sections"  # pairs with positions in time, in height, in width, and others
 PATTERN = "attention.sliding_window_pattern"  # a period, or true and false for each layer
 
 
@@ -128,6 +131,26 @@ class Facts:
         value = self.get(key, default)
         return (value,) * self.layers if isinstance(value, int) else tuple(value)
 
+    def sections(self, dims: int, turns: bool) -> bool:
+        """True where pairs have sections, of which those of a text have its positions.
+
+        ``turns``: pairs of time, height and width take turns; otherwise they follow each other.
+        """
+        value = self.get(SECTIONS, ())
+        counts = [*value] if isinstance(value, Sequence) and not isinstance(value, str) else [value] * 4
+        if len(counts) > 4 or not all(map(COUNT.holds, counts)):
+            raise self.wrong(SECTIONS, "it is up to four numbers of pairs")
+        counts += [0] * (4 - len(counts))
+        if not any(counts):
+            return False
+        pairs = range(dims // 2)
+        alike = not counts[3] or sum(counts[:3]) >= dims // 2
+        if turns:
+            alike = all(pair < 3 * counts[pair % 3] for pair in pairs)
+        if not alike:
+            raise self.wrong(SECTIONS, f"of {dims // 2} pairs each has time, height or width")
+        return True
+
 
 # --- the config ------------------------------------------------------------------------------
 
@@ -136,7 +159,7 @@ class Facts:
 class Rope:
     """RoPE: the rotation of queries and keys by their positions."""
 
-    dims: int  # columns of a head that are rotated
+    dims: int  # columns of a head that are rotated, 0 for none
     neox: bool  # pairs are half of them apart; otherwise neighbours
     base: float
     scale: float = 1.0  # of positions: 1 / the factor by which the context was stretched
@@ -180,6 +203,9 @@ class Config:
     dense: int = 0  # first layers, which have no experts
     latent: int = 0  # columns of the vector from which keys and values are made
     shared: bool = False  # values are the first columns of the keys
+    embed_scale: float = 0.0  # of the embedding, 0 for none
+    residual_scale: float = 0.0  # of what a part adds, 0 for none
+    logit_scale: float = 0.0  # by which logits are divided, 0 for none
     temperature: float = 0.0  # queries grow with the logarithm of their position, in steps of a context
 
 

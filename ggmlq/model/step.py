@@ -84,7 +84,10 @@ class Step:
 
     def embed(self, tokens: NDArray[np.int64]) -> Array:
         """The rows of tokens, [T, width]."""
-        return self.tell("embd", self.a.rows(self.weights.matrix("token_embd"), tokens))
+        x = self.a.rows(self.weights.matrix("token_embd"), tokens)
+        if self.config.embed_scale:
+            x = self.a.times(x, self.config.embed_scale)
+        return self.tell("embd", x)
 
     def norm(self, x: Array, name: str, layer: int | None = None, plain: bool = False) -> Array:
         """The norm ``name`` of rows with its weights; ``plain``: it is told as ``norm``, without a layer."""
@@ -180,6 +183,8 @@ class Step:
 
         ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
         """
+        if not self._how(layer).dims:
+            return self.attention(q, k, v, layer, sinks=sinks)
         if appended := self._rope_appended((q, k, v), layer, factors):
             seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
             y = self._rows_of(self._parts[0][0], self.a.attend_all(appended, seen))
@@ -316,6 +321,8 @@ class Step:
         x = self.tell("result_norm", self.norm(x, "output_norm"))
         head = "output" if "output" in self.weights else "token_embd"
         y = self.a.linear(x, self.weights.matrix(head), self.weights.optional("output.bias"))
+        if self.config.logit_scale:
+            y = self.a.times(y, float(np.float32(1) / np.float32(self.config.logit_scale)))
         if self.config.logit_cap:
             y = self.a.capped(y, self.config.logit_cap)
         return self.tell("result_output", y)

@@ -137,10 +137,11 @@ def byte_vocabulary() -> dict[str, Any]:
 
 # --- of every family that gq.model runs ---------------------------------------------------------
 
-EXPERTS = {"mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8}
+EXPERTS = {"mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8, "granitemoe": 6}
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
-    "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite",
+    "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite", "glm4", "glm4-sections", "granite",
+    "granite-nope", "granitemoe",
 )  # fmt: skip
 ARCHITECTURES = {
     "llama3": "llama",
@@ -148,6 +149,8 @@ ARCHITECTURES = {
     "mixtral": "llama",
     "phi3-long": "phi3",
     "deepseek-lite": "deepseek2",
+    "glm4-sections": "glm4",
+    "granite-nope": "granite",
 }
 
 
@@ -205,6 +208,8 @@ def family_model(
             "expert_used_count": 2,
             "expert_feed_forward_length": sizes.hidden,
         }
+    if family == "granitemoe":
+        facts["expert_shared_feed_forward_length"] = sizes.hidden
     facts |= _settings(family, sizes.window, sizes.context)
     if t.deepseek:
         facts |= _latent(family, sizes)
@@ -222,6 +227,7 @@ class _Tensors:
     def __init__(self, family: str, rng: np.random.Generator, types: Sequence[str], sizes: Sizes) -> None:
         self.family, self.rng, self.sizes = family, rng, sizes
         self.gemma, self.phi = family.startswith("gemma"), family.startswith("phi")
+        self.glm, self.granite = family.startswith("glm4"), family.startswith("granite")
         self.deepseek = family.startswith("deepseek")
         self.all: dict[str, Any] = {}
         self._types = cycle(types)
@@ -248,7 +254,7 @@ class _Tensors:
             if role != "v" and self.family in ("qwen3", "qwen3moe", "gemma3"):
                 self.vector(f"{stem}.attn_{role}_norm.weight", s.head, mean=1.0)
         self.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
-        if oss or self.gemma:
+        if oss or self.gemma or self.glm:
             self.vector(f"{stem}.post_attention_norm.weight", s.width, mean=1.0)
         if oss:
             self.vector(f"{stem}.attn_output.bias", s.width)
@@ -278,7 +284,7 @@ class _Tensors:
         experts = 0 if dense else EXPERTS.get(self.family, 0)
         if not oss:
             self.vector(f"{stem}.ffn_norm.weight", s.width, mean=1.0)
-        if self.gemma:
+        if self.gemma or self.glm:
             self.vector(f"{stem}.post_ffw_norm.weight", s.width, mean=1.0)
         if experts:
             self.matrix(f"{stem}.ffn_gate_inp", experts, s.width, kind="f32")
@@ -286,16 +292,16 @@ class _Tensors:
             self.vector(f"{stem}.exp_probs_b.bias", experts)
         if oss:
             self.vector(f"{stem}.ffn_gate_inp.bias", 6)
-        if self.phi:
+        if joined := self.phi or self.glm:
             self.matrix(f"{stem}.ffn_up", 2 * s.hidden, s.width)
             self.matrix(f"{stem}.ffn_down", s.width, s.hidden)
-        for role in () if self.phi else ("gate", "up", "down"):
+        for role in () if joined else ("gate", "up", "down"):
             lengths = (s.width, s.hidden) if role == "down" else (s.hidden, s.width)
             if not experts:
                 self.matrix(f"{stem}.ffn_{role}", *lengths)
                 continue
             self.matrix(f"{stem}.ffn_{role}_exps", experts, *lengths, kind="mxfp4" if oss else None)
-            if self.deepseek:
+            if self.deepseek or self.granite:
                 self.matrix(f"{stem}.ffn_{role}_shexp", *lengths)
             if oss:
                 self.vector(f"{stem}.ffn_{role}_exps.bias", 6, lengths[0])
@@ -329,6 +335,14 @@ def _settings(family: str, window: int, context: int) -> dict[str, Any]:
         return {
             "attention.sliding_window": window, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
             "rope.scaling.factor": 8.0, "attention.sliding_window_pattern": 2,
+        }  # fmt: skip
+    if family.startswith("glm4"):
+        sections = {"rope.dimension_sections": [4, 6, 6, 0]} if family == "glm4-sections" else {}
+        return {"rope.dimension_count": 32} | sections
+    if family.startswith("granite"):
+        return {
+            "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0, "attention.scale": 1 / 64,
+            "rope.scaling.finetuned": family != "granite-nope",
         }  # fmt: skip
     if family == "gpt-oss":
         return _yarn(context) | {"attention.sliding_window": window, "rope.freq_base": 150000.0}

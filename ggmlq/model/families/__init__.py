@@ -4,6 +4,8 @@ family.py    the description of a family; a layer with an attention and a feed-f
 llama.py     Llama, Mistral and Mixtral
 qwen.py      Qwen2, Qwen3 and Qwen3 with experts
 gemma.py     Gemma 2 and 3
+glm.py       GLM 4
+granite.py   Granite, dense and with experts
 gpt_oss.py   gpt-oss
 deepseek.py  DeepSeek 2 and 3
 phi.py       Phi 3
@@ -13,12 +15,11 @@ from __future__ import annotations
 
 from ...base.text import short
 from ...errors import UnsupportedError
-from . import deepseek, gemma, gpt_oss, llama, phi, qwen
+from . import deepseek, gemma, glm, gpt_oss, granite, llama, phi, qwen
 from .family import Family
 
-FAMILIES: dict[str, Family] = (
-    llama.FAMILIES | qwen.FAMILIES | gemma.FAMILIES | gpt_oss.FAMILIES | phi.FAMILIES | deepseek.FAMILIES
-)
+ALL = (llama, qwen, gemma, gpt_oss, phi, deepseek, glm, granite)
+FAMILIES: dict[str, Family] = {name: family for one in ALL for name, family in one.FAMILIES.items()}
 
 __all__ = ["FAMILIES", "Family", "family_of"]
 
