@@ -26,10 +26,11 @@ from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..base.devices import cuda_driver, cuda_module, is_host, namespace
 from ..base.slots import Rows, Slot, labelled, slot_of
-from ..errors import BlockIndexError
+from ..errors import BlockIndexError, UnsupportedError
 from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Angles, Keys
 from .config import Config
+from .state import State, floats_of
 
 Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
@@ -54,9 +55,12 @@ class Memory:
                 shared=config.shared, device=device,
             )
             for heads in config.kv_heads
+            if heads
         ]  # fmt: skip
+        self.state = config.state
+        self._state_floats = config.kv_heads.count(0) * batch * floats_of(config.state)
         self.steps: dict[Any, Any] = {}  # recorded ones, by their sizes; False where there can be none
-        self.reason = ""  # why there is none
+        self.reason = "its layers have a state" * bool(config.state)  # why there is none
         self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in
         self._value_width = config.value_width
         first = self.layers[0]
@@ -163,8 +167,8 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values of all layers."""
-        return sum(layer.nbytes for layer in self.layers)
+        """Bytes of keys and values of all layers, and of state in float32."""
+        return sum(layer.nbytes for layer in self.layers) + 4 * self._state_floats
 
 
 class Part:
@@ -172,6 +176,7 @@ class Part:
 
     def __init__(self, memory: Memory, number: int, positions: int) -> None:
         self.memory, self.number, self.positions = memory, number, positions
+        self.state = State(memory.state)
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
         self.place = 0  # among the sequences of a step that is recorded
@@ -259,9 +264,18 @@ class Part:
         """Count positions whose rows are there."""
         self._length += count
         self._places.clear()
+        self.state.advance()
 
     def truncate(self, n: int) -> None:
         """Forget all but the first ``n`` positions."""
+        if self.memory.state and 0 < n < len(self):
+            raise UnsupportedError(
+                f"truncate({n}) of a sequence of {len(self)} positions: some layers of the model remember by a "
+                "state, which has no way back to a position; truncate(0) begins anew, and a cache for each "
+                "continuation takes the beginning again"
+            )
+        if n <= 0:
+            self.state.clear()
         self._length = min(self._length, n)
         self._places.clear()
 

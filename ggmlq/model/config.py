@@ -52,11 +52,15 @@ CAP = Rule(float, 1e-3, 1e6, off=True)
 RULES: dict[str, Rule] = {
     "block_count": SIZE, "context_length": SIZE, "embedding_length": SIZE,
     "feed_forward_length": Rule(int, 0, each=True),
-    "attention.head_count": EACH, "attention.head_count_kv": EACH,
+    "attention.head_count": EACH, "attention.head_count_kv": Rule(int, 0, each=True),
     "attention.key_length": SIZE, "attention.value_length": SIZE,
     "attention.key_length_mla": COUNT, "attention.value_length_mla": COUNT,
     "attention.kv_lora_rank": SIZE, "attention.q_lora_rank": COUNT,
     "attention.layer_norm_rms_epsilon": Rule(float, 1e-30, 1),
+    "full_attention_interval": SIZE, "shortconv.l_cache": Rule(int, 2, 64), "nextn_predict_layers": COUNT,
+    "attention.recurrent_layers": Rule(bool, each=True),
+    "ssm.conv_kernel": Rule(int, 2, 64), "ssm.inner_size": SIZE, "ssm.state_size": SIZE,
+    "ssm.time_step_rank": SIZE, "ssm.group_count": SIZE,
     "attention.sliding_window": COUNT, "attention.temperature_scale": Rule(float, 0, 1e3),
     "attn_logit_softcapping": CAP, "final_logit_softcapping": CAP,
     "expert_count": COUNT, "expert_used_count": COUNT, "expert_feed_forward_length": COUNT,
@@ -207,6 +211,13 @@ class Config:
     residual_scale: float = 0.0  # of what a part adds, 0 for none
     logit_scale: float = 0.0  # by which logits are divided, 0 for none
     temperature: float = 0.0  # queries grow with the logarithm of their position, in steps of a context
+    last_norm: str = "output_norm"
+    seeds: bool = False  # what the last norm gives goes into layers that guess further tokens, too
+    state: tuple[tuple[int, ...], ...] = ()  # shapes of the state of a layer without keys
+
+    def keyed(self, layer: int) -> int:
+        """The number of a layer among those that have keys."""
+        return layer - self.kv_heads[:layer].count(0)
 
 
 def config_of(
@@ -222,7 +233,7 @@ def config_of(
     width, trained = facts.number("embedding_length"), facts.number("context_length")
     heads = facts.each("attention.head_count", facts.number("attention.head_count"))
     kv_heads = facts.each("attention.head_count_kv", heads)
-    if any(q % kv for q, kv in zip(heads, kv_heads, strict=True)):
+    if any(kv and q % kv for q, kv in zip(heads, kv_heads, strict=True)):
         raise facts.wrong("attention.head_count_kv", f"heads are a multiple of it, here of {heads[:8]}")
     key_width = facts.get("attention.key_length", width // heads[0])
     rope = _rope(facts, key_width, neox)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..gguf import save
 from ..ops import expert_linear, quantize
+from . import recurrent
 
 BYTES = 256
 LARGE, ROWS = 1 << 22, 256  # elements of a matrix whose rows repeat, and how many differ
@@ -137,11 +138,13 @@ def byte_vocabulary() -> dict[str, Any]:
 
 # --- of every family that gq.model runs ---------------------------------------------------------
 
-EXPERTS = {"mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8, "granitemoe": 6}
+EXPERTS = {
+    "mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8, "granitemoe": 6,
+} | recurrent.EXPERTS  # fmt: skip
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
     "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite", "glm4", "glm4-sections", "granite",
-    "granite-nope", "granitemoe",
+    "granite-nope", "granitemoe", *recurrent.NEXT,
 )  # fmt: skip
 ARCHITECTURES = {
     "llama3": "llama",
@@ -191,7 +194,10 @@ def family_model(
     if not (t.gemma or family == "qwen2"):
         t.matrix("output", tokens, sizes.width)
     for i in range(sizes.layers):
-        (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
+        if t.next:
+            recurrent.tensors(t, family, i)
+        else:
+            (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
         t.feed_forward(f"blk.{i}", dense=t.deepseek and not i)
     for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
         t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
@@ -208,7 +214,7 @@ def family_model(
             "expert_used_count": 2,
             "expert_feed_forward_length": sizes.hidden,
         }
-    if family == "granitemoe":
+    if t.shares:
         facts["expert_shared_feed_forward_length"] = sizes.hidden
     facts |= _settings(family, sizes.window, sizes.context)
     if t.deepseek:
@@ -227,7 +233,8 @@ class _Tensors:
     def __init__(self, family: str, rng: np.random.Generator, types: Sequence[str], sizes: Sizes) -> None:
         self.family, self.rng, self.sizes = family, rng, sizes
         self.gemma, self.phi = family.startswith("gemma"), family.startswith("phi")
-        self.glm, self.granite = family.startswith("glm4"), family.startswith("granite")
+        self.glm, self.next = family.startswith("glm4"), family in recurrent.NEXT
+        self.shares = family == "granitemoe" or (self.next and family in EXPERTS)  # an expert of all tokens
         self.deepseek = family.startswith("deepseek")
         self.all: dict[str, Any] = {}
         self._types = cycle(types)
@@ -282,12 +289,14 @@ class _Tensors:
         """Norms, and a feed-forward part or experts."""
         s, oss = self.sizes, self.family == "gpt-oss"
         experts = 0 if dense else EXPERTS.get(self.family, 0)
-        if not oss:
+        if not (oss or self.next):
             self.vector(f"{stem}.ffn_norm.weight", s.width, mean=1.0)
         if self.gemma or self.glm:
             self.vector(f"{stem}.post_ffw_norm.weight", s.width, mean=1.0)
         if experts:
             self.matrix(f"{stem}.ffn_gate_inp", experts, s.width, kind="f32")
+        if experts and self.next:
+            self.vector(f"{stem}.ffn_gate_inp_shexp.weight", s.width)
         if experts and self.family == "deepseek2":
             self.vector(f"{stem}.exp_probs_b.bias", experts)
         if oss:
@@ -301,7 +310,7 @@ class _Tensors:
                 self.matrix(f"{stem}.ffn_{role}", *lengths)
                 continue
             self.matrix(f"{stem}.ffn_{role}_exps", experts, *lengths, kind="mxfp4" if oss else None)
-            if self.deepseek or self.granite:
+            if self.deepseek or self.shares:
                 self.matrix(f"{stem}.ffn_{role}_shexp", *lengths)
             if oss:
                 self.vector(f"{stem}.ffn_{role}_exps.bias", 6, lengths[0])
@@ -309,6 +318,8 @@ class _Tensors:
 
 def _settings(family: str, window: int, context: int) -> dict[str, Any]:
     """The settings that only some families have."""
+    if family in recurrent.NEXT:
+        return recurrent.settings(family)
     if family == "llama3":
         return {"rope.freq_base": 500000.0}
     if family == "mistral":

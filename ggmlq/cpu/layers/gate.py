@@ -1,4 +1,4 @@
-"""The kernel of gates: act(gate) · up, for silu, gelu by a hyperbolic tangent, and the clipped swiglu."""
+"""The kernel of gates: act(gate) · up, for silu, sigmoid, gelu by a hyperbolic tangent, and the clipped swiglu."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ arguments_of = reader(Gate)
 
 
 @inner
-def _sigmoid(x: Any, steep: Any) -> Any:
-    """Lanes divided by 1 + exp(steep · x)."""
-    power, far = x * steep, splat(FAR, F32, LANES)
-    return x / (exponential(chosen(power > FAR, far, power)) + np.float32(1))
+def _divisor(power: Any) -> Any:
+    """1 + exp of lanes."""
+    far = splat(FAR, F32, LANES)
+    return exponential(chosen(power > FAR, far, power)) + np.float32(1)
 
 
 @inner
 def _silu(gate: Any, up: Any) -> Any:
-    return _sigmoid(gate, np.float32(-1)) * up
+    return gate / _divisor(gate * np.float32(-1)) * up
+
+
+@inner
+def _sigmoid(gate: Any, up: Any) -> Any:
+    return up / _divisor(gate * np.float32(-1))
 
 
 @inner
@@ -45,10 +50,10 @@ def _swiglu_oai(gate: Any, up: Any) -> Any:
     seven, less = splat(SEVEN, F32, LANES), splat(-SEVEN, F32, LANES)
     gate = chosen(gate > SEVEN, seven, gate)
     up = chosen(up > SEVEN, seven, chosen(up < -SEVEN, less, up))
-    return _sigmoid(gate, STEEP) * (up + np.float32(1))
+    return gate / _divisor(gate * STEEP) * (up + np.float32(1))
 
 
-ACTIVATIONS = {"silu": _silu, "gelu": _gelu, "swiglu_oai": _swiglu_oai}
+ACTIVATIONS = {"silu": _silu, "sigmoid": _sigmoid, "gelu": _gelu, "swiglu_oai": _swiglu_oai}
 
 
 @cache

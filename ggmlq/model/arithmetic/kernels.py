@@ -342,10 +342,12 @@ class Kernels:
         return self.gated(activation, both[..., :middle], both[..., middle:])
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
-        """act(gate) · up, by the activation's name: silu, gelu, swiglu_oai."""
+        """act(gate) · up, by the activation's name: silu, sigmoid, gelu, swiglu_oai."""
         with np.errstate(over="ignore"):
             if activation == "silu":
-                return gate / (1 + np.exp(-gate)) * up
+                return self.silu(gate) * up
+            if activation == "sigmoid":
+                return self.sigmoid(gate) * up
             if activation == "gelu":
                 return self.gelu(gate) * up
             gate, up = np.minimum(gate, self.dtype(7)), np.clip(up, self.dtype(-7), self.dtype(7))
@@ -356,6 +358,45 @@ class Kernels:
         one = self.dtype
         inner = one(0.79788456080286535587989211986876) * x * (1 + one(0.044715) * x * x)
         return one(0.5) * x * (1 + np.tanh(inner))
+
+    def convolved(self, x: Array, weights: Array, before: Array, behind: Array) -> Array:
+        """Columns of rows [T, C], each with those of the K - 1 rows before it, weighted by [C, K].
+
+        ``before``: the K - 1 rows before the first one; ``behind`` receives the last ones.
+        """
+        whole = namespace(x).concatenate([before, x])
+        behind[...] = whole[len(x) :]
+        y = whole[: len(x)] * weights[:, 0]
+        for i in range(1, weights.shape[1]):
+            y = y + whole[i : i + len(x)] * weights[:, i]
+        return y
+
+    def delta_rule(self, heads: Sequence[Array], before: Array, behind: Array) -> Array:
+        """What queries [T, H, D] read from states [H, D, D] that keys and values were written to.
+
+        ``heads``: queries, keys, values, the logarithm of what stays of a state [T, H], and the share of a
+        value that replaces what its key had before [T, H].
+        """
+        q, k, v, forgets, share = heads
+        xp, state, y = namespace(q), before, []
+        scale, stays = self.dtype(1 / math.sqrt(q.shape[-1])), np.exp(forgets)
+        for t in range(len(q)):
+            state = state * stays[t, :, None, None]
+            new = (v[t] - (state @ k[t, :, :, None])[..., 0]) * share[t, :, None]
+            state = state + new[:, :, None] * k[t, :, None, :]
+            y.append((state @ q[t, :, :, None])[..., 0] * scale)
+        behind[...] = state
+        return xp.stack(y)
+
+    def silu(self, x: Array) -> Array:
+        """x / (1 + exp(-x))."""
+        with np.errstate(over="ignore"):
+            return x / (1 + np.exp(-x))
+
+    def softplus(self, x: Array) -> Array:
+        """log(1 + exp(x))."""
+        with np.errstate(over="ignore"):
+            return namespace(x).where(x > 20, x, np.log1p(np.exp(x)))
 
     def sigmoid(self, x: Array) -> Array:
         """1 / (1 + exp(-x)), a share for each number by itself."""

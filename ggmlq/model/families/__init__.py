@@ -3,6 +3,7 @@
 family.py    the description of a family; a layer with an attention and a feed-forward part
 llama.py     Llama, Mistral and Mixtral
 qwen.py      Qwen2, Qwen3 and Qwen3 with experts
+qwen_next.py Qwen3-Next, Qwen3.5 and later: the gated delta rule beside attention
 gemma.py     Gemma 2 and 3
 glm.py       GLM 4
 granite.py   Granite, dense and with experts
@@ -15,10 +16,10 @@ from __future__ import annotations
 
 from ...base.text import short
 from ...errors import UnsupportedError
-from . import deepseek, gemma, glm, gpt_oss, granite, llama, phi, qwen
+from . import deepseek, gemma, glm, gpt_oss, granite, llama, phi, qwen, qwen_next
 from .family import Family
 
-ALL = (llama, qwen, gemma, gpt_oss, phi, deepseek, glm, granite)
+ALL = (llama, qwen, gemma, gpt_oss, phi, deepseek, glm, granite, qwen_next)
 FAMILIES: dict[str, Family] = {name: family for one in ALL for name, family in one.FAMILIES.items()}
 
 __all__ = ["FAMILIES", "Family", "family_of"]
