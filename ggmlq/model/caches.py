@@ -57,8 +57,7 @@ class Memory:
             for heads in config.kv_heads
             if heads
         ]  # fmt: skip
-        self.state = config.state
-        self._state_floats = config.kv_heads.count(0) * batch * floats_of(config.state)
+        self.state, self.unkeyed = config.state, config.kv_heads.count(0)
         self.steps: dict[Any, Any] = {}  # recorded ones, by their sizes; False where there can be none
         self.reason = "its layers have a state" * bool(config.state)  # why there is none
         self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in
@@ -148,7 +147,7 @@ class Memory:
     @property
     def slots(self) -> int:
         """Slots that a sequence has in a program."""
-        return CACHE + 4 * len(self.layers)
+        return CACHE + 4 * len(self.layers) + 2 * len(self.state) * self.unkeyed
 
     def sequence(self, layer: int, number: int, end: NDArray[np.int64], first: int) -> Any:
         """The keys and values of a sequence in a layer, with their slots from ``first`` on, for the host.
@@ -166,9 +165,13 @@ class Memory:
         )  # fmt: skip
 
     @property
+    def _state_bytes(self) -> int:
+        return 4 * self.batch * self.unkeyed * floats_of(self.state)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of keys and values of all layers, and of state in float32."""
-        return sum(layer.nbytes for layer in self.layers) + 4 * self._state_floats
+        return sum(layer.nbytes for layer in self.layers) + self._state_bytes
 
 
 class Part:
@@ -176,7 +179,7 @@ class Part:
 
     def __init__(self, memory: Memory, number: int, positions: int) -> None:
         self.memory, self.number, self.positions = memory, number, positions
-        self.state = State(memory.state)
+        self.state = State(memory.state, memory.unkeyed)
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
         self.place = 0  # among the sequences of a step that is recorded
@@ -234,6 +237,19 @@ class Part:
         self.end[0] = end = self._length + len(parts[0])
         sequence = self._sequence(layer, end)
         return host_layers().latent_append(parts, *self._turns(angles), sequence), sequence
+
+    def states(self, number: int, like: Array) -> tuple[list[Array], list[Array]]:
+        """The arrays of a layer without keys before a step and behind it; with their slots for the host."""
+        halves = self.state.arrays(number, like)
+        if not self.memory.repeats:
+            return halves
+        count, memory = len(self.memory.state), self.memory
+        first = (self.place + 1) * memory.slots - 2 * count * (memory.unkeyed - number)
+        before, behind = (
+            [labelled(array, Slot(first + 2 * i + half)) for i, array in enumerate(arrays)]
+            for half, arrays in enumerate(halves)
+        )
+        return before, behind
 
     def _sequence(self, layer: int, end: int) -> Any:
         """The keys and values up to the end of a step, for kernels of the host."""

@@ -217,7 +217,11 @@ class Config:
 
     def keyed(self, layer: int) -> int:
         """The number of a layer among those that have keys."""
-        return layer - self.kv_heads[:layer].count(0)
+        return layer - self.unkeyed(layer)
+
+    def unkeyed(self, layer: int) -> int:
+        """The number of a layer among those that have none."""
+        return self.kv_heads[:layer].count(0)
 
 
 def config_of(

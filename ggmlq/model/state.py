@@ -9,6 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays.buffers import address_of
 from ..base.devices import namespace
 
 Array = Any  # an array of the arithmetic's type
@@ -16,20 +20,42 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class State:
-    """The arrays of each such layer of a sequence, before a step and behind it; zeros at its beginning."""
+    """The arrays of a sequence's layers without keys, before a step and behind it; zeros at its beginning."""
 
-    def __init__(self, shapes: Shapes) -> None:
-        self._shapes, self._before = shapes, 0
-        self._halves = dict[int, tuple[list[Array], list[Array]]]()
+    def __init__(self, shapes: Shapes, layers: int) -> None:
+        self._shapes, self._layers, self._before = shapes, layers, 0
+        self._halves: list[list[list[Array]]] = []  # by layers: two lists of arrays
+        self._words: list[NDArray[np.int64]] = []
 
-    def arrays(self, layer: int, like: Array) -> tuple[list[Array], list[Array]]:
+    def arrays(self, number: int, like: Array) -> tuple[list[Array], list[Array]]:
         """The arrays of a layer before the step, and those that the step writes, of the type of rows."""
-        if layer not in self._halves:
-            xp = namespace(like)
-            first, second = ([xp.zeros(shape, like.dtype) for shape in self._shapes] for _ in range(2))
-            self._halves[layer] = first, second
-        halves = self._halves[layer]
+        if not self._halves:
+            self._make(namespace(like), like.dtype)
+        halves = self._halves[number]
         return halves[self._before], halves[1 - self._before]
+
+    def _make(self, xp: Any, dtype: Any) -> None:
+        self._halves = [
+            [[xp.zeros(shape, dtype) for shape in self._shapes] for _ in range(2)]
+            for _ in range(self._layers)
+        ]
+
+    def words(self) -> NDArray[np.int64]:
+        """What a program fills in for a sequence: of each array of each layer the addresses before and behind."""
+        if not self._halves:
+            self._make(np, np.float32)
+        if not self._words:
+            ways = [
+                [
+                    address_of(array)
+                    for halves in self._halves
+                    for pair in zip(*halves[::way], strict=True)
+                    for array in pair
+                ]
+                for way in (1, -1)
+            ]
+            self._words = [np.array(way, np.int64) for way in ways]
+        return self._words[self._before]
 
     def advance(self) -> None:
         """Go on from what the step wrote."""
@@ -37,7 +63,7 @@ class State:
 
     def clear(self) -> None:
         """Be at the beginning again."""
-        self._halves.clear()
+        self._halves, self._words, self._before = [], [], 0
 
 
 def floats_of(shapes: Shapes) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..base.devices import namespace
 from .arithmetic import Kernels
-from .arithmetic.kernels import Angles, Array, Keys, Routing, Seen, Tell
+from .arithmetic.kernels import Angles, Array, Keys, Routing, Seen, Tell, joined
 from .caches import Heads
 from .config import Config, Rope
 from .weights import Weights, columns
@@ -178,11 +178,12 @@ class Step:
 
     def rope_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
                          sinks: Array | None = None, scaled: str | None = None,
-                         gate: Array | None = None) -> Array:  # fmt: skip
+                         gate: Array | None = None,
+                         nodes: tuple[str, str] = ("Qcur", "Kcur")) -> Array:  # fmt: skip
         """The attention of heads that are rotated by their positions, and the product behind it.
 
         ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
-        ``gate``: see :meth:`attention`.
+        ``gate``: see :meth:`attention`. ``nodes``: of queries and keys with RoPE.
         """
         if not self._how(layer).dims:
             return self.attention(q, k, v, layer, sinks=sinks, gate=gate)
@@ -192,7 +193,7 @@ class Step:
             if gate is not None:
                 y = self.a.gated("sigmoid", gate, y)
             return self.product(y, "attn_output", layer)
-        q, k = self.rope(q, "Qcur", layer, factors), self.rope(k, "Kcur", layer, factors)
+        q, k = (self.rope(x, node, layer, factors) for x, node in zip((q, k), nodes, strict=True))
         if scaled is None:
             return self.attention(q, k, v, layer, sinks=sinks, gate=gate)
         q = q * q.dtype.type(self.config.scale)
@@ -263,7 +264,7 @@ class Step:
         if not (self.joins and self.a.latent and all(part.repeats for part, _ in self.parts)):
             return None
         short = self.norm(keys[:, : c.latent], "attn_kv_a_norm", layer)
-        inside = self.by_head(self.a.first_columns(q, q.shape[-1] - c.rope.dims), "attn_k_b", layer)
+        inside = self.by_head(self.a.some_columns(q, 0, q.shape[-1] - c.rope.dims), "attn_k_b", layer)
         appended = [
             part.latent_append(self.config.keyed(layer), [x[rows] for x in (q, inside, keys, short)], angles)
             for (part, rows), angles in zip(self.parts, self._angles_of(layer, None), strict=True)
@@ -346,11 +347,6 @@ def _value(x: Any) -> Array:
     if x.value is None:
         x.value = x.terms[0] + x.terms[1]
     return x.value
-
-
-def joined(parts: Sequence[Array]) -> Array:
-    """The rows of parts, one after the other."""
-    return parts[0] if len(parts) == 1 else namespace(parts[0]).concatenate(parts)
 
 
 def _of(name: str, layer: int | None, kind: str = "") -> str:

@@ -160,8 +160,8 @@ class Frame:
     def finish(self) -> None:
         """Refuse tensors that no part has taken, as llama.cpp does: a run would leave them out."""
         beyond = tuple(f"blk.{i}." for i in range(self.config.layers, self.facts.layers))
-        left = self._tensors.keys() - self._taken
-        if left := sorted(name for name in left if not name.startswith(beyond)):
+        others = self._tensors.keys() - self._taken
+        if left := sorted(name for name in others if not name.startswith(beyond)):
             raise GGUFError(
                 f"model.load: {len(left)} of {len(self._tensors)} tensors belong to no part of "
                 f"{self.config.architecture} with {self.config.layers} layers, the first is "

@@ -144,7 +144,7 @@ EXPERTS = {
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
     "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite", "glm4", "glm4-sections", "granite",
-    "granite-nope", "granitemoe", *recurrent.NEXT,
+    "granite-nope", "granitemoe", *recurrent.RECURRENT,
 )  # fmt: skip
 ARCHITECTURES = {
     "llama3": "llama",
@@ -182,7 +182,7 @@ def family_model(
     sizes: Sizes = Sizes(), vocabulary: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
     """Write a model of a family; matrices take the types in turn. ``vocabulary``: metadata of a tokenizer."""
-    if family in ("qwen2", "phi3", "phi3-long"):  # there heads make up the width
+    if family in ("qwen2", "phi3", "phi3-long", *recurrent.SHORT):  # there heads make up the width
         sizes = replace(sizes, head=sizes.width // sizes.heads)
     if family == "deepseek-lite":  # which llama.cpp knows by their number
         sizes = replace(sizes, layers=27, width=64, hidden=64, heads=2)
@@ -190,15 +190,16 @@ def family_model(
     vocabulary = dict(vocabulary or byte_vocabulary())
     tokens = len(vocabulary["tokenizer.ggml.tokens"])
     t.matrix("token_embd", tokens, sizes.width, kind="q8_0")
-    t.vector("output_norm.weight", sizes.width, mean=1.0)
+    last = "token_embd_norm" if family in recurrent.SHORT else "output_norm"
+    t.vector(f"{last}.weight", sizes.width, mean=1.0)
     if not (t.gemma or family == "qwen2"):
         t.matrix("output", tokens, sizes.width)
     for i in range(sizes.layers):
-        if t.next:
+        if family in recurrent.RECURRENT:
             recurrent.tensors(t, family, i)
         else:
             (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
-        t.feed_forward(f"blk.{i}", dense=t.deepseek and not i)
+        t.feed_forward(f"blk.{i}", dense=not i and (t.deepseek or family == "lfm2moe"))
     for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
         t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
     facts: dict[str, Any] = {
@@ -216,6 +217,8 @@ def family_model(
         }
     if t.shares:
         facts["expert_shared_feed_forward_length"] = sizes.hidden
+    if family in recurrent.RECURRENT:
+        facts |= recurrent.settings(family, sizes.kv_heads)
     facts |= _settings(family, sizes.window, sizes.context)
     if t.deepseek:
         facts |= _latent(family, sizes)
@@ -297,7 +300,7 @@ class _Tensors:
             self.matrix(f"{stem}.ffn_gate_inp", experts, s.width, kind="f32")
         if experts and self.next:
             self.vector(f"{stem}.ffn_gate_inp_shexp.weight", s.width)
-        if experts and self.family == "deepseek2":
+        if experts and self.family in ("deepseek2", "lfm2moe"):
             self.vector(f"{stem}.exp_probs_b.bias", experts)
         if oss:
             self.vector(f"{stem}.ffn_gate_inp.bias", 6)
@@ -318,8 +321,6 @@ class _Tensors:
 
 def _settings(family: str, window: int, context: int) -> dict[str, Any]:
     """The settings that only some families have."""
-    if family in recurrent.NEXT:
-        return recurrent.settings(family)
     if family == "llama3":
         return {"rope.freq_base": 500000.0}
     if family == "mistral":

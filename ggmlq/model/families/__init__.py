@@ -8,6 +8,7 @@ gemma.py     Gemma 2 and 3
 glm.py       GLM 4
 granite.py   Granite, dense and with experts
 gpt_oss.py   gpt-oss
+lfm2.py      LFM2: short convolutions beside attention
 deepseek.py  DeepSeek 2 and 3
 phi.py       Phi 3
 """
@@ -16,10 +17,10 @@ from __future__ import annotations
 
 from ...base.text import short
 from ...errors import UnsupportedError
-from . import deepseek, gemma, glm, gpt_oss, granite, llama, phi, qwen, qwen_next
+from . import deepseek, gemma, glm, gpt_oss, granite, lfm2, llama, phi, qwen, qwen_next
 from .family import Family
 
-ALL = (llama, qwen, gemma, gpt_oss, phi, deepseek, glm, granite, qwen_next)
+ALL = (llama, qwen, gemma, gpt_oss, phi, deepseek, glm, granite, qwen_next, lfm2)
 FAMILIES: dict[str, Family] = {name: family for one in ALL for name, family in one.FAMILIES.items()}
 
 __all__ = ["FAMILIES", "Family", "family_of"]

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arithmetic.kernels import Array
+from ..arithmetic.kernels import Array, Net
 from ..config import SECTIONS, Config, Facts
-from ..recurrence import convolution, delta_rule, unit
+from ..recurrence import convolution, delta_rule, pasts, unit
 from ..step import Step, experts
 from ..weights import Frame, columns
 from .family import Family
@@ -34,6 +34,8 @@ def layer(step: Step, x: Array, i: int) -> Array:
         return step.plus(step.feed_forward(normed, i, "silu"), x, "l_out", i)
     chosen, shared = experts(step, normed, i, "silu"), step.feed_forward(normed, i, "silu", "shexp")
     gate = step.product(normed, "ffn_gate_inp_shexp", i, "shared_expert_gate")
+    if step.joins:
+        return step.plus(step.a.plus_share(chosen, shared, gate), x, "l_out", i)
     share = step.tell("shared_expert_gate_sigmoid", step.a.sigmoid(gate), i)
     shared = step.tell("ffn_shexp_gated", shared * share, i)
     return step.plus(step.tell("ffn_out", step.a.sum(chosen, shared), i), x, "l_out", i)
@@ -49,7 +51,7 @@ def _attention(step: Step, x: Array, i: int) -> Array:
     c, count, width = step.config, len(x), step.config.key_width
     both = step.product(x, "attn_q", i, "Qcur_full").reshape(count, c.heads[i], 2 * width)
     k, v = step.products(x, ("attn_k", "attn_v"), i, ("Kcur", "Vcur"))
-    q, gate = columns(both, [width] * 2)
+    q, gate = (step.a.some_columns(both, first, width) for first in (0, width))
     q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
     k = step.head_norm(k.reshape(count, -1, width), "attn_k_norm", "Kcur_normed", i)
     gate = step.tell("gate_reshaped", gate.reshape(count, -1), i)
@@ -58,6 +60,8 @@ def _attention(step: Step, x: Array, i: int) -> Array:
 
 def _delta(step: Step, x: Array, i: int) -> Array:
     """The delta rule, a norm of each head with a gate, and the product behind it."""
+    if step.joins and (y := _at_once(step, x, i)) is not None:
+        return step.product(y, "ssm_out", i)
     a, count, (heads, width, _) = step.a, len(x), step.config.state[1]
     mixed, z = step.products(x, ("attn_qkv", "attn_gate"), i, ("linear_attn_qkv_mixed", "z"))
     share, forgets = _gates(step, x, i)
@@ -72,10 +76,28 @@ def _delta(step: Step, x: Array, i: int) -> Array:
     return step.product(step.tell("final_output", y, i), "ssm_out", i, "linear_attn_out")
 
 
+def _at_once(step: Step, x: Array, i: int) -> Array | None:
+    """What the last product of the delta rule multiplies, in few launches; None where there are none."""
+    c, stem, vector = step.config, f"blk.{i}", step.weights.vector
+    heads, groups = c.state[1][0], _key_heads(c)
+    net = Net(
+        vector(f"{stem}.ssm_dt.bias"), vector(f"{stem}.ssm_a"), vector(f"{stem}.ssm_norm.weight"), groups,
+        heads // groups if _is_next(c) else heads, not _is_next(c), c.epsilon,
+    )  # fmt: skip
+    if not step.a.takes_net(c.state[1]):
+        return None
+    names = ("attn_qkv", "attn_gate", *(("ssm_ba",) if _is_next(c) else ("ssm_beta", "ssm_alpha")))
+    mixed, z, *gates = step.products(x, names, i, names)
+    states = pasts(step, i, mixed)
+    mixed = step.a.convolved(mixed, vector(f"{stem}.ssm_conv1d.weight"), states, silu=True)
+    share, speed = gates if len(gates) == 2 else (gates[0], gates[0][:, net.run :])
+    return step.a.delta_net(mixed, z, (share, speed), net, states)
+
+
 def _gates(step: Step, x: Array, i: int) -> tuple[Array, Array]:
     """The share of what is new and the logarithm of what stays, [T, H] both."""
     a, vector, count = step.a, step.weights.vector, len(x)
-    if f"blk.{i}.ssm_ba" in step.weights:
+    if _is_next(step.config):
         both = step.product(x, "ssm_ba", i, "linear_attn_mixed_ba").reshape(
             count, _key_heads(step.config), -1
         )
