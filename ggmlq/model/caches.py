@@ -286,8 +286,8 @@ class Part:
         """Forget all but the first ``n`` positions."""
         if self.memory.state and 0 < n < len(self):
             raise UnsupportedError(
-                f"truncate({n}) of a sequence of {len(self)} positions: some layers of the model remember by a "
-                "state, which has no way back to a position; truncate(0) begins anew, and a cache for each "
+                f"truncate({n}) of a sequence of {len(self)} positions: some layers of the model remember by "
+                "a state, which has no way back to a position; truncate(0) begins anew, and a cache for each "
                 "continuation takes the beginning again"
             )
         if n <= 0:

@@ -41,7 +41,7 @@ class State:
         ]
 
     def words(self) -> NDArray[np.int64]:
-        """What a program fills in for a sequence: of each array of each layer the addresses before and behind."""
+        """The addresses that a program fills in: of each layer's arrays one before and one behind a step."""
         if not self._halves:
             self._make(np, np.float32)
         if not self._words:

@@ -212,7 +212,8 @@ class Step:
         return appended
 
     def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
-                  sinks: Array | None = None, behind: str = "", gate: Array | None = None) -> Array:  # fmt: skip
+                  sinks: Array | None = None, behind: str = "",
+                  gate: Array | None = None) -> Array:  # fmt: skip
         """Attention of heads over all positions so far, and the product behind it, [T, width].
 
         Without ``v`` values are the first columns of keys. ``behind``: matrices of heads for its results.

@@ -35,7 +35,7 @@ def _exp(x: Any) -> Any:
 @inner
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), the zero of exp(y) - 1 - exp(x)."""
-    if x > LARGE or x != x:
+    if not x <= LARGE:  # NaN, too
         return x
     power = _exp(x)
     if x < SMALL:

@@ -1,4 +1,4 @@
-"""The kernels of gates: act(gate) · up, for silu, sigmoid, gelu by a hyperbolic tangent, the clipped swiglu."""
+"""The kernels of gates: act(gate) · up, for silu, sigmoid, gelu by a tangent, and the clipped swiglu."""
 
 from __future__ import annotations
 

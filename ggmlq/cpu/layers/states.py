@@ -41,7 +41,7 @@ def convolved(x: Floats, weights: Floats, pasts: Any, silu: bool) -> Floats:
 
 
 def short_convolution(parts: Floats, weights: Floats, pasts: Any) -> Floats:
-    """c ∘ convolution(b ∘ z) of rows [T, 3 C], which are b, c and z."""
+    """The rows c ∘ convolution(b ∘ z) of rows [T, 3 C], which are b, c and z."""
     width = len(weights)
     b, c, z = (parts[:, first : first + width] for first in (0, width, 2 * width))
     return _convolved(z, b, c, weights, pasts, False)

@@ -128,12 +128,12 @@ class Host(Kernels):
         return _states().convolved(x, weights, pasts, silu)
 
     def short_convolution(self, parts: Array, weights: Array, pasts: Sequence[Past]) -> Array:
-        """c ∘ convolution(b ∘ z) of rows [T, 3 C]."""
+        """The rows c ∘ convolution(b ∘ z) of rows [T, 3 C]."""
         return _states().short_convolution(parts, weights, pasts)
 
     def takes_net(self, state: tuple[int, ...]) -> bool:
         """True for heads of whole vectors."""
-        return state[-1] % _states().LANES == 0
+        return bool(state[-1] % _states().LANES == 0)
 
     def delta_net(
         self, mixed: Array, z: Array, gates: tuple[Array, Array], net: Net, pasts: Sequence[Past]

@@ -402,7 +402,7 @@ class Kernels:
         return self.silu(y) if silu else y
 
     def short_convolution(self, parts: Array, weights: Array, pasts: Sequence[Past]) -> Array:
-        """c ∘ convolution(b ∘ z) of rows [T, 3 C], which are b, c and z."""
+        """The rows c ∘ convolution(b ∘ z) of rows [T, 3 C], which are b, c and z."""
         b, c, z = namespace(parts).split(parts, 3, axis=-1)
         return c * self.convolved(b * z, weights, pasts)
 
@@ -443,7 +443,7 @@ class Kernels:
         return x + y * self.sigmoid(gate)
 
     def silu(self, x: Array) -> Array:
-        """x / (1 + exp(-x))."""
+        """The product of x and its sigmoid, x / (1 + exp(-x))."""
         with np.errstate(over="ignore"):
             return x / (1 + np.exp(-x))
 
