@@ -358,7 +358,8 @@ class Model:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""
         for piece in pieces:
             parts[piece.sequence].reserve(len(piece.tokens))
-        if last and self._on_gpu and (logits := self._replayed(pieces, parts)) is not None:
+        graphs = self._on_gpu and not self.config.state
+        if last and graphs and (logits := self._replayed(pieces, parts)) is not None:
             return logits
         rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
         if self._programs is not None and (last or all(count == 1 for _, count in rows)):
