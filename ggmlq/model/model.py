@@ -33,6 +33,7 @@ BATCH = 2048  # tokens that go through the layers together
 def load(
     file: str | os.PathLike[str] | gguf.GGUFFile, device: str = "cpu", arithmetic: str | None = None,
     cache: tuple[str, str] | str = ("f16", "f16"), *, context: int | None = None, lean: bool = False,
+    invariant: bool = False,
 ) -> Model:  # fmt: skip
     """Open a model to run it.
 
@@ -53,6 +54,9 @@ def load(
     lean : bool
         On the CPU: keep one copy of a matrix at most. The file's pages are given back once its kernel has
         the matrix in an order of its own, and matrices are not put together.
+    invariant : bool
+        The logits of a sequence have the same bits alone, beside others, token by token or as one prompt.
+        With None as arithmetic.
 
     >>> import ggmlq as gq, tempfile, pathlib
     >>> from ggmlq.testing.models import tiny_model
@@ -71,7 +75,7 @@ def load(
     if len(types) != 2:
         raise UnsupportedError(f"model.load: cache={cache!r}; it is a type for keys and one for values")
     opened = file if isinstance(file, gguf.GGUFFile) else gguf.open(file)
-    model = Model(opened, arithmetic, (types[0], types[1]), context, device, lean)
+    model = Model(opened, arithmetic, (types[0], types[1]), context, device, lean, invariant)
     model.cache(1)  # types that caches do not have are refused here
     return model
 
@@ -87,17 +91,19 @@ class Model:
         The file that it was loaded from.
     types : pair of str
         Types of keys and values.
+    invariant : bool
+        The logits of a sequence depend on no other sequence, and on no way of cutting it.
     best : function or None
         ``best(logits)`` of rows on a GPU: the best tokens there, and a function that waits for them alone.
     """
 
     def __init__(
         self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None,
-        device: str = "cpu", lean: bool = False,
+        device: str = "cpu", lean: bool = False, invariant: bool = False,
     ) -> None:  # fmt: skip
         self.file, self._metadata, self._device, self._named = file, file.metadata, device, arithmetic
-        self._arithmetic: Kernels = arithmetic_of(arithmetic, device)
-        self._lean = lean
+        self._arithmetic: Kernels = arithmetic_of(arithmetic, device, invariant)
+        self._lean, self.invariant = lean, invariant
         architecture, self.types = file.metadata.get("general.architecture"), cache
         self._family: Family = family_of(architecture)
         self._weights = Weights(file, self._arithmetic)
@@ -129,7 +135,7 @@ class Model:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The file and the options: a copy opens it again, and prepares its own weights."""
-        options = self._named, self.types, self.config.context, self._device, self._lean
+        options = self._named, self.types, self.config.context, self._device, self._lean, self.invariant
         return type(self), (self.file, *options)
 
     def __repr__(self) -> str:
@@ -256,9 +262,9 @@ class Model:
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
     ) -> Model:
         """A model of this file in another arithmetic, with other types of keys and values, or context."""
-        device = self._device if arithmetic is None else "cpu"
-        context = context or self.config.context
-        return Model(self.file, arithmetic, cache or self.types, context, device, self._lean)
+        fastest, context = arithmetic is None, context or self.config.context
+        device, invariant = self._device if fastest else "cpu", fastest and self.invariant
+        return Model(self.file, arithmetic, cache or self.types, context, device, self._lean, invariant)
 
     # --- steps ------------------------------------------------------------------------------
 
