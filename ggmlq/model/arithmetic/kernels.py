@@ -367,4 +367,8 @@ class Kernels:
         """Rows as shares of 1."""
         with np.errstate(invalid="ignore"):
             shares = np.exp(x - x.max(axis=-1, keepdims=True))
-        return shares / shares.sum(axis=-1, keepdims=True)
+        return shares / self.total(shares)
+
+    def total(self, x: Array) -> Array:
+        """The sums of rows, [T, 1]."""
+        return x.sum(axis=-1, keepdims=True)
