@@ -25,8 +25,8 @@ def arithmetic_of(name: str | None, device: str, invariant: bool = False) -> Ker
     """The arithmetic of a name on a device; ``invariant``: bits of a row depend on no other row."""
     if invariant and name is not None:
         raise UnsupportedError(
-            f"model.load: invariant=True with arithmetic={name!r}; it is the fastest kernels that keep the bits "
-            "of rows; leave one of them out"
+            f"model.load: invariant=True with arithmetic={name!r}; it takes the fastest kernels "
+            "whose rows keep their bits; leave one of them out"
         )
     if device != "cpu" and name is None:
         cuda_device().named(device)  # which refuses what is not there

@@ -74,7 +74,7 @@ class Cuda(Kernels):
         return expert_linear(x, q, ids, invariant=self.invariant)
 
     def total(self, x: Array) -> Array:
-        """The sums of rows [T, 1]; where bits count by halves, for CuPy's order depends on how many there are."""
+        """The sums of rows [T, 1]; by halves where bits count, for CuPy's order depends on T."""
         while self.invariant and x.shape[-1] > 1:
             half = x.shape[-1] // 2
             pairs = x[..., :half] + x[..., half : 2 * half]
@@ -185,8 +185,8 @@ class Cuda(Kernels):
             except UnsupportedError as error:
                 if self.invariant:
                     raise UnsupportedError(
-                        f"model: invariant=True, and attention over keys of {cache.k.format.name} has no kernel "
-                        f"here: {error}; load without invariant=True"
+                        f"model: invariant=True, and attention over keys of {cache.k.format.name} has no "
+                        f"kernel here: {error}; load without invariant=True"
                     ) from error
                 self._refused.add(key)
         return None
