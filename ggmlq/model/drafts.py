@@ -127,6 +127,6 @@ def drafts_of(draft: Any, model: Runs) -> Callable[[], Draft | None]:
     if draft.vocabulary != model.vocabulary:
         raise ShapeError(
             f"generate: the model of drafts has {draft.vocabulary:,} tokens, this one "
-            f"{model.vocabulary:,}; they share them; take a smaller model of the kind, or draft='lookup'"
+            f"{model.vocabulary:,}; it needs the same; take a smaller one of the kind, or draft='lookup'"
         )
     return lambda: Draft(Smaller(draft))

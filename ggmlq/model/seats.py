@@ -27,6 +27,7 @@ class Running:
     rng: np.random.Generator
     ends: Stop
     draft: Draft | None
+    known: int = 0  # tokens that its seat holds before
     seat: int = ENDED
     waiting: int = 0  # tokens of a draft that were right
     ended: bool = False  # the last token is there
@@ -89,7 +90,7 @@ class Seats:
             one.seat = heapq.heappop(self._free)
             self._there[one.seat] = one
             if (part := self.parts[one.seat]) is not None:
-                part.truncate(0)
+                part.truncate(one.known)
         if not (self._one or self.fixed):
             for one in running:
                 old, room = self.parts[one.seat], self._room(one, more)

@@ -58,26 +58,31 @@ class Batch:
         """
         return self.join("batch.add", tokens, n, Sampling(temperature, top_k, top_p), seed, stop)
 
-    def join(self, call: str, tokens: Any, n: int | None, sampling: Sampling, seed: Any, stop: Stops) -> int:
-        """Do what ``add`` does; errors name the call."""
-        limit = self._seats.limit
-        numbers = checked(call, tokens, self._model.vocabulary, limit)
-        if n is not None and (n < 0 or len(numbers) + n > limit):
+    def join(
+        self, call: str, tokens: Any, n: int | None, sampling: Sampling, seed: Any, stop: Stops,
+        known: int = 0,
+    ) -> int:  # fmt: skip
+        """Do what ``add`` does; errors name the call.
+
+        ``known``: tokens whose keys and values the next free place of the caller's cache holds already.
+        """
+        seats, limit = self._seats, self._seats.limit
+        numbers = checked(call, tokens, self._model.vocabulary, self._model.config.context)
+        if (n or 0) < 0 or len(numbers) + (n or 0) > limit:
+            where, way = ("cache", "pass") if seats.fixed else ("context", "load with")
             raise ShapeError(
-                f"{call}: {len(numbers)} tokens and {n} more; the context has {limit:,} positions; ask for "
-                "fewer, or load with a larger context="
+                f"{call}: {len(numbers)} tokens and {n or 0} more; the {where} has {limit:,} positions; ask "
+                f"for fewer, or {way} a larger {where}="
             )
-        if self._seats.fixed and sum(not one.ended for one in self._running.values()) >= len(
-            self._seats.parts
-        ):
+        if seats.fixed and sum(not one.ended for one in self._running.values()) >= len(seats.parts):
             raise BlockIndexError(
-                f"{call}: {len(self._seats.parts)} sequences go on, as many as the cache takes; drop "
+                f"{call}: {len(seats.parts)} sequences go on, as many as the cache takes; drop "
                 f"one of {short([*self])}, or pass a larger cache, m.cache(positions, batch)"
             )
         ends = Stop(stop, lambda: self._model.tokenizer)
         one = Running(
             next(self._ids), numbers.tolist(), n, sampling, np.random.default_rng(seed), ends, self._drafts(),
-            ended=n == 0,
+            known, ended=n == 0,
         )  # fmt: skip
         self._running[one.id] = one
         return one.id
