@@ -74,7 +74,7 @@ def several_of(call: str, tokens: Any) -> list[Any]:
 
 def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np.int64]:
     """The tokens of a sequence as numbers, if a model of that many tokens and positions can run them."""
-    numbers = np.asarray(to_host(tokens))
+    numbers = np.zeros((0, 0)) if is_batch(tokens) else np.asarray(to_host(tokens))
     if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
         raise ShapeError(
             f"{call}: tokens are {short(tokens)}; they are a sequence of one number or more, or several of "

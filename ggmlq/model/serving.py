@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
+from ..dispatch.checks import is_whole
 from ..errors import BlockIndexError, ShapeError
 from .batch import BATCH, ENDED, RECORDED, Piece, Runs, checked, portions
 from .caches import Cache
@@ -68,10 +69,11 @@ class Batch:
         """
         seats, limit = self._seats, self._seats.limit
         numbers = checked(call, tokens, self._model.vocabulary, self._model.config.context)
-        if (n or 0) < 0 or len(numbers) + (n or 0) > limit:
+        more = 0 if n is None else n
+        if not is_whole(more, 0) or len(numbers) + more > limit:
             where, way = ("cache", "pass") if seats.fixed else ("context", "load with")
             raise ShapeError(
-                f"{call}: {len(numbers)} tokens and {n or 0} more; the {where} has {limit:,} positions; ask "
+                f"{call}: {len(numbers)} tokens and {short(more)} more; the {where} has {limit:,} positions; ask "
                 f"for fewer, or {way} a larger {where}="
             )
         if seats.fixed and sum(not one.ended for one in self._running.values()) >= len(seats.parts):
@@ -139,7 +141,8 @@ class Batch:
 
     def _compute(self, behind: list[Running]) -> None:
         """Give each of some sequences its next token, or more."""
-        ahead = [(one, i) for i, one in enumerate(self._ahead[0]) if self._running.get(one.id) is one]
+        wanted = {*behind}
+        ahead = [(one, i) for i, one in enumerate(self._ahead[0]) if one in wanted]
         there = {one for one, _ in ahead}
         others = [one for one in behind if one not in there]
         self._seats.place(others, 0)
@@ -248,8 +251,7 @@ def draws(owners: Sequence[Running], rows: Any) -> list[Callable[[], int]]:
     if not is_host(rows):  # those of the host have been looked at
         finite(rows)
     best: NDArray[np.int64] = to_host(rows.argmax(axis=-1))  # numbers alone come from a GPU
-    hot = any(one.sampling.temperature for one in owners)
-    each = to_host(rows) if hot else rows
+    each = to_host(rows) if any(one.sampling.temperature for one in owners) else rows
 
     def draw(i: int, one: Running) -> Callable[[], int]:
         if one.sampling.temperature == 0:
