@@ -207,7 +207,7 @@ def card(monkeypatch):
     )  # fmt: skip
 
     layers = kernels_of_layers(put)
-    for module in (cuda, caches, replay):
+    for module in (cuda, caches):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)
@@ -293,7 +293,8 @@ def test_a_talk(card, fresh, tmp_path):
         end = words.index(words[5]) if stop else 8
         assert list(talk.answer(8)) == words[:end]
         assert talk.reason == ("stop" if stop else "length")
-        assert len(talk.cache) == len(talk.tokens) == 9 + min(end, 7)
+        assert len(talk.tokens) == 9 + min(end, 7)
+        assert len(talk.cache) - len(talk.tokens) in (0, 1)
         assert talk.said.tokens == min(end, 7)
         talk.hear([*tokens, 5])
         more = list(m.generate([*tokens, 5], 2))
@@ -354,6 +355,60 @@ def test_sequences_together(card, fresh, tmp_path, family):
     assert gq.nmse(m.logits(sequences)[1], oracle.logits(sequences[1])) < ROUNDED
 
 
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss"])
+def test_sequences_that_join_and_leave(card, fresh, tmp_path, monkeypatch, family):
+    """In one cache, which grows with them; places of those that left are taken again."""
+    monkeypatch.setattr("ggmlq.model.seats.LEAST", 16)
+    path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32", invariant=bool(fresh.integers(2)))
+    oracle = gq.model.load(path, arithmetic="exact", cache="f32")
+    b, ended = m.batch(), []
+    for i in range(9):
+        if i in (0, 1, 4):
+            for size in fresh.integers(1, 14, 2).tolist():
+                b.add(fresh.integers(3, 259, size).tolist())
+        assert len(b.step()) == len(b)
+        if i in (3, 6):
+            one = int(fresh.choice([*b]))
+            ended.append((len(b.tokens(one)), b.tokens(one)))
+            b.drop(one)
+    assert len(b._seats.parts) <= 8
+    for tokens in [tokens for _, tokens in ended] + [b.tokens(one) for one in b]:
+        rows = oracle.logits(tokens)
+        said = next(n for n in range(1, len(tokens)) if len(tokens) - n <= 9)
+        behind = rows[:-1].max(axis=1) - rows[np.arange(len(tokens) - 1), tokens[1:]]
+        assert (behind[-3:] <= 1e-3 * np.abs(rows).max()).all(), (said, "the best token, or one as good")
+
+
+def test_kernels_whose_rows_keep_their_bits(card, fresh, tmp_path, monkeypatch):
+    """All products and attentions of an invariant model are such, recorded or not; drafts change no token."""
+    path = family_model(tmp_path / "m.gguf", "mixtral", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32", invariant=True)
+    asked, door = (
+        [],
+        [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear", "attention")],
+    )
+    for name, module in zip(("linear", "expert_linear", "attention"), door, strict=True):
+        function = getattr(module, name)
+
+        def noted(*operands, invariant=False, function=function, **options):
+            asked.append(invariant)
+            return function(*operands, invariant=invariant, **options)
+
+        monkeypatch.setattr(cuda, name, noted)
+    tokens = fresh.integers(3, 259, 9).tolist()
+    plain = list(m.generate(tokens, 12))
+    answer = m.generate(tokens, 12, draft="lookup")
+    assert list(answer) == plain
+    assert answer.accepted <= answer.drafted
+    assert asked
+    assert all(asked)
+    card.attends = False
+    with pytest.raises(gq.errors.UnsupportedError, match="load without invariant=True"):
+        gq.model.load(path, device="cuda", cache="f32", invariant=True).logits(tokens)
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt-oss", "deepseek2"])
 def test_keys_and_values_in_blocks(card, fresh, tmp_path, family):
     """They are spread on the device as on the host: only roundings to codes of 8 bits may differ."""
@@ -407,7 +462,7 @@ def test_nodes(card, fresh, tmp_path):
     assert type(m.logits(on_device(tokens))) is DeviceArray
 
 
-@pytest.mark.parametrize(("family", "count"), [("llama", 4), ("qwen2", 4), ("phi3", 4), ("qwen3moe", 5)])
+@pytest.mark.parametrize(("family", "count"), [("llama", 4), ("qwen2", 4), ("phi3", 4), ("qwen3moe", 4)])
 def test_matrices_of_one_type_are_one_product(card, fresh, tmp_path, family, count):
     """Queries, keys and values, gate and up; nodes have products of their own, with parts of that memory."""
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))

@@ -58,6 +58,10 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--seed", type=natural, metavar="S", help="the seed of draws and of --tokens")
     flag(parser, "--no-stop", "go on behind tokens that end a text")
+    parser.add_argument(
+        "--draft", metavar="WHAT", help="guess tokens ahead: 'lookup' in the text, or a smaller MODEL"
+    )
+    flag(parser, "--invariant", "logits by kernels whose rows keep their bits: with drafts the same text")
     parser.add_argument("--cache", metavar="TYPE", default="f16", help="type of K and V: q8_0, or q8_0,f16")
     parser.add_argument("--context", type=count, metavar="N", help="positions of the context")
     parser.add_argument(
@@ -108,10 +112,11 @@ def run(args: argparse.Namespace) -> int:
         raise UnsupportedError("--chat with --json: a conversation is no record; leave one of them out")
     model = _load(args, args.model)
     tokens = None if args.chat else _tokens(args, model)
+    draft = _load(args, args.draft) if args.draft not in (None, "lookup") else args.draft
     talk = Talk(
         model, Sampling(args.temperature, args.top_k, args.top_p), np.random.default_rng(args.seed),
         frozenset() if args.no_stop or args.tokens else model.tokenizer.ends,
-        _positions(args, model, 0 if tokens is None else len(tokens)),
+        _positions(args, model, 0 if tokens is None else len(tokens)), draft=draft,
     )  # fmt: skip
     if tokens is None:
         _converse(args, talk)
@@ -126,7 +131,8 @@ def _load(args: argparse.Namespace, path: str) -> Model:
     parts = args.cache.split(",")
     if len(parts) > 2:
         raise UnsupportedError(f"--cache {args.cache}: it is a type for both, or K's and V's: q8_0,f16")
-    return load(path, args.device, args.arithmetic, (parts[0], parts[-1]), context=args.context)
+    types, more = (parts[0], parts[-1]), {"context": args.context, "invariant": args.invariant}
+    return load(path, args.device, args.arithmetic, types, **more)
 
 
 def _tokens(args: argparse.Namespace, model: Model) -> list[int]:
@@ -204,7 +210,8 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
         "tokens": answer, "text": None if args.tokens else talk.model.tokenizer.decode(answer),
         "ended": talk.reason or "interrupted", "context": talk.positions,
         "prepared": {"seconds": talk.prepared},
-        "read": talk.read.facts(), "generated": talk.said.facts() | {"tokens": talk.count}, **_memory(talk),
+        "read": talk.read.facts(), "generated": talk.said.facts() | {"tokens": talk.count},
+        "drafts": {"tokens": talk.batch.drafted, "accepted": talk.batch.accepted}, **_memory(talk),
     }  # fmt: skip
 
 
@@ -225,11 +232,12 @@ def _close(talk: Talk) -> None:
             "--context, or begin anew with a shorter text",
             file=sys.stderr,
         )
-    m = _memory(talk)
+    m, b = _memory(talk), talk.batch
+    drafts = f", {b.accepted:,} of {b.drafted:,} drafted ones right" if talk.draft is not None else ""
     most = "" if m["peak_bytes"] is None else f", memory at most {size(m['peak_bytes'])}"
     print(
         f"prepared in {talk.prepared:.1f} s; read {talk.read.words(talk.read.tokens, FEW)}; generated "
-        f"{talk.said.words(talk.count)}; weights {size(m['weights_bytes'])}, keys and values "
+        f"{talk.said.words(talk.count)}{drafts}; weights {size(m['weights_bytes'])}, keys and values "
         f"{size(m['cache_bytes'])}{most}",
         file=sys.stderr,
     )

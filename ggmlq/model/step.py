@@ -201,7 +201,7 @@ class Step:
 
     def _rope_appended(self, heads: Heads, layer: int, factors: Any) -> list[tuple[Array, Keys]]:
         """Queries with RoPE, keys and values of each sequence; none where it takes several launches."""
-        if not self.joins or (len(self.parts) > 1 and self.a.device != "cpu"):
+        if not self.joins or (len(self.parts) > 1 and self.a.device != "cpu" and not self.a.invariant):
             return []
         appended = []
         for (part, rows), angles in zip(self.parts, self._angles_of(layer, factors), strict=True):
@@ -456,7 +456,7 @@ def _shares(step: Step, weights: Array, layer: int, after: bool) -> Array:
 
 def _of_one(step: Step, weights: Array, layer: int) -> Array:
     """Weights that add up to 1."""
-    total = step.tell("ffn_moe_weights_sum", weights.sum(axis=-1, keepdims=True), layer)
+    total = step.tell("ffn_moe_weights_sum", step.a.total(weights), layer)
     total = step.tell("ffn_moe_weights_sum_clamped", np.maximum(total, step.a.dtype(2.0**-14)), layer)
     return step.tell("ffn_moe_weights_norm", weights / total, layer)
 
