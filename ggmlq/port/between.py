@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.progress import Progress
 from ..model.arithmetic.kernels import Seen, apply_rope, rope_angles, weighed
 from ..model.arithmetic.oracles import Exact
 from ..model.config import Config, Rope
@@ -84,7 +85,10 @@ def rope_tries(o: Operands, c: Config, said: Mapping[str, list[float]], module: 
         pairs = "half a head apart" if neox else "neighbours"
         kind, words = "rope-type", f"the module rotates pairs that are {pairs}, the model does not"
         if not usual:
-            kind, words = "rope-order", "rows of q or k are not in the order of the pairs that the module rotates"
+            kind, words = (
+                "rope-order",
+                "rows of q or k are not in the order of the pairs that the module rotates",
+            )
         yield kind, words, o(q, k, rope=replace(o.rope, neox=neox))
     for base in dict.fromkeys([*said["rope_theta"], *said["rope_local_base_freq"], *BASES]):
         words = f"RoPE's base is {o.rope.base:g} in the file, {base:g} in the module"
@@ -105,21 +109,32 @@ def rope_tries(o: Operands, c: Config, said: Mapping[str, list[float]], module: 
 def score_tries(o: Operands, c: Config, said: Mapping[str, list[float]], y: Floats) -> Iterator[Try]:
     """Mistakes of scores: their scale, their cap, the positions that are seen."""
     for cap in dict.fromkeys([0.0, *said["attn_logit_softcapping"], 50.0, 30.0, 20.0]):
-        yield "soft-cap", f"scores are capped at {o.cap:g} in the file, {cap:g} in the module (0: not)", o(cap=cap)
+        yield (
+            "soft-cap",
+            f"scores are capped at {o.cap:g} in the file, {cap:g} in the module (0: not)",
+            o(cap=cap),
+        )
     scale = _fitted(lambda scale: float(np.square(o(scale=scale) - y).sum()), o.scale)
     words = f"scores are multiplied by {o.scale:.6g} in the file, {scale:.6g} in the module"
-    known = {1 / math.sqrt(n): n for n in (*said["query_pre_attn_scalar"], c.key_width, c.width // c.heads[0])}
+    known = {
+        1 / math.sqrt(n): n for n in (*said["query_pre_attn_scalar"], c.key_width, c.width // c.heads[0])
+    }
     exact = min(known, key=lambda one: abs(one - scale))
     if abs(exact - scale) < 1e-4 * scale:
         words += f", 1/sqrt({known[exact]:g})"
     yield "attention-scale", words, o(scale=scale)
     yield "attention-scale", words, o(scale=exact)
-    for window in dict.fromkeys([0, *map(int, said["sliding_window"]), *c.windows, o.window + 1, o.window - 1]):
+    for window in dict.fromkeys(
+        [0, *map(int, said["sliding_window"]), *c.windows, o.window + 1, o.window - 1]
+    ):
         words = f"a query sees {o.window or 'all'} positions in the file, {window or 'all'} in the module"
         yield "window", words, o(window=max(window, 0))
-    local = (c.rope, 0) if o.window else (c.window_rope, max(c.windows))
-    words = f"the layer has {'a' if o.window else 'no'} window in the file, {'no' if o.window else 'a'} in the module"
-    yield "window", words, o(rope=local[0], window=local[1])
+    has = ("no", "a") if o.window else ("a", "no")
+    words = f"the layer has {has[1]} window in the file, {has[0]} in the module"
+    for window in (
+        (0,) if o.window else dict.fromkeys([*filter(None, c.windows), *map(int, said["sliding_window"])])
+    ):
+        yield "window", words, o(rope=c.window_rope if window else c.rope, window=window)
 
 
 def head_tries(o: Operands, before: Any) -> Iterator[Try]:
@@ -130,7 +145,11 @@ def head_tries(o: Operands, before: Any) -> Iterator[Try]:
     if 1 < several < heads:
         order = np.arange(heads).reshape(several, -1).T.reshape(-1)  # query h goes with key h % several
         y = o(o.q[:, order]).reshape(len(o.q), heads, -1)
-        yield "head-pairs", "query h takes key h % n in the module", y[:, np.argsort(order)].reshape(len(y), -1)
+        yield (
+            "head-pairs",
+            "query h takes key h % n in the module",
+            y[:, np.argsort(order)].reshape(len(y), -1),
+        )
     for by in (2, 0.5):
         width, new = int(o.q.shape[2] / by), int(heads * by)
         if width % 2 or width < 2 or int(several * by) < 1 or several * by % 1:
@@ -178,7 +197,9 @@ class Between(Step):
         part: Callable[[str], Order], said: Mapping[str, list[float]], count: int,
     ) -> None:  # fmt: skip
         rows: Any = Rows()
-        super().__init__(config, weights, Exact(), [(rows, count)], lambda name, _: setattr(self, "node", name))
+        super().__init__(
+            config, weights, Exact(), [(rows, count)], lambda name, _: setattr(self, "node", name)
+        )
         self.node, self.judge, self.calls, self.part, self.said = "", judge, calls, part, said
         self.order: dict[str, Order] = {}  # of the rows of the layer's products
         self.plain: dict[str, Floats] = {}  # their results in the file's order
@@ -191,15 +212,19 @@ class Between(Step):
         """Judge all that lies between parts, from the rows of words up to the logits."""
         x = family.embed(self, self.tell("embd", rows))
         self.terms = x.copy(), np.zeros_like(x)
-        for layer in range(self.config.layers):
-            x = family.layer(self, x, layer)
+        with Progress(self.config.layers, "comparing", "layer") as bar:
+            for layer in range(self.config.layers):
+                x = family.layer(self, x, layer)
+                bar.advance(1)
         self.norm(x, "output_norm")
         call = self.calls.get("output")
         if call is None or logits is None:
             return
         self.part("output")
         y, cap = np.asarray(call.y, np.float64).reshape(len(logits), -1), self.config.logit_cap
-        bent = lambda cap: self.a.capped(y, cap) if cap else y
+
+        def bent(cap: float) -> Floats:
+            return np.asarray(self.a.capped(y, cap) if cap else y)
 
         def tries() -> Iterator[Try]:
             for other in dict.fromkeys([0.0, *self.said["final_logit_softcapping"], 30.0]):
@@ -252,7 +277,9 @@ class Between(Step):
             return None
         theirs, y = (np.asarray(each, np.float64) for each in (call.x, call.y))
         if theirs.size != x.size:
-            self.judge.wrong(self.node, call.path, "shape", f"ours has {x.size} numbers, the module's {theirs.size}")
+            self.judge.wrong(
+                self.node, call.path, "shape", f"ours has {x.size} numbers, the module's {theirs.size}"
+            )
             return None
         if theirs.ndim == 4 and theirs.shape[2] == len(x) != theirs.shape[1]:  # heads first
             theirs, y = theirs.swapaxes(1, 2), y.swapaxes(1, 2)
@@ -272,7 +299,11 @@ class Between(Step):
         elif inner == "ffn_down":
             up = self.plain["ffn_up"]
             gate, up = (self.plain["ffn_gate"], up) if "ffn_gate" in self.plain else np.split(up, 2, axis=-1)
-            yield "swapped", "the module activates up instead of gate", self.a.gated(self.activation, up, gate)
+            yield (
+                "swapped",
+                "the module activates up instead of gate",
+                self.a.gated(self.activation, up, gate),
+            )
             for kind in {"silu", "gelu"} - {self.activation}:
                 words = f"the activation is {self.activation} in the file's model, {kind} in the module"
                 yield "activation", words, self.a.gated(kind, gate, up)
@@ -288,7 +319,11 @@ class Between(Step):
             yield "residual", "the module does not add the part to the rows", x
             yield "residual", "the module does not add the rows to the part", part
             factor = float(((y - x) * part).sum() / ((part * part).sum() + 1e-300))
-            yield "scale", f"the module multiplies the part by {factor:.6g} before it is added", x + factor * part
+            yield (
+                "scale",
+                f"the module multiplies the part by {factor:.6g} before it is added",
+                x + factor * part,
+            )
             factor = float(((y - part) * x).sum() / ((x * x).sum() + 1e-300))
             yield "scale", f"the module multiplies the rows by {factor:.6g}", factor * x + part
 

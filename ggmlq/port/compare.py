@@ -18,8 +18,8 @@ from ..model.batch import checked
 from ..model.families import FAMILIES
 from ..model.weights import Weights
 from .between import Between, hints
-from .parts import Judge, Order, Place, embedding, norm, product, row_order
-from .watched import Call, paths, watched
+from .parts import Judge, Order, Place, embedding, norm, parameter, product, row_order
+from .watched import Call, numbers, paths, watched
 
 TOKENS = 32
 MOST_TOKENS = 136  # taken by default to reach beyond a window
@@ -63,7 +63,12 @@ class Comparison:
             lines += [f"they part first at {wrong[0].node} ({wrong[0].path}): {wrong[0].mistake}", ""]
             kind = lambda place: (place.mistake, place.text if "blk." not in place.text else "")
             rows = [
-                [name.removesuffix("."), some[0].mistake, span((one.nmse for one in some), ".1e"), some[0].text]
+                [
+                    name.removesuffix("."),
+                    some[0].mistake,
+                    span((one.nmse for one in some), ".1e"),
+                    some[0].text,
+                ]
                 for name, some in groups(wrong, lambda place: f"{_dotted(place.node)}.", kind)
             ]
             lines += [table(["place", "mistake", "NMSE", "explanation"], rows), ""]
@@ -71,7 +76,9 @@ class Comparison:
         lines.append(f"{len(right)} of {len(self.places)} places agree")
         for name in sorted({place.type for place in right} - {""}):
             some = [place.nmse for place in right if place.type == name]
-            lines.append(f"  {len(some)} of them but for the quantization of {name}, NMSE {span(some, '.1e')}")
+            lines.append(
+                f"  {len(some)} of them but for the quantization of {name}, NMSE {span(some, '.1e')}"
+            )
         return "\n".join([*lines, *(f"not compared: {note}" for note in self.notes)])
 
 
@@ -106,50 +113,54 @@ def compare(
         Of tokens at random.
     """
     opened = file if isinstance(file, gguf.GGUFFile) else gguf.open(file)
-    judge, notes = Judge(opened), list[str]()
+    judge, config, notes, why = Judge(opened), None, list[str](), ""
     architecture = str(opened.metadata.get("general.architecture"))
-    family, config, weights = FAMILIES.get(architecture), None, Weights(opened, Exact())
-    if family is not None and architecture in WALKED:
+    weights = Weights(opened, Exact())
+    if architecture in WALKED:
         try:
-            config = family.read(opened.metadata, architecture, weights.tensors, None)
+            config = FAMILIES[architecture].read(opened.metadata, architecture, weights.tensors, None)
         except GGUFError as error:
+            why = "the metadata do not fit the tensors"
             judge.wrong("metadata", str(opened.path), "metadata", f"{error}".partition("; ")[0])
-    if config is not None and (config.experts or config.temperature):
-        config = None
-    numbers = _tokens(opened, tokens, max(config.windows) if config else 0, seed)
-    parts = dict(model.named_modules())
-    places = paths(opened, parts, names)
-    calls, logits = watched(model, places, numbers.tolist())
+        if config is not None and (config.experts or config.temperature):
+            config = None
+    ids = _tokens(opened, tokens, max(config.windows) if config else 0, seed)
+    places = paths(opened, dict(model.named_modules()), names)
+    calls, logits = watched(model, places, ids.tolist())
     epsilon = float(opened.metadata.get(f"{architecture}.{EPSILON}", 1e-6))
-    usual = None
-    if family is not None and config is not None:
-        usual = config.width**0.5 if architecture.startswith("gemma") else 1.0
     judged: dict[str, Order] = {}
 
     def part(stem: str) -> Order:
-        """Judge a part once; the order of its rows, and true where it is as it should be."""
         if stem not in judged:
             judged[stem] = _judged(judge, stem, calls[stem], epsilon)
         return judged[stem]
 
-    factor = 1.0
-    if "token_embd" in calls:
-        factor = embedding(judge, calls["token_embd"], numbers, usual)
-    if family is not None and config is not None and "token_embd" in calls:
-        rows = np.asarray(calls["token_embd"].y, np.float64).reshape(len(numbers), -1)
-        said = hints(getattr(model, "config", {}))
-        Between(config, weights, judge, calls, part, said, len(numbers)).walk(family, rows / factor, logits)
-        if 0 < len(numbers) <= max(config.windows):
-            notes.append(f"windows of {max(config.windows)} positions, with {len(numbers)} tokens; take more")
-    else:
-        notes.append(f"RoPE, attention and sums: no layers of {architecture} are known here, or not all parts")
-    for stem in calls:
-        if stem != "token_embd" and not part(stem).usual and config is None:
-            text = "rows of q or k are not in the order that a port should have"
-            judge.wrong(stem, calls[stem].path, "rope-order", text)
-    absent = [stem for stem in places if stem not in calls]
-    if absent:
-        notes.append(f"{len(absent)} tensors of which the module calls no part, {absent[0]} first")
+    words = calls.pop("token_embd", None)
+    if words is not None:
+        root = config.width**0.5 if architecture.startswith("gemma") and config else 1.0
+        factor = embedding(judge, words, ids, root if config else None)
+        if config is not None:
+            rows = np.asarray(words.y, np.float64).reshape(len(ids), -1) / factor
+            said = hints(getattr(model, "config", {}))
+            between = Between(config, weights, judge, calls, part, said, len(ids))
+            between.walk(FAMILIES[architecture], rows, logits)
+    if config is None or words is None:
+        notes.append(f"RoPE, attention and sums: {why or f'no layers of {architecture} are known here'}")
+    elif len(ids) <= max(config.windows):
+        notes.append(f"windows of {max(config.windows)} positions, with {len(ids)} tokens: take more")
+    bare = dict(model.named_parameters())
+    for stem, path in places.items():
+        if stem in calls:
+            usual = part(stem).usual
+            if not usual and config is None and not why:
+                kind = "rope-order" if stem.endswith(("attn_q", "attn_k")) else "value-heads"
+                judge.wrong(stem, path, kind, "rows are not in the order that a port should have")
+        elif stem != "token_embd":
+            value = next((bare[name] for name in (path, f"{path}.weight") if name in bare), None)
+            if value is not None and architecture not in WALKED:
+                parameter(judge, stem, path, numbers(value))
+            else:
+                notes.append(f"{stem}: the module calls no part with it")
     return Comparison(judge.places, notes)
 
 
@@ -170,6 +181,8 @@ def _tokens(file: gguf.GGUFFile, tokens: Sequence[int] | int | None, window: int
         tokens = window + 8 if TOKENS <= window + 8 <= MOST_TOKENS else TOKENS
     if isinstance(tokens, int):
         if tokens < 2:
-            raise ShapeError(f"compare: tokens={tokens}; positions differ from the second token on; take 2 or more")
+            raise ShapeError(
+                f"compare: tokens={tokens}; positions differ from the second token on; take 2 or more"
+            )
         return np.random.default_rng(seed).integers(0, count, tokens)
     return checked("compare", tokens, count, len(tokens))

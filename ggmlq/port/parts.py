@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..formats import Format
 from ..gguf import GGUFFile
-from .watched import Call, family_of
+from .orders import orders
+from .watched import Call
 
 Floats = NDArray[Any]
 Try = tuple[str, str, Floats]  # a mistake's name, words, and what a part with it gives
@@ -23,8 +24,14 @@ Tries = Callable[[], Iterable[Try]]
 
 # Up to here, as a share of the square of what was summed, two computations in a type are the same.
 FLOORS = {"float64": 1e-9, "float32": 1e-9, "float16": 1e-5, "bfloat16": 1e-3}
-NORMS = {"float64": 2e-13, "float32": 2e-13, "float16": 1e-5, "bfloat16": 1e-4}  # one sum, and well conditioned
-BETTER = 8  # times smaller is the error with a mistake that explains it
+NORMS = {
+    "float64": 2e-13,
+    "float32": 2e-13,
+    "float16": 1e-5,
+    "bfloat16": 1e-4,
+}  # one sum, and well conditioned
+BETTER = 8  # times smaller is the error with a mistake that explains it, where quantization might as well
+ZEROS = "the module gives zeros: its weights were not loaded"
 ROWS = 4096  # of a head, which may have hundreds of thousands, as many are compared
 
 
@@ -38,7 +45,7 @@ def distance(y: Floats, ours: Floats, size: float = 0.0) -> float:
     if y.shape != ours.shape:
         return float("inf")
     away = float(np.square(y - ours).sum()) / ((size or float(np.square(y).sum())) + 1e-30)
-    return away if away == away else float("inf")
+    return float("inf") if np.isnan(away) else away
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Judge:
         for some in (tries, deep) if not error <= limit else (tries,):
             for mistake, text, other in some():
                 left = distance(y, other, size)
-                if left <= limit and left * BETTER <= error:
+                if left <= limit and left * (2 if error > limit else BETTER) <= error:
                     self.places.append(Place(node, call.path, error, mistake, text))
                     return mistake
         if error <= limit and fmt is not None:
@@ -112,47 +119,37 @@ class Judge:
 # --- products ------------------------------------------------------------------------------------
 
 
-def halves(rows: int, heads: int) -> NDArray[np.int64]:
-    """Rows of heads as two halves, from rows of neighbours; argsort of it is the way back."""
-    return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
-
-
-def orders(file: GGUFFile, stem: str, rows: int) -> list[NDArray[np.int64]]:
-    """Orders in which a port may have the rows of queries or keys; the first one is what it should have."""
-    plain = np.arange(rows)
-    inner, arch = stem.rpartition(".")[2], file.metadata.get("general.architecture")
-    heads = file.metadata.get(f"{arch}.attention.head_count")
-    if inner == "attn_k":
-        heads = file.metadata.get(f"{arch}.attention.head_count_kv", heads)
-    if inner not in ("attn_q", "attn_k") or not isinstance(heads, int) or heads < 1 or rows % (2 * heads):
-        return [plain]
-    family, apart = family_of(file), halves(rows, heads)
-    both = [apart, plain] if family is not None and family.permuted else [plain, apart]
-    return [*both, np.argsort(apart)]
+def _operands(judge: Judge, stem: str, call: Call) -> tuple[str, Floats, Floats, Any]:
+    """The name of a product's matrix, its input and its output, and rows that stand for all of a head."""
+    name = f"{stem}.weight" if f"{stem}.weight" in judge.file else "token_embd.weight"  # a tied head
+    x, y = (np.asarray(each, np.float64).reshape(-1, each.shape[-1]) for each in (call.x, call.y))
+    count = judge.file.info(name).shape[0]
+    if stem != "output" or y.shape[1] < count:
+        return name, x, y, None
+    rows = np.linspace(0, count - 1, ROWS).astype(np.int64) if count > ROWS else None
+    return name, x, y[:, :count] if rows is None else y[:, rows], rows  # a module's may be padded
 
 
 def product(judge: Judge, stem: str, call: Call, order: NDArray[np.int64] | None = None) -> None:
     """Judge a product with a matrix; ``order``: rows of the file that the module should have in its rows."""
-    name = f"{stem}.weight" if f"{stem}.weight" in judge.file else "token_embd.weight"  # a tied head
+    name, x, y, rows = _operands(judge, stem, call)
     info, bias = judge.file.info(name), f"{stem}.bias" in judge.file
-    x, y = (np.asarray(each, np.float64).reshape(-1, each.shape[-1]) for each in (call.x, call.y))
-    rows = None
-    if stem == "output":
-        y = y[:, : info.shape[0]]  # a module's may be padded
-        if info.shape[0] > ROWS:
-            rows = np.linspace(0, info.shape[0] - 1, ROWS).astype(np.int64)
-            y = y[:, rows] if y.shape[1] == info.shape[0] else y
     w = judge.tensor(name, rows)
     if w.shape != (y.shape[1], x.shape[1]):
-        judge.wrong(stem, call.path, "shape", f"the file has {w.shape}, the module {(y.shape[1], x.shape[1])}: "
-                    "numbers or sizes of heads, or the configuration, differ")  # fmt: skip
+        theirs = y.shape[1], x.shape[1]
+        judge.wrong(stem, call.path, "shape", f"the file has {w.shape}, the module {theirs}")
         return
     b = judge.tensor(f"{stem}.bias") if bias else np.zeros(len(w))
+    columns = orders(judge.file, stem, w.shape[1])[0] if stem.endswith(".ssm_out") else None
+    plain, w = w, w if columns is None else w[:, columns]
     o = x @ w.T
     if order is not None:
         o, b = o[:, order], b[order]
 
     def tries() -> Iterator[Try]:
+        yield "not-loaded", ZEROS, np.zeros_like(y)
+        if columns is not None:
+            yield "value-heads", "value heads are in the order of the file", x @ plain.T + b
         if bias:
             yield "bias-missing", "the module adds no bias", o
             for by in (1, -1):
@@ -164,27 +161,30 @@ def product(judge: Judge, stem: str, call: Call, order: NDArray[np.int64] | None
         if len(w) % 2 == 0:
             yield "swapped", "the halves of its rows are swapped, as gate and up", np.roll(o, len(w) // 2, 1)
 
+    def of(w: Floats) -> Floats:
+        return (x @ w.T)[:, order] + b if order is not None else x @ w.T + b
+
     def deep() -> Iterator[Try]:
-        if rows is None:
-            for other in judge.others(name, layer=True):
-                kind = "tied-output" if stem == "output" else "swapped"
-                yield kind, f"the module's is the file's {other}", x @ judge.tensor(other).T + b
-            for other in judge.others(name, layer=False):
-                yield "layer-swapped", f"the module's is the file's {other}", x @ judge.tensor(other).T + b
+        if rows is None and stem != "output":
+            for layer, kind in ((True, "swapped"), (False, "layer-swapped")):
+                for other in judge.others(name, layer):
+                    yield kind, f"the module's is the file's {other}", of(judge.tensor(other))
             for turned in (w.T.reshape(w.shape), w.reshape(w.shape[::-1]).T):
-                yield "transposed", "the matrix is transposed", x @ turned.T + b
+                yield "transposed", "the matrix is transposed", of(turned)
             if len(w) <= ROWS and len(x) >= 8:
                 yield "rows", "its rows are in another order", o[:, _matched(y, o)] + b
         elif stem == "output":
-            other = "token_embd.weight" if name == "output.weight" else "output.weight"
-            if other in judge.file:
-                yield "tied-output", f"the module's is the file's {other}", x @ judge.tensor(other, rows).T
+            words = judge.tensor("token_embd.weight", rows)
+            yield "tied-output", "the module's head is its embedding, the file has another", x @ words.T + b
+            if np.array_equal(words, w):
+                yield "tied-output", "the file's head is its embedding, the module has another", y
         mean = (y - o).mean(0)
-        words = "another bias than the file" if bias else "a bias that the file lacks"
-        yield "bias-shifted" if bias else "bias-missing", f"the module adds {words}", o + mean
-        yield "not-loaded", "the module gives zeros: its weights were not loaded", np.zeros_like(y)
+        if b.any():
+            yield "bias-shifted", "the module adds another bias than the file", o + mean
+        yield "bias-missing", "the module adds a bias that the file lacks", o + mean
 
     size = float(np.square(x).sum() * np.square(w).sum() / w.shape[1] + len(x) * np.square(b).sum())
+    size = max(size, float(np.square(y).sum()))
     judge(stem, call, y, o + b, tries, deep, floor=FLOORS.get(call.dtype, 1e-9), size=size, fmt=info.format)
 
 
@@ -206,12 +206,17 @@ def row_order(judge: Judge, stem: str, call: Call) -> Order:
     """The order of rows that the module has: that of those it may have which comes nearest."""
     rows, name = call.y.shape[-1], f"{stem}.weight"
     several = orders(judge.file, stem, rows)
-    if len(several) == 1 or judge.file.info(name).shape != (rows, call.x.shape[-1]):
+    if (
+        len(several) == 1
+        or stem.endswith(".ssm_out")
+        or judge.file.info(name).shape != (rows, call.x.shape[-1])
+    ):
         return Order(None, True)
     x, y = (np.asarray(each, np.float64).reshape(-1, each.shape[-1]) for each in (call.x, call.y))
     o = x @ judge.tensor(name).T
     o = o + judge.tensor(f"{stem}.bias") if f"{stem}.bias" in judge.file else o
-    best = min(range(len(several)), key=lambda i: distance(y, o[:, several[i]]))
+    errors = [distance(y, o[:, order]) for order in several]
+    best = int(np.argmin(errors)) if min(errors) * 2 < errors[0] else 0
     return Order(several[best], best == 0)
 
 
@@ -233,16 +238,18 @@ def norm(judge: Judge, stem: str, call: Call, epsilon: float) -> None:
     unit = x / np.sqrt(mean + epsilon) * gate
 
     def tries() -> Iterator[Try]:
+        yield "not-loaded", ZEROS, np.zeros_like(y)
         for by in (1, -1):
             words = f"the module multiplies by the file's weight {'+' if by > 0 else '-'} 1"
             yield "norm-plus-one", words, unit * (w + by)
         part = x * gate * w
         fitted = np.median(np.square((part * part).sum(1) / (part * y).sum(1)) - mean[:, 0])
-        for other in sorted((1e-5, 1e-6, 1e-8, 1e-12, 0.0, float(fitted)), key=lambda one: abs(one - fitted)):
-            words = f"epsilon is {epsilon:g} in the file, {other:.3g} in the module"
-            yield "epsilon", words, part / np.sqrt(mean + other)
-        yield "norm-missing", "the module multiplies by no weight", unit
-        yield "norm-missing", "the module hands its input on", x * gate
+        for small in sorted((1e-5, 1e-6, 1e-8, 1e-12, 0.0, float(fitted)), key=lambda one: abs(one - fitted)):
+            words = f"epsilon is {epsilon:g} in the file, {small:.3g} in the module"
+            yield "epsilon", words, part / np.sqrt(mean + small)
+        missing = "head-norms" if stem.endswith(("attn_q_norm", "attn_k_norm")) else "norm-missing"
+        yield missing, "the module multiplies by no weight", unit
+        yield missing, "the module hands its input on", x * gate
         away = x - x.mean(1, keepdims=True)
         words = "the module takes the mean off, as LayerNorm does"
         yield "norm-kind", words, away / np.sqrt(np.square(away).mean(1, keepdims=True) + epsilon) * w * gate
@@ -251,9 +258,10 @@ def norm(judge: Judge, stem: str, call: Call, epsilon: float) -> None:
         for layer, kind in ((True, "swapped"), (False, "layer-swapped")):
             for other in judge.others(name, layer):
                 yield kind, f"the module's is the file's {other}", unit * judge.tensor(other)
-        yield "not-loaded", "the module gives zeros: its weights were not loaded", np.zeros_like(y)
 
-    judge(stem, call, y, unit * w, tries, floor=NORMS.get(call.dtype, 2e-13), fmt=judge.file.info(name).format)
+    judge(
+        stem, call, y, unit * w, tries, floor=NORMS.get(call.dtype, 2e-13), fmt=judge.file.info(name).format
+    )
 
 
 def embedding(judge: Judge, call: Call, tokens: NDArray[np.int64], usual: float | None) -> float:
@@ -268,10 +276,11 @@ def embedding(judge: Judge, call: Call, tokens: NDArray[np.int64], usual: float 
         return 1.0
     fit = float((y * w).sum() / ((w * w).sum() + 1e-300))
     near = [one for one in (usual, 1.0) if one is not None and abs(fit - one) < 0.05 * one]
-    factor = near[0] if near else 1.0 if usual is None or abs(fit) < 1e-3 else fit
+    scaled = usual is not None and distance(y, fit * w) < 0.5
+    factor = near[0] if near else fit if scaled else usual or 1.0
 
     def tries() -> Iterator[Try]:
-        yield "not-loaded", "the module gives zeros: its rows were not loaded", np.zeros_like(y)
+        yield "not-loaded", ZEROS, np.zeros_like(y)
         yield "embedding-scale", f"the module's rows are {fit:.6g} times the file's", fit * w
         rows = judge.file.info("token_embd.weight").shape[0]
         for by in (1, -1):
@@ -286,3 +295,31 @@ def embedding(judge: Judge, call: Call, tokens: NDArray[np.int64], usual: float 
     fmt = judge.file.info("token_embd.weight").format
     judge("embd", call, y, factor * w, tries, deep, floor=FLOORS.get(call.dtype, 1e-9), fmt=fmt)
     return factor
+
+
+def parameter(judge: Judge, stem: str, path: str, value: Floats) -> None:
+    """Judge a parameter that no part is called with: decays, their biases, a short convolution."""
+    name = next(name for name in (f"{stem}.weight", f"{stem}.bias", stem) if name in judge.file)
+    ours, fmt = judge.tensor(name), judge.file.info(name).format
+    if value.size != ours.size:
+        judge.wrong(stem, path, "shape", f"the file has {ours.shape}, the module {value.shape}")
+        return
+    y = np.asarray(value, np.float64).reshape(ours.shape)
+    order = orders(judge.file, stem, len(ours))[0]
+    decays = stem.endswith(".ssm_a")
+    theirs = -np.exp(y) if decays else y
+
+    def tries() -> Iterator[Try]:
+        yield "value-heads", "value heads are in the order of the file", ours
+        if decays:
+            for made in (ours, ours[order]):
+                yield "decay", "the module has the file's decay; it should have log(-decay)", -np.exp(made)
+                yield "decay", "the module's has the other sign", -np.exp(-made)
+                yield "decay", "the module's is the decay without its logarithm", -np.exp(-np.exp(made))
+        else:
+            yield "transposed", "the tensor is transposed", ours.T.reshape(ours.shape)[order]
+            yield "transposed", "the tensor is transposed", ours.reshape(ours.shape[::-1]).T[order]
+            yield "rows", "the taps run backwards", ours[..., ::-1][order]
+
+    call = Call(path, value, value, None, "float32")
+    judge(stem, call, theirs, ours[order], tries, floor=FLOORS["float32"], fmt=fmt)

@@ -27,11 +27,11 @@ DELTA = {
     "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
-MORE = {"phi3": DENSE | FUSED, "qwen35": DENSE | DELTA, "qwen3next": DENSE | DELTA}
+MORE = {"phi3": {**DENSE, **FUSED}} | dict.fromkeys(("qwen35", "qwen3next"), {**DENSE, **DELTA})
 
 
 class Call(NamedTuple):
-    """What went through a part: rows of its first input and of its output, and another input of that shape."""
+    """What went through a part: its first input, its output, and another input of that shape."""
 
     path: str
     x: Floats
@@ -51,8 +51,8 @@ def paths(file: GGUFFile, parts: Mapping[str, Any], names: Mapping[str, str] | N
     head = next((path for path in parts if path.rpartition(".")[2] == "lm_head"), "lm_head")
     if words is None and not names:
         raise UnsupportedError(
-            f"compare: the module has no embed_tokens among {len(parts)} parts; it is no language model with the "
-            "names of Hugging Face; pass names, a mapping of stems of tensors to paths in the module"
+            f"compare: the module has no embed_tokens among {len(parts)} parts; it is no language model with "
+            "the names of Hugging Face; pass names, a mapping of stems of tensors to paths in the module"
         )
     front = (words or "").removesuffix("embed_tokens")
     architecture, family = str(file.metadata.get("general.architecture")), family_of(file)
@@ -97,8 +97,8 @@ def watched(
             model.train()
     if not calls:
         raise ShapeError(
-            f"compare: none of {len(places)} parts was called when the module was; they are not those that it "
-            "computes with; pass names, a mapping of stems of tensors to paths in the module"
+            f"compare: none of {len(places)} parts was called when the module was; they are not those that "
+            "it computes with; pass names, a mapping of stems of tensors to paths in the module"
         )
     y = getattr(y, "logits", y[0] if isinstance(y, tuple) else y)
     return calls, numbers(y)[0] if hasattr(y, "detach") else None
