@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import gguf, safetensors
 from ..arrays.array import QuantArray
+from ..base.scores import LARGEST, score_columns
 from ..base.writing import write_whole
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
@@ -285,6 +286,12 @@ def _config(file: GGUFFile, result: Back) -> dict[str, Any]:
     if f"{arch}.expert_count" in file.metadata:
         experts = "num_local_experts" if arch == "llama" else "num_experts"
         config[experts] = file.metadata[f"{arch}.expert_count"]
+    if arch in LARGEST and config.get("head_dim"):  # transformers' own default is that of one size
+        sizes = (
+            config.get(key, 0)
+            for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim")
+        )
+        config["query_pre_attn_scalar"] = score_columns(arch, *sizes)
     rope = {name: value for key, name in SCALING.items() if (value := file.metadata.get(f"{arch}.{key}"))}
     if rope.get("rope_type") in ("linear", "yarn"):
         config["rope_scaling"] = rope

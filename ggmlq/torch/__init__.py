@@ -32,6 +32,7 @@ if find_spec("torch") is None:
 
 import torch
 
+from ..port import compare
 from . import hosts, library
 from .adapters import LoRA, lora_
 from .blocks import forget
@@ -47,6 +48,7 @@ __all__ = [
     "Linear",
     "LoRA",
     "Replaced",
+    "compare",
     "fake_quantize",
     "forget",
     "hosts",
