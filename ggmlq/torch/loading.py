@@ -15,6 +15,7 @@ import torch
 import ggmlq as gq
 
 from ..base.progress import Progress
+from .mixtures import Mixtures
 from .modules import Packed, is_scaled
 from .replacing import Names, Replaced, check_model, check_names, packed_layer, put_module, ties_of
 
@@ -96,12 +97,14 @@ def load_(
     check_model("load_(model, file)", model)
     check_names(names)
     opened = file if hasattr(file, "metadata") else gq.open(file)
-    result, ties = Replaced(), ties_of(model)
+    result, ties, mixtures = Replaced(), ties_of(model), Mixtures(model)
     with Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress) as bar:
-        for source, target, array in _places(opened, names):
+        for source, target, array in _places(opened, names, mixtures):
             bar.advance(getattr(array, "nbytes", 0))
             if target is None:
                 result.left[source] = "it has no parameter"
+            elif mixtures.take(target, array):
+                result.taken[target] = array.format.name
             elif kind := _fill(model, target, array):
                 result.taken[target] = kind
             else:
@@ -122,15 +125,26 @@ def load_(
     return result
 
 
-def _places(file: Any, names: Names) -> Iterator[tuple[str, str | None, Any]]:
+def _places(file: Any, names: Names, mixtures: Mixtures) -> Iterator[tuple[str, str | None, Any]]:
     if names is None:
-        yield from gq.checkpoint.packed(file)
+        yield from _known_places(file, mixtures)
         return
     look_up = names if callable(names) else names.get
     companions = {f"{name.removesuffix('.weight')}.scale" for name in file if file[name].scale is not None}
     for name in file:
         if name not in companions:
             yield name, look_up(name), file[name]
+
+
+def _known_places(file: Any, mixtures: Mixtures) -> Iterator[tuple[str, str, Any]]:
+    """Places by the names of checkpoints; experts that the model has in one module come as a stack."""
+    before = ""
+    for source, target, array in gq.checkpoint.packed(file):
+        if (whole := mixtures.place(source, target)) is None:
+            yield source, mixtures.renamed(target), array
+        elif source != before:
+            yield source, whole, file[source]
+        before = source
 
 
 def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
@@ -151,7 +165,7 @@ def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
         )
     name = array.format.name if isinstance(array, gq.QuantArray) else "f32"
     blocks = isinstance(array, gq.QuantArray) and array.format.block_size > 1
-    if blocks and kind == "weight" and _is_packable(part):
+    if blocks and kind == "weight" and is_packable(part):
         device, new = part.weight.device, packed_layer(part, array)
         put_module(model, path, new if device.type == "meta" else new.to(device))
         return name
@@ -165,7 +179,7 @@ def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
     return f"{name}, decoded" if blocks else name
 
 
-def _is_packable(part: Any) -> bool:
+def is_packable(part: Any) -> bool:
     """True for a layer that a packed one may replace: what it computes is torch's own, or known here."""
     known = (torch.nn.Linear.forward, torch.nn.Embedding.forward)
     return isinstance(part, Packed) or type(part).forward in known or is_scaled(part)
