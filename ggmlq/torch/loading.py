@@ -97,6 +97,8 @@ def load_(
     check_model("load_(model, file)", model)
     check_names(names)
     opened = file if hasattr(file, "metadata") else gq.open(file)
+    if callable(tie := getattr(model, "tie_weights", None)):
+        tie()  # early versions of transformers 5 leave it out on the device meta
     result, ties, mixtures = Replaced(), ties_of(model), Mixtures(model)
     with Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress) as bar:
         for source, target, array in _places(opened, names, mixtures):
@@ -158,20 +160,21 @@ def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
     if not isinstance(old, torch.Tensor):
         return ""
     shape = tuple(part.blocks_shape) if isinstance(part, Packed) and kind == "weight" else tuple(old.shape)
-    if tuple(array.shape) != shape:
+    row = shape == (1, *array.shape)  # ggml has no axes of length 1 before the others
+    if tuple(array.shape) != shape and not row:
         raise gq.errors.ShapeError(
             f"load_(model, file): {target} has shape {shape}, its tensor {tuple(array.shape)}; the file is "
             "of another model, or names lead astray"
         )
     name = array.format.name if isinstance(array, gq.QuantArray) else "f32"
     blocks = isinstance(array, gq.QuantArray) and array.format.block_size > 1
-    if blocks and kind == "weight" and is_packable(part):
+    if blocks and kind == "weight" and is_packable(part) and not row:
         device, new = part.weight.device, packed_layer(part, array)
         put_module(model, path, new if device.type == "meta" else new.to(device))
         return name
     dtype = old.dtype if old.dtype.is_floating_point else torch.get_default_dtype()
     device = torch.device("cpu") if old.device.type == "meta" else old.device
-    values = torch.from_numpy(np.array(array, np.float32)).to(device, dtype)
+    values = torch.from_numpy(np.array(array, np.float32)).reshape(shape).to(device, dtype)
     if isinstance(old, torch.nn.Parameter):
         setattr(part, kind, torch.nn.Parameter(values, requires_grad=old.requires_grad))
     else:

@@ -131,10 +131,10 @@ def _tokenizer(transformers: Any, file: Any) -> tuple[Any, dict[str, Any]]:
         if "tokenizer_config.json" in written.files:
             try:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-            except (ImportError, OSError, ValueError) as error:  # it may want sentencepiece for a tokenizer.model
+            except (ImportError, OSError, ValueError) as error:  # pieces alone want packages of their own
                 notes.append(
-                    f"transformers {transformers.__version__} cannot read the tokenizer ({error}), so it is None; "
-                    "the model has another way to its tokens, gq.model.Tokenizer(gq.open(path).metadata)"
+                    f"transformers cannot read the tokenizer of {file.path} ({error}): it is None; there is "
+                    "gq.model.Tokenizer(gq.open(path).metadata)"
                 )
     for note in notes:
         warnings.warn(f"{REQUEST}: {note}", stacklevel=3)
