@@ -114,6 +114,20 @@ def test_draws_repeat_with_a_seed(model_path, capsys):
     assert len(first["tokens"]) == 6
 
 
+@pytest.mark.parametrize("draft", ["lookup", "itself"])
+def test_drafts(model_path, capsys, draft):
+    """The same text, and how many guesses were right."""
+    words = (model_path, "--prompt", "abcabcabc", "--generate", 30, "--no-stop", "--invariant")
+    plain = json.loads(said(capsys, *words, "--json").out)
+    drafts = ("--draft", model_path if draft == "itself" else draft)
+    facts = json.loads(said(capsys, *words, *drafts, "--json").out)
+    assert facts["tokens"] == plain["tokens"]
+    assert plain["drafts"] == {"tokens": 0, "accepted": 0}
+    assert facts["drafts"]["tokens"] >= facts["drafts"]["accepted"]
+    assert draft == "lookup" or facts["drafts"]["accepted"] > 15
+    assert "drafted ones right; weights" in said(capsys, *words, *drafts).err
+
+
 def test_a_full_context_is_told(model_path, capsys):
     out, err = said(capsys, model_path, "--prompt", "x", "--no-stop", "--generate", 50, "--context", 8)
     assert "the context of 8 positions is full" in err

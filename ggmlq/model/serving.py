@@ -73,8 +73,8 @@ class Batch:
         if not is_whole(more, 0) or len(numbers) + more > limit:
             where, way = ("cache", "pass") if seats.fixed else ("context", "load with")
             raise ShapeError(
-                f"{call}: {len(numbers)} tokens and {short(more)} more; the {where} has {limit:,} positions; ask "
-                f"for fewer, or {way} a larger {where}="
+                f"{call}: {len(numbers)} tokens and {short(more)} more; the {where} has {limit:,} "
+                f"positions; ask for fewer, or {way} a larger {where}="
             )
         if seats.fixed and sum(not one.ended for one in self._running.values()) >= len(seats.parts):
             raise BlockIndexError(
