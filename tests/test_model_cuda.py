@@ -520,6 +520,28 @@ def test_it_speaks_on_a_card(cupy, cache):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
+@pytest.mark.parametrize("family", NAMES)
+def test_bits_of_logits_on_a_card(cupy, fresh, tmp_path, family, cache):
+    """Of an invariant model: as one prompt, in pieces, beside others, recorded or not, the same."""
+    path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0", "q5_1"))
+    m = gq.model.load(path, device="cuda", cache=cache, invariant=True)
+    sequences = [fresh.integers(3, 259, int(fresh.integers(30, 150))) for _ in range(3)]
+    whole = [m.logits(one) for one in sequences]
+    assert all(np.array_equal(a, b) for a, b in zip(m.logits(sequences), whole, strict=True))
+    for tokens, logits in zip(sequences, whole, strict=True):
+        rows = m.cache(160)
+        while (start := len(rows)) < len(tokens):
+            end = min(start + int(fresh.choice([1, 1, 1, 2, 16, 17, 40])), len(tokens))
+            assert np.array_equal(m.run(tokens[start:end], rows, last=True).get()[-1], logits[end - 1])
+    prompts = [one[:20].tolist() for one in sequences]
+    together = np.stack(list(m.generate(prompts, 12))).T.tolist()
+    for one, said in zip(prompts, together, strict=True):
+        for draft in (None, "lookup"):
+            assert list(m.generate(one, 12, draft=draft)) == said
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("types", [("q8_0", "q5_1"), ("q8_0", "f16")], ids="-".join)
 @pytest.mark.parametrize("family", NAMES)
 def test_logits_on_a_card(cupy, fresh, tmp_path, family, types):
