@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.system import peak_memory
 from ..base.terminal import is_terminal
 from ..base.text import size
 from ..errors import ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_text, count, declare, flag, shared
+from ._options import Commands, add_text, count, declare, flag, natural, shared
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
     shared(parser, "model")
     what = add_text(parser, "the beginning of the text")
     flag(what, "--chat", "a conversation, a line at a time (needs Jinja2)")
-    parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
+    parser.add_argument("--generate", type=natural, metavar="N", help="the most tokens of an answer (256)")
     parser.add_argument(
         "--temperature",
         type=_temperature,
@@ -52,11 +52,11 @@ def add(commands: Commands) -> None:
         metavar="T",
         help="draw tokens; 0 takes the best (default)",
     )
-    parser.add_argument("--top-k", type=_number, default=0, metavar="K", help="of the K best ones alone")
+    parser.add_argument("--top-k", type=natural, default=0, metavar="K", help="of the K best ones alone")
     parser.add_argument(
         "--top-p", type=_share, default=1.0, metavar="P", help="of the best whose shares reach P"
     )
-    parser.add_argument("--seed", type=_number, metavar="S", help="the seed of draws and of --tokens")
+    parser.add_argument("--seed", type=natural, metavar="S", help="the seed of draws and of --tokens")
     flag(parser, "--no-stop", "go on behind tokens that end a text")
     parser.add_argument(
         "--draft", metavar="WHAT", help="guess tokens ahead: 'lookup' in the text, or a smaller MODEL"
@@ -74,12 +74,6 @@ def add(commands: Commands) -> None:
         "--kl-against", metavar="MODEL", help="how far the shares of tokens are from those of another model"
     )
     shared(parser, "--json")
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write a whole one, 0 or more")
-    return int(text)
 
 
 def _temperature(text: str) -> float:
@@ -224,7 +218,7 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
 def _memory(talk: Talk) -> dict[str, Any]:
 
     sizes = {"weights_bytes": talk.model.nbytes, "cache_bytes": talk.cache.nbytes}
-    return {**sizes, "peak_bytes": peak_bytes()}
+    return {**sizes, "peak_bytes": peak_memory()}
 
 
 def _close(talk: Talk) -> None:
@@ -290,6 +284,7 @@ def _line(shown: bool) -> str | None:
 
 def _measure(args: argparse.Namespace) -> int:
     """Print the perplexity of a text, and the distance from another model."""
+    from ..model.quality import check_alike, measured, stretches
     from . import _quality
 
     if args.chat or args.tokens:
@@ -304,27 +299,12 @@ def _measure(args: argparse.Namespace) -> int:
         )
     model = _load(args, args.model)
     against = _load(args, args.kl_against) if args.kl_against else None
-    if against is not None and against.vocabulary != model.vocabulary:
-        raise ShapeError(
-            f"{args.model} has {model.vocabulary} tokens, {args.kl_against} {against.vocabulary}; "
-            "shares of tokens are compared one by one; take two files of one model"
-        )
-    pieces = _quality.stretches(model, text, args.context)
-    facts = _quality.measured(model, against, pieces, False if args.json else None)
+    if against is not None:
+        check_alike(model, against)
+    pieces = stretches(model, text, args.context)
+    facts = measured(model, against, pieces, False if args.json else None)
     if args.json:
         _plain.print_json({"model": str(args.model), "against": args.kl_against, **facts})
     else:
         print("\n".join(_quality.said(facts)))
     return 0
-
-
-UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of the system's figure: macOS counts these
-
-
-def peak_bytes() -> int | None:
-    """The most bytes of memory that this process has had at a time; None where the system tells none."""
-    try:
-        resource = importlib.import_module("resource")
-    except ImportError:  # Windows
-        return None
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * UNIT

@@ -93,6 +93,15 @@ def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np
     return numbers.astype(np.int64)
 
 
+def cut(tokens: Sequence[int], begin: Sequence[int], length: int) -> list[list[int]]:
+    """Pieces of one length, each with the beginning of a text in the place of its first tokens.
+
+    What is left over is not in them, but a text that is shorter is a piece.
+    """
+    stops = range(min(length, len(tokens)), len(tokens) + 1, length)
+    return [[*begin, *tokens[stop - min(length, len(tokens)) + len(begin) : stop]] for stop in stops]
+
+
 def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list[Piece]]:
     """The pieces of sequences that go together, one after the other, up to ``most`` tokens.
 

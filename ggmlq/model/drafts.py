@@ -117,6 +117,11 @@ def drafts_of(draft: Any, model: Runs) -> Callable[[], Draft | None]:
     """A function that makes the drafts of a sequence, as a caller wants them."""
     if draft is None:
         return lambda: None
+    if any(getattr(one, "config", model.config).state for one in (model, draft)):
+        raise UnsupportedError(
+            f"generate: draft={short(draft)}; what a draft got wrong is cut off again, and the state of "
+            "these layers has no way back to a position; leave draft= out"
+        )
     if isinstance(draft, str) and draft == "lookup":
         return lambda: Draft(Lookup())
     if not hasattr(draft, "together"):

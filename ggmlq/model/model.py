@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple, overload
@@ -12,19 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..arrays.array import QuantArray
 from ..base.devices import namespace
 from ..base.progress import Progress
 from ..errors import UnsupportedError
+from ..gguf.imatrix import TOKENS
 from .arithmetic import Host, Kernels, arithmetic_of
 from .arithmetic.kernels import Array, Keys, Seen
 from .batch import BATCH, Best, Piece, beside, checked, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
+from .importance import Hear, chunks_of, collect, together
 from .programs import Programs
 from .sampling import Sampling, Stops, finite, walking
 from .serving import Answer, Batch
-from .step import Step
+from .step import Step, value
 from .tokenizer import Tokenizer
 from .weights import Weights
 
@@ -281,6 +285,74 @@ class Model:
             nodes.clear()
             del x
 
+    def listen(self, sequences: Sequence[Sequence[int]], hear: Hear, head: bool = True) -> None:
+        """Run sequences, and call ``hear(name, x, q, ids)`` with the rows that each product reads.
+
+        ``name``: the tensor ``q`` that they are multiplied with; ``ids``: the experts of each token, None
+        where there are none. ``head``: the last product reads all rows, and not the last ones alone.
+        """
+        a: Any = copy(self._arithmetic)
+        linear, expert_linear = a.linear, a.expert_linear
+
+        def one(x: Array, q: QuantArray, bias: Array | None = None) -> Array:
+            hear(self._weights.name_of(q), x, q, None)
+            return linear(x, q, bias)
+
+        def of_experts(x: Array, q: QuantArray, ids: Array) -> Array:
+            hear(self._weights.name_of(q), x, q, ids)
+            return expert_linear(x, q, ids)
+
+        a.joins, a.linear, a.expert_linear = False, one, of_experts  # each product by itself
+        numbers = self._sequences("listen", sequences)
+        parts = [self.cache(len(one)).parts[0] for one in numbers]
+        for pieces in portions(numbers, BATCH):
+            rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
+            for part, count in rows:
+                part.reserve(count)
+            step = Step(self.config, self._weights, a, rows)
+            for _ in self._walk(step, tokens_of(pieces), not head):
+                pass
+
+    def importance(
+        self, texts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], *,
+        chunk_size: int = TOKENS, chunks: int | None = None, output: bool = False, bar: bool | None = None,
+    ) -> gguf.Collector:  # fmt: skip
+        """The mean squares of what each product reads: a mapping from tensor to float32 [K] or [experts, K].
+
+        Sums and counts are llama-imatrix's on the same tokens; ``gq.convert.quantize`` takes them as they
+        are. Ctrl-C ends it with what whole chunks gave, and sets ``.interrupted``.
+
+        Parameters
+        ----------
+        texts : str, or sequence of str, of int, or of sequences of int
+            Texts, or their tokens. Each is cut into chunks, which begin as every text does and run by
+            themselves; what is left over at its end is not used, but a shorter text is a chunk.
+        chunk_size : int
+            Tokens of a chunk.
+        chunks : int, optional
+            At most so many.
+        output : bool
+            The head counts too: ``output.weight``, or the embedding where it is the head.
+        bar : bool, optional
+            True for a bar, False for none; else one on a terminal if it takes long.
+        """
+        cut = chunks_of(lambda: self.tokenizer, texts, min(chunk_size, self.config.context), chunks)
+        collector = gguf.Collector(chunk_size)
+        collect(self.listen, cut, together(chunk_size, self._on_gpu), collector, output, bar)
+        return collector
+
+    def layers(self, tokens: Sequence[int]) -> Iterator[Array]:
+        """Yield the rows behind the embedding, those behind each layer, and the logits.
+
+        They are NumPy's, on a GPU too, unless tokens are CuPy's.
+        """
+        numbers = checked("layers", tokens, self.vocabulary, self.config.context)
+        part = self.cache(len(numbers)).parts[0]
+        part.reserve(len(numbers))
+        step = Step(self.config, self._weights, self._arithmetic, [(part, len(numbers))])
+        for x in self._walk(step, numbers, last=False):
+            yield beside(tokens, value(x))
+
     def like(
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
     ) -> Model:
@@ -331,9 +403,9 @@ class Model:
         return logits if self._on_gpu else finite(logits)
 
     def _fits_graphs(self, pieces: list[Piece]) -> bool:
-        """False for many uses of experts one at a time: a graph of them would be too large."""
+        """False for layers with a state, and for many uses of experts, one at a time: they fill a graph."""
         uses = self.config.used_experts * sum(len(piece.tokens) for piece in pieces)
-        return not self.invariant or uses <= USES
+        return not self.config.state and (not self.invariant or uses <= USES)
 
     def _step_of(self, rows: Sequence[tuple[Part, int]], tokens: Array, last: bool) -> Iterator[Array]:
         """What the layers give for tokens, so many of each sequence, and the logits."""

@@ -76,7 +76,7 @@ class Programs:
             starts = np.zeros(CACHE, np.int64)
             self._a.fill(starts, start, count)
             starts[END] = address_of(part.end)
-            each += [starts, part.memory.words(part.number)]
+            each += [starts, part.memory.words(part.number), part.state.words()]
         return np.concatenate(each)
 
     def _are_rows(self, tokens: NDArray[np.int64]) -> bool:

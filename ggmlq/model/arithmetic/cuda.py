@@ -123,7 +123,9 @@ class Cuda(Kernels):
         return total, y
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
-        """act(gate) · up, in one launch."""
+        """act(gate) · up, in one launch but for sigmoid's."""
+        if activation == "sigmoid":
+            return super().gated(activation, gate, up)
         return cuda_module("kernels.epilogue.gates").gate_product(activation, gate, up)
 
     def gated_product(self, activation: str, x: Array, q: QuantArray, bias: Array | None) -> Array:

@@ -27,7 +27,7 @@ from ...gguf.source import release
 from ...ops import tuning
 from ..caches import ANGLES, END
 from ..config import Rope
-from .kernels import Array, Kernels, Routing, Seen, rope_angles
+from .kernels import Array, Kernels, Net, Past, Routing, Seen, rope_angles
 
 LEAST = 256  # positions of a table of RoPE's angles
 MAX_RUNGS = 4096  # that are kept, one for a shape
@@ -122,9 +122,31 @@ class Host(Kernels):
         _workers().keep(self._heads[shape])
         return self.expert_linear(x, q, self._heads[shape])
 
-    def first_columns(self, x: Array, count: int) -> Array:
-        """The first columns of rows, contiguous."""
-        return _layers().first_columns(x, count)
+    def some_columns(self, x: Array, first: int, count: int) -> Array:
+        """So many columns of rows from one on, contiguous."""
+        return _layers().some_columns(x, first, count)
+
+    def convolved(self, x: Array, weights: Array, pasts: Sequence[Past], silu: bool = False) -> Array:
+        """Columns of rows [T, C], each with those of the K - 1 rows before it."""
+        return _states().convolved(x, weights, pasts, silu)
+
+    def short_convolution(self, parts: Array, weights: Array, pasts: Sequence[Past]) -> Array:
+        """The rows c ∘ convolution(b ∘ z) of rows [T, 3 C]."""
+        return _states().short_convolution(parts, weights, pasts)
+
+    def takes_net(self, state: tuple[int, ...]) -> bool:
+        """True for heads of whole vectors."""
+        return bool(state[-1] % _states().LANES == 0)
+
+    def delta_net(
+        self, mixed: Array, z: Array, gates: tuple[Array, Array], net: Net, pasts: Sequence[Past]
+    ) -> Array:
+        """All between the convolution and the last product of a layer with the delta rule, [T, H · D]."""
+        return _states().delta_net(mixed, z, gates, net, pasts)
+
+    def plus_share(self, x: Array, y: Array, gate: Array) -> Array:
+        """Rows x and a share of rows y."""
+        return _layers().plus_share(x, y, gate)
 
     def _kept(self, q: QuantArray) -> None:
         """Note weights, and give their pages back, once, if kernels have them in their own order."""
@@ -251,6 +273,11 @@ def _workers() -> Any:
 @cache
 def _layers() -> Any:
     return import_module("ggmlq.cpu.layers.call")
+
+
+@cache
+def _states() -> Any:
+    return import_module("ggmlq.cpu.layers.states")
 
 
 @cache
