@@ -193,6 +193,19 @@ def test_the_cache_is_used_again(model_path, fresh):
     assert list(talk.answer(3)) == list(m.generate(changed, 3))
 
 
+def test_a_talk_of_layers_with_a_state(tmp_path, fresh):
+    """What goes on behind the cache is read alone; anything else is read from the beginning."""
+    m = gq.model.load(family_model(tmp_path / "m.gguf", "lfm2", types=("q8_0",)))
+    talk = _talk.Talk(m, _talk.Sampling(), fresh, frozenset(), 64)
+    tokens = fresh.integers(3, 259, 9).tolist()
+    talk.hear(tokens)
+    tokens += [*talk.answer(3), 7]
+    for text, read in ((tokens, 9 + 2), ([*tokens[:5], 8, 9], 9 + 2 + 7)):
+        talk.hear(text)
+        assert talk.read.tokens == read
+        assert list(talk.answer(3)) == list(m.generate(text, 3))
+
+
 def test_an_interrupted_answer_ends_its_line(model_path, capsys, monkeypatch):
     def interrupted(self, most):
         yield 65
