@@ -122,6 +122,8 @@ def test_what_is_wrong_with_a_call(models):
     for n in (-1, 2.5, "2"):
         with pytest.raises(ShapeError, match="tokens and"):
             b.add([1, 2, 3], n)
+    with pytest.raises(UnsupportedError, match="cache='q8_0'; it is one of this model's"):
+        m.batch(cache="q8_0")
     one = b.add([1, 2, 3], 1)
     with pytest.raises(BlockIndexError, match=r"drop one of \[0\]"):
         b.add([1])
