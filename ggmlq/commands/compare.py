@@ -67,7 +67,7 @@ def _module(where: str) -> Any:
         raise UnsupportedError(
             f"compare: --torch {short(where)}; it is transformers:ID_OR_FOLDER or PYTHON_MODULE:FUNCTION"
         )
-    needs = [name for name in ("torch", *["transformers"] * (kind == "transformers")) if not has(name)]
+    needs = [name for name in ("torch", "transformers") if kind == "transformers" and not has(name)]
     if needs:
         raise MissingDependencyError(
             f"compare: --torch {short(where)}: {' and '.join(needs)} not installed; "

@@ -8,7 +8,7 @@ numbers, and neither quantization nor an earlier mistake reaches it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,27 +22,12 @@ from ..model.config import Config, Rope
 from ..model.families import Family
 from ..model.step import Step
 from ..model.weights import Weights
-from .parts import Floats, Judge, Order, Try
+from .parts import SCALED, Floats, Judge, Order, Try
 from .watched import Call
 
 FLOORS = {"float64": 1e-9, "float32": 1e-9, "float16": 1e-4, "bfloat16": 3e-3}
 BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 5e6, 1e7)
-HINTS = ("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "sliding_window",
-         "attn_logit_softcapping", "final_logit_softcapping", "factor")  # fmt: skip
-
-
-def hints(config: Any) -> dict[str, list[float]]:
-    """Numbers that a module's own configuration has for what may differ, nested ones too."""
-    said: dict[str, list[float]] = {key: [] for key in HINTS}
-
-    def walk(values: Any) -> None:
-        for key, value in values.items() if isinstance(values, Mapping) else ():
-            if key in said and isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-                said[key].append(float(value))
-            walk(value)
-
-    walk(config.to_dict() if hasattr(config, "to_dict") else config)
-    return said
+CAPPED = "{} are capped at {:.6g} in the file, {:.6g} in the module (0: not)"
 
 
 # --- attention -----------------------------------------------------------------------------------
@@ -78,62 +63,57 @@ class Operands:
         return y
 
 
-def rope_tries(o: Operands, c: Config, said: Mapping[str, list[float]], module: Any) -> Iterator[Try]:
-    """Mistakes of the rotation: which pairs, by which angles."""
+def rope_tries(o: Operands, c: Config, frequencies: Sequence[Floats], module: Any) -> Iterator[Try]:
+    """Mistakes of the rotation: which pairs, by which angles; ``frequencies``: those that the module has."""
     q, k, usual = module
     for neox in (True, False):
         pairs = "half a head apart" if neox else "neighbours"
         kind, words = "rope-type", f"the module rotates pairs that are {pairs}, the model does not"
         if not usual:
-            kind, words = (
-                "rope-order",
-                "rows of q or k are not in the order of the pairs that the module rotates",
-            )
+            kind, words = "rope-order", "rows of q or k are not in the order that the module rotates"
         yield kind, words, o(q, k, rope=replace(o.rope, neox=neox))
-    for base in dict.fromkeys([*said["rope_theta"], *said["rope_local_base_freq"], *BASES]):
+    for base in dict.fromkeys([*(float(f"{said[1] ** -len(said):.6g}") for said in frequencies), *BASES]):
         words = f"RoPE's base is {o.rope.base:g} in the file, {base:g} in the module"
         yield "rope-base", words, o(rope=replace(o.rope, base=base))
     plain = replace(o.rope, scale=1.0, mix=0.0, length=1.0)
     yield "rope-scaling", "the module does not stretch positions", o(rope=plain)
     yield "rope-scaling", "the module has no factors of pairs", o(factors=None)
     yield "rope-scaling", "the module does not lengthen rotated pairs", o(rope=replace(o.rope, length=1.0))
-    for factor in dict.fromkeys([*said["factor"], 2.0, 4.0, 8.0, 16.0, 32.0]):
+    for factor in (2.0, 4.0, 8.0, 16.0, 32.0):
         words = f"positions are divided by {1 / o.rope.scale:g} in the file, by {factor:g} in the module"
         yield "rope-scaling", words, o(rope=replace(plain, scale=1 / factor))
+    for said in frequencies:
+        if 2 * len(said) == o.rope.dims:
+            factors = o.rope.base ** (-np.arange(len(said)) / len(said)) / said
+            yield (
+                "rope-scaling",
+                "pairs have the frequencies of the module's inv_freq",
+                o(rope=plain, factors=factors),
+            )
     for dims in (c.key_width, c.key_width // 2, c.key_width // 4):
         words = f"RoPE rotates {o.rope.dims} columns of a head in the file, {dims} in the module"
         yield "rope-dims", words, o(rope=replace(o.rope, dims=dims - dims % 2 or 2))
     yield "rope-missing", "the module does not rotate queries and keys", o(rope=replace(plain, scale=0.0))
 
 
-def score_tries(o: Operands, c: Config, said: Mapping[str, list[float]], y: Floats) -> Iterator[Try]:
+def score_tries(o: Operands, c: Config, y: Floats) -> Iterator[Try]:
     """Mistakes of scores: their scale, their cap, the positions that are seen."""
-    for cap in dict.fromkeys([0.0, *said["attn_logit_softcapping"], 50.0, 30.0, 20.0]):
-        yield (
-            "soft-cap",
-            f"scores are capped at {o.cap:g} in the file, {cap:g} in the module (0: not)",
-            o(cap=cap),
-        )
-    scale = _fitted(lambda scale: float(np.square(o(scale=scale) - y).sum()), o.scale)
+    for cap in (0.0, _fitted(lambda cap: _off(o(cap=cap), y), o.cap or 30.0)):
+        yield "soft-cap", CAPPED.format("scores", o.cap, cap), o(cap=cap)
+    scale = _fitted(lambda scale: _off(o(scale=scale), y), o.scale)
     words = f"scores are multiplied by {o.scale:.6g} in the file, {scale:.6g} in the module"
-    known = {
-        1 / math.sqrt(n): n for n in (*said["query_pre_attn_scalar"], c.key_width, c.width // c.heads[0])
-    }
+    known = {1 / math.sqrt(n): n for n in (c.key_width, c.width // c.heads[0])}
     exact = min(known, key=lambda one: abs(one - scale))
     if abs(exact - scale) < 1e-4 * scale:
         words += f", 1/sqrt({known[exact]:g})"
     yield "attention-scale", words, o(scale=scale)
     yield "attention-scale", words, o(scale=exact)
-    for window in dict.fromkeys(
-        [0, *map(int, said["sliding_window"]), *c.windows, o.window + 1, o.window - 1]
-    ):
+    for window in range(len(y)):
         words = f"a query sees {o.window or 'all'} positions in the file, {window or 'all'} in the module"
-        yield "window", words, o(window=max(window, 0))
+        yield "window", words, o(window=window)
     has = ("no", "a") if o.window else ("a", "no")
     words = f"the layer has {has[1]} window in the file, {has[0]} in the module"
-    for window in (
-        (0,) if o.window else dict.fromkeys([*filter(None, c.windows), *map(int, said["sliding_window"])])
-    ):
+    for window in range(1) if o.window else range(1, len(y) + 1):
         yield "window", words, o(rope=c.window_rope if window else c.rope, window=window)
 
 
@@ -144,12 +124,8 @@ def head_tries(o: Operands, before: Any) -> Iterator[Try]:
     heads, several = o.q.shape[1], o.k.shape[1]
     if 1 < several < heads:
         order = np.arange(heads).reshape(several, -1).T.reshape(-1)  # query h goes with key h % several
-        y = o(o.q[:, order]).reshape(len(o.q), heads, -1)
-        yield (
-            "head-pairs",
-            "query h takes key h % n in the module",
-            y[:, np.argsort(order)].reshape(len(y), -1),
-        )
+        y = o(o.q[:, order]).reshape(len(o.q), heads, -1)[:, np.argsort(order)]
+        yield "head-pairs", "query h takes key h % n in the module", y.reshape(len(y), -1)
     for by in (2, 0.5):
         width, new = int(o.q.shape[2] / by), int(heads * by)
         if width % 2 or width < 2 or int(several * by) < 1 or several * by % 1:
@@ -159,6 +135,10 @@ def head_tries(o: Operands, before: Any) -> Iterator[Try]:
         for dims in (rope.dims, width):
             words = f"there are {heads} heads in the file, {new} in the module"
             yield "head-count", words, o(q, k, v=v, rope=replace(rope, dims=dims), scale=scale)
+
+
+def _off(ours: Floats, y: Floats) -> float:
+    return float(np.square(ours - y).sum())
 
 
 def _fitted(error: Callable[[float], float], start: float) -> float:
@@ -194,7 +174,7 @@ class Between(Step):
 
     def __init__(
         self, config: Config, weights: Weights, judge: Judge, calls: Mapping[str, Call],
-        part: Callable[[str], Order], said: Mapping[str, list[float]], count: int,
+        part: Callable[[str], Order], said: Sequence[Floats], count: int,
     ) -> None:  # fmt: skip
         rows: Any = Rows()
         super().__init__(
@@ -221,18 +201,18 @@ class Between(Step):
         if call is None or logits is None:
             return
         self.part("output")
-        y, cap = np.asarray(call.y, np.float64).reshape(len(logits), -1), self.config.logit_cap
+        theirs, cap = np.asarray(logits, np.float64), self.config.logit_cap
+        y = np.asarray(call.y, np.float64).reshape(theirs.shape)
 
         def bent(cap: float) -> Floats:
             return np.asarray(self.a.capped(y, cap) if cap else y)
 
         def tries() -> Iterator[Try]:
-            for other in dict.fromkeys([0.0, *self.said["final_logit_softcapping"], 30.0]):
-                words = f"logits are capped at {cap:g} in the file, {other:g} in the module (0: not)"
-                yield "soft-cap", words, bent(other)
+            for other in (0.0, _fitted(lambda cap: _off(bent(cap), theirs), cap or 30.0)):
+                yield "soft-cap", CAPPED.format("logits", cap, other), bent(other)
 
         floor = FLOORS.get(call.dtype, 1e-9)
-        self.judge("result_output", call, np.asarray(logits, np.float64), bent(cap), tries, floor=floor)
+        self.judge("result_output", call, theirs, bent(cap), tries, floor=floor)
 
     def product(self, x: Any, name: str, layer: int | None, node: str | None = None) -> Any:
         """The module's product, behind its own input."""
@@ -267,7 +247,14 @@ class Between(Step):
         """Attention of heads that are rotated by their positions, and the module's product behind it."""
         c = self.config
         seen = c.scale, c.windows[layer], c.score_cap
-        self.operands = Operands(q, k, v, self._how(layer), factors, *seen, sinks)
+        o = self.operands = Operands(q, k, v, self._how(layer), factors, *seen, sinks)
+        factor = math.prod(self.order[name].factor for name in SCALED if name in self.order)
+        call = self.calls.get(f"blk.{layer}.attn_output")
+        if factor != 1 and call is not None:
+            # The rest of a scale that the file has in its queries; quantized ones tell the factor roughly.
+            y, scale = np.asarray(call.x, np.float64).reshape(len(q), -1), o.scale / factor
+            exact = _fitted(lambda scale: _off(o(scale=scale), y), scale)
+            self.operands = replace(o, scale=exact if abs(exact / scale - 1) < 0.02 else scale)
         return self.product(self.tell("kqv_out", self.operands(), layer), "attn_output", layer, "attn_out")
 
     def _passed(self, stem: str, x: Any) -> Any:
@@ -335,11 +322,11 @@ class Between(Step):
         if "attn_q_norm" in self.normed:
             before = self.plain["attn_q"].reshape(o.q.shape), self.plain["attn_k"].reshape(o.k.shape)
         for name, x in (("attn_q", o.q), ("attn_k", o.k)):
-            order = self.order.get(name, Order(None, True))
+            order = self.order.get(name, Order())
             usual &= order.usual
             module.append(x if order.rows is None else x.reshape(len(x), -1)[:, order.rows].reshape(x.shape))
         yield from rope_tries(o, self.config, self.said, (*module, usual))
-        yield from score_tries(o, self.config, self.said, y)
+        yield from score_tries(o, self.config, y)
         yield from head_tries(o, before)
 
 

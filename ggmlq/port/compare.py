@@ -17,8 +17,8 @@ from ..model.arithmetic.oracles import Exact
 from ..model.batch import checked
 from ..model.families import FAMILIES
 from ..model.weights import Weights
-from .between import Between, hints
-from .parts import Judge, Order, Place, embedding, norm, parameter, product, row_order
+from .between import Between
+from .parts import Judge, Order, Place, embedding, norm, parameter, product
 from .watched import Call, numbers, paths, watched
 
 TOKENS = 32
@@ -135,13 +135,14 @@ def compare(
             judged[stem] = _judged(judge, stem, calls[stem], epsilon)
         return judged[stem]
 
+    judge.walks = config is not None and "token_embd" in calls
     words = calls.pop("token_embd", None)
     if words is not None:
         root = config.width**0.5 if architecture.startswith("gemma") and config else 1.0
         factor = embedding(judge, words, ids, root if config else None)
         if config is not None:
             rows = np.asarray(words.y, np.float64).reshape(len(ids), -1) / factor
-            said = hints(getattr(model, "config", {}))
+            said = [numbers(x) for name, x in model.named_buffers() if name.endswith("inv_freq")]
             between = Between(config, weights, judge, calls, part, said, len(ids))
             between.walk(FAMILIES[architecture], rows, logits)
     if config is None or words is None:
@@ -167,11 +168,8 @@ def compare(
 def _judged(judge: Judge, stem: str, call: Call, epsilon: float) -> Order:
     name = f"{stem}.weight"
     if name in judge.file and judge.file.info(name).shape[1:] == ():
-        norm(judge, stem, call, epsilon)
-        return Order(None, True)
-    order = row_order(judge, stem, call)
-    product(judge, stem, call, order.rows)
-    return order
+        return norm(judge, stem, call, epsilon)
+    return product(judge, stem, call)
 
 
 def _tokens(file: gguf.GGUFFile, tokens: Sequence[int] | int | None, window: int, seed: int) -> Any:

@@ -30,6 +30,7 @@ NORMS = {
     "float16": 1e-5,
     "bfloat16": 1e-4,
 }  # one sum, and well conditioned
+SCALED = ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")  # a factor may be in the scale of scores as well
 BETTER = 8  # times smaller is the error with a mistake that explains it, where quantization might as well
 ZEROS = "the module gives zeros: its weights were not loaded"
 ROWS = 4096  # of a head, which may have hundreds of thousands, as many are compared
@@ -38,6 +39,11 @@ ROWS = 4096  # of a head, which may have hundreds of thousands, as many are comp
 def noise_of(fmt: Format) -> float:
     """The share of squares that quantizing costs at most: three times that of a normal distribution."""
     return 1e-5 if fmt.name == "bf16" else float(12 * 4.0**-fmt.bits_per_weight)
+
+
+def _factor(y: Floats, ours: Floats) -> float:
+    """The factor by which ours come nearest."""
+    return float((y * ours).sum() / ((ours * ours).sum() + 1e-300))
 
 
 def distance(y: Floats, ours: Floats, size: float = 0.0) -> float:
@@ -65,6 +71,7 @@ class Judge:
     """The places so far."""
 
     file: GGUFFile
+    walks: bool = False  # what lies between parts is judged too
     places: list[Place] = field(default_factory=list)
 
     def __call__(
@@ -96,6 +103,14 @@ class Judge:
     def wrong(self, node: str, path: str, mistake: str, text: str) -> None:
         """Note a mistake that is seen without numbers."""
         self.places.append(Place(node, path, float("inf"), mistake, text))
+
+    def factor_of(self, stem: str, mistake: str, factor: float) -> float:
+        """The factor of a part that is judged with the scores, where it is no mistake yet; 1 for others."""
+        if mistake != "scale" or not self.walks or not stem.endswith(SCALED):
+            return 1.0
+        place = self.places.pop()
+        self.places.append(Place(place.node, place.path, 0.0))
+        return factor
 
     # --- tensors ------------------------------------------------------------------------------
 
@@ -130,21 +145,25 @@ def _operands(judge: Judge, stem: str, call: Call) -> tuple[str, Floats, Floats,
     return name, x, y[:, :count] if rows is None else y[:, rows], rows  # a module's may be padded
 
 
-def product(judge: Judge, stem: str, call: Call, order: NDArray[np.int64] | None = None) -> None:
-    """Judge a product with a matrix; ``order``: rows of the file that the module should have in its rows."""
+def product(judge: Judge, stem: str, call: Call) -> Order:
+    """Judge a product with a matrix."""
+    at = row_order(judge, stem, call)
+    order = at.rows
     name, x, y, rows = _operands(judge, stem, call)
     info, bias = judge.file.info(name), f"{stem}.bias" in judge.file
     w = judge.tensor(name, rows)
     if w.shape != (y.shape[1], x.shape[1]):
         theirs = y.shape[1], x.shape[1]
         judge.wrong(stem, call.path, "shape", f"the file has {w.shape}, the module {theirs}")
-        return
+        return at
     b = judge.tensor(f"{stem}.bias") if bias else np.zeros(len(w))
     columns = orders(judge.file, stem, w.shape[1])[0] if stem.endswith(".ssm_out") else None
     plain, w = w, w if columns is None else w[:, columns]
     o = x @ w.T
     if order is not None:
         o, b = o[:, order], b[order]
+
+    factor = _factor(y, o + b)
 
     def tries() -> Iterator[Try]:
         yield "not-loaded", ZEROS, np.zeros_like(y)
@@ -156,13 +175,13 @@ def product(judge: Judge, stem: str, call: Call, order: NDArray[np.int64] | None
                 yield "bias-shifted", f"the bias is shifted by {by}", o + np.roll(b, by)
             for other in orders(judge.file, stem, len(b)):
                 yield "bias-shifted", "the bias is in another order than the rows", o + b[other]
-        factor = float((y * o).sum() / ((o * o).sum() + 1e-300))
-        yield "scale", f"the module's is {factor:.6g} times the file's", factor * o + b
+        yield "scale", f"the module's is {factor:.6g} times the file's", factor * (o + b)
         if len(w) % 2 == 0:
             yield "swapped", "the halves of its rows are swapped, as gate and up", np.roll(o, len(w) // 2, 1)
 
     def of(w: Floats) -> Floats:
-        return (x @ w.T)[:, order] + b if order is not None else x @ w.T + b
+        other: Floats = x @ w.T if order is None else (x @ w.T)[:, order]
+        return other + b
 
     def deep() -> Iterator[Try]:
         if rows is None and stem != "output":
@@ -177,7 +196,9 @@ def product(judge: Judge, stem: str, call: Call, order: NDArray[np.int64] | None
             words = judge.tensor("token_embd.weight", rows)
             yield "tied-output", "the module's head is its embedding, the file has another", x @ words.T + b
             if np.array_equal(words, w):
-                yield "tied-output", "the file's head is its embedding, the module has another", y
+                lost = any(place.mistake == "not-loaded" for place in judge.places)
+                kind = "not-loaded" if lost else "tied-output"
+                yield kind, "the file's head is its embedding, the module has another", y
         mean = (y - o).mean(0)
         if b.any():
             yield "bias-shifted", "the module adds another bias than the file", o + mean
@@ -185,21 +206,24 @@ def product(judge: Judge, stem: str, call: Call, order: NDArray[np.int64] | None
 
     size = float(np.square(x).sum() * np.square(w).sum() / w.shape[1] + len(x) * np.square(b).sum())
     size = max(size, float(np.square(y).sum()))
-    judge(stem, call, y, o + b, tries, deep, floor=FLOORS.get(call.dtype, 1e-9), size=size, fmt=info.format)
+    floor = FLOORS.get(call.dtype, 1e-9)
+    mistake = judge(stem, call, y, o + b, tries, deep, floor=floor, size=size, fmt=info.format)
+    return at._replace(factor=judge.factor_of(stem, mistake, factor))
 
 
 def _matched(y: Floats, o: Floats) -> NDArray[np.int64]:
     """For each column of y that of ours which is most like it."""
     a, b = (each / (np.sqrt(np.square(each).sum(0)) + 1e-30) for each in (y, o))
-    best: NDArray[np.int64] = (a.T @ b).argmax(1)
-    return best if len(np.unique(best)) == len(best) else np.arange(len(best))
+    best = np.asarray((a.T @ b).argmax(1), np.int64)
+    return best if len(np.unique(best)) == len(best) else np.arange(len(best), dtype=np.int64)
 
 
 class Order(NamedTuple):
-    """The order of a part's rows: those of the file that lie there, and true where it is as it should be."""
+    """The rows of the file that lie in a part's, true where that is as it should be, and a factor of them."""
 
-    rows: NDArray[np.int64] | None
-    usual: bool
+    rows: NDArray[np.int64] | None = None
+    usual: bool = True
+    factor: float = 1.0
 
 
 def row_order(judge: Judge, stem: str, call: Call) -> Order:
@@ -211,7 +235,7 @@ def row_order(judge: Judge, stem: str, call: Call) -> Order:
         or stem.endswith(".ssm_out")
         or judge.file.info(name).shape != (rows, call.x.shape[-1])
     ):
-        return Order(None, True)
+        return Order()
     x, y = (np.asarray(each, np.float64).reshape(-1, each.shape[-1]) for each in (call.x, call.y))
     o = x @ judge.tensor(name).T
     o = o + judge.tensor(f"{stem}.bias") if f"{stem}.bias" in judge.file else o
@@ -223,19 +247,20 @@ def row_order(judge: Judge, stem: str, call: Call) -> Order:
 # --- norms and the embedding ---------------------------------------------------------------------
 
 
-def norm(judge: Judge, stem: str, call: Call, epsilon: float) -> None:
+def norm(judge: Judge, stem: str, call: Call, epsilon: float) -> Order:
     """Judge a norm: of rows, or of heads."""
     name = f"{stem}.weight"
     w = judge.tensor(name)
     x, y = (np.asarray(each, np.float64).reshape(-1, each.shape[-1]) for each in (call.x, call.y))
     if len(w) != x.shape[1]:
         judge.wrong(stem, call.path, "shape", f"the file has {len(w)} columns, the module {x.shape[1]}")
-        return
+        return Order()
     mean, gate = np.square(x).mean(1, keepdims=True), np.float64(1)
     if call.gate is not None:
         z = np.asarray(call.gate, np.float64).reshape(x.shape)
         gate = z / (1 + np.exp(-z))
     unit = x / np.sqrt(mean + epsilon) * gate
+    factor = _factor(y, unit * w)
 
     def tries() -> Iterator[Try]:
         yield "not-loaded", ZEROS, np.zeros_like(y)
@@ -253,15 +278,14 @@ def norm(judge: Judge, stem: str, call: Call, epsilon: float) -> None:
         away = x - x.mean(1, keepdims=True)
         words = "the module takes the mean off, as LayerNorm does"
         yield "norm-kind", words, away / np.sqrt(np.square(away).mean(1, keepdims=True) + epsilon) * w * gate
-        factor = float((y * unit * w).sum() / (np.square(unit * w).sum() + 1e-300))
         yield "scale", f"the module's is {factor:.6g} times the file's", factor * unit * w
         for layer, kind in ((True, "swapped"), (False, "layer-swapped")):
             for other in judge.others(name, layer):
                 yield kind, f"the module's is the file's {other}", unit * judge.tensor(other)
 
-    judge(
-        stem, call, y, unit * w, tries, floor=NORMS.get(call.dtype, 2e-13), fmt=judge.file.info(name).format
-    )
+    floor, fmt = NORMS.get(call.dtype, 2e-13), judge.file.info(name).format
+    mistake = judge(stem, call, y, unit * w, tries, floor=floor, fmt=fmt)
+    return Order(factor=judge.factor_of(stem, mistake, factor))
 
 
 def embedding(judge: Judge, call: Call, tokens: NDArray[np.int64], usual: float | None) -> float:
@@ -274,7 +298,7 @@ def embedding(judge: Judge, call: Call, tokens: NDArray[np.int64], usual: float 
     if w.shape != y.shape:
         judge.wrong("embd", call.path, "shape", f"the file has {w.shape[1]} columns, the module {y.shape[1]}")
         return 1.0
-    fit = float((y * w).sum() / ((w * w).sum() + 1e-300))
+    fit = _factor(y, w)
     near = [one for one in (usual, 1.0) if one is not None and abs(fit - one) < 0.05 * one]
     scaled = usual is not None and distance(y, fit * w) < 0.5
     factor = near[0] if near else fit if scaled else usual or 1.0
