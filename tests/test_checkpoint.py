@@ -474,7 +474,7 @@ def test_a_partial_checkpoint(folder):
 
 @pytest.mark.parametrize("case", ["gemma2", "gemma3"])
 def test_scores_of_gemma_with_a_scale_of_their_own(folder, case):
-    """llama.cpp takes the scale from sizes, so queries carry the rest; on the way back it is in the config."""
+    """llama.cpp takes the scale from sizes, so queries carry the rest; the way back says it."""
     source, target = folder(case, query_pre_attn_scalar=20)
     to_gguf(source, target)
     plain = target.with_name("plain.gguf")
@@ -491,5 +491,5 @@ def test_scores_of_gemma_with_a_scale_of_their_own(folder, case):
     back = json.loads((target.with_name("back") / "config.json").read_text())
     assert back["query_pre_attn_scalar"] == 32
     edit(source / "config.json", query_pre_attn_scalar=-1)
-    with pytest.raises(gq.GGMLQError, match="'query_pre_attn_scalar' is -1; .* above 0"):
+    with pytest.raises(gq.GGMLQError, match=r"'query_pre_attn_scalar' is -1; .* above 0"):
         to_gguf(source, target)
