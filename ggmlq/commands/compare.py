@@ -27,7 +27,7 @@ model, 1: a mistake, 2: could not compare.
 EXAMPLES = """\
   ggmlq compare model.gguf --torch transformers:FOLDER         a checkpoint, and a file made of it
   ggmlq compare model.gguf --torch transformers:model.gguf     the reader of transformers
-  ggmlq compare model.gguf --torch my_port:load                load() of my_port.py, a module of torch
+  ggmlq compare model.gguf --torch my_port:load                what load() of my_port gives
 """
 
 

@@ -216,7 +216,8 @@ def qwen35(model, path, plus=1.0, tile=tiled, decay=lambda x: -np.exp(x)):
             w = w + np.float32(plus)
         tensors[new] = w
     facts = {"attention.head_count": 4, "attention.head_count_kv": 2,
-             "attention.layer_norm_rms_epsilon": 1e-5, "ssm.group_count": KEYS, "ssm.time_step_rank": VALUES, "ssm.state_size": COLUMNS}  # fmt: skip
+             "attention.layer_norm_rms_epsilon": 1e-5, "ssm.group_count": KEYS,
+             "ssm.time_step_rank": VALUES, "ssm.state_size": COLUMNS}  # fmt: skip
     metadata = {"general.architecture": "qwen35"} | {f"qwen35.{key}": value for key, value in facts.items()}
     gq.save(path, tensors, metadata)
     return path
