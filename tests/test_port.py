@@ -197,3 +197,28 @@ def test_the_command(command, monkeypatch):
     status, _, err = command(None, "--torch", "transformers:folder")
     assert status == 2
     assert "torch not installed; pip install" in err
+
+
+def test_heads_of_another_number(written, tmp_path):
+    """Products of another width are said, and the rest goes on with ours."""
+    _, other = written("qwen3")
+    sizes = dataclasses.replace(SIZES, kv_heads=4)
+    port = family_model(tmp_path / "wide.gguf", "qwen3", 1, types=("f32",), sizes=sizes)
+    comparison = compare(fake_port.Port(port), other)
+    wide = {place.node: place.text for place in comparison.mistakes if place.mistake == "shape"}
+    assert wide["blk.0.attn_k"] == "the file has (64, 64), the module (128, 64)"
+    assert {"blk.1.attn_v", "blk.0.attn_k"} <= {*wide}
+
+
+def test_a_module_that_gives_nan_or_raises(written, tmp_path):
+    port, other = written("llama")
+    with gq.open(port) as file:
+        tensors = {name: np.array(file[name], np.float32) for name in file}
+        tensors["blk.1.ffn_up.weight"][3, 4] = np.nan
+        gq.save(tmp_path / "nan.gguf", tensors, dict(file.metadata))
+    first = compare(fake_port.Port(tmp_path / "nan.gguf"), other).first
+    assert (first.node, first.text) == ("blk.1.ffn_up", "the module gives NaN or infinity")
+    module = fake_port.Port(port)
+    module.file = None
+    with pytest.raises(gq.GGMLQError, match=r"the module raised TypeError .* takes a tensor \[1, T\]"):
+        compare(module, other)

@@ -18,7 +18,8 @@ from ..model.batch import checked
 from ..model.families import FAMILIES
 from ..model.weights import Weights
 from .between import Between
-from .parts import Judge, Order, Place, embedding, norm, parameter, product
+from .judge import Judge, Place
+from .parts import Order, embedding, norm, parameter, product
 from .watched import Call, numbers, paths, watched
 
 TOKENS = 32
@@ -88,6 +89,7 @@ def _dotted(node: str) -> str:
     return f"{name}.{layer}" if dash and layer.isdecimal() else node
 
 
+@np.errstate(all="ignore")  # a module may give anything
 def compare(
     model: Any, file: str | os.PathLike[str] | gguf.GGUFFile, tokens: Sequence[int] | int | None = None, *,
     names: Mapping[str, str] | None = None, seed: int = 0,

@@ -90,6 +90,11 @@ def watched(
             model.eval()  # dropout would be a difference
         with nullcontext() if torch is None else torch.no_grad():
             y = model(ids)
+    except Exception as error:  # whatever somebody's module raises
+        raise UnsupportedError(
+            f"compare: the module raised {type(error).__name__} when it was called with {len(tokens)} "
+            f"tokens: {error}; it takes a tensor [1, T] of them, and has the file's vocabulary"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()
