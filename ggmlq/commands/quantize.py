@@ -44,8 +44,9 @@ As in llama-quantize, the positional TYPE means the mix of that name (--pure: th
 type if there is one of that name. --target and --size measure the error of each tensor in each type, weighted
 by importance. --kl runs the model (those of `ggmlq run`) with one recipe after the other on every other
 stretch of the text, and judges its choice on the rest: X is a limit there, and the search comes
-within some 15 % of it where recipes are that fine. --write-types writes the chosen types to a file for
---tensor-types, which is llama-quantize's --tensor-type-file.
+within some 15 % of it where recipes are that fine. --measure runs the model with one tensor quantized after
+the other, and chooses the types of least KL within the size. --write-types writes the chosen types to a file
+for --tensor-types, which is llama-quantize's --tensor-type-file.
 """
 
 
