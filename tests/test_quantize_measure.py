@@ -104,6 +104,7 @@ def test_the_command(path, tmp_path, capsys):
         assert says in capsys.readouterr().err
     for wrong, says in (
         (["--type", "q4_0", "--measure", str(text)], "--target"),
+        (["--target", "5", "--write-measure", str(kept)], "nothing is measured"),
         (["--target", "5", "--measure", str(tmp_path / "no.txt")], "no.txt"),
     ):
         assert main(["quantize", str(path), str(tmp_path / "p.gguf"), *wrong]) == 2

@@ -133,6 +133,8 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
         args.type, args.mixed = type_of(words.type, args.pure)
     if (args.measure or args.write_measure) and args.target is None and args.size is None:
         raise ConvertError("--measure chooses types within a size; write --target 4.5bpw or --size 5GiB, too")
+    if args.write_measure and (args.measure is None or args.measure.suffix == ".json"):
+        raise ConvertError(f"--write-measure {args.write_measure}: nothing is measured; pass --measure TEXT")
     if args.type is None and not has_target:
         raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw, --size 5GiB or --kl 0.05")
     args.output = words.output or (name_beside(args.input, args.type) if words.type else None)
