@@ -88,7 +88,7 @@ def test_texts_and_tokens(experts):
         sum(len(m.tokenizer.encode(one)) for one in ("ab", "cde"))
     ]
     assert m.importance(TEXT, chunk_size=size, chunks=1).chunks == 1
-    for wrong in ([], [[]]):
+    for wrong in ([], [[]], "", ["", ""]):
         with pytest.raises(gq.GGMLQError, match="no tokens"):
             m.importance(wrong)
     with pytest.raises(gq.GGMLQError, match="chunk_size=1"):

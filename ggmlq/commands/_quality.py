@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import log, prod
+from math import inf, log, prod
+from pathlib import Path
 from typing import Any
 
 from .. import gguf
 from ..base.progress import Progress
-from ..convert import Plan, Pruned, recipe
+from ..base.text import short
+from ..convert import Plan, Pruned, Sensitivity, plan_quantize, recipe
 from ..convert import run as write
 from ..errors import ConvertError
+from ..formats import FORMATS
 from ..model import Model, load
 from ..model.quality import measured, stretches
-from . import _plain
+from ..model.sensitivity import Change, chosen, sensitivities
+from . import _files, _plain
 
 
 def said(facts: dict[str, Any]) -> Iterator[str]:
@@ -74,10 +80,9 @@ def searched(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: d
             f"--text {args.text}: it is one stretch of {len(pieces[0])} tokens; one part searches, another "
             "judges; pass a longer text, or a smaller --stretch"
         )
-    folder = os.path.dirname(os.path.abspath(args.output or args.input))
     bar = Progress(0, "trying", " recipes", False if args.json else None)
-    with tempfile.TemporaryDirectory(prefix=".kl-", dir=folder) as place, bar:
-        search = _Search(file, model, settings, os.path.join(place, "try.gguf"))
+    with _place(args) as path, bar:
+        search = _Search(file, model, settings, path)
         trial, held_back = _smallest(search, args.kl, pieces[::2], pieces[1::2], bar.advance)
     note = (
         f"KL {held_back['kl']:.5f} ± {held_back['kl_error']:.5f} on text held back "
@@ -85,6 +90,83 @@ def searched(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: d
         f"same best token {100 * held_back['same_top']:.2f} %; {search.count} recipes tried"
     )
     return replace(trial.plan, notes=[*trial.plan.notes, note])
+
+
+# --- quantize --measure: types by what each tensor's error costs in KL, which is measured ----------
+
+HELD_BACK, LAYERS = 4, 8  # stretches that measure tensors, and as many that judge; layers that are measured
+COARSE = "q3_K"  # the type in which a tensor is measured, or what llama.cpp takes where rows do not fit
+
+
+def priced(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: dict[str, Any]) -> Plan:
+    """The plan of least KL within a size, by sensitivities measured on ``args.measure``, or read from it."""
+    if not isinstance(file, gguf.GGUFFile):
+        raise ConvertError("--measure with --prune-layers: the original has other layers; prune it first")
+    if args.measure.suffix == ".json":
+        known = _read(args.measure, file)
+        return recipe(file, args.target, size=args.size, sensitivities=known, **settings).plan
+    if args.write_measure is not None:
+        _files.check_free([args.write_measure], args.force)
+    model = load(file)
+    pieces = stretches(model, _plain.text_of("--measure", args.measure), args.stretch)[: 2 * HELD_BACK]
+    bar = False if args.json else None
+    options = {key: settings[key] for key in ("imatrix", "keep", "any_name", "allow_requantize")}
+    changes = {
+        step.name: Change(step.after, step.weights)
+        for step in plan_quantize(file, COARSE, **options).steps
+        if step.changes
+    }
+    some = {name: changes[name] for name in chosen(changes, LAYERS)}
+    facts = dict(sensitivities(model, pieces[::2], some, bar))
+    if args.write_measure is not None:
+        kept = {
+            name: {"type": changes[name].format.name, "kl": fact["kl"], "kl_error": fact["kl_error"]}
+            for name, fact in facts.items()
+        }
+        with open(args.write_measure, "w", encoding="utf-8") as out:
+            json.dump({"text": str(args.measure), "tensors": kept}, out, indent=1)
+    known = {name: Sensitivity(changes[name].format, fact["kl"]) for name, fact in facts.items()}
+    plan = recipe(file, args.target, size=args.size, sensitivities=known, **settings).plan
+    if len(pieces) < 2:
+        return plan
+    with _place(args) as path:
+        write(plan, path)
+        with gguf.open(path) as made:
+            judged = measured(load(made), model, pieces[1::2], bar)
+    note = (
+        f"KL {judged['kl']:.5f} ± {judged['kl_error']:.5f} on text held back, {judged['measured']:,} tokens"
+    )
+    return replace(plan, notes=[*plan.notes, note])
+
+
+def _read(path: Path, file: gguf.GGUFFile) -> dict[str, Sensitivity]:
+    """Sensitivities that --write-measure wrote."""
+    try:
+        tensors = json.loads(_plain.text_of("--measure", path))["tensors"]
+        known = {
+            name: Sensitivity(FORMATS[fact["type"]], float(fact["kl"])) for name, fact in tensors.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConvertError(
+            f"--measure {path}: it is no file of sensitivities ({type(error).__name__}: {error}); pass what "
+            "--write-measure wrote, or a text"
+        ) from None
+    if strange := [name for name in known if name not in file]:
+        raise ConvertError(
+            f"--measure {path}: it has {len(strange)} tensors that {file.path} lacks, as "
+            f"{short(strange[0])}; it was measured on another model; pass that of this one"
+        )
+    if not any(0 < one.kl < inf for one in known.values()):
+        raise ConvertError(f"--measure {path}: no tensor in it has a KL above 0; measure on a text again")
+    return known
+
+
+@contextmanager
+def _place(args: argparse.Namespace) -> Iterator[str]:
+    """The path of a file beside OUT, which is removed in the end."""
+    folder = os.path.dirname(os.path.abspath(args.output or args.input))
+    with tempfile.TemporaryDirectory(prefix=".kl-", dir=folder) as place:
+        yield os.path.join(place, "try.gguf")
 
 
 class _Search:

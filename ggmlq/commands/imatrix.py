@@ -131,7 +131,7 @@ def _made(args: argparse.Namespace, text: str) -> Collector:
 
         if args.device != "cpu":
             raise GGMLQError(
-                f"ggmlq imatrix: --device {args.device} with --lib: a libllama runs on its own devices; "
+                f"--device {args.device} with --lib: a libllama runs on its own devices; "
                 "leave one of them out"
             )
         settings |= {"lib": args.lib, "threads": args.threads or 0}

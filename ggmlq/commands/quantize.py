@@ -34,6 +34,7 @@ EXAMPLES = """\
   ggmlq quantize model-f16.gguf small.gguf --target 4.5bpw --imatrix imatrix.gguf
   ggmlq quantize model-f16.gguf small.gguf --size 5GiB --write-types recipe.txt
   ggmlq quantize model-f16.gguf small.gguf --kl 0.05 --text text.txt
+  ggmlq quantize model-f16.gguf small.gguf --target 4.5bpw --imatrix imatrix.gguf --measure text.txt
   ggmlq quantize in.gguf out.gguf --type q4_0 --keep '^output=q6_K' --keep 'ffn_down=q5_0'
   ggmlq quantize in.gguf out.gguf --type q8_0 --keep '^token_embd=same' --dry-run
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K --workers 8
@@ -43,8 +44,9 @@ As in llama-quantize, the positional TYPE means the mix of that name (--pure: th
 type if there is one of that name. --target and --size measure the error of each tensor in each type, weighted
 by importance. --kl runs the model (those of `ggmlq run`) with one recipe after the other on every other
 stretch of the text, and judges its choice on the rest: X is a limit there, and the search comes
-within some 15 % of it where recipes are that fine. --write-types writes the chosen types to a file for
---tensor-types, which is llama-quantize's --tensor-type-file.
+within some 15 % of it where recipes are that fine. --measure runs the model with one tensor quantized after
+the other, and chooses the types of least KL within the size. --write-types writes the chosen types to a file
+for --tensor-types, which is llama-quantize's --tensor-type-file.
 """
 
 
@@ -97,8 +99,14 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text that --kl is measured on")
     parser.add_argument(
-        "--stretch", type=count, metavar="N", help="tokens of it that are run together, with --kl (512)"
+        "--stretch", type=count, metavar="N", help="tokens of a text that are run together (512)"
     )
+    parser.add_argument(
+        "--measure", type=Path, metavar="FILE",
+        help="with --target or --size: a text on which KL is measured that each tensor alone costs, for the "
+        "least sum of it; or a .json that --write-measure wrote",
+    )  # fmt: skip
+    parser.add_argument("--write-measure", metavar="JSON", help="write what --measure measured on a text")
     parser.add_argument("--write-types", metavar="FILE", help="write the types of this model to such a file")
 
 
@@ -123,6 +131,10 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
     words = positional(args.rest, has_target or args.type is not None)
     if words.type is not None:
         args.type, args.mixed = type_of(words.type, args.pure)
+    if (args.measure or args.write_measure) and args.target is None and args.size is None:
+        raise ConvertError("--measure chooses types within a size; write --target 4.5bpw or --size 5GiB, too")
+    if args.write_measure and (args.measure is None or args.measure.suffix == ".json"):
+        raise ConvertError(f"--write-measure {args.write_measure}: nothing is measured; pass --measure TEXT")
     if args.type is None and not has_target:
         raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw, --size 5GiB or --kl 0.05")
     args.output = words.output or (name_beside(args.input, args.type) if words.type else None)
@@ -160,6 +172,8 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target
             settings["elements"] = args.sample
         if args.kl is not None:
             plan = _quality.searched(model, args, settings)
+        elif args.measure is not None:
+            plan = _quality.priced(model, args, settings)
         else:
             plan = recipe(model, args.target, size=args.size, **settings).plan
     else:

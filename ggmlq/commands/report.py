@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.quality is not None:
         return _quality(args)
     if args.file is None:
-        raise GGMLQError("ggmlq report: there is no model; name one, or --quality ORIGINAL MODEL --text FILE")
+        raise GGMLQError("there is no model; name one, or --quality ORIGINAL MODEL --text FILE")
     output = args.output or (None if args.json else page_of(args.file))
     if output is not None:
         check_target(output)
@@ -87,7 +87,7 @@ def _quality(args: argparse.Namespace) -> int:
 
     if len(args.quality) < 2 or args.text is None or args.file or args.against:
         raise GGMLQError(
-            f"ggmlq report --quality {' '.join(args.quality)}: it takes the original, one model or more made "
+            f"--quality {' '.join(args.quality)}: it takes the original, one model or more made "
             "of it, and --text FILE; MODEL and --against are of the other report"
         )
     stem = page_of(args.quality[1]).removesuffix(".report.html")

@@ -12,6 +12,7 @@ stream.py     a tensor converted a few rows at a time, its error measured on the
 run.py        the new file, written by a plan, here or by workers, who write their parts themselves
 """
 
+from .measure import Sensitivity
 from .model import Pruned
 from .plan import plan_dequantize, plan_quantize
 from .recipe import Recipe, recipe
@@ -26,6 +27,7 @@ __all__ = [
     "Pruned",
     "Recipe",
     "Report",
+    "Sensitivity",
     "Step",
     "dequantize",
     "layout",

@@ -268,3 +268,43 @@ def _relative(trials: Sequence[TensorTrial], energies: Wide) -> Wide:
             for energy, layer in zip(energies, layer_names, strict=True)
         ]
     )
+
+
+# --- measured: what an error of a tensor costs in KL of the logits ------------------------------
+# The KL that one type of a tensor alone gives, divided by its error in that type, is the price of an error
+# there; KL of small errors adds up, and grows with them. Where a layer was not measured its price lies
+# between those of the layers around it that were, on a scale of logarithms; a tensor of no layer, or of a
+# role that none has, gets the median of all.
+
+
+class Sensitivity(NamedTuple):
+    """The KL that one tensor alone in a type gives."""
+
+    format: Format
+    kl: float
+
+
+def prices(
+    trials: Sequence[TensorTrial], measured: Mapping[str, Measured],
+    sensitivities: Mapping[str, Sensitivity],
+) -> list[float]:  # fmt: skip
+    """The KL that a unit of the error of each tensor costs."""
+    logs = {}
+    for name, one in sensitivities.items():
+        error = measured[name].errors[one.format].value if name in measured else 0.0
+        if one.kl > 0 and 0 < error < np.inf:
+            logs[name] = float(np.log(one.kl / error))
+    usual = float(np.median([*logs.values()])) if logs else 0.0
+    roles: dict[str, list[tuple[int, float]]] = {}
+    for name, log in logs.items():
+        if (place := LAYER.search(name)) is not None:
+            roles.setdefault(name[place.end() :], []).append((int(place[1]), log))
+    return [float(np.exp(logs[t.name] if t.name in logs else _between(t.name, roles, usual))) for t in trials]
+
+
+def _between(name: str, roles: Mapping[str, list[tuple[int, float]]], usual: float) -> float:
+    place = LAYER.search(name)
+    if place is None or name[place.end() :] not in roles:
+        return usual
+    layers, logs = zip(*sorted(roles[name[place.end() :]]), strict=True)
+    return float(np.interp(int(place[1]), layers, logs))

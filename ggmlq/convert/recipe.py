@@ -28,7 +28,7 @@ from ..gguf.header import DEFAULT_ALIGNMENT, aligned
 from ..gguf.writer import file_bytes
 from . import rules, typefile
 from .knapsack import Solution, solve
-from .measure import ELEMENTS, OBJECTIVES, Measured, TensorTrial, factors, measure
+from .measure import ELEMENTS, OBJECTIVES, Measured, Sensitivity, TensorTrial, factors, measure, prices
 from .model import Model
 from .plan import FLOATS, Importance, Source, check_target, opened, plan_quantize, read, tensor_weights
 from .step import Plan, Step, nbytes_in
@@ -93,6 +93,7 @@ def recipe(
     allow_requantize: bool = False,
     objective: str = "both",
     elements: int = ELEMENTS,
+    sensitivities: Mapping[str, Sensitivity] | None = None,
     progress: bool | None = None,
 ) -> Recipe:
     """Choose a type for each tensor so that the model has a size and loses as little as possible.
@@ -115,6 +116,8 @@ def recipe(
         the second with a quarter of the first.
     elements : int
         How much of a large tensor is encoded in each type to measure its error.
+    sensitivities : mapping from name to Sensitivity, optional
+        The KL of some tensors alone in a type: then the sum of KL is least, and ``objective`` does not count.
     progress : bool, optional
         True for a bar, False for none; else one on a terminal if it takes long.
 
@@ -149,6 +152,10 @@ def recipe(
     budget = _Budget(first, trials, target, size)
     budget.check(request)
     measured = measure(model, trials, elements, progress)
+    if sensitivities is not None:
+        known = [(trial, sensitivities[trial.name]) for trial in trials if trial.name in sensitivities]
+        measure(model, [trial._replace(formats=[one.format]) for trial, one in known], elements, progress)
+        settings["prices"] = prices(trials, measured, sensitivities)
     return _recipe(model, settings, first, trials, measured, budget, request)
 
 
@@ -156,7 +163,9 @@ def _recipe(
     model: Model, settings: dict[str, Any], first: Plan, trials: Sequence[TensorTrial],
     measured: Mapping[str, Measured], budget: _Budget, request: str,
 ) -> Recipe:  # fmt: skip
-    counts = factors(trials, measured, settings.pop("objective"))
+    objective, counts = settings.pop("objective"), settings.pop("prices", None)
+    by_kl = counts is not None
+    counts = counts or factors(trials, measured, objective)
     errors = [
         np.array([measured[trial.name].errors[fmt].value for fmt in trial.formats]) * factor
         for trial, factor in zip(trials, counts, strict=True)
@@ -175,7 +184,10 @@ def _recipe(
     }
     base = _base(first, chosen)
     plan = plan_quantize(model, base, types=chosen, **settings)
-    return _reported(plan, chosen, measured, dict(zip(chosen, counts, strict=True)), solution, budget)
+    recipe = _reported(plan, chosen, measured, dict(zip(chosen, counts, strict=True)), solution, budget)
+    if by_kl:
+        plan.notes.append(f"KL predicted by sensitivities: {solution.error:.5f}")
+    return recipe
 
 
 def _reported(

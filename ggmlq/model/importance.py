@@ -78,8 +78,9 @@ def chunks_of(tokenizer: Callable[[], Tokenizer], texts: Any, size: int, most: i
             tokens, begin = tokenizer().encode(one, special=False), tokenizer().beginning
         else:
             tokens = list(one)
-        chunks += cut(tokens, begin, size)
-    if not any(chunks):
+        if len(tokens) > len(begin):
+            chunks += cut(tokens, begin, size)
+    if not chunks:
         raise ShapeError("importance: there are no tokens; pass a text, several, or their tokens")
     return chunks[:most]
 

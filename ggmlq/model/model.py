@@ -341,17 +341,24 @@ class Model:
         collect(self.listen, cut, together(chunk_size, self._on_gpu), collector, output, bar)
         return collector
 
-    def layers(self, tokens: Sequence[int]) -> Iterator[Array]:
+    def layers(self, tokens: Sequence[int], behind: tuple[int, Array] | None = None) -> Iterator[Array]:
         """Yield the rows behind the embedding, those behind each layer, and the logits.
 
-        They are NumPy's, on a GPU too, unless tokens are CuPy's.
+        They are NumPy's, on a GPU too, unless tokens are CuPy's. ``behind``: the number of a layer and the
+        rows that go into it, with which it begins.
         """
         numbers = checked("layers", tokens, self.vocabulary, self.config.context)
         part = self.cache(len(numbers)).parts[0]
         part.reserve(len(numbers))
         step = Step(self.config, self._weights, self._arithmetic, [(part, len(numbers))])
-        for x in self._walk(step, numbers, last=False):
+        for x in self._walk(step, numbers, False, behind):
             yield beside(tokens, value(x))
+
+    def replaced(self, tensors: Mapping[str, QuantArray]) -> Model:
+        """The model with other weights in the place of some; what is prepared of the rest is shared."""
+        other = copy(self)
+        other._weights, other._programs, other._spare = self._weights.replaced(tensors), None, Spare()
+        return other
 
     def like(
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
@@ -433,12 +440,17 @@ class Model:
     def _rows_and_logits(self, a: Kernels, rows: Any, tokens: Array) -> Iterator[Array]:
         return self._walk(Step(self.config, self._weights, a, [(rows, len(tokens))]), tokens, True)
 
-    def _walk(self, step: Step, tokens: NDArray[np.int64], last: bool) -> Iterator[Array]:
-        """Yield the rows behind the embedding and each layer, then the logits."""
-        x = self._family.embed(step, step.embed(tokens))
-        yield x
+    def _walk(
+        self, step: Step, tokens: NDArray[np.int64], last: bool, behind: tuple[int, Array] | None = None
+    ) -> Iterator[Array]:
+        """Yield the rows behind the embedding and each layer, then the logits; or from a layer's rows on."""
+        if behind is None:
+            first, x = 0, self._family.embed(step, step.embed(tokens))
+            yield x
+        else:
+            first, x = behind[0], self._arithmetic.real(behind[1])
         bar = None if self._prepared else Progress(self.config.layers, "preparing", "layer")
-        for layer in range(self.config.layers):
+        for layer in range(first, self.config.layers):
             with walking(f"layer {layer}"):
                 x = self._family.layer(step, x, layer)
             if bar is not None:

@@ -107,10 +107,13 @@ def shares(logits: Any) -> Wide:
 # --- layer by layer ------------------------------------------------------------------------------
 
 
-def layered(model: Model, piece: Sequence[int]) -> tuple[list[Wide], Wide]:
-    """Rows behind the embedding and each layer, of the second half of a stretch, and its shares."""
+def layered(model: Model, piece: Sequence[int], whole: bool = False) -> tuple[list[Any], Wide]:
+    """Rows behind the embedding and each layer, of the second half of a stretch, and its shares.
+
+    ``whole``: rows of all tokens.
+    """
     *rows, logits = model.layers(piece)
-    return [x[len(piece) // 2 :] for x in rows], shares(finite(logits))
+    return [x[0 if whole else len(piece) // 2 :] for x in rows], shares(finite(logits))
 
 
 def distances(here: Sequence[Wide], there: Sequence[Wide]) -> Iterator[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,6 +210,17 @@ class Weights:
             else:
                 self._matrices[name] = self.layouts.part(tensor, *self._places[name])
         return self._matrices[name]
+
+    def replaced(self, tensors: Mapping[str, QuantArray]) -> Weights:
+        """The same with other tensors in the place of some."""
+        other, names = copy(self), {name.removesuffix(".weight") for name in tensors}
+        other.tensors = {**self.tensors, **tensors}
+        other.layouts = None  # what is on the disk is of the file's tensors
+        other._stacks = {of: stack for of, stack in self._stacks.items() if names.isdisjoint(of)}
+        apart = {name for stacked in self._stacks.keys() - other._stacks.keys() for name in stacked}
+        other._places = {name: place for name, place in self._places.items() if name not in apart}
+        other._matrices = {name: q for name, q in self._matrices.items() if name not in apart | names}
+        return other
 
     def name_of(self, q: QuantArray) -> str:
         """The tensor that a matrix is, by its name in the file."""
