@@ -11,6 +11,7 @@ columns at a time: a lane gets 16 neighbours of a row, so that its conversions d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -20,10 +21,11 @@ from ...intrinsics.assembly import (
     FLOAT,
     LONG,
     WORD,
+    as_intrinsic,
     emit_assembly,
-    emitted,
     f32,
     i32,
+    only_on_a_gpu,
     parts,
     u32,
     u64,
@@ -31,7 +33,7 @@ from ...intrinsics.assembly import (
 from ...intrinsics.atoms import inlined
 from ...intrinsics.hopper import BOX_ROWS, COMMIT, PUT, UNTIL_READ
 from ...intrinsics.lane import address
-from ...intrinsics.language import cuda, float32, ir, types, uint32, uint64
+from ...intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
 from ...layouts.groups import HEAD
 from ..quantize_scaled._codes import WORDS, Conversion, divider, storing, to_word
 from .tiles import NARROW, SIZES, OutputKind, Variant, columns_of_box
@@ -56,19 +58,23 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
     totals_kind = types.UniTuple(f32, halves * sums)
     text = _box_text(kind)
 
-    @emitted(None, totals_kind, u32, u32, u32, u64, u32, u32)
-    def put(
-        builder: Any, totals: Any, lane: Any, buffer: Any, at: Any, map: Any, column: Any, row: Any
-    ) -> None:
+    def put(totals: Any, lane: Any, buffer: Any, at: Any, map: Any, column: Any, row: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, lane, buffer, at, to, column, row = operands
         values = parts(builder, totals, halves * sums)
         for first in range(0, halves * sums, box_sums):
             half, part = first // sums, first % sums // box_sums
             across = builder.add(column, ir.Constant(WORD, part * columns_of_box(kind)))
             down = builder.add(row, ir.Constant(WORD, 64 * half))
-            arguments = [lane, buffer, at, map, across, down, *values[first : first + box_sums]]
+            arguments = [lane, buffer, at, to, across, down, *values[first : first + box_sums]]
             emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * box_sums], arguments, effect=True)
+        return context.get_dummy_value()
 
-    return put
+    if SIMULATED:
+        return put
+    return as_intrinsic(put, types.void(totals_kind, u32, u32, u32, u64, u32, u32), emit)
 
 
 def _box_text(kind: str) -> str:
@@ -118,8 +124,11 @@ def storer(columns: int, halves: int, kind: str) -> Any:
     sums, size = columns // 2, SIZES[kind]
     totals_kind = types.UniTuple(f32, halves * sums)
 
-    @emitted(None, totals_kind, u64, u32, u32, u32, u32)
-    def store(builder: Any, totals: Any, y: Any, column: Any, row: Any, m: Any, n: Any) -> None:
+    def store(totals: Any, y: Any, column: Any, row: Any, m: Any, n: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, y, column, row, m, n = operands
         values = parts(builder, totals, halves * sums)
         text = _store_text(columns, kind)
         for i in range(2 * halves):
@@ -131,8 +140,11 @@ def storer(columns: int, halves: int, kind: str) -> Any:
             pairs = [values[first + 4 * j + c] for j in range(columns // 8) for c in range(2)]
             arguments = [at, row_at, m, column, n, *pairs]
             emit_assembly(builder, VOID, text, [*"lrrrr", *"f" * len(pairs)], arguments, effect=True)
+        return context.get_dummy_value()
 
-    return store
+    if SIMULATED:
+        return store
+    return as_intrinsic(store, types.void(totals_kind, u64, u32, u32, u32, u32), emit)
 
 
 def _store_text(columns: int, kind: str) -> str:
@@ -159,14 +171,18 @@ def column_stager(columns: int, integer: bool, pitch: int) -> Any:
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
 
-    @emitted(None, totals_kind, u32)
-    def stage(builder: Any, totals: Any, at: Any) -> None:
+    def stage(totals: Any, at: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, at = operands
         for i, value in enumerate(parts(builder, totals, count)):
             offset = (i // 4 * 8 + i % 2) * pitch + i // 2 % 2 * 32
             text = f"st.shared.{word} [$0 + {offset}], $1;"
             emit_assembly(builder, VOID, text, ["r", letter], [at, value], effect=True)
+        return context.get_dummy_value()
 
-    return stage
+    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
 
 
 @cache
@@ -179,16 +195,20 @@ def row_stager(columns: int, halves: int, pitch: int) -> Any:
     sums = columns // 2
     totals_kind = types.UniTuple(f32, halves * sums)
 
-    @emitted(None, totals_kind, u32)
-    def stage(builder: Any, totals: Any, at: Any) -> None:
+    def stage(totals: Any, at: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, at = operands
         values = parts(builder, totals, halves * sums)
         for i in range(0, halves * sums, 2):
             half, j, low = i // sums, i % sums // 4, i // 2 % 2
             offset = (64 * half + 8 * low) * pitch + 32 * j
             text = f"st.shared.v2.f32 [$0 + {offset}], {{$1, $2}};"
             emit_assembly(builder, VOID, text, ["r", "f", "f"], [at, *values[i : i + 2]], effect=True)
+        return context.get_dummy_value()
 
-    return stage
+    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
 
 
 @cache
@@ -208,15 +228,22 @@ def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
         f"st.shared::cluster.{word} [at], $4; st.shared::cluster.{word} [at + 32], $5;}}}}"
     )
 
-    @emitted(None, totals_kind, u32, u32, u32, u32)
-    def push(builder: Any, totals: Any, at: Any, column: Any, share: Any, source: Any) -> None:
-        values, constraints = parts(builder, totals, count), [*"rrrr", letter, letter]
+    def push(totals: Any, at: Any, column: Any, share: Any, source: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, *arguments = operands
+        values = parts(builder, totals, count)
         for j in range(columns // 8):
             for c in range(2):
-                operands = [at, column, share, source, values[4 * j + c], values[4 * j + 2 + c]]
-                emit_assembly(builder, VOID, text.format(8 * j + c), constraints, operands, effect=True)
+                pair = [values[4 * j + c], values[4 * j + 2 + c]]
+                line = text.format(8 * j + c)
+                emit_assembly(
+                    builder, VOID, line, [*"rrrr", letter, letter], [*arguments, *pair], effect=True
+                )
+        return context.get_dummy_value()
 
-    return push
+    return push if SIMULATED else as_intrinsic(push, types.void(totals_kind, u32, u32, u32, u32), emit)
 
 
 @cache
@@ -231,6 +258,9 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
     sums, count = columns // 2, 2 * halves
     ints, floats = types.UniTuple(i32, halves * sums), types.UniTuple(f32, halves * sums)
 
+    def finish(totals: Any, rows: Any, scales_w: Any, rows_zeros: Any, points_w: Any, others_w: Any) -> Any:
+        only_on_a_gpu()
+
     def pair_at(builder: Any, address: Any, j: int, kind: Any) -> list[Any]:
         letter, word = ("f", "f32") if kind is FLOAT else ("r", "b32")
         text = f"ld.global.nc.v2.{word} {{$0, $1}}, [$2 + {32 * j}];"
@@ -240,12 +270,8 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
         )
         return parts(builder, results, 2)
 
-    pairs = types.UniTuple(i32, 2 * count)
-
-    @emitted(floats, ints, types.UniTuple(f32, count), u64, pairs, u64, u64)
-    def finish(
-        builder: Any, totals: Any, rows: Any, scales_w: Any, rows_zeros: Any, points_w: Any, others_w: Any
-    ) -> list[Any]:
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, rows, scales_w, rows_zeros, points_w, others_w = operands
         values = parts(builder, totals, halves * sums)
         scales, about = parts(builder, rows, count), parts(builder, rows_zeros, 2 * count)
         results, nothing = [None] * (halves * sums), ir.Constant(FLOAT, 0.0)
@@ -262,9 +288,12 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
                         value = builder.sub(value, builder.mul(about[count + row], points[c]))
                     value = builder.sitofp(value, FLOAT)
                     results[i] = builder.fma(value, builder.fmul(scales[row], across[c]), nothing)
-        return results
+        return context.make_tuple(builder, floats, results)
 
-    return finish
+    if SIMULATED:
+        return finish
+    pairs = types.UniTuple(i32, 2 * count)
+    return as_intrinsic(finish, floats(ints, types.UniTuple(f32, count), u64, pairs, u64, u64), emit)
 
 
 # Stores of sums of ``wgmma`` to rows of results that a list of uses names.
@@ -273,7 +302,7 @@ TEXT_SUMS = 32  # sums whose rows are looked up together; for more, integers wou
 
 
 @cache
-def row_scatterer(columns: int, halves: int, to: str) -> Any:
+def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
     """The device function that stores a tile whose rows are uses.
 
     The arguments: sums, y, uses, first, count, column, n, lane, buffer, at.
@@ -286,23 +315,28 @@ def row_scatterer(columns: int, halves: int, to: str) -> Any:
     count = columns // 2
     kind = types.UniTuple(f32, halves * count)
 
-    @emitted(None, kind, u64, u64, *(u32,) * 7)
     def scatter(
-        builder: Any, sums: Any, y: Any, uses: Any, first_row: Any, rows: Any, column: Any, n: Any, lane: Any,
-        buffer: Any, at: Any,
-    ) -> None:  # fmt: skip
-        values, arguments = (
-            parts(builder, sums, halves * count),
-            [y, uses, first_row, rows, column, n, lane, buffer, at],
-        )
+        sums: Any, y: Any, uses: Any, first: Any, count: Any, column: Any, n: Any, lane: Any, buffer: Any,
+        at: Any,
+    ) -> Any:  # fmt: skip
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        sums, *arguments = operands
+        values = parts(builder, sums, halves * count)
         for first in range(0, halves * count, TEXT_SUMS):
             patch_sums, shifted = values[first : first + TEXT_SUMS], list(arguments)
             shifted[4] = builder.add(arguments[4], ir.Constant(WORD, 2 * (first % count)))
             text = _rows_text(64 * (first // count), to)
             constraints = [*"llrrrrrrr", *"f" * TEXT_SUMS]
-            emit_assembly(builder, VOID, text, constraints, [*shifted, *patch_sums], effect=True)
+            emit_assembly(builder, ir.VoidType(), text, constraints, [*shifted, *patch_sums], effect=True)
+        return context.get_dummy_value()
 
-    return scatter
+    if SIMULATED:
+        return scatter
+    words = u64, u64, *(u32,) * 7
+    intrinsic: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
+    return intrinsic
 
 
 def _rows_text(below: int, to: str) -> str:
@@ -388,12 +422,16 @@ def bias_adder(columns: int, halves: int) -> Any:
     constraints = ["=f"] * count + [str(i) for i in range(count)] + ["l", "r", "r"]
     result = ir.LiteralStructType([FLOAT] * count)
 
-    @emitted(totals_kind, totals_kind, u64, u32, u32)
-    def add(builder: Any, totals: Any, bias: Any, column: Any, n: Any) -> list[Any]:
-        operands = [*parts(builder, totals, count), bias, column, n]
-        return parts(builder, emit_assembly(builder, result, text, constraints, operands, effect=True), count)
+    def add(totals: Any, bias: Any, column: Any, n: Any) -> Any:
+        only_on_a_gpu()
 
-    return add
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, *arguments = operands
+        values = parts(builder, totals, count)
+        results = emit_assembly(builder, result, text, constraints, [*values, *arguments], effect=True)
+        return context.make_tuple(builder, totals_kind, parts(builder, results, count))
+
+    return add if SIMULATED else as_intrinsic(add, totals_kind(totals_kind, u64, u32, u32), emit)
 
 
 @cache
@@ -407,8 +445,11 @@ def patch_stager(columns: int, halves: int) -> Any:
     patch_length, totals_kind = PATCH_COLUMNS // 2, types.UniTuple(f32, halves * columns // 2)
     text = "\n".join(["{.reg .b32 at;", *float_patch("$0", [f"${1 + i}" for i in range(patch_length)]), "}"])
 
-    @emitted(None, totals_kind, u32, u32)
-    def stage(builder: Any, totals: Any, number: Any, at: Any) -> None:
+    def stage(totals: Any, number: Any, at: Any) -> Any:
+        only_on_a_gpu()
+
+    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        totals, number, at = operands
         values = parts(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
@@ -417,11 +458,14 @@ def patch_stager(columns: int, halves: int) -> Any:
             which.add_case(i, block)
             builder.position_at_end(block)
             patch_sums = values[i * patch_length : (i + 1) * patch_length]
-            emit_assembly(builder, VOID, text, ["r", *"f" * patch_length], [at, *patch_sums], effect=True)
+            emit_assembly(
+                builder, ir.VoidType(), text, ["r", *"f" * patch_length], [at, *patch_sums], effect=True
+            )
             builder.branch(over)
         builder.position_at_end(over)
+        return context.get_dummy_value()
 
-    return stage
+    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32, u32), emit)
 
 
 LANE_CODES = 16  # neighbours of a row that a lane converts
