@@ -35,7 +35,7 @@ if find_spec("torch") is None:
 import torch
 
 from . import hosts, library
-from .adapters import LoRA, lora_
+from .adapters import LoRA, lora_, merge_
 from .blocks import forget
 from .checks import PREPARED
 from .loading import load_
@@ -59,6 +59,7 @@ __all__ = [
     "library",
     "load_",
     "lora_",
+    "merge_",
     "packed_bytes",
     "quantize_",
     "report",
