@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq import errors
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -139,3 +140,43 @@ def test_a_buffer_that_nothing_fills(filled):
     assert not model.turns.turns.is_meta
     report = gt.load_(Model(mask=True), path, names)
     assert not report.left
+
+
+class Mixture(torch.nn.Module):
+    """The experts of a layer as transformers 5 has them."""
+
+    def __init__(self, count=3, hidden=64, width=K):
+        super().__init__()
+        self.gate_up_proj = torch.nn.Parameter(torch.empty(count, 2 * hidden, width))
+        self.down_proj = torch.nn.Parameter(torch.empty(count, width, hidden))
+        self.act_fn = torch.nn.functional.silu
+
+
+def test_experts_come_as_stacks(fresh, tmp_path):
+    shapes = {"gate": (3, 64, K), "up": (3, 64, K), "down": (3, K, 64)}
+    stacks = {
+        role: gq.quantize(fresh.standard_normal(shape, np.float32), "q4_0") for role, shape in shapes.items()
+    }
+    gq.save(tmp_path / "m.gguf", stacks)
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({"experts": Mixture()})
+    report = gt.load_(model, tmp_path / "m.gguf", {role: f"experts.{role}.weight" for role in shapes})
+    assert not report.left
+    assert isinstance(model["experts"], gt.GatedExperts)
+    x, ids = torch.randn(5, K), torch.from_numpy(fresh.integers(0, 3, (5, 2)))
+    shares = torch.rand(5, 2)
+    gate, up, down = (torch.from_numpy(np.array(np.asarray(stacks[role]))) for role in shapes)
+    bent = torch.nn.functional.silu(torch.einsum("tunk,tk->tun", gate[ids], x))
+    bent = bent * torch.einsum("tunk,tk->tun", up[ids], x)
+    want = torch.einsum("tuwn,tun,tu->tw", down[ids], bent, shares)
+    assert gq.nmse(model["experts"](x, ids, shares).numpy(), want.numpy()) < 1e-3
+    gq.save(tmp_path / "n.gguf", {"gate": stacks["gate"], "up": stacks["up"]})
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({"experts": Mixture()})
+    names = {role: f"experts.{role}.weight" for role in shapes}
+    with pytest.raises(errors.GGMLQError, match=r"no tensors for experts\.gate_up_proj"):
+        gt.load_(model, tmp_path / "n.gguf", names)
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({"experts": Mixture(count=4)})
+    with pytest.raises(errors.ShapeError, match="the model has 4 experts of 64 × 256"):
+        gt.load_(model, tmp_path / "m.gguf", names)

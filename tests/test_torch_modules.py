@@ -378,6 +378,47 @@ def test_branches_are_trained(fresh):
     assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
     assert "rank=4" in repr(model.up)
     assert gt.lora_(model, include="up") == []
+    want = model(ids).detach()
+    assert gt.merge_(model).taken == {"up": "q8_0", "output": "q8_0"}
+    assert type(model.up) is gt.Linear
+    assert 0 < gq.nmse(model(ids).detach().numpy(), want.numpy()) < 1e-3
+
+
+def test_what_cannot_be_merged(fresh):
+    model = torch.nn.Sequential(gt.Linear(quantized(fresh, N, K)), torch.nn.Linear(N, 2))
+    with pytest.raises(errors.UnsupportedError, match="nothing can be merged; add one"):
+        gt.merge_(model)
+    gt.lora_(model, rank=2)
+    with pytest.raises(errors.UnsupportedError, match=r"0 is iq2_xxs, which is not .*pass another type"):
+        gt.merge_(model, "iq2_xxs")
+    assert isinstance(model[0], gt.LoRA)
+
+
+def test_a_report_of_all_weights(fresh):
+    """Bytes, types and reasons, of layers of hosts too; tied weights count once."""
+
+    class Host(torch.nn.Module):  # transformers' names
+        def __init__(self, q):
+            super().__init__()
+            self.gate_up_type = q.format.id
+            raw = torch.from_numpy(np.array(q.raw))
+            self.gate_up_proj = torch.nn.Parameter(raw, requires_grad=False)
+
+    class Own(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    layer, q = gt.Linear(quantized(fresh, N, K)), quantized(fresh, N, K, name="q8_0")
+    model = torch.nn.ModuleDict(
+        {"a": layer, "b": layer, "c": Host(q), "d": Own(4, 2), "e": torch.nn.Linear(4, 2, device="meta")}
+    )
+    report = gt.report(model)
+    assert report.packed == {"a.weight": "q4_K", "c.gate_up_proj": "q8_0"}
+    assert report.packed_bytes == layer.weight.numel() + q.nbytes
+    assert report.floats["d.weight"] == "a Own computes with floats of its own"
+    assert report.floats["e.weight"] == "on the device meta: nothing was loaded"
+    assert report.floats_bytes == 2 * 4 * 8
+    assert "2 weights packed" in str(report)
 
 
 class Wrapper(torch.nn.Module):

@@ -2,7 +2,7 @@
 
 togguf.py         to_gguf: a folder of safetensors to a GGUF file, its types those of a mix if one is named
 back.py           to_safetensors: a GGUF file to a folder of safetensors; packed: blocks as they are
-backtokens.py     its tokenizer on the way back
+backtokens.py     its tokenizer on the way back, backconfig.py its config.json
 families.py       names of tensors on both sides, for each family of models
 config.py         config.json, held against the tensors before it takes memory; keys on how a model computes
 layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
@@ -11,7 +11,8 @@ vocabulary.py     the tokenizer's keys; sentencepiece.py reads and writes tokeni
 pretokenizer.py   the name of the rule that cuts words, by the hashes in pretokenizers.json
 """
 
-from .back import config_of, packed, to_safetensors, write_tokenizer
+from .back import packed, to_safetensors, write_tokenizer
+from .backconfig import config_of
 from .togguf import to_gguf
 
 __all__ = ["config_of", "packed", "to_gguf", "to_safetensors", "write_tokenizer"]

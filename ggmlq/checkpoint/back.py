@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 
 from .. import gguf, safetensors
 from ..arrays.array import QuantArray
-from ..base.scores import LARGEST, score_columns
 from ..base.writing import write_whole
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
@@ -26,7 +25,8 @@ from ..gguf.source import checked_path
 from ..ops import quantize
 from ..safetensors.file import ENDING
 from . import backtokens, values
-from .families import FAMILIES, LAYER, MODEL_TYPES, OF_ARCH, OUTER, Family
+from .backconfig import class_of, config_of, family_of
+from .families import LAYER, OF_ARCH, OUTER, Family
 from .togguf import STEP
 from .values import FLOATS, Values
 
@@ -47,20 +47,10 @@ def packed(file: GGUFFile) -> Iterator[Place]:
     >>> [(name, array.format.name) for _, name, array in gq.checkpoint.packed(gq.open(path))]
     [('model.embed_tokens.weight', 'q8_0')]
     """
-    family = _family(file, "pass names, a mapping of this file's names to those of the model")
+    family = family_of(file, "pass names, a mapping of this file's names to those of the model")
     for name in file:
         if name not in MADE and not is_companion(file, name):
             yield from _packed(file, family, name)
-
-
-def _family(file: GGUFFile, way: str) -> Family:
-    arch = file.metadata.get("general.architecture")
-    family = OF_ARCH.get(arch) if isinstance(arch, str) else None
-    if family is None:
-        raise ConvertError(
-            f"{file.path}: architecture {arch!r} has no names here; known are {', '.join(OF_ARCH)}; {way}"
-        )
-    return family
 
 
 def _packed(file: GGUFFile, family: Family, name: str) -> Iterator[Place]:
@@ -126,26 +116,6 @@ def _separated(file: GGUFFile, name: str, q: QuantArray, heads: Any) -> QuantArr
 # --- whole files -----------------------------------------------------------------------------
 
 MADE = ("rope_freqs.weight",)  # by conversion, from config.json
-# The names in config.json for the keys of an architecture.
-SAYS = {
-    "block_count": "num_hidden_layers", "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.key_length": "head_dim",
-    "attention.sliding_window": "sliding_window", "attn_logit_softcapping": "attn_logit_softcapping",
-    "final_logit_softcapping": "final_logit_softcapping", "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "rope.freq_base": "rope_theta",
-    "rope.freq_base_swa": "rope_local_base_freq", "vocab_size": "vocab_size",
-}  # fmt: skip
-
-SCALING = {
-    "rope.scaling.type": "rope_type", "rope.scaling.factor": "factor",
-    "rope.scaling.original_context_length": "original_max_position_embeddings",
-    "rope.scaling.yarn_ext_factor": "extrapolation_factor",
-    "rope.scaling.yarn_attn_factor": "attention_factor",
-    "rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow",
-}  # fmt: skip
 
 
 @dataclass
@@ -217,7 +187,7 @@ def plan(file: GGUFFile, type: str = "f32") -> Back:
         names = [name for name in file if not is_companion(file, name)]
         tensors = {name: _written(values.array_values(file[name]), fmt) for name in names}
         return Back(None, tensors, [f"architecture {arch!r} is unknown: tensors keep the names of GGUF"])
-    result = Back(_class(file, family), {})
+    result = Back(class_of(file, family), {})
     for name in file:
         if name in MADE:
             result.notes.append(
@@ -236,13 +206,6 @@ def is_companion(file: GGUFFile, name: str) -> bool:
     stem, _, kind = name.rpartition(".")
     weight = stem if stem.endswith(".weight") else f"{stem}.weight"
     return kind in ("scale", "input_scale") and weight in file and file[weight].scale is not None
-
-
-def _class(file: GGUFFile, family: Family) -> str:
-    experts = f"{family.arch}.expert_count" in file.metadata
-    if family.arch == "llama":
-        return "MixtralForCausalLM" if experts else "LlamaForCausalLM"
-    return next(name for name, known in FAMILIES.items() if known.arch == family.arch)
 
 
 def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, Values]]:
@@ -287,53 +250,6 @@ def _parts(weights: Values, fmt: Format) -> Iterator[QuantArray]:
     for start in range(0, weights.rows, step):
         rows = weights.read(np.arange(start, min(start + step, weights.rows)))
         yield quantize(np.ascontiguousarray(rows if len(weights.shape) > 1 else rows.reshape(-1)), fmt)
-
-
-def config_of(file: GGUFFile) -> dict[str, Any]:
-    """The config.json of a file, as a dictionary."""
-    family = _family(file, "take the config.json of the model that this one came from")
-    arch, name, kinds = family.arch, _class(file, family), {name: kind for kind, name in MODEL_TYPES.items()}
-    config: dict[str, Any] = {"architectures": [name], "model_type": kinds[name]}
-    for key, value in file.metadata.items():
-        key_of_config = SAYS.get(key.removeprefix(f"{arch}."))
-        if key_of_config and isinstance(value, int | float):
-            config[key_of_config] = value
-    if f"{arch}.expert_count" in file.metadata:
-        experts = "num_local_experts" if arch == "llama" else "num_experts"
-        config[experts] = file.metadata[f"{arch}.expert_count"]
-    if arch in LARGEST and config.get("head_dim"):  # transformers' own default is that of one size
-        sizes = (
-            config.get(key, 0)
-            for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim")
-        )
-        config["query_pre_attn_scalar"] = score_columns(arch, *sizes)
-    rope = {name: value for key, name in SCALING.items() if (value := file.metadata.get(f"{arch}.{key}"))}
-    if rope.get("rope_type") in ("linear", "yarn"):
-        config["rope_scaling"] = rope
-    config.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
-    config |= backtokens.numbers(file.metadata) | _implied(file, arch, config)
-    return config | {"tie_word_embeddings": "output.weight" not in file}
-
-
-def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that no key says: llama.cpp has them by the architecture, or the tensors show them."""
-    implied: dict[str, Any] = {"rope_theta": config.get("rope_theta", 10000.0)}
-    if arch == "qwen3moe":
-        implied["norm_topk_prob"] = True
-    if arch == "llama" and "blk.0.attn_q.bias" in file:
-        implied["attention_bias"] = True
-    pattern = file.metadata.get(f"{arch}.attention.sliding_window_pattern")
-    if pattern is not None and arch in LARGEST:
-        implied["layer_types"] = _layer_types(pattern, config.get("num_hidden_layers", 0))
-    return implied
-
-
-def _layer_types(pattern: Any, layers: int) -> list[str]:
-    """The kind of each layer's attention: of ``pattern`` layers the last sees all, or as a list says."""
-    has = pattern
-    if isinstance(pattern, int):
-        has = [not pattern or i % pattern < pattern - 1 for i in range(layers)]
-    return ["sliding_attention" if one else "full_attention" for one in has]
 
 
 def _write(path: str, content: Any) -> str:

@@ -36,7 +36,7 @@ import torch
 
 from ..port import compare
 from . import hosts, library
-from .adapters import LoRA, lora_
+from .adapters import LoRA, lora_, merge_
 from .blocks import forget
 from .checks import PREPARED
 from .loading import load_
@@ -61,6 +61,7 @@ __all__ = [
     "library",
     "load_",
     "lora_",
+    "merge_",
     "packed_bytes",
     "quantize_",
     "report",

@@ -1,4 +1,4 @@
-"""LoRA on blocks: two small matrices beside a layer whose weights stay packed and frozen."""
+"""LoRA on blocks: two small matrices beside a layer that stays packed, and their merge into new blocks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 import ggmlq as gq
 
+from ..base.progress import Progress
 from .modules import Linear, Packed
-from .replacing import Patterns, check_model, matches
+from .replacing import Patterns, Replaced, check_model, matches, put_module
 
 
 class LoRA(torch.nn.Module):
@@ -102,9 +103,92 @@ def _refuse_merge(*operands: Any, **options: Any) -> None:
     """Say that a branch cannot be added to blocks; PEFT would add floats to their bytes."""
     raise gq.errors.UnsupportedError(
         "merge of an adapter into a packed layer of ggmlq.torch: weights are bytes of blocks, to which no "
-        "floats can be added; keep the adapter beside it (save_pretrained writes it alone), or put a "
-        "torch.nn.Linear with the weights layer.dequantize() in its place before get_peft_model"
+        "floats can be added; keep the adapter beside it (save_pretrained writes it alone), or ask for other "
+        "blocks, ggmlq.torch.merge_(model), which decodes, adds and encodes again, or put a torch.nn.Linear "
+        "with the weights layer.dequantize() in its place before get_peft_model"
     )
+
+
+def merge_(model: torch.nn.Module, type: Any = None, *, progress: bool | None = None) -> Replaced:
+    """Merge adapters into new blocks, in place: decode the weights, add the branch, encode the sum.
+
+    Encoding rounds the sum: of a branch that changes weights by less than the steps of a type a part is lost.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        With branches of :func:`lora_`, or with LoRA of PEFT, of which the active adapters count; after it
+        ``model.unload()`` gives the model without PEFT.
+    type : str, int or Format, optional
+        Of the new blocks; by default each layer keeps its own.
+    progress : bool, optional
+        As in :func:`ggmlq.torch.quantize_`.
+
+    Returns
+    -------
+    Replaced
+        ``taken``: layers with their types.
+    """
+    check_model("merge_(model)", model)
+    parts = {name: part for name, part in model.named_modules() if _base_of(part) is not None}
+    if not parts:
+        raise gq.errors.UnsupportedError(
+            "merge_(model): no branch lies beside a packed Linear, so nothing can be merged; add one with "
+            "ggmlq.torch.lora_ or peft.get_peft_model"
+        )
+    types = {
+        name: gq.formats[type] if type is not None else _base_of(part).format for name, part in parts.items()
+    }
+    for name, part in parts.items():
+        _check_merge(name, part, types[name])
+    result = Replaced()
+    with Progress(len(parts), "merging", show=progress) as bar:
+        for name, part in parts.items():
+            base, fmt = _base_of(part), types[name]
+            with torch.no_grad():
+                floats = base.dequantize() + _delta(part).to(torch.float32)
+            new = (
+                Linear(gq.quantize(floats.cpu(), fmt), base.bias).to(base.weight.device).train(part.training)
+            )
+            put_module(model, name, new)
+            result.taken[name] = fmt.name
+            bar.advance(1)
+    return result
+
+
+def _base_of(part: Any) -> Any:
+    """The packed Linear under a branch, ours or PEFT's; None for other modules."""
+    if isinstance(part, LoRA):
+        return part.base
+    base = getattr(part, "base_layer", None)
+    return base if isinstance(base, Linear) and callable(getattr(part, "merge", None)) else None
+
+
+def _delta(part: Any) -> torch.Tensor:
+    """All that the branches of a layer add to its weights."""
+    if isinstance(part, LoRA):
+        return part.b @ part.a * (part.alpha / part.rank)
+    deltas = [part.get_delta_weight(name) for name in part.active_adapters if name in part.lora_A]
+    return sum(deltas, torch.zeros(()))
+
+
+def _check_merge(name: str, part: Any, fmt: Any) -> None:
+    """Refuse what is no sum of matrices, and types that cannot be encoded from floats alone."""
+    if not fmt.can_quantize or fmt.needs_imatrix:
+        raise gq.errors.UnsupportedError(
+            f"merge_(model): {name} is {fmt.name}, which is not encoded from floats alone; pass another "
+            'type, merge_(model, "q4_K")'
+        )
+    if isinstance(part, LoRA):
+        return
+    active = [each for each in part.active_adapters if each in getattr(part, "lora_A", ())]
+    more = [getattr(part, kind, {}).get(each) for kind in ("use_dora", "lora_bias") for each in active]
+    if not callable(getattr(part, "get_delta_weight", None)) or any(more) or part.disable_adapters:
+        raise gq.errors.UnsupportedError(
+            f"merge_(model): {name} has a {part.__class__.__name__} whose branch is more than two "
+            "matrices, or is switched off; LoRA without DoRA and bias can be merged; keep the adapter beside "
+            "the layer"
+        )
 
 
 def _wrapped(outer: torch.nn.Module, name: str, inner: Any) -> None:

@@ -54,19 +54,21 @@ class Mixtures:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._parts = {name: part for name, part in model.named_modules() if _is_gated(part)}
+        packed = {name for name, part in model.named_modules() if isinstance(part, GatedExperts)}
+        self._places = packed | self._parts.keys()
         self._stacks: dict[str, dict[str, gq.QuantArray]] = {name: {} for name in self._parts}
 
     def place(self, source: str, target: str) -> str | None:
         """The place of a stack, by its name in the file and that of its first expert in a checkpoint."""
         match = re.fullmatch(r"(.+\.experts)\.\d+\..+", target)
         path, role = self.renamed(match[1]) if match else "", ROLES.get(source.split(".")[-2])
-        return f"{path}.{role}.weight" if role and path in self._parts else None
+        return f"{path}.{role}.weight" if role and path in self._places else None
 
     def renamed(self, target: str) -> str:
         """The name that a model has today for one of an older checkpoint."""
         today = target.replace(".block_sparse_moe.", ".mlp.")
         inside = today.rpartition(".mlp.")[0]
-        return today if f"{inside}.mlp.experts" in self._parts else target
+        return today if f"{inside}.mlp.experts" in self._places else target
 
     def take(self, target: str, array: Any) -> bool:
         """Keep a stack, and put the packed module into the model with the last; False for another place."""
@@ -89,7 +91,9 @@ def _is_gated(part: Any) -> bool:
         return False
     if up.dim() != 3 or down.dim() != 3 or hasattr(part, "gate_up_proj_bias"):
         return False
-    return tuple(up.shape) == (len(down), 2 * down.shape[2], down.shape[1]) and callable(part.act_fn)
+    return tuple(up.shape) == (len(down), 2 * down.shape[2], down.shape[1]) and callable(
+        getattr(part, "act_fn", None)
+    )
 
 
 def _packed_experts(part: Any, stacks: Mapping[str, gq.QuantArray]) -> GatedExperts:

@@ -50,6 +50,9 @@ def test_the_logits_of_gq_model(family, fresh, tmp_path):
     blocks = [q for q in gq.open(path).values() if q.format.block_size > 1]
     assert report.packed_bytes == sum(q.nbytes for q in blocks)
     assert {*report.packed.values()} == {q.format.name for q in blocks}
+    again = gt.load_(model, path)  # into a model that is packed already
+    assert not [name for name in again.left if "rope_freqs" not in name]
+    assert np.array_equal(logits_of(model, ids), y)
 
 
 def decoded(model):
@@ -130,6 +133,9 @@ def test_what_cannot_be_opened(fresh, tmp_path, monkeypatch):
         from_gguf(tmp_path / "n.gguf")
     gq.save(tmp_path / "n.gguf", dict(f), f.metadata | {"llama.rope.dimension_count": 32})
     with pytest.raises(errors.UnsupportedError, match="rotates 32 of 64 columns"):
+        from_gguf(tmp_path / "n.gguf")
+    gq.save(tmp_path / "n.gguf", dict(f), f.metadata | {"llama.block_count": 2**31 - 1})
+    with pytest.raises(errors.ConvertError, match="block_count 2147483647 and tensors of 2 layers"):
         from_gguf(tmp_path / "n.gguf")
     missing = {name: q for name, q in f.items() if name != "blk.1.ffn_up.weight"}
     gq.save(tmp_path / "n.gguf", missing, f.metadata)

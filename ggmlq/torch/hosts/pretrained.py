@@ -88,6 +88,12 @@ def _host() -> Any:
 def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     """The config of transformers for a file; an error for what its classes do not compute."""
     said = gq.checkpoint.config_of(file)
+    layers, there = said["num_hidden_layers"], gq.checkpoint.backconfig.layers_of(file)
+    if layers != there:
+        raise gq.errors.ConvertError(
+            f"{REQUEST}: {file.path} has block_count {layers} and tensors of {there} layers; it is part of "
+            "a model, or its metadata is of another one"
+        )
     arch, heads = file.metadata["general.architecture"], said.get("num_attention_heads")
     whole = said.get("head_dim", said.get("hidden_size", 0) // heads if heads else None)
     rotated = file.metadata.get(f"{arch}.rope.dimension_count", whole)
