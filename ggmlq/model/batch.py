@@ -17,7 +17,7 @@ from ..errors import ShapeError
 from .caches import Cache, Part
 
 ENDED = -1  # in place of a token
-RECORDED = 2  # steps until they are replayed: the first ones take the host so long that tokens do not wait
+RECORDED = 1  # steps until they are replayed: the first one takes the host so long that tokens do not wait
 Best = Callable[[Any], tuple[Any, Callable[[], NDArray[np.int64]]]]
 
 

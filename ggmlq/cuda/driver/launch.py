@@ -169,7 +169,8 @@ class Kernel(Compiled):
                 f"{self.name}: this GPU has compute capability {dotted(capability)}; the kernel needs "
                 f"{needed}; choose another one, gq.kernels() lists what there is"
             )
-        device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
+        if not device.works_aside():
+            device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
         with self._lock:  # a second thread waits for the compilation of the first
             return self._loaded.get(index) or self._loaded.setdefault(index, self._load_code(capability))
 

@@ -221,11 +221,11 @@ def recorded_launches(
 
 
 def record(
-    launch: Callable[..., None], x: Any, q: Any, y: Any, end: Epilogue = PLAIN
+    launch: Callable[..., None], x: Any, q: Any, y: Any, end: Epilogue = PLAIN, alone: bool = False
 ) -> Template | None:  # fmt: skip
     """Launch a product and record it for others; None where weights were not prepared before.
 
-    None, too, where a launch has an array that is neither labelled nor prepared with the weights.
+    ``alone``: for no other number of rows. None, too, where a launch has an array that is neither labelled nor prepared with the weights.
     """
     ids_before, count = list(map(id, q.prepared_copies())), len(x)
     parts = {"bias": (end.bias, BIAS), "residual": (end.residual, RESIDUAL)}
@@ -244,7 +244,7 @@ def record(
         if any(hasattr(word, "data") for word in _flat(words)):
             return None
         steps.append(each._replace(arguments=words))
-    served = _served(count, RECORDING.decisions)
+    served = range(count, count + 1) if alone else _served(count, RECORDING.decisions)
     return Template(served, count, steps, workspace, RECORDING.parts, q)
 
 
