@@ -15,7 +15,7 @@ import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.commands import _talk
 from ggmlq.cuda.driver import device
-from ggmlq.model import caches, replay
+from ggmlq.model import caches, fixed, replay
 from ggmlq.model.arithmetic import cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, apply_rope
 from ggmlq.model.arithmetic.oracles import Exact
@@ -132,7 +132,7 @@ def kernels_of_layers(put):
         return ids, single(weights)
 
     return SimpleNamespace(
-        routed=routed, takes=lambda experts, used: True,
+        done=lambda work: work(), routed=routed, takes=lambda experts, used: True,
         scored=lambda x, w: single(double(x) @ double(w).T),
         mixed=lambda y, weights: single((double(y) * double(weights)[..., None]).sum(axis=1)),
         append=append,
@@ -144,6 +144,12 @@ def kernels_of_layers(put):
         spread=spread, hadamard=lambda rows: single(hadamard(np.array(rows))),
         gate_product=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
+
+
+class Nowhere:
+    """Plans that nobody makes ahead."""
+
+    add = end = stop = lambda self, *operands: None
 
 
 @pytest.fixture
@@ -182,6 +188,7 @@ def card(monkeypatch):
         monkeypatch.setattr(module, "run", run)
     monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(cache_rows=numbered))
 
+    monkeypatch.setattr(gq.model.Model, "_plans_ahead", lambda self: Nowhere())
     state.attends = True  # attention has a kernel
 
     def attend(request, a, kind, invariant):
@@ -207,7 +214,7 @@ def card(monkeypatch):
     )  # fmt: skip
 
     layers = kernels_of_layers(put)
-    for module in (cuda, caches, replay):
+    for module in (cuda, caches, fixed):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib import import_module
@@ -317,21 +318,32 @@ class Model:
         x = self._family.embed(step, step.embed(tokens))
         yield x
         bar = None if self._prepared else Progress(self.config.layers, "preparing", "layer")
+        ahead = self._plans_ahead() if bar is not None and self._on_gpu else None
         for layer in range(self.config.layers):
             with walking(f"layer {layer}"):
-                x = self._family.layer(step, x, layer)
+                x = step.a.layer(partial(self._family.layer, step), step, x, layer)
             if bar is not None:
                 bar.advance(1)
+            if ahead is not None:
+                ahead.add(self._weights.multiplied(layer))
             yield x
         if bar is not None:
             bar.close()
             self._prepared = True
+        if ahead is not None:
+            ahead.end()
         step.counted()
         with walking("the last norm"):
             x = step.logits(x, last)
         if bar is not None and self._weights.layouts is not None:
             self._weights.layouts.keep()
         yield x
+
+    def _plans_ahead(self) -> Any:
+        """The thread that makes plans of products for steps of all sizes."""
+        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device)
+        weakref.finalize(self, ahead.stop)
+        return ahead
 
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:
         several = several_of(call, tokens) if is_batch(tokens) else [tokens]

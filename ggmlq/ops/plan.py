@@ -644,7 +644,7 @@ def launched(
         launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr, 0, *addresses)
         return True
     # Sizes of recorded steps are few: a template for them serves no other rows, which takes less time.
-    template = cuda_module("driver.recorded").record(rung.launch, x, q, y, end, captured)
+    template = cuda_module("driver.recorded").record(rung.launch, x, q, y, end, gpu.works_aside())
     if template is not None and (launches := template.launches(q, m)) is not None:
         q.keep_recording(place, launches)
         ends = {template.rows[0], template.rows[-1]} - {m}

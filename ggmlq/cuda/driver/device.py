@@ -72,7 +72,7 @@ def allocator(stream: int, device: Any, allocate: Any, keep: list[Any], make_poo
     """
     give_back()
     try:
-        number, graph = _capture(stream)
+        number, graph = capture_of(stream)
         with _LOCK:
             memory = _OF_CAPTURES.get((number, device.id))
             if memory is None:
@@ -96,7 +96,7 @@ def give_back() -> None:
                 del _OF_CAPTURES[place]
 
 
-def _capture(stream: int) -> tuple[int, Any]:
+def capture_of(stream: int) -> tuple[int, Any]:
     """The number of what a stream records, and the graph."""
     status, number, graph = INTEGER(), WORD(), ADDRESS()
     calls.call(

@@ -1,0 +1,65 @@
+"""``Ahead``: plans of products for all sizes of steps, made on the side while a model's weights are uploaded.
+
+A plan serves all weights of a format and shape, and a layer or two has them all. What takes time is to choose
+a kernel, to load it and to record its launches. Without this the first step of each size would wait for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+
+from ..arrays.array import QuantArray
+from ..base.devices import cuda_device
+from ..errors import GGMLQError
+from ..ops.linear import linear
+from .replay import FEW, SIZES, Arena
+
+
+class Ahead:
+    """A thread that multiplies rows of all sizes with weights of each format and shape, on its own stream."""
+
+    def __init__(self, device: str) -> None:
+        self._device, self._kinds, self._queue = device, set[Any](), SimpleQueue[Any]()
+        self._stopped = Event()
+        self._thread = Thread(target=self._work, name="ggmlq: plans of products", daemon=True)
+        self._thread.start()
+
+    def add(self, weights: Iterator[QuantArray]) -> None:
+        """Have plans made for weights whose formats and shapes are new."""
+        for q in weights:
+            kind = q.format.name, q.shape
+            if q.ndim == 2 and q.format.block_size > 1 and kind not in self._kinds:
+                self._kinds.add(kind)
+                self._queue.put(q)
+
+    def end(self) -> None:
+        """Say that there are no more weights."""
+        self._queue.put(None)
+
+    def stop(self) -> None:
+        """End the thread after the product that it is at."""
+        self._stopped.set()
+        self.end()
+        self._thread.join()
+
+    def _work(self) -> None:
+        gpu = cuda_device()
+        xp = gpu.cupy()
+        with gpu.named(self._device), suppress(GGMLQError, RuntimeError, MemoryError):  # calls say it again
+            arena = Arena(xp)
+            with arena.stream, xp.cuda.using_allocator(arena):
+                for q in iter(self._queue.get, None):
+                    x = xp.zeros((SIZES[-1], q.shape[1]), np.float32)
+                    for rows in (*SIZES[FEW:], 1, 2, 4, 8, 16):
+                        if not self._stopped.is_set():
+                            linear(x[:rows], q)  # which may prepare weights
+                            linear(x[:rows], q)
+                    del x
+                arena.stream.synchronize()
+            arena.drop()
