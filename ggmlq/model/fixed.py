@@ -65,6 +65,7 @@ class Fixed(Cuda):
         self.given = self._views(self._inputs)
         self.alike: Alike | None = None  # while the step is recorded
         self._masks: dict[int, Array] = {}  # of a step, by windows
+        self._numbers: dict[Any, Array] = {}  # of rows and queries of all heads, by the number of these
         self._angles: dict[Rope, tuple[Array, Array]] = {}  # tables that graphs read
 
     def _views(self, numbers: Any) -> dict[Any, Any]:
@@ -73,6 +74,7 @@ class Fixed(Cuda):
     def begin(self) -> None:
         """Forget what a step has computed on the device."""
         self._masks.clear()
+        self._numbers.clear()
 
     def set(self, pieces: Pieces) -> None:
         """Write the inputs: tokens behind sequences, and where these are."""
@@ -133,6 +135,17 @@ class Fixed(Cuda):
         """Attention of queries [B, H, T, D] over the positions up to each one's own."""
         y = self.attended(q, cache, seen, self.given["lengths"])
         return self._composed(q, cache, seen, self._mask(seen.window)) if y is None else y
+
+    def numbers(self, name: str, heads: int) -> Array:
+        """Numbers of heads: of rows for each query [B, H, T], or of queries for each row [T, H]."""
+        if (name, heads) not in self._numbers:
+            each, given, xp = self.size.each, self.given[name], self._xp
+            if name == "queries":
+                numbers = given[:, None] * heads + xp.arange(heads)[:, None]
+            else:
+                numbers = ((given // each)[:, None] * heads + xp.arange(heads)) * each + (given % each)[:, None]
+            self._numbers[name, heads] = numbers
+        return self._numbers[name, heads]
 
     def _mask(self, window: int) -> Array:
         """The positions [B, 1, 1, S] that the only token of each sequence sees."""
@@ -204,7 +217,7 @@ class FixedRows:
         """Queries [B, H, T, D] of rows [T, H, D]."""
         a, (_, heads, width) = self._a, q.shape
         if a.packed:
-            q = _gathered(q, a.given["queries"])
+            return _picked(q.reshape(-1, width), a.numbers("queries", heads))
         return _ordered(q.reshape(a.batch, a.size.each, heads, width).transpose(0, 2, 1, 3))
 
     def _keys(self, layer: int) -> Keys:
@@ -212,9 +225,12 @@ class FixedRows:
 
     def back(self, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        a, (_, heads, _, width) = self._a, y.shape
-        y = _ordered(self._memory.back(y).transpose(0, 2, 1, 3)).reshape(-1, heads, width)
-        return (_gathered(y, a.given["back"]) if a.packed else y).transpose(1, 0, 2)
+        a, (_, heads, _, width), y = self._a, y.shape, self._memory.back(y)
+        if a.packed:
+            y = _picked(y.reshape(-1, width), a.numbers("back", heads))
+        else:
+            y = _ordered(y.transpose(0, 2, 1, 3)).reshape(-1, heads, width)
+        return y.transpose(1, 0, 2)
 
     def advance(self, count: int) -> None:
         """Positions are counted by who replays the step."""
@@ -230,9 +246,9 @@ def _ordered(x: Array) -> Array:
     return copy
 
 
-def _gathered(x: Array, rows: Array) -> Array:
-    """Rows of an array, by their numbers."""
-    xp, x = cuda_device().cupy(), _ordered(x)
-    picked = xp.empty((*rows.shape, *x.shape[1:]), x.dtype)
-    cuda_module("driver.tape").done(lambda: xp.take(x, rows, axis=0, out=picked))
+def _picked(rows: Array, numbers: Array) -> Array:
+    """Rows of an array by their numbers, of any shape."""
+    xp = cuda_device().cupy()
+    picked = xp.empty((*numbers.shape, rows.shape[1]), rows.dtype)
+    cuda_module("driver.tape").done(lambda: xp.take(rows, numbers, axis=0, out=picked))
     return picked

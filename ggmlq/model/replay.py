@@ -158,7 +158,7 @@ def _size(memory: Memory, pieces: Pieces) -> Size | None:
     elif most == 1:
         rows = memory.batch
     else:
-        each = 1 << (most - 1).bit_length()
+        each = SIZES[max(bisect_left(SIZES, most), FEW - 1)]
     if not rows or (rows > memory.batch and memory.batch * each > QUERIES):
         return None
     return Size(rows, each, min(max(LEAST, 1 << (end - 1).bit_length()), memory.room))

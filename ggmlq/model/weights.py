@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,6 +171,9 @@ class Frame:
 # --- Weights: each tensor looked up once -----------------------------------------------------
 
 
+Parts = dict[tuple[Any, ...], Any]  # arrays of a layer, by the stems of their names
+
+
 class Stack(NamedTuple):
     """Matrices of one type over each other: a product with them has the columns of all."""
 
@@ -191,7 +193,7 @@ class Weights:
         self._places: dict[str, tuple[QuantArray, slice]] = {}  # of matrices that are over each other
         self._floats: dict[str, NDArray[Any] | None] = {}
         self._stacks: dict[tuple[str, ...], list[Stack]] = {}
-        self._listed: tuple[Any, dict[int, list[tuple[str, Any]]]] = ((), defaultdict(list))
+        self._listed: tuple[Any, dict[int, Parts]] = ((), defaultdict(dict))
 
     def __contains__(self, name: str) -> bool:
         return f"{name}.weight" in self.tensors
@@ -256,25 +258,26 @@ class Weights:
             self._floats[name] = self._a.real(self.tensors[name].dequantize()) if there else None
         return self._floats[name]
 
-    def read_by(self, layer: int) -> Iterator[tuple[Any, Any]]:
-        """Arrays on a GPU that kernels of a layer may read, by names that layers have in common."""
+    def read_by(self, layer: int) -> Parts:
+        """The arrays of a layer that kernels may read, by names that layers have in common."""
         sizes = len(self._stacks), len(self._matrices), len(self._floats)
         if sizes != self._listed[0]:
-            self._listed = sizes, defaultdict(list)
+            self._listed = sizes, defaultdict(dict)
             for names, stacks in self._stacks.items():
                 for i, stack in enumerate(stacks):
-                    self._list(names[0], (names, i), stack.q)
-                    self._list(names[0], (names, i, "bias"), stack.bias)
+                    self._list(names, (i, "q"), stack.q)
+                    self._list(names, (i, "bias"), stack.bias)
             for name, part in [*self._matrices.items(), *self._floats.items()]:
-                self._list(name, (name,), part)
-        for key, part in self._listed[1][layer]:
-            if not isinstance(part, QuantArray):
-                yield key, part
-                continue
-            yield (key, 0), part.memory
-            for make, copy in part.prepared_by():
-                for i, array in enumerate(_arrays_in(copy)):
-                    yield (key, make, i), array
+                self._list((name,), (), part)
+        return self._listed[1][layer]
+
+    def _list(self, names: tuple[str, ...], place: tuple[Any, ...], part: Any) -> None:
+        """Note an array of a layer, whose number its names have."""
+        block, _, rest = names[0].partition(".")
+        number, _, first = rest.partition(".")
+        if part is not None and block == "blk":
+            stems = first, *(name.split(".", 2)[2] for name in names[1:])
+            self._listed[1][int(number)][(stems, *place)] = part
 
     def multiplied(self, layer: int) -> Iterator[QuantArray]:
         """The matrices of a layer as products read them."""
@@ -286,28 +289,10 @@ class Weights:
             if name.startswith(stem):
                 yield q
 
-    def _list(self, name: str, key: Any, part: Any) -> None:
-        """Note an array of a layer, whose number its name has."""
-        if part is not None and name.startswith("blk."):
-            stem = ".".join(name.split(".")[:2]) + "."
-            self._listed[1][int(stem[4:-1])].append((str(key).replace(stem, ""), part))
-
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors of the file."""
         return sum(self.tensors[name].nbytes for name in self.tensors)
-
-
-def _arrays_in(copy: Any) -> Iterator[Any]:
-    """The arrays on a GPU of which a prepared copy is made."""
-    if hasattr(copy, "data") and hasattr(copy.data, "ptr"):
-        yield copy
-    elif is_dataclass(copy):
-        for field in fields(copy):
-            yield from _arrays_in(getattr(copy, field.name))
-    elif isinstance(copy, tuple | list):
-        for part in copy:
-            yield from _arrays_in(part)
 
 
 def columns(y: Any, widths: list[int], views: bool = False) -> list[Any]:

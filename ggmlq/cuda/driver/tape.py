@@ -68,7 +68,7 @@ class Tape:
     def __init__(self, steps: Sequence[Any], spans: Sequence[Span]) -> None:
         firsts, ends = (np.array(column, np.uint64) for column in zip(*((a, a + n) for a, n in spans), strict=True))
         self._parts: list[Any] = []  # functions, and launches with the places, spans and offsets of their words
-        self.words = list[int]()  # that lie in no span
+        self.words, self.used = list[int](), set[int]()  # words that lie in no span; spans of the others
         for ours, group in groupby(steps, lambda step: type(step) is LoadedLaunch):
             if not ours:
                 self._parts += group
@@ -80,6 +80,7 @@ class Tape:
             span = inside[at].argmax(axis=1)
             self._parts.append((launches, words, at, span, words[at] - firsts[span]))
             self.words += words[~inside.any(axis=1)].tolist()
+            self.used |= {*span.tolist()}
 
     def repeat(self, firsts: Sequence[int], stream: int) -> None:
         """Make the launches with spans that begin at ``firsts``."""
