@@ -6,7 +6,7 @@ a kernel, to load it and to record its launches. Without this the first step of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import QuantArray
-from ..base.devices import cuda_device
+from ..base.devices import cuda_device, place_of
+from ..dispatch.ladder import contenders
 from ..errors import GGMLQError
-from ..ops.linear import linear
+from ..ops.linear import linear, problem_of
 from .replay import FEW, SIZES, Arena
 
 
@@ -25,17 +26,14 @@ class Ahead:
     """A thread that multiplies rows of all sizes with weights of each format and shape, on its own stream."""
 
     def __init__(self, device: str) -> None:
-        self._device, self._kinds, self._queue = device, set[Any](), SimpleQueue[Any]()
-        self._stopped = Event()
+        self._device, self._queue, self._stopped = device, SimpleQueue[Any](), Event()
         self._thread = Thread(target=self._work, name="ggmlq: plans of products", daemon=True)
         self._thread.start()
 
-    def add(self, weights: Iterator[QuantArray]) -> None:
-        """Have plans made for weights whose formats and shapes are new."""
+    def add(self, weights: Iterable[QuantArray]) -> None:
+        """Have plans made for weights, and what is prepared of them for these."""
         for q in weights:
-            kind = q.format.name, q.shape
-            if q.ndim == 2 and q.format.block_size > 1 and kind not in self._kinds:
-                self._kinds.add(kind)
+            if q.ndim == 2 and q.format.block_size > 1:
                 self._queue.put(q)
 
     def end(self) -> None:
@@ -54,14 +52,24 @@ class Ahead:
         with gpu.named(self._device), suppress(GGMLQError, RuntimeError, MemoryError):  # calls say it again
             arena = Arena(xp)
             with arena.stream, xp.cuda.using_allocator(arena):
+                firsts = dict[Any, QuantArray]()
                 for q in iter(self._queue.get, None):
-                    x = xp.zeros((SIZES[-1], q.shape[1]), np.float32)
-                    for rows in SIZES[FEW:]:
+                    first = firsts.setdefault((q.format.name, q.shape), q)
+                    if first is q:
+                        self._multiply(q)
+                    for make, _ in first.prepared_by():
                         if not self._stopped.is_set():
-                            before = len(q.prepared_by())
-                            linear(x[:rows], q)
-                            if len(q.prepared_by()) > before:  # then its launches were not recorded
-                                linear(x[:rows], q)
-                    del x
+                            q.prepared(make)
                 arena.stream.synchronize()
             arena.drop()
+
+    def _multiply(self, q: QuantArray) -> None:
+        """Products of rows of all sizes, of which nobody reads the results."""
+        x = cuda_device().cupy().zeros((SIZES[-1], q.shape[1]), np.float32)
+        for rows in SIZES[FEW:]:
+            timed = contenders(problem_of(x[:rows], q, place_of(x)))  # by the first step, not beside others
+            if not (timed or self._stopped.is_set()):
+                before = len(q.prepared_by())
+                linear(x[:rows], q)
+                if len(q.prepared_by()) > before:  # then its launches were not recorded
+                    linear(x[:rows], q)

@@ -61,18 +61,14 @@ class Alike:
 
     def _kind(self, step: Any, layer: int) -> Any:
         """All that layers with the same launches have in common."""
-        parts = self._parts(step, layer).items()
-        facts = (
-            (name, part.shape, part.format.name if isinstance(part, QuantArray) else part.dtype.char)
-            for name, part in parts
-        )
-        return (*facts, step.config.windows[layer], step.config.heads[layer])
+        config, keys = step.config, self._memory.layers[layer].k
+        return (*step.weights.read_by(layer).kind, keys.shape, config.windows[layer], config.heads[layer])
 
     def _parts(self, step: Any, layer: int) -> Parts:
         """The arrays that a layer alone reads and writes."""
         cache = self._memory.layers[layer]
         rows = {("keys",): cache.k} if self._memory.shared else {("keys",): cache.k, ("values",): cache.v}
-        return step.weights.read_by(layer) | rows
+        return step.weights.read_by(layer).parts | rows
 
     def _turn(self, terms: Sequence[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """Where the rows lie, and where those of the layer shall lie."""
@@ -102,11 +98,8 @@ class Alike:
         arrays = dict(_arrays_of(self._parts(step, layer)))
         spans = [module.span_of(array) for array in (*terms, *y.terms, *arrays.values())]
         tape = module.Tape(steps, spans)
-        known = [*spans, *self._known, *self._arena.spans]
-        least, most = min(first for first, _ in spans), max(first + size for first, size in spans)
-        for word in tape.words:
-            if least <= word < most and not any(first <= word < first + size for first, size in known):
-                return y, None  # an array that this layer alone may read
+        if tape.strangers(spans, [*self._known, *self._arena.spans]):
+            return y, None  # arrays that this layer alone may read
         names = [name if i in tape.used else None for i, name in enumerate(arrays, 4)]
         return y, (tape, names)
 

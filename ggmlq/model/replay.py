@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from itertools import islice
+from itertools import chain, islice, repeat
 from threading import Lock
 from typing import Any
 
@@ -26,7 +26,7 @@ from .fixed import Fixed, FixedRows, Pieces, Size
 FEW = 16  # tokens, up to which sizes are exact; then they are some, close where a step takes long
 SIZES = *range(1, FEW + 1), 32, 64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 1792, 2048
 QUERIES = 1 << 16  # of packed rows, with those that fill up sequences
-LAYERS = 4  # of several tokens that a graph has
+FIRST, LAYERS = (2, 1, 1), 4  # parts of a step of several tokens that a graph has; the device begins early
 STEPS = 64  # recorded ones of a memory
 UNIT = 512  # bytes by which CuPy allocates
 
@@ -93,12 +93,14 @@ class Replay:
         self._graphs, self._logits, self._version = [], None, arena.version
         stream = cuda.get_current_stream()
         parts = len(memory.layers) + 2  # the embedding, each layer, the logits
-        each = LAYERS if self._a.size.each > 1 else parts
+        sizes = chain(FIRST, repeat(LAYERS)) if self._a.size.each > 1 else repeat(parts)
         arena.spans, self._a.alike = [], Alike(memory, arena, self._a.known)
         with arena.stream, cuda.using_allocator(arena), ExitStack() as end:
             end.callback(self._recorded)
             steps = self._begin(memory, walk)
-            for _ in range(0, parts, each):
+            while parts > 0:
+                each = next(sizes)
+                parts -= each
                 arena.stream.begin_capture()
                 try:
                     for x in islice(steps, each):

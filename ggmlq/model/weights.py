@@ -174,6 +174,13 @@ class Frame:
 Parts = dict[tuple[Any, ...], Any]  # arrays of a layer, by the stems of their names
 
 
+class Layer(NamedTuple):
+    """The arrays of a layer on a GPU, and what layers have in common that are alike."""
+
+    parts: Parts
+    kind: list[Any]
+
+
 class Stack(NamedTuple):
     """Matrices of one type over each other: a product with them has the columns of all."""
 
@@ -193,7 +200,7 @@ class Weights:
         self._places: dict[str, tuple[QuantArray, slice]] = {}  # of matrices that are over each other
         self._floats: dict[str, NDArray[Any] | None] = {}
         self._stacks: dict[tuple[str, ...], list[Stack]] = {}
-        self._listed: tuple[Any, dict[int, Parts]] = ((), defaultdict(dict))
+        self._listed: tuple[Any, dict[int, Layer]] = ((), {})
 
     def __contains__(self, name: str) -> bool:
         return f"{name}.weight" in self.tensors
@@ -258,11 +265,11 @@ class Weights:
             self._floats[name] = self._a.real(self.tensors[name].dequantize()) if there else None
         return self._floats[name]
 
-    def read_by(self, layer: int) -> Parts:
-        """The arrays of a layer that kernels may read, by names that layers have in common."""
+    def read_by(self, layer: int) -> Layer:
+        """The arrays of a layer that kernels may read."""
         sizes = len(self._stacks), len(self._matrices), len(self._floats)
         if sizes != self._listed[0]:
-            self._listed = sizes, defaultdict(dict)
+            self._listed = sizes, defaultdict(lambda: Layer({}, []))
             for names, stacks in self._stacks.items():
                 for i, stack in enumerate(stacks):
                     self._list(names, (i, "q"), stack.q)
@@ -277,7 +284,10 @@ class Weights:
         number, _, first = rest.partition(".")
         if part is not None and block == "blk":
             stems = first, *(name.split(".", 2)[2] for name in names[1:])
-            self._listed[1][int(number)][(stems, *place)] = part
+            kind = part.format.name if isinstance(part, QuantArray) else part.dtype.char
+            layer = self._listed[1][int(number)]
+            layer.parts[(stems, *place)] = part
+            layer.kind.append((stems, *place, kind, part.shape))
 
     def multiplied(self, layer: int) -> Iterator[QuantArray]:
         """The matrices of a layer as products read them."""

@@ -66,7 +66,7 @@ class Tape:
     """Listed steps; ``spans``: memory that may lie elsewhere when they are repeated."""
 
     def __init__(self, steps: Sequence[Any], spans: Sequence[Span]) -> None:
-        firsts, ends = (np.array(column, np.uint64) for column in zip(*((a, a + n) for a, n in spans), strict=True))
+        firsts, ends = _ends(spans)
         self._parts: list[Any] = []  # functions, and launches with the places, spans and offsets of their words
         self.words, self.used = list[int](), set[int]()  # words that lie in no span; spans of the others
         for ours, group in groupby(steps, lambda step: type(step) is LoadedLaunch):
@@ -82,6 +82,14 @@ class Tape:
             self.words += words[~inside.any(axis=1)].tolist()
             self.used |= {*span.tolist()}
 
+    def strangers(self, spans: Sequence[Span], known: Sequence[tuple[int, int]]) -> bool:
+        """True if words look like addresses among those of ``spans``, and lie in no memory that is known."""
+        firsts, ends = _ends(spans)
+        words = np.array(self.words, np.uint64)
+        words = words[(words >= firsts.min()) & (words < ends.max())]
+        firsts, ends = _ends(known)
+        return not bool(((words[:, None] >= firsts) & (words[:, None] < ends)).any(axis=1).all())
+
     def repeat(self, firsts: Sequence[int], stream: int) -> None:
         """Make the launches with spans that begin at ``firsts``."""
         places = np.array(firsts, np.uint64)
@@ -92,3 +100,9 @@ class Tape:
             launches, words, at, span, offsets = part
             words[at] = places[span] + offsets
             launches.launch((), stream)
+
+
+def _ends(spans: Sequence[tuple[int, int]]) -> tuple[Any, Any]:
+    """The first addresses of memory, and those behind it."""
+    firsts = np.array([first for first, _ in spans], np.uint64)
+    return firsts, firsts + np.array([size for _, size in spans], np.uint64)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
-from ...base.devices import cuda_device, cuda_module, namespace, place_of, to_host
+from ...base.devices import cuda_device, cuda_module, is_host, namespace, place_of, to_host
 from ...errors import UnsupportedError
 from ...ops.attention import attention
 from ...ops.expert_linear import expert_linear
@@ -54,7 +54,9 @@ class Cuda(Kernels):
         return stack
 
     def real(self, x: Any) -> Array:
-        """Numbers on the device, in float32; complete for all streams."""
+        """Numbers on the device, in float32; those of the host are complete for all streams."""
+        if not is_host(x):
+            return x.astype(self.dtype, copy=False)
         return cuda_device().once("numbers are to be copied", lambda: self._xp.asarray(x, self.dtype))
 
     def rows(self, q: QuantArray, ids: Any) -> Array:
