@@ -14,8 +14,9 @@ import pytest
 from vocabularies import HARD, pairs_vocabulary
 
 import ggmlq as gq
+from ggmlq.base import system
 from ggmlq.cli import main
-from ggmlq.commands import _talk, run
+from ggmlq.commands import _talk
 from ggmlq.testing.models import Sizes, family_model
 
 TEMPLATE = (
@@ -79,17 +80,17 @@ def test_closed_streams(model_path, capsys, monkeypatch):
 
 
 def test_where_the_system_tells_no_peak_of_memory(model_path, capsys, monkeypatch):
-    monkeypatch.setattr(run, "UNIT", 1)
-    smaller = run.peak_bytes()
+    monkeypatch.setattr(system, "MACOS", True)
+    smaller = system.peak_memory()
     monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
-    assert run.peak_bytes() is None
+    assert system.peak_memory() is None
     err = said(capsys, model_path, "--prompt", "x", "--generate", "1").err
     assert "memory at most" not in err
     assert err.count("keys and values") == 1
     assert json.loads(said(capsys, model_path, "--prompt", "x", "--json").out)["peak_bytes"] is None
     monkeypatch.undo()
     if smaller is not None:
-        assert run.peak_bytes() >= smaller * (1 if sys.platform == "darwin" else 1024)
+        assert system.peak_memory() >= smaller * (1 if sys.platform == "darwin" else 1024)
 
 
 def test_draws_repeat_with_a_seed(model_path, capsys):

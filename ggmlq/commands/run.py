@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.system import peak_memory
 from ..base.terminal import is_terminal
 from ..base.text import size
 from ..errors import ShapeError, UnsupportedError
@@ -217,7 +217,7 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
 def _memory(talk: Talk) -> dict[str, Any]:
 
     sizes = {"weights_bytes": talk.model.nbytes, "cache_bytes": talk.cache.nbytes}
-    return {**sizes, "peak_bytes": peak_bytes()}
+    return {**sizes, "peak_bytes": peak_memory()}
 
 
 def _close(talk: Talk) -> None:
@@ -308,15 +308,3 @@ def _measure(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_quality.said(facts)))
     return 0
-
-
-UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of the system's figure: macOS counts these
-
-
-def peak_bytes() -> int | None:
-    """The most bytes of memory that this process has had at a time; None where the system tells none."""
-    try:
-        resource = importlib.import_module("resource")
-    except ImportError:  # Windows
-        return None
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * UNIT

@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..base.system import wake_when_orphaned
 from ..errors import GGMLQError, LibraryFailedError, MissingDependencyError, UnsupportedError
 from ..llama.library import Library, Symbols, checked
 from ..llama.protocol import Arrays, Stream, send
-from ..llama.worker import listen, share_cxx_runtime, take_pipes, wake_when_orphaned
+from ..llama.worker import listen, share_cxx_runtime, take_pipes
 from .libllama import Hook, LibLlama, Wishes, extra_kinds, locate_llama
 from .memory import SharedFile
 from .settings import Asks

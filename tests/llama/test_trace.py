@@ -14,9 +14,9 @@ import pytest
 from compiled import library
 
 import ggmlq as gq
+from ggmlq.base import system
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError, GGUFError, LibraryFailedError, MissingDependencyError, UnsupportedError
-from ggmlq.llama import library as loaded
 from ggmlq.llama.process import cause_of
 from ggmlq.trace import attach
 from ggmlq.trace.session import sentence
@@ -145,7 +145,7 @@ def test_two_builds(libllama, models, capsys):
         int, re.search(r"(\d+) nodes in both; (\d+) of them .* (\d+) of these", said).groups()
     )
     assert both == equal == same > 60
-    if loaded.MAPS.exists():
+    if system.FILES.exists():
         assert said.count(f"{libllama.resolve().parent}: ") == 2, "the libraries of A and of B"
     assert main(["logits", str(models["dense"]), "--against", str(libllama), "--tokens", "3", "--json"]) == 0
     *pairs, end = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
