@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.testing.models import Shape
 
-EIGHT_BILLION = {"width": 4096, "hidden": 14336, "heads": 32, "kv_heads": 8, "layers": 32, "context": 32768}
+EIGHT_BILLION = Shape(4096, 14336, 32, 8, 32, context=32768, tokens=128256)
 RANGES = (100, 400), (400, 900), (2000, 5000)
 PROMPTS, TURNS, MORE, LONG = 8, 6, 128, 16384
 SEQUENCES, LENGTHS = (4, 16, 50), (50, 600)

@@ -15,15 +15,16 @@ import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.commands import _talk
 from ggmlq.cuda.driver import device
-from ggmlq.model import caches, fixed, replay
+from ggmlq.model import alike, caches, fixed, replay
 from ggmlq.model.arithmetic import cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, apply_rope
 from ggmlq.model.arithmetic.oracles import Exact
+from ggmlq.model.batch import Piece
 from ggmlq.model.config import Rope
 from ggmlq.ops import cache as lengths
 from ggmlq.ops import plan, rows
 from ggmlq.ops.cache import hadamard
-from ggmlq.testing.models import NAMES, family_model
+from ggmlq.testing.models import NAMES, Shape, family_model, tiny_model
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]
 SPEAKS = Path(__file__).parent / "golden" / "speaks.gguf"
@@ -289,6 +290,85 @@ def test_prompts_again(card, fresh, tmp_path, monkeypatch, family):
     assert (launches, card.recorded) == ([0, graphs, graphs, graphs], graphs)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss"])
+def test_prompts_of_some_sequences(card, fresh, tmp_path, family):
+    """Tokens of some sequences of a cache, one of each or more, and of those that go on, in any mix."""
+    path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    oracle = gq.model.load(path, arithmetic="exact", cache="f32")
+    m.logits([3])  # prepares weights
+    cache, texts = m.cache(90, 4), [[] for _ in range(4)]
+    for _ in range(4):
+        some = fresh.permutation(4)[: fresh.integers(1, 5)].tolist()
+        counts = [1 if fresh.integers(2) else int(fresh.integers(2, 20)) for _ in some]
+        pieces = [Piece(i, fresh.integers(3, 259, n)) for i, n in zip(some, counts, strict=True)]
+        rows = np.asarray(m._together(pieces, cache.parts, last=True))
+        for piece, logits in zip(pieces, rows, strict=True):
+            texts[piece.sequence] += piece.tokens.tolist()
+            assert len(cache.parts[piece.sequence]) == len(texts[piece.sequence])
+            assert gq.nmse(logits, oracle.logits(texts[piece.sequence])[-1]) < ROUNDED
+    assert cache.reason == ""
+    assert card.recorded
+    assert m._together([Piece(1, np.array([5])), Piece(1, np.array([6]))], cache.parts, True).shape == (2, 288)
+
+
+def test_a_full_cache(card, fresh, tmp_path):
+    """Steps that are filled up need no room for that: the last position can be reached."""
+    path = family_model(tmp_path / "m.gguf", "qwen3", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    room = caches.roomy(1)
+    tokens = fresh.integers(3, 259, room).tolist() if room <= 64 else fresh.integers(3, 259, 100).tolist()
+    cache = m.cache(len(tokens))
+    m.prompt(tokens[:20], cache)
+    m.prompt(tokens[20:-1], cache)
+    last = np.asarray(m.run(np.array(tokens[-1:]), cache)[-1])
+    expected = gq.model.load(path, arithmetic="exact", cache="f32").logits(tokens)[-1]
+    assert gq.nmse(last, expected) < ROUNDED
+    assert (len(cache), cache.reason) == (len(tokens), "")
+    with pytest.raises(gq.errors.BlockIndexError, match="it is full"):
+        m.run(np.array([3]), cache)
+
+
+def test_memory_goes_from_cache_to_cache(card, fresh, tmp_path, monkeypatch):
+    """Recorded steps go with it; caches that live at one time have each their own; too much is freed."""
+    monkeypatch.setattr(caches, "LEAST_ROOM", 64)
+    monkeypatch.setattr(caches, "STEP", 16)
+    path = family_model(tmp_path / "m.gguf", "llama", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    m.logits([3])
+    home = m._home
+    home._most = 1 << 40
+    first, second = m.cache(20), m.cache(30)
+    assert first.memory is not second.memory
+    assert (first.memory.room, caches.roomy(100), caches.roomy(100, 2)) == (64, 112, 112)
+    left = first.memory
+    m.run(np.array([5]), first)
+    del first
+    assert m.cache(64).memory is left
+    assert left.steps
+    long = m.cache(100).memory  # was dropped at once
+    assert m.cache(100).memory is long
+    assert m.cache(70).memory is long, "it has up to twice the room"
+    assert m.cache(300).memory is not long
+    assert m.cache(40, 2).memory.batch == 2
+    made, make = [], caches.Memory
+
+    def memory(config, room, *others):
+        made.append(len(home._free))
+        if home._free:
+            raise MemoryError("none is left")
+        return make(config, room, *others)
+
+    monkeypatch.setattr(caches, "Memory", memory)
+    del second
+    assert m.cache(500).memory.room == 512
+    assert made == [*range(made[0], -1, -1)], "what nobody lives in is freed first"
+    home._most = 0
+    both = [m.cache(20), m.cache(200)]
+    del both
+    assert len(home._free) == 1
+
+
 def test_a_talk(card, fresh, tmp_path):
     """Its steps begin before tokens have arrived; what a stop makes needless is cut off the cache."""
     path = family_model(tmp_path / "m.gguf", "qwen3", int(fresh.integers(1 << 30)), types=("q8_0",))
@@ -329,14 +409,19 @@ def test_graphs_whose_memory_was_given_back(card, fresh, tmp_path):
     assert gq.nmse(np.asarray(logits[-1]), expected[-1]) < ROUNDED
 
 
-def test_what_is_prepared_lies_outside_the_memory_of_graphs(card):
-    """Replays of older graphs write to what was free there when they were recorded."""
-    cuda = card.cupy.cuda
+def test_what_is_prepared_lies_outside_the_memory_of_graphs(card, monkeypatch):
+    """Replays of older graphs write to what was free there when they were recorded; its work is in no graph."""
+    cuda, streams = card.cupy.cuda, []
     outside, arena = cuda.get_allocator(), replay.Arena(card.cupy)
-    with cuda.using_allocator(arena):
-        assert cuda.get_allocator() is arena
-        assert device.once("something is prepared", cuda.get_allocator) is outside
-        assert cuda.get_allocator() is arena
+    monkeypatch.setattr(cuda, "Stream", lambda non_blocking: streams.append(1) or nullcontext())
+    for capturing in (False, True):
+        monkeypatch.setattr(device, "capturing", lambda index, now=capturing: now)
+        with cuda.using_allocator(arena):
+            assert device.once("something is prepared", cuda.get_allocator) is outside
+            assert cuda.get_allocator() is arena
+        assert len(streams) == capturing
+    with pytest.raises(gq.errors.DeviceError, match="records a CUDA graph"):
+        device.once("something is prepared", cuda.get_allocator)
 
 
 @pytest.mark.drawn(4)
@@ -476,6 +561,34 @@ def test_it_speaks_on_a_card(cupy, cache):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
+def test_layers_that_are_alike_on_a_card(cupy, fresh, tmp_path, monkeypatch, cache):
+    """Each kind is walked once, and what others repeat of it has the bits of layers that are walked."""
+    shape, kinds = Shape(layers=8), [dict(down="q6_K"), dict(down="q4_K")]
+    types = [kinds[i] for i in [0, 1, *fresh.permutation([0, 0, 0, 1, 1, 1])]]
+    path = tiny_model(tmp_path / "m.gguf", types, shape, int(fresh.integers(1 << 30)))
+    tokens, walked, results = fresh.integers(3, 259, 100).tolist(), [], []
+    walk = alike.Alike._walked
+    monkeypatch.setattr(alike.Alike, "_walked", lambda self, *a: walked.append(a[3]) or walk(self, *a))
+    for is_on in (True, False):
+        if not is_on:
+            monkeypatch.setattr(alike.Alike, "__call__", lambda self, walk, step, x, layer: walk(x, layer))
+        m = gq.model.load(path, device="cuda", cache=cache)
+        rows = m.cache(200)
+        m.logits([3])
+        first, again = m.prompt(tokens, rows).get(), m.run(np.array([5]), rows).get()
+        together = np.stack(list(m.generate([tokens[:20], tokens[20:90]], 6)))
+        results.append([first, again, together])
+        assert rows.reason == ""
+        if is_on:
+            assert len(walked) <= 2 * 5, "steps of a prompt, of a token, of two prompts and of two tokens"
+            walked.clear()
+    assert walked == []
+    for one, other in zip(*results, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("types", [("q8_0", "q5_1"), ("q8_0", "f16")], ids="-".join)
 @pytest.mark.parametrize("family", NAMES)
 def test_logits_on_a_card(cupy, fresh, tmp_path, family, types):
@@ -496,7 +609,7 @@ def test_logits_on_a_card(cupy, fresh, tmp_path, family, types):
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", NAMES)
 def test_prompts_and_sequences_on_a_card(cupy, fresh, tmp_path, family, cache):
-    """Prompts of nearly one length, run, recorded and replayed; and some sequences that go on together."""
+    """Prompts of nearly one length, recorded and replayed; and some sequences that go on together."""
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0", "q5_1"))
     m, oracle = gq.model.load(path, device="cuda", cache=cache), gq.model.load(path, arithmetic="exact")
     beside, off = [], []  # of a prompt in one go, but for the order of sums; of exact logits

@@ -68,7 +68,8 @@ class Alike:
         """The arrays that a layer alone reads and writes."""
         cache = self._memory.layers[layer]
         rows = {("keys",): cache.k} if self._memory.shared else {("keys",): cache.k, ("values",): cache.v}
-        return step.weights.read_by(layer).parts | rows
+        parts: Parts = step.weights.read_by(layer).parts | rows
+        return parts
 
     def _turn(self, terms: Sequence[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """Where the rows lie, and where those of the layer shall lie."""

@@ -4,10 +4,10 @@ The same launches serve all tokens and positions: rows of the cache, angles and 
 inputs. Attention is launched for all sequences of the memory and its first positions, ``span`` of them.
 The last query of a sequence is at its end, so queries that fill it up come first: they see nothing.
 
-    one sequence           rows are its queries                                    [filling, tokens]
-    a token of each        rows are the sequences, those that have none see nothing
-    any tokens of some     rows are packed, and brought into the order of queries  [tokens, tokens, …, filling]
-                           for attention alone
+    one sequence         rows are its queries, [filling, tokens]
+    a token of each      rows are the sequences, of which those that have no token see nothing
+    any tokens of some   rows are packed, [tokens, tokens, …, filling], and are brought into the order of
+                         queries for attention alone
 
 What fills up a step has no row in the cache.
 """
@@ -105,7 +105,8 @@ class Fixed(Cuda):
         self._inputs[...] = self._xp.asarray(numbers)
         tokens = self.given["tokens"]
         if len(late) == rows:  # of each sequence its only token
-            tokens[...] = self._xp.concatenate([some for _, some in sorted(late, key=lambda one: one[0].start)])
+            late.sort(key=lambda one: one[0].start)
+            tokens[...] = self._xp.concatenate([some for _, some in late])
         else:
             for here, some in late:
                 tokens[here] = some
@@ -143,7 +144,8 @@ class Fixed(Cuda):
             if name == "queries":
                 numbers = given[:, None] * heads + xp.arange(heads)[:, None]
             else:
-                numbers = ((given // each)[:, None] * heads + xp.arange(heads)) * each + (given % each)[:, None]
+                sequences, queries = (given // each)[:, None], (given % each)[:, None]
+                numbers = (sequences * heads + xp.arange(heads)) * each + queries
             self._numbers[name, heads] = numbers
         return self._numbers[name, heads]
 

@@ -305,10 +305,9 @@ class Cupy:
         gpu, index = cuda_driver(), x.data.device_id
         if gpu.device() != index:
             return None
-        stream = gpu.stream(index)
-        if stream.ptr and stream.is_capturing() and not cuda_device().keeps_memory():
+        if _is_recorded(index) and not cuda_device().keeps_memory():
             return None  # CuPy's pool would give its memory to others
-        return int(stream.ptr)
+        return int(gpu.stream(index).ptr)
 
     def lies(self, array: Any, shape: Any = None, index: int = 0) -> tuple[str, int] | None:
         """Letter and address of contiguous floats, of this shape on this device; None for other arrays."""
@@ -483,7 +482,7 @@ def on_device(
     if to is None:  # a mode of torch's under which tensors have no memory
         return None
     if type(launches) is Rung:
-        if not face.runs_rungs or cuda_device().capturing(index):
+        if not face.runs_rungs or _is_recorded(index):
             return None
         launches.launch(x.reshape(m, k), q, y.reshape(m, n))
     else:
@@ -492,6 +491,12 @@ def on_device(
     if bias is not None and not whole:
         adder(q, m, letters)(addends[0], to[1], stream)
     return y if y is out or (written == wanted and out is None) else face.converted(q, y, wanted, out, stream)
+
+
+def _is_recorded(index: int) -> bool:
+    """True where the current stream of a device records a CUDA graph."""
+    stream = cuda_driver().stream(index)
+    return bool(stream.ptr and stream.is_capturing())
 
 
 NOTHING_ADDED: tuple[tuple[int, int] | None, str] = (0, 0), ""
@@ -623,7 +628,7 @@ def launched(
     """
     x, q = operands
     gpu = cuda_device()
-    captured = gpu.capturing(x.device.id)
+    captured = _is_recorded(x.device.id)
     if captured and not gpu.keeps_memory():
         return False
     bias, residual = ("" if part is None else part.dtype.char for part in (end.bias, end.residual))
@@ -644,7 +649,7 @@ def launched(
         launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr, 0, *addresses)
         return True
     # Sizes of recorded steps are few: a template for them serves no other rows, which takes less time.
-    template = cuda_module("driver.recorded").record(rung.launch, x, q, y, end, gpu.works_aside())
+    template = cuda_module("driver.recorded").record(rung.launch, x, q, y, end, captured)
     if template is not None and (launches := template.launches(q, m)) is not None:
         q.keep_recording(place, launches)
         ends = {template.rows[0], template.rows[-1]} - {m}

@@ -41,6 +41,7 @@ class _Recording(threading.local):
     workspace = 0  # bytes between its kernels
     most = 0  # rows for which they are enough
     decisions: list[Any]  # that hang on the number of rows
+    alone = False  # a recording serves no other rows than its own
     weights: Any = None
     parts: list[Any]  # functions that find arrays which were prepared of these
 

@@ -225,7 +225,8 @@ def record(
 ) -> Template | None:  # fmt: skip
     """Launch a product and record it for others; None where weights were not prepared before.
 
-    ``alone``: for no other number of rows. None, too, where a launch has an array that is neither labelled nor prepared with the weights.
+    None, too, where a launch has an array that is neither labelled nor prepared with the weights. ``alone``:
+    for no other number of rows, as is ``RECORDING.alone`` for all products of a thread.
     """
     ids_before, count = list(map(id, q.prepared_copies())), len(x)
     parts = {"bias": (end.bias, BIAS), "residual": (end.residual, RESIDUAL)}
@@ -244,7 +245,9 @@ def record(
         if any(hasattr(word, "data") for word in _flat(words)):
             return None
         steps.append(each._replace(arguments=words))
-    served = range(count, count + 1) if alone else _served(count, RECORDING.decisions)
+    served = range(count, count + 1)
+    if not (alone or RECORDING.alone):
+        served = _served(count, RECORDING.decisions)
     return Template(served, count, steps, workspace, RECORDING.parts, q)
 
 

@@ -67,19 +67,22 @@ class Tape:
 
     def __init__(self, steps: Sequence[Any], spans: Sequence[Span]) -> None:
         firsts, ends = _ends(spans)
-        self._parts: list[Any] = []  # functions, and launches with the places, spans and offsets of their words
-        self.words, self.used = list[int](), set[int]()  # words that lie in no span; spans of the others
+        self._parts: list[Any] = []  # functions, or launches with places, spans and offsets of their words
+        self.words, self.used = list[int](), set[int]()  # arguments in no span; spans of the others
         for ours, group in groupby(steps, lambda step: type(step) is LoadedLaunch):
             if not ours:
                 self._parts += group
                 continue
             launches = PreparedLaunches(group)
             words = np.frombuffer(launches.words, np.uint64)
-            inside = (words[:, None] >= firsts) & (words[:, None] < ends)
+            arguments = np.ones(len(words), bool)
+            for shape_at, _, arguments_at, _ in launches.launches:
+                arguments[shape_at // 8 : arguments_at // 8] = False
+            inside = (words[:, None] >= firsts) & (words[:, None] < ends) & arguments[:, None]
             (at,) = np.nonzero(inside.any(axis=1))
             span = inside[at].argmax(axis=1)
             self._parts.append((launches, words, at, span, words[at] - firsts[span]))
-            self.words += words[~inside.any(axis=1)].tolist()
+            self.words += words[arguments & ~inside.any(axis=1)].tolist()
             self.used |= {*span.tolist()}
 
     def strangers(self, spans: Sequence[Span], known: Sequence[tuple[int, int]]) -> bool:
