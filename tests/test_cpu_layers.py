@@ -7,12 +7,18 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.cpu.attention import drive
-from ggmlq.cpu.layers import call
+from ggmlq.cpu.layers import call, states
 from ggmlq.formats import FORMATS
-from ggmlq.model.arithmetic.kernels import Kernels, Routing
+from ggmlq.model.arithmetic.kernels import Kernels, Net, Past, Routing
 from ggmlq.model.step import _chosen
 
 WIDTHS = (1, 15, 16, 31, 576, 2051)
+
+
+class Wide(Kernels):
+    """NumPy in float64."""
+
+    dtype = np.float64
 
 
 def near(got, want, size=4e-6):
@@ -34,7 +40,7 @@ def test_norms(width, fresh):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("activation", ["silu", "gelu", "swiglu_oai"])
+@pytest.mark.parametrize("activation", ["silu", "sigmoid", "gelu", "swiglu_oai"])
 def test_gates(activation, width, fresh):
     both = (fresh.standard_normal((2, 2 * width)) * 10).astype(np.float32)
     both.reshape(-1)[:4] = (200, -200, 0, 80)[: min(4, both.size)]
@@ -64,13 +70,67 @@ def test_biases_of_experts(fresh):
     assert np.array_equal(call.added(y, bias, ids), y + bias[ids])
 
 
+# --- layers that remember by a state ----------------------------------------------------------------
+
+
+def halves(fresh, rows, *shapes):
+    """Arrays before some rows, and behind them; the second ones are for float64."""
+    before = [fresh.standard_normal(shape).astype(np.float32) for shape in shapes]
+    behind, wide = [np.full_like(x, np.nan) for x in before], [x.astype(float) for x in before]
+    return Past(rows, before, behind), Past(rows, wide, [x.copy() for x in wide])
+
+
+@pytest.mark.parametrize("silu", [False, True])
+@pytest.mark.parametrize(("width", "taps"), [(1, 2), (64, 4), (150, 3)])
+def test_convolutions(silu, width, taps, fresh):
+    """Of two sequences, one with fewer rows than taps; rows are columns of a product."""
+    wide = (fresh.standard_normal((8, 3 * width)) * 3).astype(np.float32)
+    weights = fresh.standard_normal((width, taps)).astype(np.float32)
+    pairs = [halves(fresh, rows, (taps - 1, width)) for rows in (slice(0, 1), slice(1, 8))]
+    ours, theirs = zip(*pairs, strict=True)
+    x = wide[:, width : 2 * width]
+    assert near(states.convolved(x, weights, ours, silu), Wide().convolved(x, weights, theirs, silu))
+    assert all(near(a.behind[0], b.behind[0]) for a, b in pairs)
+    got, want = states.short_convolution(wide, weights, ours), Wide().short_convolution(wide, weights, theirs)
+    assert near(got, want, 1e-5)
+    assert all(near(a.behind[0], b.behind[0]) for a, b in pairs)
+
+
+@pytest.mark.parametrize(("heads", "groups", "width", "turns"), [(4, 2, 32, True), (6, 2, 16, False), (1, 1, 128, True)])
+def test_the_delta_rule(heads, groups, width, turns, fresh):
+    """Steps of NumPy in float64, gates from one end of their range to the other."""
+    whole, count = (2 * groups + heads) * width, 7
+    both = fresh.standard_normal((count, whole + heads * width)).astype(np.float32)
+    mixed, z = both[:, :whole], both[:, whole:]
+    share, speed = (fresh.uniform(-40, 30, (count, heads)).astype(np.float32) for _ in "ab")
+    run = heads if turns else heads // groups
+    gates = [np.concatenate([x.reshape(count, -1, run) for x in (share, speed)], -1).reshape(count, -1)]
+    gates += [gates[0][:, run:]]
+    net = Net(
+        fresh.standard_normal(heads).astype(np.float32), -fresh.uniform(0, 2, heads).astype(np.float32),
+        fresh.standard_normal(width).astype(np.float32), groups, run, turns, 1e-6,
+    )  # fmt: skip
+    pairs = [halves(fresh, rows, (1, 1), (heads, width, width)) for rows in (slice(0, 2), slice(2, 7))]
+    ours, theirs = zip(*pairs, strict=True)
+    got, a = states.delta_net(mixed, z, gates, net, ours), Wide()
+    q, k, v = np.split(mixed.astype(float), [groups * width, 2 * groups * width], 1)
+    q, k, v = (x.reshape(count, -1, width) for x in (q, k, v))
+    of = np.arange(heads) % groups if turns else np.arange(heads) // run
+    q, k = (a.norm(x, 1e-6 / width)[:, of] / np.sqrt(width) for x in (q, k))
+    forgets = a.softplus(speed.astype(float) + net.bias) * net.decay
+    y = a.norm(a.delta_rule((q, k, v, forgets, a.sigmoid(share.astype(float))), theirs), 1e-6) * net.norm
+    want = a.gated("silu", z.astype(float).reshape(y.shape), y).reshape(count, -1)
+    assert near(got, want, 2e-5)
+    assert all(near(one.behind[1], other.behind[1], 2e-5) for one, other in pairs)
+
+
+def test_a_share_of_other_rows(fresh):
+    x, y = (fresh.standard_normal((3, 70)).astype(np.float32) for _ in range(2))
+    gate = np.array([[-200], [0], [3]], np.float32)
+    assert near(call.plus_share(x, y, gate), Wide().plus_share(x, y, gate.astype(float)))
+
+
 # --- a mixture of experts ---------------------------------------------------------------------------
-
-
-class Wide(Kernels):
-    """NumPy in float64."""
-
-    dtype = np.float64
 
 
 def chosen(logits, bias, how):

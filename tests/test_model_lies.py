@@ -27,7 +27,7 @@ LIES = [
     1e30, NAN, INF, -INF, "x", "", "none", "yarn", "longrope", True, False, [], [1], [2, 1], [0, 0],
     [1.0, NAN], ["x", "y"], [[1], [2]], [True, False], "0" * 2000,
 ]  # fmt: skip
-UNREAD = ("vocab_size", "strange", "rope.scaling.finetuned")
+UNREAD = ("vocab_size", "strange")
 OPTIONAL = ("output.weight", "rope_", ".bias")  # tensors that a model may lack
 
 

@@ -18,8 +18,21 @@ from ggmlq.model.caches import CACHE
 from ggmlq.testing.models import Sizes, family_model
 
 BLOCKS = ("q4_0", "q8_0", "q5_1")
-DENSE = ("llama3", "mistral", "phi3", "phi3-long", "qwen2", "qwen3", "gemma2", "gemma3")
-MIXTURES = ("mixtral", "qwen3moe", "gpt-oss", "deepseek2")
+DENSE = (
+    "llama3",
+    "mistral",
+    "phi3",
+    "phi3-long",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "glm4",
+    "granite",
+    "qwen35",
+    "lfm2",
+)
+MIXTURES = ("mixtral", "qwen3moe", "gpt-oss", "deepseek2", "granitemoe", "qwen3next", "qwen35moe", "lfm2moe")
 OTHERS = [("deepseek-lite", "f16"), ("deepseek2", "q8_0")]
 
 
@@ -129,11 +142,19 @@ def test_all_experts_are_in_a_program(kind, tmp_path, fresh):
 def together(model, caches, tokens):
     """Logits behind a token for each sequence that has one."""
     pieces = [Piece(i, np.array([token])) for i, token in enumerate(tokens) if token is not None]
-    return model._together(pieces, [cache.parts[0] for cache in caches], True)
+    return model.together(pieces, [cache.parts[0] for cache in caches], True)
 
 
 @pytest.mark.parametrize(
-    ("family", "cache"), [("llama3", "f16"), ("gemma2", "q8_0"), ("deepseek2", "bf16"), ("gpt-oss", "q4_0")]
+    ("family", "cache"),
+    [
+        ("llama3", "f16"),
+        ("gemma2", "q8_0"),
+        ("deepseek2", "bf16"),
+        ("gpt-oss", "q4_0"),
+        ("qwen35", "f16"),
+        ("lfm2", "q8_0"),
+    ],
 )
 def test_a_step_of_several_sequences_is_a_program(family, cache, models, fresh):
     m = models(family, cache=cache)

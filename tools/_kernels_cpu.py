@@ -92,13 +92,16 @@ def _of_layers() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "layers.norm.normed", ()
     for name in ("added", "times", "capped"):
         yield f"layers.sums.{name}", ()
-    for activation in ("silu", "gelu", "swiglu_oai"):
+    for activation in ("silu", "sigmoid", "gelu", "swiglu_oai"):
         yield "layers.gate.gated", (activation,)
     for neox, name in product((False, True), STORED):
         yield "layers.rope_append.append", (neox, FORMATS[name], FORMATS[name])
         yield "layers.latent.append", (neox, FORMATS[name])
-    for name in ("rope_append.spread", "latent.first_columns", "route.routed", "mix.mixed"):
+    for name in ("rope_append.spread", "latent.some_columns", "route.routed", "mix.mixed", "gate.shared"):
         yield f"layers.{name}", ()
+    yield "layers.delta.ruled", ()
+    for silu in (False, True):
+        yield "layers.convolution.convolved", (silu,)
 
 
 def _of_pairs(level: Level) -> Iterator[tuple[str, tuple[Any, ...]]]:

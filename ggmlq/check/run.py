@@ -20,8 +20,9 @@ from ..formats import BlockFormat
 from ..llama import Bridge, Measurement
 from ..llama.guards import UNWRITTEN
 from ..llama.process import cause_of
+from .beyond import beyond_arithmetics
 from .cases import Case
-from .judge import OTHER, Judgement, by_expert, candidates, judge, pieces_of, product_is_nearer, reason
+from .judge import Judgement, by_expert, candidates, judge, pieces_of, reason
 from .outcome import Outcome
 from .plan import Product, Settings, Trial
 
@@ -65,11 +66,10 @@ class Cache:
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
-        pieces: list[tuple[Any, Any, QuantArray]] = [(result.y, x, q)]
-        pieces = pieces if ids is None else pieces_of(result.y, x, q, ids)
-        out = len(claims) > 1 and judgement.out
-        if out and all(product_is_nearer(*piece, claims) for piece in pieces):  # of each expert
-            judgement = Judgement(OTHER, judgement.from_exact, judgement.from_exact, 0)
+        if len(claims) > 1 and judgement.out:
+            pieces = [(result.y, x, q)] if ids is None else pieces_of(result.y, x, q, ids)
+            if name := beyond_arithmetics(pieces, claims, product.how.backend, product.case.m):
+                judgement = Judgement(name, judgement.from_exact, judgement.from_exact, 0)
         if bits.size <= SMALL:
             verdicts.append((bits, judgement))
         return judgement

@@ -5,13 +5,17 @@ From a call down:
     model.py       load, Model: logits, generate, nodes; attention_operands, layer by layer
     families/      which parts make a layer, one file a family
     step.py        the parts: norms, products, attention, experts; each tells its node
+    recurrence.py  parts that remember by a state in place of keys
     replay.py      steps on a GPU, recorded as CUDA graphs
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
     batch.py       sequences of any lengths that go through the layers together
     caches.py      keys and values of all layers
+    state.py       that state, before a step and behind it
     config.py      sizes and settings from the metadata, each key of its type and within its range
     weights.py     tensors by name, held against those that a model of these sizes has
     layouts.py     matrices in the order of the CPU's kernels, from the disk and to it
+    importance.py  sums of squares of what products read, by tensor
+    quality.py     perplexity on a text, and the distance from another model
     sampling.py    the choice of the next token, and the tokens and texts after which a sequence ends
     tokenizer/     text to tokens and back, chat templates
 """

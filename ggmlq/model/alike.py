@@ -61,12 +61,12 @@ class Alike:
 
     def _kind(self, step: Any, layer: int) -> Any:
         """All that layers with the same launches have in common."""
-        config, keys = step.config, self._memory.layers[layer].k
+        config, keys = step.config, self._memory.layers[step.config.keyed(layer)].k
         return (*step.weights.read_by(layer).kind, keys.shape, config.windows[layer], config.heads[layer])
 
     def _parts(self, step: Any, layer: int) -> Parts:
         """The arrays that a layer alone reads and writes."""
-        cache = self._memory.layers[layer]
+        cache = self._memory.layers[step.config.keyed(layer)]
         rows = {("keys",): cache.k} if self._memory.shared else {("keys",): cache.k, ("values",): cache.v}
         parts: Parts = step.weights.read_by(layer).parts | rows
         return parts

@@ -26,10 +26,11 @@ from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, namespace
 from ..base.slots import Rows, Slot, labelled, slot_of
-from ..errors import BlockIndexError
+from ..errors import BlockIndexError, UnsupportedError
 from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Angles, Keys
 from .config import Config
+from .state import State, floats_of
 
 Array = Any  # an array of the arithmetic's type
 Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
@@ -56,9 +57,11 @@ class Memory:
                 shared=config.shared, device=device,
             )
             for heads in config.kv_heads
+            if heads
         ]  # fmt: skip
+        self.state, self.unkeyed = config.state, config.kv_heads.count(0)
         self.steps: dict[Any, Any] = {}  # recorded ones, by their sizes; False where there can be none
-        self.reason = ""  # why there is none
+        self.reason = "its layers have a state" * bool(config.state)  # why there is none
         self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in
         self._value_width = config.value_width
         first = self.layers[0]
@@ -146,7 +149,7 @@ class Memory:
     @property
     def slots(self) -> int:
         """Slots that a sequence has in a program."""
-        return CACHE + 4 * len(self.layers)
+        return CACHE + 4 * len(self.layers) + 2 * len(self.state) * self.unkeyed
 
     def sequence(self, layer: int, number: int, end: NDArray[np.int64], first: int) -> Any:
         """The keys and values of a sequence in a layer, with their slots from ``first`` on, for the host.
@@ -164,9 +167,13 @@ class Memory:
         )  # fmt: skip
 
     @property
+    def _state_bytes(self) -> int:
+        return 4 * self.batch * self.unkeyed * floats_of(self.state)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of keys and values of all layers."""
-        return sum(layer.nbytes for layer in self.layers)
+        """Bytes of keys and values of all layers, and of state in float32."""
+        return sum(layer.nbytes for layer in self.layers) + self._state_bytes
 
 
 class Part:
@@ -174,6 +181,7 @@ class Part:
 
     def __init__(self, memory: Memory, number: int, positions: int) -> None:
         self.memory, self.number, self.positions = memory, number, positions
+        self.state = State(memory.state, memory.unkeyed)
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
         self.place = 0  # among the sequences of a step that is recorded
@@ -232,6 +240,19 @@ class Part:
         sequence = self._sequence(layer, end)
         return host_layers().latent_append(parts, *self._turns(angles), sequence), sequence
 
+    def states(self, number: int, like: Array) -> tuple[list[Array], list[Array]]:
+        """The arrays of a layer without keys before a step and behind it; with their slots for the host."""
+        halves = self.state.arrays(number, like)
+        if not self.memory.repeats:
+            return halves
+        count, memory = len(self.memory.state), self.memory
+        first = (self.place + 1) * memory.slots - 2 * count * (memory.unkeyed - number)
+        before, behind = (
+            [labelled(array, Slot(first + 2 * i + half)) for i, array in enumerate(arrays)]
+            for half, arrays in enumerate(halves)
+        )
+        return before, behind
+
     def _sequence(self, layer: int, end: int) -> Any:
         """The keys and values up to the end of a step, for kernels of the host."""
         key = layer, self.place
@@ -261,9 +282,18 @@ class Part:
         """Count positions whose rows are there."""
         self._length += count
         self._places.clear()
+        self.state.advance()
 
     def truncate(self, n: int) -> None:
         """Forget all but the first ``n`` positions."""
+        if self.memory.state and 0 < n < len(self):
+            raise UnsupportedError(
+                f"truncate({n}) of a sequence of {len(self)} positions: some layers of the model remember by "
+                "a state, which has no way back to a position; truncate(0) begins anew, and a cache for each "
+                "continuation takes the beginning again"
+            )
+        if n <= 0:
+            self.state.clear()
         self._length = min(self._length, n)
         self._places.clear()
 

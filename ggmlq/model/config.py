@@ -52,11 +52,15 @@ CAP = Rule(float, 1e-3, 1e6, off=True)
 RULES: dict[str, Rule] = {
     "block_count": SIZE, "context_length": SIZE, "embedding_length": SIZE,
     "feed_forward_length": Rule(int, 0, each=True),
-    "attention.head_count": EACH, "attention.head_count_kv": EACH,
+    "attention.head_count": EACH, "attention.head_count_kv": Rule(int, 0, each=True),
     "attention.key_length": SIZE, "attention.value_length": SIZE,
     "attention.key_length_mla": COUNT, "attention.value_length_mla": COUNT,
     "attention.kv_lora_rank": SIZE, "attention.q_lora_rank": COUNT,
     "attention.layer_norm_rms_epsilon": Rule(float, 1e-30, 1),
+    "full_attention_interval": SIZE, "shortconv.l_cache": Rule(int, 2, 64), "nextn_predict_layers": COUNT,
+    "attention.recurrent_layers": Rule(bool, each=True),
+    "ssm.conv_kernel": Rule(int, 2, 64), "ssm.inner_size": SIZE, "ssm.state_size": SIZE,
+    "ssm.time_step_rank": SIZE, "ssm.group_count": SIZE,
     "attention.sliding_window": COUNT, "attention.temperature_scale": Rule(float, 0, 1e3),
     "attn_logit_softcapping": CAP, "final_logit_softcapping": CAP,
     "expert_count": COUNT, "expert_used_count": COUNT, "expert_feed_forward_length": COUNT,
@@ -69,8 +73,11 @@ RULES: dict[str, Rule] = {
     "rope.scaling.attn_factor": Rule(float, 1e-3, 1e3), "rope.scaling.original_context_length": COUNT,
     "rope.scaling.yarn_beta_fast": Rule(float, 1e-3, 1e6),
     "rope.scaling.yarn_beta_slow": Rule(float, 1e-3, 1e6),
-    "rope.scaling.yarn_log_multiplier": Rule(float, 0, 100),
+    "rope.scaling.yarn_log_multiplier": Rule(float, 0, 100), "rope.scaling.finetuned": Rule(bool),
+    "attention.scale": CAP, "embedding_scale": CAP, "residual_scale": CAP,
+    "logit_scale": Rule(float, 1e-3, 1e6), "expert_shared_feed_forward_length": COUNT,
 }  # fmt: skip
+SECTIONS = "rope.dimension_sections"  # pairs with positions in time, in height, in width, and others
 PATTERN = "attention.sliding_window_pattern"  # a period, or true and false for each layer
 
 
@@ -128,6 +135,26 @@ class Facts:
         value = self.get(key, default)
         return (value,) * self.layers if isinstance(value, int) else tuple(value)
 
+    def sections(self, dims: int, turns: bool) -> bool:
+        """True where pairs have sections, of which those of a text have its positions.
+
+        ``turns``: pairs of time, height and width take turns; otherwise they follow each other.
+        """
+        value = self.get(SECTIONS, ())
+        counts = [*value] if isinstance(value, Sequence) and not isinstance(value, str) else [value] * 4
+        if len(counts) > 4 or not all(map(COUNT.holds, counts)):
+            raise self.wrong(SECTIONS, "it is up to four numbers of pairs")
+        counts += [0] * (4 - len(counts))
+        if not any(counts):
+            return False
+        pairs = range(dims // 2)
+        alike = not counts[3] or sum(counts[:3]) >= dims // 2
+        if turns:
+            alike = all(pair < 3 * counts[pair % 3] for pair in pairs)
+        if not alike:
+            raise self.wrong(SECTIONS, f"of {dims // 2} pairs each has time, height or width")
+        return True
+
 
 # --- the config ------------------------------------------------------------------------------
 
@@ -136,7 +163,7 @@ class Facts:
 class Rope:
     """RoPE: the rotation of queries and keys by their positions."""
 
-    dims: int  # columns of a head that are rotated
+    dims: int  # columns of a head that are rotated, 0 for none
     neox: bool  # pairs are half of them apart; otherwise neighbours
     base: float
     scale: float = 1.0  # of positions: 1 / the factor by which the context was stretched
@@ -180,7 +207,21 @@ class Config:
     dense: int = 0  # first layers, which have no experts
     latent: int = 0  # columns of the vector from which keys and values are made
     shared: bool = False  # values are the first columns of the keys
+    embed_scale: float = 0.0  # of the embedding, 0 for none
+    residual_scale: float = 0.0  # of what a part adds, 0 for none
+    logit_scale: float = 0.0  # by which logits are divided, 0 for none
     temperature: float = 0.0  # queries grow with the logarithm of their position, in steps of a context
+    last_norm: str = "output_norm"
+    seeds: bool = False  # what the last norm gives goes into layers that guess further tokens, too
+    state: tuple[tuple[int, ...], ...] = ()  # shapes of the state of a layer without keys
+
+    def keyed(self, layer: int) -> int:
+        """The number of a layer among those that have keys."""
+        return layer - self.unkeyed(layer)
+
+    def unkeyed(self, layer: int) -> int:
+        """The number of a layer among those that have none."""
+        return self.kv_heads[:layer].count(0)
 
 
 def config_of(
@@ -196,7 +237,7 @@ def config_of(
     width, trained = facts.number("embedding_length"), facts.number("context_length")
     heads = facts.each("attention.head_count", facts.number("attention.head_count"))
     kv_heads = facts.each("attention.head_count_kv", heads)
-    if any(q % kv for q, kv in zip(heads, kv_heads, strict=True)):
+    if any(kv and q % kv for q, kv in zip(heads, kv_heads, strict=True)):
         raise facts.wrong("attention.head_count_kv", f"heads are a multiple of it, here of {heads[:8]}")
     key_width = facts.get("attention.key_length", width // heads[0])
     rope = _rope(facts, key_width, neox)

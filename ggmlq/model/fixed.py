@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.array import QuantArray
 from ..base.devices import cuda_device, cuda_module, is_host
 from ..errors import UnsupportedError
 from .alike import Alike
@@ -28,7 +27,6 @@ from .arithmetic.kernels import Angles, Array, Keys, Seen
 from .caches import Heads, Memory, Part
 from .config import Rope
 
-FEW_WEIGHTS = 1 << 20  # weights, such as those that rank experts
 NOWHERE = -1  # in place of a row of the cache
 
 Pieces = Sequence[tuple[Part, Any]]  # sequences of one memory, and their tokens
@@ -46,7 +44,7 @@ class Fixed(Cuda):
     """The arithmetic of a step of some size over a memory."""
 
     def __init__(self, a: Cuda, memory: Memory, size: Size) -> None:
-        super().__init__(a.device)
+        super().__init__(a.device, a.invariant)
         self.size, self._tables, self._refused, self._memory = size, a._tables, a._refused, memory
         self.batch, kinds = memory.batch, sorted({layer.k.shape[1] for layer in memory.layers})
         self.packed = self.batch > 1 < size.each
@@ -119,13 +117,6 @@ class Fixed(Cuda):
     def layer(self, walk: Callable[[Any, int], Any], step: Any, x: Any, number: int) -> Any:
         """The rows behind a layer; of layers that are alike one is walked."""
         return walk(x, number) if self.alike is None else self.alike(walk, step, x, number)
-
-    def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
-        """``x @ q.T + bias``; of a few floats by a kernel, for a graph holds no product of cuBLAS."""
-        if q.format.block_size > 1 or q.size > FEW_WEIGHTS:
-            return super().linear(x, q, bias)
-        y = cuda_module("kernels.router").scored(x, q.dequantize())
-        return y if bias is None else y + bias
 
     def angles(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of the positions: rows of the table."""

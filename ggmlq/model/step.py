@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..base.devices import namespace
 from .arithmetic import Kernels
-from .arithmetic.kernels import Angles, Array, Keys, Routing, Seen, Tell
+from .arithmetic.kernels import Angles, Array, Keys, Routing, Seen, Tell, joined
 from .caches import Heads
 from .config import Config, Rope
 from .weights import Weights, columns
@@ -61,7 +61,7 @@ class Step:
     ) -> None:  # fmt: skip
         self.config, self.weights, self.a = config, weights, arithmetic
         stops = list(accumulate(count for _, count in sequences))
-        self._parts = [
+        self.parts = [
             (part, slice(stop - count, stop)) for (part, count), stop in zip(sequences, stops, strict=True)
         ]
         self.ends: Any = None
@@ -69,7 +69,7 @@ class Step:
             self.ends = sequences[0][0].last(stops[0])
         elif stops[-1] > len(stops):
             self.ends = [stop - 1 for stop in stops]
-        self.positions = _joined([part.following(count) for part, count in sequences])
+        self.positions = joined([part.following(count) for part, count in sequences])
         self._tell, self._angles, self._turns = tell, dict[Any, Angles](), dict[Any, list[Angles]]()
         self.joins = tell is None and arithmetic.joins
         self._whole, self.choices = flash or tell is None, {} if choices is None else choices
@@ -94,7 +94,10 @@ class Step:
 
     def embed(self, tokens: NDArray[np.int64]) -> Array:
         """The rows of tokens, [T, width]."""
-        return self.tell("embd", self.a.rows(self.weights.matrix("token_embd"), tokens))
+        x = self.a.rows(self.weights.matrix("token_embd"), tokens)
+        if self.config.embed_scale:
+            x = self.a.times(x, self.config.embed_scale)
+        return self.tell("embd", x)
 
     def norm(self, x: Array, name: str, layer: int | None = None, plain: bool = False) -> Array:
         """The norm ``name`` of rows with its weights; ``plain``: it is told as ``norm``, without a layer."""
@@ -111,7 +114,7 @@ class Step:
     def plus(self, y: Array, x: Array, node: str, layer: int) -> Any:
         """The sum of rows; where nobody looks at it, a norm behind it adds them on the way."""
         if self.joins:
-            return Sum(y, _value(x))
+            return Sum(y, value(x))
         return self.tell(node, y + x, layer) if node else y + x
 
     def products(self, x: Array, names: Sequence[str], layer: int, nodes: Sequence[str]) -> list[Array]:
@@ -168,7 +171,7 @@ class Step:
         how, each = self._how(layer), self._angles_of(layer, factors)
         if how not in self._angles:
             pairs = zip(*(one[1:] for one in each), strict=True)
-            self._angles[how] = Angles(how.neox, *map(_joined, pairs))
+            self._angles[how] = Angles(how.neox, *map(joined, pairs))
         return self.tell(node, self.a.apply_rope(x, how, *self._angles[how][1:]), layer)
 
     def _how(self, layer: int) -> Rope:
@@ -179,66 +182,78 @@ class Step:
         how = self._how(layer)
         if how not in self._turns:
             self._turns[how] = [
-                Angles(how.neox, *self.a.angles(how, self.positions[rows], factors))
-                for _, rows in self._parts
+                Angles(how.neox, *self.a.angles(how, self.positions[rows], factors)) for _, rows in self.parts
             ]
         return self._turns[how]
 
     def rope_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
-                         sinks: Array | None = None, scaled: str | None = None) -> Array:  # fmt: skip
+                         sinks: Array | None = None, scaled: str | None = None,
+                         gate: Array | None = None,
+                         nodes: tuple[str, str] = ("Qcur", "Kcur")) -> Array:  # fmt: skip
         """The attention of heads that are rotated by their positions, and the product behind it.
 
         ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
+        ``gate``: see :meth:`attention`. ``nodes``: of queries and keys with RoPE.
         """
+        if not self._how(layer).dims:
+            return self.attention(q, k, v, layer, sinks=sinks, gate=gate)
         if appended := self._rope_appended((q, k, v), layer, factors):
             seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
-            y = self._rows_of(self._parts[0][0], self.a.attend_all(appended, seen))
+            y = self._rows_of(self.parts[0][0], self.a.attend_all(appended, seen))
+            if gate is not None:
+                y = self.a.gated("sigmoid", gate, y)
             return self.product(y, "attn_output", layer)
-        q, k = self.rope(q, "Qcur", layer, factors), self.rope(k, "Kcur", layer, factors)
+        q, k = (self.rope(x, node, layer, factors) for x, node in zip((q, k), nodes, strict=True))
         if scaled is None:
-            return self.attention(q, k, v, layer, sinks=sinks)
+            return self.attention(q, k, v, layer, sinks=sinks, gate=gate)
         q = q * q.dtype.type(self.config.scale)
         return self.attention(self.tell(scaled, q, layer) if scaled else q, k, v, layer, 1.0, sinks)
 
     def _rope_appended(self, heads: Heads, layer: int, factors: Any) -> list[tuple[Array, Keys]]:
         """Queries with RoPE, keys and values of each sequence; none where it takes several launches."""
-        if not self.joins or (len(self._parts) > 1 and self.a.device != "cpu"):
+        if not self.joins or (len(self.parts) > 1 and self.a.device != "cpu" and not self.a.invariant):
             return []
         appended = []
-        for (part, rows), angles in zip(self._parts, self._angles_of(layer, factors), strict=True):
+        for (part, rows), angles in zip(self.parts, self._angles_of(layer, factors), strict=True):
             q, k, v = (one[rows] for one in heads)
-            if (one := part.rope_append(layer, (q, k, v), angles)) is None:
+            if (one := part.rope_append(self.config.keyed(layer), (q, k, v), angles)) is None:
                 return []  # said by the first sequence, for all: their caches are of one kind
             appended.append(one)
         return appended
 
     def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
-                  sinks: Array | None = None, behind: str = "") -> Array:  # fmt: skip
+                  sinks: Array | None = None, behind: str = "",
+                  gate: Array | None = None) -> Array:  # fmt: skip
         """Attention of heads over all positions so far, and the product behind it, [T, width].
 
         Without ``v`` values are the first columns of keys. ``behind``: matrices of heads for its results.
+        ``gate``: rows by whose sigmoid results are multiplied.
         """
         c = self.config
         seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
-        if len(self._parts) == 1:
-            y = self._attended(self._parts[0][0], q, k, v, layer, seen)
+        if len(self.parts) == 1:
+            y = self._attended(self.parts[0][0], q, k, v, layer, seen)
         else:
-            y = _joined(
+            y = joined(
                 [
                     self._attended(part, q[rows], k[rows], None if v is None else v[rows], layer, seen)
-                    for part, rows in self._parts
+                    for part, rows in self.parts
                 ]
             )
         if behind:
             node = "fattn_mla" if self._whole else "kqv_mla"
             heads = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, node)
             y = heads.reshape(len(y), -1)
-        self.tell("kqv_out", y, layer)
-        return self.product(y, "attn_output", layer, "attn_out")
+        if gate is None:
+            self.tell("kqv_out", y, layer)
+            return self.product(y, "attn_output", layer, "attn_out")
+        self.tell("attn_pregate", y, layer)
+        y = self.tell("attn_gated", y * self.tell("gate_sigmoid", self.a.sigmoid(gate), layer), layer)
+        return self.product(y, "attn_output", layer, "attn_output")
 
     def _attended(self, part: Rows, q: Array, k: Array, v: Array | None, layer: int, seen: Seen) -> Array:
         """The attention of a sequence's heads over its cache, [T, H · DV]."""
-        q, keys = part.appended(layer, q, k, v)
+        q, keys = part.appended(self.config.keyed(layer), q, k, v)
         if self._whole:
             y = self.a.attend(q, keys, seen)
         else:
@@ -257,13 +272,13 @@ class Step:
         ``q``: [T, H, D]; ``keys``: [T, latent + columns with RoPE], short vectors without their norm.
         """
         c = self.config
-        if not (self.joins and self.a.latent and all(part.repeats for part, _ in self._parts)):
+        if not (self.joins and self.a.latent and all(part.repeats for part, _ in self.parts)):
             return None
         short = self.norm(keys[:, : c.latent], "attn_kv_a_norm", layer)
-        inside = self.by_head(self.a.first_columns(q, q.shape[-1] - c.rope.dims), "attn_k_b", layer)
+        inside = self.by_head(self.a.some_columns(q, 0, q.shape[-1] - c.rope.dims), "attn_k_b", layer)
         appended = [
-            part.latent_append(layer, [x[rows] for x in (q, inside, keys, short)], angles)
-            for (part, rows), angles in zip(self._parts, self._angles_of(layer, None), strict=True)
+            part.latent_append(self.config.keyed(layer), [x[rows] for x in (q, inside, keys, short)], angles)
+            for (part, rows), angles in zip(self.parts, self._angles_of(layer, None), strict=True)
         ]
         seen = Seen(c.scale, c.windows[layer], c.score_cap, None)
         y = self.a.attend_all(appended, seen).transpose(1, 0, 2)
@@ -313,7 +328,7 @@ class Step:
 
     def counted(self) -> None:
         """All layers have the keys and values of the tokens: the sequences are longer by them."""
-        for part, rows in self._parts:
+        for part, rows in self.parts:
             part.advance(rows.stop - rows.start)
 
     def logits(self, x: Array, last: bool = False) -> Array:
@@ -323,26 +338,26 @@ class Step:
         """
         if last and self.ends is not None:
             x = x.at(self.ends) if isinstance(x, Sum) else x[self.ends]
-        x = self.tell("result_norm", self.norm(x, "output_norm"))
+        x = self.norm(x, self.config.last_norm)
+        if self.config.seeds:
+            self.tell("h_nextn", x)
+        self.tell("result_norm", x)
         head = "output" if "output" in self.weights else "token_embd"
         y = self.a.linear(x, self.weights.matrix(head), self.weights.optional("output.bias"))
+        if self.config.logit_scale:
+            y = self.a.times(y, float(np.float32(1) / np.float32(self.config.logit_scale)))
         if self.config.logit_cap:
             y = self.a.capped(y, self.config.logit_cap)
         return self.tell("result_output", y)
 
 
-def _value(x: Any) -> Array:
+def value(x: Any) -> Array:
     """An array, or the array that a sum is."""
     if not isinstance(x, Sum):
         return x
     if x.value is None:
         x.value = x.terms[0] + x.terms[1]
     return x.value
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    """The rows of parts, one after the other."""
-    return parts[0] if len(parts) == 1 else namespace(parts[0]).concatenate(parts)
 
 
 def _of(name: str, layer: int | None, kind: str = "") -> str:
@@ -451,7 +466,7 @@ def _shares(step: Step, weights: Array, layer: int, after: bool) -> Array:
 
 def _of_one(step: Step, weights: Array, layer: int) -> Array:
     """Weights that add up to 1."""
-    total = step.tell("ffn_moe_weights_sum", weights.sum(axis=-1, keepdims=True), layer)
+    total = step.tell("ffn_moe_weights_sum", step.a.total(weights), layer)
     total = step.tell("ffn_moe_weights_sum_clamped", np.maximum(total, step.a.dtype(2.0**-14)), layer)
     return step.tell("ffn_moe_weights_norm", weights / total, layer)
 

@@ -107,7 +107,7 @@ class Frame:
                     f"{first.shape}; each token has a row; {CAUSE}"
                 )
         self.matrix("token_embd", tokens, width, bias=False)
-        self.vectors(width, "output_norm")
+        self.vectors(width, self.config.last_norm)
         if self.has("output.weight"):
             self.matrix("output", tokens, width, bias=False)
         if self.has("output.bias"):
@@ -160,7 +160,9 @@ class Frame:
 
     def finish(self) -> None:
         """Refuse tensors that no part has taken, as llama.cpp does: a run would leave them out."""
-        if left := sorted(self._tensors.keys() - self._taken):
+        beyond = tuple(f"blk.{i}." for i in range(self.config.layers, self.facts.layers))
+        others = self._tensors.keys() - self._taken
+        if left := sorted(name for name in others if not name.startswith(beyond)):
             raise GGUFError(
                 f"model.load: {len(left)} of {len(self._tensors)} tensors belong to no part of "
                 f"{self.config.architecture} with {self.config.layers} layers, the first is "
@@ -209,6 +211,8 @@ class Weights:
         """A matrix, or the matrices of experts."""
         if name not in self._matrices:
             tensor = self.tensors[f"{name}.weight"]
+            if tensor.ndim == 1:  # one row
+                tensor = QuantArray(tensor.format, (1, *tensor.shape), tensor.raw[None])
             if name not in self._places:
                 self._matrices[name] = self._lent([name], self._a.placed(tensor))
             elif self.layouts is None:
@@ -217,6 +221,10 @@ class Weights:
             else:
                 self._matrices[name] = self.layouts.part(tensor, *self._places[name])
         return self._matrices[name]
+
+    def name_of(self, q: QuantArray) -> str:
+        """The tensor that a matrix is, by its name in the file."""
+        return next(f"{name}.weight" for name, one in self._matrices.items() if one is q)
 
     def stacks(self, *names: str) -> list[Stack]:
         """Matrices, or matrices of experts, that multiply the same rows: those of one type are one array.

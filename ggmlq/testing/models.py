@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..arrays.array import QuantArray
 from ..gguf import save
 from ..ops import expert_linear, quantize
+from . import recurrent
 
 BYTES = 256
 LARGE, ROWS = 1 << 22, 256  # elements of a matrix whose rows repeat, and how many differ
@@ -149,10 +150,13 @@ def byte_vocabulary(least: int = 0) -> dict[str, Any]:
 
 # --- of every family that gq.model runs ---------------------------------------------------------
 
-EXPERTS = {"mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8}
+EXPERTS = {
+    "mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8, "granitemoe": 6,
+} | recurrent.EXPERTS  # fmt: skip
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
-    "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite",
+    "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite", "glm4", "glm4-sections", "granite",
+    "granite-nope", "granitemoe", *recurrent.RECURRENT,
 )  # fmt: skip
 ARCHITECTURES = {
     "llama3": "llama",
@@ -160,6 +164,8 @@ ARCHITECTURES = {
     "mixtral": "llama",
     "phi3-long": "phi3",
     "deepseek-lite": "deepseek2",
+    "glm4-sections": "glm4",
+    "granite-nope": "granite",
 }
 
 
@@ -188,7 +194,7 @@ def family_model(
     sizes: Sizes = Sizes(), vocabulary: Mapping[str, Any] | None = None,
 ) -> Path:  # fmt: skip
     """Write a model of a family; matrices take the types in turn. ``vocabulary``: metadata of a tokenizer."""
-    if family in ("qwen2", "phi3", "phi3-long"):  # there heads make up the width
+    if family in ("qwen2", "phi3", "phi3-long", *recurrent.SHORT):  # there heads make up the width
         sizes = replace(sizes, head=sizes.width // sizes.heads)
     if family == "deepseek-lite":  # which llama.cpp knows by their number
         sizes = replace(sizes, layers=27, width=64, hidden=64, heads=2)
@@ -196,12 +202,16 @@ def family_model(
     vocabulary = dict(vocabulary or byte_vocabulary())
     tokens = len(vocabulary["tokenizer.ggml.tokens"])
     t.matrix("token_embd", tokens, sizes.width, kind="q8_0")
-    t.vector("output_norm.weight", sizes.width, mean=1.0)
+    last = "token_embd_norm" if family in recurrent.SHORT else "output_norm"
+    t.vector(f"{last}.weight", sizes.width, mean=1.0)
     if not (t.gemma or family == "qwen2"):
         t.matrix("output", tokens, sizes.width)
     for i in range(sizes.layers):
-        (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
-        t.feed_forward(f"blk.{i}", dense=t.deepseek and not i)
+        if family in recurrent.RECURRENT:
+            recurrent.tensors(t, family, i)
+        else:
+            (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
+        t.feed_forward(f"blk.{i}", dense=not i and (t.deepseek or family == "lfm2moe"))
     for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
         t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
     facts: dict[str, Any] = {
@@ -217,6 +227,10 @@ def family_model(
             "expert_used_count": 2,
             "expert_feed_forward_length": sizes.hidden,
         }
+    if t.shares:
+        facts["expert_shared_feed_forward_length"] = sizes.hidden
+    if family in recurrent.RECURRENT:
+        facts |= recurrent.settings(family, sizes.kv_heads)
     facts |= _settings(family, sizes.window, sizes.context)
     if t.deepseek:
         facts |= _latent(family, sizes)
@@ -234,6 +248,8 @@ class _Tensors:
     def __init__(self, family: str, rng: np.random.Generator, types: Sequence[str], sizes: Sizes) -> None:
         self.family, self.rng, self.sizes = family, rng, sizes
         self.gemma, self.phi = family.startswith("gemma"), family.startswith("phi")
+        self.glm, self.next = family.startswith("glm4"), family in recurrent.NEXT
+        self.shares = family == "granitemoe" or (self.next and family in EXPERTS)  # an expert of all tokens
         self.deepseek = family.startswith("deepseek")
         self.all: dict[str, Any] = {}
         self._types = cycle(types)
@@ -260,7 +276,7 @@ class _Tensors:
             if role != "v" and self.family in ("qwen3", "qwen3moe", "gemma3"):
                 self.vector(f"{stem}.attn_{role}_norm.weight", s.head, mean=1.0)
         self.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
-        if oss or self.gemma:
+        if oss or self.gemma or self.glm:
             self.vector(f"{stem}.post_attention_norm.weight", s.width, mean=1.0)
         if oss:
             self.vector(f"{stem}.attn_output.bias", s.width)
@@ -288,26 +304,28 @@ class _Tensors:
         """Norms, and a feed-forward part or experts."""
         s, oss = self.sizes, self.family == "gpt-oss"
         experts = 0 if dense else EXPERTS.get(self.family, 0)
-        if not oss:
+        if not (oss or self.next):
             self.vector(f"{stem}.ffn_norm.weight", s.width, mean=1.0)
-        if self.gemma:
+        if self.gemma or self.glm:
             self.vector(f"{stem}.post_ffw_norm.weight", s.width, mean=1.0)
         if experts:
             self.matrix(f"{stem}.ffn_gate_inp", experts, s.width, kind="f32")
-        if experts and self.family == "deepseek2":
+        if experts and self.next:
+            self.vector(f"{stem}.ffn_gate_inp_shexp.weight", s.width)
+        if experts and self.family in ("deepseek2", "lfm2moe"):
             self.vector(f"{stem}.exp_probs_b.bias", experts)
         if oss:
             self.vector(f"{stem}.ffn_gate_inp.bias", 6)
-        if self.phi:
+        if joined := self.phi or self.glm:
             self.matrix(f"{stem}.ffn_up", 2 * s.hidden, s.width)
             self.matrix(f"{stem}.ffn_down", s.width, s.hidden)
-        for role in () if self.phi else ("gate", "up", "down"):
+        for role in () if joined else ("gate", "up", "down"):
             lengths = (s.width, s.hidden) if role == "down" else (s.hidden, s.width)
             if not experts:
                 self.matrix(f"{stem}.ffn_{role}", *lengths)
                 continue
             self.matrix(f"{stem}.ffn_{role}_exps", experts, *lengths, kind="mxfp4" if oss else None)
-            if self.deepseek:
+            if self.deepseek or self.shares:
                 self.matrix(f"{stem}.ffn_{role}_shexp", *lengths)
             if oss:
                 self.vector(f"{stem}.ffn_{role}_exps.bias", 6, lengths[0])
@@ -341,6 +359,14 @@ def _settings(family: str, window: int, context: int) -> dict[str, Any]:
         return {
             "attention.sliding_window": window, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
             "rope.scaling.factor": 8.0, "attention.sliding_window_pattern": 2,
+        }  # fmt: skip
+    if family.startswith("glm4"):
+        sections = {"rope.dimension_sections": [4, 6, 6, 0]} if family == "glm4-sections" else {}
+        return {"rope.dimension_count": 32} | sections
+    if family.startswith("granite"):
+        return {
+            "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0, "attention.scale": 1 / 64,
+            "rope.scaling.finetuned": family != "granite-nope",
         }  # fmt: skip
     if family == "gpt-oss":
         return _yarn(context) | {"attention.sliding_window": window, "rope.freq_base": 150000.0}

@@ -335,3 +335,20 @@ def test_unsupported_is_said_of_a_node(libllama, models):
     assert found.verdict == "not judged"
     assert "converted when it was loaded" in found.text
     assert isinstance(UnsupportedError(""), NotImplementedError)
+
+
+def test_a_result_over_one_that_is_still_read(faulty_ops, models, monkeypatch, capsys, tmp_path):
+    """An allocator gave the residual's memory away: every kernel is right, and the last reader is accused."""
+    monkeypatch.setenv("LD_PRELOAD", str(faulty_ops))
+    monkeypatch.setenv("FAULTY", "lifetime")
+    words = ["trace", str(models["dense"]), "--tokens", "3", "--generate", "1", "--threads", "1"]
+    assert main([*words, "--no-verify", "--save", str(tmp_path / "wrong")]) == 1
+    out = capsys.readouterr().out
+    assert out.count("l_out-0 changed after it was computed: norm-1 lies over it.") == 1
+    assert "WRONG: overwritten" in out
+    assert not (tmp_path / "wrong").exists()
+    last = out.splitlines()[-1]
+    numbers = re.match(
+        r"(\d+) of (\d+) nodes judged, \d+ views, 2 wrong, the first is \S+ \(\w+, step 0\)", last
+    )
+    assert numbers[1] == numbers[2]

@@ -6,11 +6,14 @@ those beside Humming and cuBLAS of bench/results/linear_peers_h200.json.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from bench import engine
 from ggmlq.formats import FORMATS
-from ggmlq.testing import engine
 
 from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, load, svg, table
 

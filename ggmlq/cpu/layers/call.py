@@ -116,6 +116,27 @@ def gated(activation: str, gate: Floats, up: Floats) -> Floats:
     return out
 
 
+class Share(NamedTuple):
+    """Arguments of ``gate.shared``: rows, and a share of others, the sigmoid of a number for each."""
+
+    x: Address  # [rows, width]
+    y: Address
+    gate: Address  # [rows]
+    out: Address
+    width: int
+
+
+def plus_share(x: Floats, y: Floats, gate: Floats) -> Floats:
+    """Rows x [T, C] and a share of rows y, the sigmoid of a number [T, 1]."""
+    assert x.flags.c_contiguous
+    assert y.flags.c_contiguous
+    assert gate.flags.c_contiguous
+    out: Floats = scratch(x.shape, np.float32)
+    arguments = Share(address(x), address(y), address(gate), address(out), x.shape[1])
+    _share("gate.shared", (), arguments, len(x), x.shape[1])
+    return out
+
+
 # --- RoPE ---------------------------------------------------------------------------------------
 
 
@@ -221,7 +242,7 @@ def spread(x: Floats, columns: int) -> Floats:
 
 
 class Columns(NamedTuple):
-    """Arguments of ``latent.first_columns``."""
+    """Arguments of ``latent.some_columns``."""
 
     x: Address  # floats from row to row: pitch
     pitch: int
@@ -229,12 +250,12 @@ class Columns(NamedTuple):
     width: int
 
 
-def first_columns(x: Floats, count: int) -> Floats:
-    """The first columns of rows [..., width], contiguous."""
+def some_columns(x: Floats, first: int, count: int) -> Floats:
+    """So many columns of rows [..., width] from one on, contiguous."""
     assert x.flags.c_contiguous
     out: Floats = scratch((*x.shape[:-1], count), np.float32)
-    arguments = Columns(address(x), x.shape[-1], address(out), count)
-    _share("latent.first_columns", (), arguments, x.size // x.shape[-1], count)
+    arguments = Columns(address(x) + 4 * first, x.shape[-1], address(out), count)
+    _share("latent.some_columns", (), arguments, x.size // x.shape[-1], count)
     return out
 
 

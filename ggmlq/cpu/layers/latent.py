@@ -21,7 +21,7 @@ arguments_of, columns_of = reader(LatentAppend), reader(Columns)
 
 
 @cache
-def first_columns() -> Any:
+def some_columns() -> Any:
     """Compiled: rows ``first`` … ``stop`` of ``Columns``."""
 
     def work(arguments: int, first: int, stop: int) -> None:

@@ -27,7 +27,7 @@ from ...gguf.source import release
 from ...ops import tuning
 from ..caches import ANGLES, END
 from ..config import Rope
-from .kernels import Array, Kernels, Routing, Seen, rope_angles
+from .kernels import Array, Kernels, Net, Past, Routing, Seen, rope_angles
 
 LEAST = 256  # positions of a table of RoPE's angles
 MAX_RUNGS = 4096  # that are kept, one for a shape
@@ -39,7 +39,8 @@ class Host(Kernels):
     joins = latent = keeps = True
     stacked_bytes = 1 << 20  # a copy; of larger ones a product takes longer than waking threads for it
 
-    def __init__(self) -> None:
+    def __init__(self, invariant: bool = False) -> None:
+        self.invariant = invariant
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
@@ -91,7 +92,9 @@ class Host(Kernels):
                 self._rungs.clear()
             problem = Linear(q.format, len(x), len(q), q.shape[-1], device="cpu")
             rung: Rung | None = _floats()
-            if isinstance(q.format, BlockFormat):
+            if self.invariant:
+                rung = ladder.choose(problem, invariant=True)
+            elif isinstance(q.format, BlockFormat):
                 with np.errstate(over="ignore", invalid="ignore"), _workers().unrecorded():
                     rung = tuning.chosen(problem, (x, q), "auto", None)
             elif _floats().refuses(problem) is not None:
@@ -103,7 +106,7 @@ class Host(Kernels):
     def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
         """Rows times the experts that their tokens use, [T, U, N]."""
         rows = x.reshape(-1, x.shape[-1])
-        rung = ladder.choose(ExpertLinear.of(rows, q, ids))
+        rung = ladder.choose(ExpertLinear.of(rows, q, ids), invariant=self.invariant)
         if q.scale is not None or not rung.repeats or not ids.size:
             return super().expert_linear(x, q, ids)
         y = _workers().scratch((*ids.shape, q.shape[1]), np.float32)
@@ -119,9 +122,31 @@ class Host(Kernels):
         _workers().keep(self._heads[shape])
         return self.expert_linear(x, q, self._heads[shape])
 
-    def first_columns(self, x: Array, count: int) -> Array:
-        """The first columns of rows, contiguous."""
-        return _layers().first_columns(x, count)
+    def some_columns(self, x: Array, first: int, count: int) -> Array:
+        """So many columns of rows from one on, contiguous."""
+        return _layers().some_columns(x, first, count)
+
+    def convolved(self, x: Array, weights: Array, pasts: Sequence[Past], silu: bool = False) -> Array:
+        """Columns of rows [T, C], each with those of the K - 1 rows before it."""
+        return _states().convolved(x, weights, pasts, silu)
+
+    def short_convolution(self, parts: Array, weights: Array, pasts: Sequence[Past]) -> Array:
+        """The rows c ∘ convolution(b ∘ z) of rows [T, 3 C]."""
+        return _states().short_convolution(parts, weights, pasts)
+
+    def takes_net(self, state: tuple[int, ...]) -> bool:
+        """True for heads of whole vectors."""
+        return bool(state[-1] % _states().LANES == 0)
+
+    def delta_net(
+        self, mixed: Array, z: Array, gates: tuple[Array, Array], net: Net, pasts: Sequence[Past]
+    ) -> Array:
+        """All between the convolution and the last product of a layer with the delta rule, [T, H · D]."""
+        return _states().delta_net(mixed, z, gates, net, pasts)
+
+    def plus_share(self, x: Array, y: Array, gate: Array) -> Array:
+        """Rows x and a share of rows y."""
+        return _layers().plus_share(x, y, gate)
 
     def _kept(self, q: QuantArray) -> None:
         """Note weights, and give their pages back, once, if kernels have them in their own order."""
@@ -221,7 +246,8 @@ class Host(Kernels):
         how = drive.Options(seen.scale, seen.cap, True, seen.window)
         for q, cache in sequences:
             (heads, tokens, width), end = q.shape, start + q.shape[1]
-            unit = _attention().unit_for(heads // cache.kv_heads * tokens, width, cache.width_v)
+            lines = heads // cache.kv_heads * tokens
+            unit = None if self.invariant else _attention().unit_for(lines, width, cache.width_v)
             drive.attend_last(q, cache, seen.sinks, how, y[start:end], unit)
             start = end
         result: Array = y.transpose(1, 0, 2)
@@ -247,6 +273,11 @@ def _workers() -> Any:
 @cache
 def _layers() -> Any:
     return import_module("ggmlq.cpu.layers.call")
+
+
+@cache
+def _states() -> Any:
+    return import_module("ggmlq.cpu.layers.states")
 
 
 @cache

@@ -184,6 +184,31 @@ class Routing(NamedTuple):
     used_groups: int
 
 
+class Past(NamedTuple):
+    """The rows of a step that a sequence has, and its state in a layer before them and behind them."""
+
+    rows: slice
+    before: list[Array]
+    behind: list[Array]
+
+
+class Net(NamedTuple):
+    """The delta rule of a layer: its vectors, and how heads of values take those of queries and keys."""
+
+    bias: Array  # of the speed of forgetting, [H]
+    decay: Array  # its factor, [H]
+    norm: Array  # weights of the norm of a head's results, [D]
+    groups: int  # heads of queries and of keys
+    run: int  # heads of values whose gates follow each other: shares of so many, then speeds of as many
+    turns: bool  # heads of values take those of keys in turns; otherwise as many follow each other
+    epsilon: float
+
+
+def joined(parts: Sequence[Array]) -> Array:
+    """The rows of parts, one after the other."""
+    return parts[0] if len(parts) == 1 else namespace(parts[0]).concatenate(parts)
+
+
 class Keys(NamedTuple):
     """Keys and values [B, HK, S, D] of all positions so far."""
 
@@ -206,6 +231,7 @@ class Kernels:
     keeps = False  # the order of weights that its kernels read is kept on the disk
     latent = False  # attention over short vectors has kernels
     joins = False  # parts that follow each other are one launch, where nobody looks between them
+    invariant = False  # bits of a row do not depend on the rows beside it, in any part
 
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device."""
@@ -228,11 +254,11 @@ class Kernels:
 
     def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
         """``x @ q.T + bias``."""
-        return np.asarray(linear(x, q, bias=bias))
+        return np.asarray(linear(x, q, bias=bias, invariant=self.invariant))
 
     def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
         """Rows times the experts that their tokens use, [T, U, N]."""
-        return np.asarray(expert_linear(x, q, ids))
+        return np.asarray(expert_linear(x, q, ids, invariant=self.invariant))
 
     def sum(self, x: Array, y: Array) -> Array:
         """The sum of rows, or of rows and a bias."""
@@ -247,9 +273,9 @@ class Kernels:
         xp = namespace(x)
         return self.expert_linear(x, q, xp.broadcast_to(xp.arange(x.shape[1]), x.shape[:2]))
 
-    def first_columns(self, x: Array, count: int) -> Array:
-        """The first columns of rows, contiguous."""
-        return namespace(x).ascontiguousarray(x[..., :count])
+    def some_columns(self, x: Array, first: int, count: int) -> Array:
+        """So many columns of rows from one on, contiguous."""
+        return namespace(x).ascontiguousarray(x[..., first : first + count])
 
     def times(self, x: Array, factor: float) -> Array:
         """Rows times a number."""
@@ -346,10 +372,12 @@ class Kernels:
         return self.gated(activation, both[..., :middle], both[..., middle:])
 
     def gated(self, activation: str, gate: Array, up: Array) -> Array:
-        """act(gate) · up, by the activation's name: silu, gelu, swiglu_oai."""
+        """act(gate) · up, by the activation's name: silu, sigmoid, gelu, swiglu_oai."""
         with np.errstate(over="ignore"):
             if activation == "silu":
-                return gate / (1 + np.exp(-gate)) * up
+                return self.silu(gate) * up
+            if activation == "sigmoid":
+                return self.sigmoid(gate) * up
             if activation == "gelu":
                 return self.gelu(gate) * up
             gate, up = np.minimum(gate, self.dtype(7)), np.clip(up, self.dtype(-7), self.dtype(7))
@@ -361,6 +389,74 @@ class Kernels:
         inner = one(0.79788456080286535587989211986876) * x * (1 + one(0.044715) * x * x)
         return one(0.5) * x * (1 + np.tanh(inner))
 
+    def convolved(self, x: Array, weights: Array, pasts: Sequence[Past], silu: bool = False) -> Array:
+        """Columns of rows [T, C], each with those of the K - 1 rows before it, weighted by [C, K].
+
+        The first array of a state has the last K - 1 rows. ``silu``: results go through it.
+        """
+        parts = []
+        for rows, before, behind in pasts:
+            count = rows.stop - rows.start
+            whole = namespace(x).concatenate([before[0], x[rows]])
+            behind[0][...] = whole[count:]
+            y = whole[:count] * weights[:, 0]
+            for i in range(1, weights.shape[1]):
+                y = y + whole[i : i + count] * weights[:, i]
+            parts.append(y)
+        y = joined(parts)
+        return self.silu(y) if silu else y
+
+    def short_convolution(self, parts: Array, weights: Array, pasts: Sequence[Past]) -> Array:
+        """The rows c ∘ convolution(b ∘ z) of rows [T, 3 C], which are b, c and z."""
+        b, c, z = namespace(parts).split(parts, 3, axis=-1)
+        return c * self.convolved(b * z, weights, pasts)
+
+    def delta_rule(self, heads: Sequence[Array], pasts: Sequence[Past]) -> Array:
+        """What queries [T, H, D] read from states [H, D, D] that keys and values were written to.
+
+        ``heads``: queries, keys, values, the logarithm of what stays of a state [T, H], and the share of a
+        value that replaces what its key had before [T, H].
+        """
+        q, k, v, forgets, share = heads
+        y, scale, stays = [], self.dtype(1 / math.sqrt(q.shape[-1])), np.exp(forgets)
+        for rows, before, behind in pasts:
+            state = before[-1]
+            for t in range(rows.start, rows.stop):
+                state = state * stays[t, :, None, None]
+                new = (v[t] - (state @ k[t, :, :, None])[..., 0]) * share[t, :, None]
+                state = state + new[:, :, None] * k[t, :, None, :]
+                y.append((state @ q[t, :, :, None])[..., 0] * scale)
+            behind[-1][...] = state
+        return namespace(q).stack(y)
+
+    def takes_net(self, state: tuple[int, ...]) -> bool:
+        """True where :meth:`delta_net` has a kernel for states [H, D, D]."""
+        return False
+
+    def delta_net(
+        self, mixed: Array, z: Array, gates: tuple[Array, Array], net: Net, pasts: Sequence[Past]
+    ) -> Array:
+        """All between the convolution and the last product of a layer with the delta rule, [T, H · D].
+
+        ``mixed``: queries, keys and values. ``z``: what gates the norm. ``gates``: the share of what is new
+        and the speed of forgetting, as products give them.
+        """
+        raise NotImplementedError
+
+    def plus_share(self, x: Array, y: Array, gate: Array) -> Array:
+        """Rows x and a share of rows y, the sigmoid of a number [T, 1]."""
+        return x + y * self.sigmoid(gate)
+
+    def silu(self, x: Array) -> Array:
+        """The product of x and its sigmoid, x / (1 + exp(-x))."""
+        with np.errstate(over="ignore"):
+            return x / (1 + np.exp(-x))
+
+    def softplus(self, x: Array) -> Array:
+        """log(1 + exp(x))."""
+        with np.errstate(over="ignore"):
+            return namespace(x).where(x > 20, x, np.log1p(np.exp(x)))
+
     def sigmoid(self, x: Array) -> Array:
         """1 / (1 + exp(-x)), a share for each number by itself."""
         with np.errstate(over="ignore"):
@@ -370,4 +466,8 @@ class Kernels:
         """Rows as shares of 1."""
         with np.errstate(invalid="ignore"):
             shares = np.exp(x - x.max(axis=-1, keepdims=True))
-        return shares / shares.sum(axis=-1, keepdims=True)
+        return shares / self.total(shares)
+
+    def total(self, x: Array) -> Array:
+        """The sums of rows, [T, 1]."""
+        return x.sum(axis=-1, keepdims=True)

@@ -3,8 +3,12 @@
 family.py    the description of a family; a layer with an attention and a feed-forward part
 llama.py     Llama, Mistral and Mixtral
 qwen.py      Qwen2, Qwen3 and Qwen3 with experts
+qwen_next.py Qwen3-Next, Qwen3.5 and later: the gated delta rule beside attention
 gemma.py     Gemma 2 and 3
+glm.py       GLM 4
+granite.py   Granite, dense and with experts
 gpt_oss.py   gpt-oss
+lfm2.py      LFM2: short convolutions beside attention
 deepseek.py  DeepSeek 2 and 3
 phi.py       Phi 3
 """
@@ -13,12 +17,11 @@ from __future__ import annotations
 
 from ...base.text import short
 from ...errors import UnsupportedError
-from . import deepseek, gemma, gpt_oss, llama, phi, qwen
+from . import deepseek, gemma, glm, gpt_oss, granite, lfm2, llama, phi, qwen, qwen_next
 from .family import Family
 
-FAMILIES: dict[str, Family] = (
-    llama.FAMILIES | qwen.FAMILIES | gemma.FAMILIES | gpt_oss.FAMILIES | phi.FAMILIES | deepseek.FAMILIES
-)
+ALL = (llama, qwen, gemma, gpt_oss, phi, deepseek, glm, granite, qwen_next, lfm2)
+FAMILIES: dict[str, Family] = {name: family for one in ALL for name, family in one.FAMILIES.items()}
 
 __all__ = ["FAMILIES", "Family", "family_of"]
 

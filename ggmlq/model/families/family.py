@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...arrays.array import QuantArray
 from ...gguf.metadata import Metadata
@@ -41,7 +41,14 @@ class Family:
             facts, neox=self.neox, period=self.period, window=self.window, steady=self.steady,
             context=context,
         )  # fmt: skip
-        config = self.config(config, facts)
+        ahead = facts.get("nextn_predict_layers", 0)  # last layers, which guess further tokens
+        if ahead >= facts.layers:
+            raise facts.wrong("nextn_predict_layers", f"it is less than the {facts.layers} layers")
+        layers = facts.layers - ahead
+        there = {name: getattr(config, name)[:layers] for name in ("heads", "kv_heads", "windows")}
+        config = self.config(replace(config, layers=layers, **there), facts)
+        if not config.state and not all(config.kv_heads):
+            raise facts.wrong("attention.head_count_kv", "each layer of this family has keys")
         frame = Frame(config, facts, tensors)
         frame.ends()
         for layer in range(config.layers):

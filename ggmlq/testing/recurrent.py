@@ -1,0 +1,75 @@
+"""Tensors and metadata of made-up models whose layers remember by a state: models.py writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+NEXT = ("qwen3next", "qwen35", "qwen35moe")  # every second layer has attention
+SHORT = ("lfm2", "lfm2moe")
+RECURRENT = (*NEXT, *SHORT)
+EXPERTS = {"qwen3next": 6, "qwen35moe": 6, "lfm2moe": 6}
+STATE, HEADS, GROUPS, TAPS = 32, 4, 2, 4  # of the delta rule and its convolution
+ROTATED = 32  # columns of a head
+
+
+def tensors(t: Any, family: str, number: int) -> None:
+    """The tensors of a layer of a family, but for its feed-forward part or its experts."""
+    s, stem = t.sizes, f"blk.{number}"
+    t.vector(f"{stem}.attn_norm.weight", s.width, mean=1.0)
+    if family in SHORT:
+        _short(t, stem, number)
+        return
+    t.vector(f"{stem}.post_attention_norm.weight", s.width, mean=1.0)
+    if number % 2:
+        _attention(t, stem, 2)
+        return
+    values = HEADS * STATE
+    whole = values + 2 * GROUPS * STATE
+    t.matrix(f"{stem}.attn_qkv", whole, s.width)
+    t.matrix(f"{stem}.attn_gate", values, s.width)
+    t.vector(f"{stem}.ssm_conv1d.weight", whole, TAPS, spread=0.5)
+    gates = {"ssm_ba": 2 * HEADS} if family == "qwen3next" else {"ssm_beta": HEADS, "ssm_alpha": HEADS}
+    for name, rows in gates.items():
+        t.matrix(f"{stem}.{name}", rows, s.width)
+    t.vector(f"{stem}.ssm_dt.bias", HEADS)
+    t.all[f"{stem}.ssm_a"] = -t.rng.uniform(0.1, 2, HEADS).astype(np.float32)
+    t.vector(f"{stem}.ssm_norm.weight", STATE, mean=1.0)
+    t.matrix(f"{stem}.ssm_out", s.width, values)
+
+
+def _short(t: Any, stem: str, number: int) -> None:
+    """A layer of LFM2: attention, or a short convolution between two products."""
+    width = t.sizes.width
+    if number % 2:
+        _attention(t, stem, 1)
+        return
+    t.vector(f"{stem}.shortconv.conv.weight", width, TAPS - 1, spread=0.5)
+    t.matrix(f"{stem}.shortconv.in_proj", 3 * width, width)
+    t.matrix(f"{stem}.shortconv.out_proj", width, width)
+
+
+def _attention(t: Any, stem: str, parts: int) -> None:
+    """Attention with norms of heads; a query has so many parts, of which one may be a gate."""
+    s = t.sizes
+    for role, heads in {"q": parts * s.heads, "k": s.kv_heads, "v": s.kv_heads}.items():
+        t.matrix(f"{stem}.attn_{role}", heads * s.head, s.width)
+    t.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
+    for role in "qk":
+        t.vector(f"{stem}.attn_{role}_norm.weight", s.head, mean=1.0)
+
+
+def settings(family: str, kv_heads: int) -> dict[str, Any]:
+    """The metadata that only these families have."""
+    if family in SHORT:
+        moe = {"leading_dense_block_count": 1, "expert_gating_func": 2} if family == "lfm2moe" else {}
+        return {"shortconv.l_cache": TAPS - 1, "attention.head_count_kv": [0, kv_heads]} | moe
+    facts: dict[str, Any] = {
+        "full_attention_interval": 2, "ssm.conv_kernel": TAPS, "ssm.inner_size": HEADS * STATE,
+        "ssm.state_size": STATE, "ssm.time_step_rank": HEADS, "ssm.group_count": GROUPS,
+        "rope.dimension_count": ROTATED, "rope.freq_base": 1e6,
+    }  # fmt: skip
+    if family != "qwen3next":
+        facts["rope.dimension_sections"] = [6, 5, 5, 0]
+    return facts

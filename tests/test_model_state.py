@@ -1,0 +1,107 @@
+"""Models whose layers remember by a state: cuts of a sequence, steps that fail, ways back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import ggmlq as gq
+from ggmlq.errors import GGUFError, UnsupportedError
+from ggmlq.testing.models import family_model
+from ggmlq.testing.recurrent import RECURRENT
+
+
+@pytest.fixture
+def loaded(fresh, tmp_path):
+    """``loaded(family)``: a made-up model, and some tokens."""
+
+    def load(family, **options):
+        path = family_model(tmp_path / f"{family}.gguf", family, int(fresh.integers(1 << 30)))
+        return gq.model.load(path, **options), fresh.integers(3, 259, 13)
+
+    return load
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_sequence_may_be_cut_anywhere(loaded, fresh, family):
+    m, tokens = loaded(family, arithmetic="exact", cache="f32")
+    whole, cache = m.logits(tokens), m.cache(13)
+    ends = np.sort(fresh.choice(np.arange(1, 13), 3, replace=False))
+    cut = [m.run(some, cache) for some in np.split(tokens, ends)]
+    assert gq.nmse(np.concatenate(cut), whole) < 1e-20
+    together = m.logits([tokens, tokens[:5], tokens[3:]])
+    assert gq.nmse(together[1], whole[:5]) < 1e-20
+    assert gq.nmse(together[2], m.logits(tokens[3:])) < 1e-20
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_a_state_has_no_way_back(loaded, family):
+    m, tokens = loaded(family)
+    cache = m.cache(20)
+    first = m.run(tokens, cache, last=True)
+    with pytest.raises(UnsupportedError, match=r"truncate\(5\) of a sequence of 13 .* no way back"):
+        cache.truncate(5)
+    cache.truncate(13)
+    assert len(cache) == 13
+    cache.truncate(0)
+    assert np.array_equal(m.run(tokens, cache, last=True), first)
+
+
+def test_a_step_that_is_not_walked_to_its_end_changes_nothing(loaded):
+    m, tokens = loaded("qwen35")
+    cache = m.cache(20)
+    m.run(tokens[:6], cache)
+    list(islice(m.nodes(tokens[6:], cache=cache), 40))
+    family = m._family
+
+    def fails(step, x, i):
+        if i:
+            raise MemoryError
+        return family.layer(step, x, i)
+
+    m._family = replace(family, layer=fails)
+    with pytest.raises(MemoryError):
+        m.run(tokens[6:], cache)
+    m._family, untouched = family, m.cache(20)
+    m.run(tokens[:6], untouched)
+    assert np.array_equal(m.run(tokens[6:], cache), m.run(tokens[6:], untouched))
+
+
+def test_layers_that_guess_further_tokens_are_left_out(loaded, fresh, tmp_path):
+    m, tokens = loaded("qwen35moe", arithmetic="exact")
+    with gq.open(m.file.path) as file:
+        tensors, facts = dict(file.items()), dict(file.metadata.items())
+    ahead = {name.replace("blk.1.", "blk.2."): q for name, q in tensors.items() if name.startswith("blk.1.")}
+    ahead["blk.2.nextn.eh_proj.weight"] = gq.quantize(fresh.standard_normal((128, 256), np.float32), "q8_0")
+    facts |= {"qwen35moe.block_count": 3, "qwen35moe.nextn_predict_layers": 1}
+    gq.save(tmp_path / "ahead.gguf", tensors | ahead, facts)
+    other = gq.model.load(tmp_path / "ahead.gguf", arithmetic="exact")
+    assert np.array_equal(other.logits(tokens), m.logits(tokens))
+    gq.save(tmp_path / "all.gguf", tensors | ahead, facts | {"qwen35moe.nextn_predict_layers": 3})
+    with pytest.raises(GGUFError, match="nextn_predict_layers is 3; it is less than the 3 layers"):
+        gq.model.load(tmp_path / "all.gguf")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"ssm.group_count": 3}, "ssm.group_count is 3; heads are a multiple"),
+        ({"ssm.inner_size": 96}, "it is 4 heads of 32 columns"),
+        ({"rope.dimension_sections": [6, 5, 4, 1]}, "of 16 pairs each has time, height or width"),
+        ({"rope.dimension_sections": "x"}, "numbers of pairs"),
+        ({"ssm.state_size": None}, "ssm.state_size is None; a model needs"),
+        ({"attention.recurrent_layers": [True]}, "one for each layer"),
+        ({"full_attention_interval": 3}, "no tensor blk.1.attn_qkv"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_go_together(loaded, tmp_path, facts, words):
+    m, _ = loaded("qwen35")
+    with gq.open(m.file.path) as file:
+        tensors, kept = dict(file.items()), dict(file.metadata.items())
+    kept |= {f"qwen35.{key}": value for key, value in facts.items()}
+    gq.save(tmp_path / "x.gguf", tensors, {key: value for key, value in kept.items() if value is not None})
+    with pytest.raises(GGUFError, match=words):
+        gq.model.load(tmp_path / "x.gguf")
