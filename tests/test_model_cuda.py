@@ -224,8 +224,8 @@ def card(monkeypatch):
 
 # Sums of float32 in a layer are off by some units in the last place, 2^-24 of it; through two layers,
 # norms and logits by less than a thousand of them.
-STATE = "its layers have a state"  # such steps are not recorded
 ROUNDED = (1000 * 2.0**-24) ** 2
+STATE = "its layers have a state"  # such steps are not recorded
 
 
 @pytest.mark.drawn(4)
@@ -413,7 +413,7 @@ def test_graphs_whose_memory_was_given_back(card, fresh, tmp_path):
 
 
 def test_what_is_prepared_lies_outside_the_memory_of_graphs(card, monkeypatch):
-    """Replays of older graphs write to what was free there when they were recorded; its work is in no graph."""
+    """Replays of older graphs write to what was free there when they were recorded."""
     cuda, streams = card.cupy.cuda, []
     outside, arena = cuda.get_allocator(), replay.Arena(card.cupy)
     monkeypatch.setattr(cuda, "Stream", lambda non_blocking: streams.append(1) or nullcontext())
@@ -621,7 +621,7 @@ def test_it_speaks_on_a_card(cupy, cache):
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])
 def test_layers_that_are_alike_on_a_card(cupy, fresh, tmp_path, monkeypatch, cache):
     """Each kind is walked once, and what others repeat of it has the bits of layers that are walked."""
-    shape, kinds = Shape(layers=8), [dict(down="q6_K"), dict(down="q4_K")]
+    shape, kinds = Shape(layers=8), [{"down": "q6_K"}, {"down": "q4_K"}]
     types = [kinds[i] for i in [0, 1, *fresh.permutation([0, 0, 0, 1, 1, 1])]]
     path = tiny_model(tmp_path / "m.gguf", types, shape, int(fresh.integers(1 << 30)))
     tokens, walked, results = fresh.integers(3, 259, 100).tolist(), [], []

@@ -124,7 +124,7 @@ def _metadata(shape: Shape, tokens: int) -> dict[str, Any]:
 
 
 def mixed_types(layers: int) -> list[dict[str, str]]:
-    """The types of q4_K_M by layers: values and down are q6_K in the first and last eighth, and each third."""
+    """The types of q4_K_M by layers: of some of them values and down are q6_K."""
     kinds = []
     for layer in range(layers):
         ends = layer < layers // 8 or layer >= 7 * layers // 8
