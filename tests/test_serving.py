@@ -112,7 +112,12 @@ def test_what_is_wrong_with_a_call(models):
     b = m.batch(cache=m.cache(16, 1))
     with pytest.raises(ShapeError, match=r"no sequence goes on; let one join with b\.add"):
         b.step()
-    for tokens, words in (([], "one number or more"), ([[1], [2, 3]], "one number or more"), ([999], "go from 999"), ([1] * 17, "16 positions")):
+    for tokens, words in (
+        ([], "one number or more"),
+        ([[1], [2, 3]], "one number or more"),
+        ([999], "go from 999"),
+        ([1] * 17, "16 positions"),
+    ):
         with pytest.raises(ShapeError, match=words):
             b.add(tokens)
     with pytest.raises(ShapeError, match="3 tokens and 14 more; the cache has 16 positions"):

@@ -139,7 +139,6 @@ SAYS = {
     "rope.freq_base_swa": "rope_local_base_freq", "vocab_size": "vocab_size",
 }  # fmt: skip
 
-LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the models whose scores have another scale
 SCALING = {
     "rope.scaling.type": "rope_type", "rope.scaling.factor": "factor",
     "rope.scaling.original_context_length": "original_max_position_embeddings",
@@ -323,11 +322,6 @@ def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, 
         implied["norm_topk_prob"] = True
     if arch == "llama" and "blk.0.attn_q.bias" in file:
         implied["attention_bias"] = True
-    heads, layers = config.get("num_attention_heads"), config.get("num_hidden_layers")
-    if layers == LARGEST.get(arch) and isinstance(heads, int) and heads > 0:
-        implied["query_pre_attn_scalar"] = config.get("hidden_size", 0) // heads
-    elif arch in LARGEST and "head_dim" in config:
-        implied["query_pre_attn_scalar"] = config["head_dim"]
     pattern = file.metadata.get(f"{arch}.attention.sliding_window_pattern")
     if pattern is not None and arch in LARGEST:
         implied["layer_types"] = _layer_types(pattern, config.get("num_hidden_layers", 0))

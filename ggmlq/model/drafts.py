@@ -119,8 +119,8 @@ def drafts_of(draft: Any, model: Runs) -> Callable[[], Draft | None]:
         return lambda: None
     if any(getattr(one, "config", model.config).state for one in (model, draft)):
         raise UnsupportedError(
-            f"generate: draft={short(draft)}; what a draft got wrong is cut off again, and the state of these "
-            "layers has no way back to a position; leave draft= out"
+            f"generate: draft={short(draft)}; what a draft got wrong is cut off again, and the state of "
+            "these layers has no way back to a position; leave draft= out"
         )
     if isinstance(draft, str) and draft == "lookup":
         return lambda: Draft(Lookup())
