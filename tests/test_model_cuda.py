@@ -15,7 +15,7 @@ import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.commands import _talk
 from ggmlq.cuda.driver import device
-from ggmlq.model import alike, caches, fixed, replay
+from ggmlq.model import ahead, alike, caches, fixed, replay
 from ggmlq.model.arithmetic import cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, apply_rope
 from ggmlq.model.arithmetic.oracles import Exact
@@ -102,7 +102,7 @@ def put_graphs(monkeypatch, state):
     monkeypatch.setattr(replay.Replay, "_begin", noted)
     state.cupy.cuda.Stream = Stream
     state.stream.record, state.cupy.cuda.get_current_stream = lambda: None, lambda: state.stream
-    state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len)
+    state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len, free_all_blocks=lambda: None)
 
 
 def kernels_of_layers(put):
@@ -369,6 +369,41 @@ def test_memory_goes_from_cache_to_cache(card, fresh, tmp_path, monkeypatch):
     both = [m.cache(20), m.cache(200)]
     del both
     assert len(home._free) == 1
+
+
+def test_plans_made_ahead(card, fresh, monkeypatch):
+    """Products of all sizes with the first weights of a kind; what they prepared is made of the others."""
+    run, sizes = PRODUCTS[0].run, replay.SIZES[replay.FEW :]
+
+    def make(q):
+        return q.shape
+
+    def prepares(problem, operands, *rest):
+        rows, q = operands
+        if len(rows) == sizes[3]:
+            raise gq.errors.UnsupportedError("no code for so many rows")
+        q.prepared(make)
+        return run(problem, operands, *rest)
+
+    monkeypatch.setattr(PRODUCTS[0], "run", prepares)
+    on_card = [
+        gq.QuantArray(q.format, q.shape, on_device(q.raw))
+        for q in (gq.quantize(fresh.standard_normal((n, 32)), kind) for n, kind in [
+            (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (4, "q8_0")
+        ])
+    ]  # fmt: skip
+    plans = ahead.Ahead("cuda:0")
+    plans.add(on_card[:3])
+    plans.add(on_card[3:5])
+    plans.end()
+    plans._thread.join()
+    # The first product of a kind prepares its weights, and is made again.
+    assert card.products == 3 * len(sizes)
+    assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False] * 2
+    plans.stop()
+    plans = ahead.Ahead("cuda:0")
+    plans.stop()
+    assert not plans._thread.is_alive()
 
 
 def test_a_talk(card, fresh, tmp_path):

@@ -21,6 +21,8 @@ from ..errors import GGMLQError
 from ..ops.linear import linear, problem_of
 from .replay import FEW, SIZES, Arena
 
+MISSED = suppress(GGMLQError, RuntimeError, MemoryError)  # where it is needed, the call says why
+
 
 class Ahead:
     """A thread that multiplies rows of all sizes with weights of each format and shape, on its own stream."""
@@ -49,8 +51,8 @@ class Ahead:
     def _work(self) -> None:
         gpu = cuda_device()
         xp = gpu.cupy()
-        with gpu.named(self._device), suppress(GGMLQError, RuntimeError, MemoryError):  # calls say it again
-            arena, cuda_module("driver.launch").RECORDING.alone = Arena(xp), True
+        with gpu.named(self._device):
+            arena, cuda_module("driver.launch").RECORDING.ahead = Arena(xp), True
             with arena.stream, xp.cuda.using_allocator(arena):
                 firsts = dict[Any, QuantArray]()
                 for q in iter(self._queue.get, None):
@@ -59,7 +61,8 @@ class Ahead:
                         self._multiply(q)
                     for make, _ in first.prepared_by():
                         if not self._stopped.is_set():
-                            q.prepared(make)
+                            with MISSED:
+                                q.prepared(make)
                 arena.stream.synchronize()
             arena.drop()
 
@@ -69,7 +72,8 @@ class Ahead:
         for rows in SIZES[FEW:]:
             timed = contenders(problem_of(x[:rows], q, place_of(x)))  # by the first step, not beside others
             if not (timed or self._stopped.is_set()):
-                before = len(q.prepared_by())
-                linear(x[:rows], q)
-                if len(q.prepared_by()) > before:  # then its launches were not recorded
+                with MISSED:
+                    before = len(q.prepared_by())
                     linear(x[:rows], q)
+                    if len(q.prepared_by()) > before:  # then its launches were not recorded
+                        linear(x[:rows], q)

@@ -226,7 +226,7 @@ def record(
     """Launch a product and record it for others; None where weights were not prepared before.
 
     None, too, where a launch has an array that is neither labelled nor prepared with the weights. ``alone``:
-    for no other number of rows, as is ``RECORDING.alone`` for all products of a thread.
+    for no other number of rows.
     """
     ids_before, count = list(map(id, q.prepared_copies())), len(x)
     parts = {"bias": (end.bias, BIAS), "residual": (end.residual, RESIDUAL)}
@@ -245,9 +245,8 @@ def record(
         if any(hasattr(word, "data") for word in _flat(words)):
             return None
         steps.append(each._replace(arguments=words))
-    served = range(count, count + 1)
-    if not (alone or RECORDING.alone):
-        served = _served(count, RECORDING.decisions)
+    is_alone = alone or RECORDING.ahead
+    served = range(count, count + 1) if is_alone else _served(count, RECORDING.decisions)
     return Template(served, count, steps, workspace, RECORDING.parts, q)
 
 
