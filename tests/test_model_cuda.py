@@ -348,6 +348,10 @@ def test_memory_goes_from_cache_to_cache(card, fresh, tmp_path, monkeypatch):
     del first
     assert m.cache(64).memory is left
     assert left.steps
+    part = m.cache(64).parts[0]
+    assert part.memory is left
+    assert m.cache(64).memory is not left, "who has a sequence keeps others out"
+    del part
     long = m.cache(100).memory  # was dropped at once
     assert m.cache(100).memory is long
     assert m.cache(70).memory is long, "it has up to twice the room"

@@ -185,6 +185,7 @@ class Part:
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
         self.place = 0  # among the sequences of a step that is recorded
+        self.lease: Any = None  # of memory that outlives the sequence
         self._sequences = dict[tuple[int, int], Any]()  # by layer and place
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
@@ -306,14 +307,18 @@ class Cache:
         home: Home | None = None,
     ) -> None:  # fmt: skip
         self.positions = positions
+        lease = None
         if home is None:
             self.memory = Memory(config, positions, types, device, batch)
         else:
             self.memory = home.move_in(
                 positions, batch, lambda room: Memory(config, room, types, device, batch)
             )
-            weakref.finalize(self, home.move_out, self.memory).atexit = False
+            lease = Lease()
+            weakref.finalize(lease, home.move_out, self.memory).atexit = False
         self.parts = [Part(self.memory, number, positions) for number in range(batch)]
+        for part in self.parts:  # which may be kept without the cache
+            part.lease = lease
 
     def __len__(self) -> int:
         """The positions of the longest sequence."""
@@ -338,6 +343,10 @@ class Cache:
         """Forget all but the first ``n`` positions."""
         for part in self.parts:
             part.truncate(n)
+
+
+class Lease:
+    """The right to live in memory: who holds it keeps others out."""
 
 
 class Home:

@@ -59,8 +59,8 @@ class Fixed(Cuda):
             name: (slice(end - int(np.prod(shape)), end), shape)
             for (name, shape), end in zip(shapes.items(), ends, strict=True)
         }
-        self._inputs = cuda_device().cupy().zeros(ends[-1], np.int64)
-        self.given = self._views(self._inputs)
+        self._whole = cuda_device().cupy().zeros(ends[-1], np.int64)
+        self.inputs = self._views(self._whole)
         self.alike: Alike | None = None  # while the step is recorded
         self._masks: dict[int, Array] = {}  # of a step, by windows
         self._numbers: dict[Any, Array] = {}  # of rows and queries of all heads, by the number of these
@@ -76,9 +76,9 @@ class Fixed(Cuda):
 
     def set(self, pieces: Pieces) -> None:
         """Write the inputs: tokens behind sequences, and where these are."""
-        numbers, (rows, each, _), row, late = np.zeros(len(self._inputs), np.int64), self.size, 0, []
-        given = self._views(numbers)
-        places = {name: rows for name, rows in given.items() if type(name) is int}
+        numbers, (rows, each, _), row, late = np.zeros(len(self._whole), np.int64), self.size, 0, []
+        inputs = self._views(numbers)
+        places = {name: rows for name, rows in inputs.items() if type(name) is int}
         for filled in places.values():
             filled[...] = NOWHERE
         for part, tokens in pieces:
@@ -87,21 +87,21 @@ class Fixed(Cuda):
                 row = number if self.batch > 1 else rows - count
             here = slice(row, row + count)
             if is_host(tokens):
-                given["tokens"][here] = tokens
+                inputs["tokens"][here] = tokens
             else:
                 late.append((here, tokens))
-            given["positions"][here] = at = np.arange(start, start + count)
-            given["lengths"][number] = start + count
+            inputs["positions"][here] = at = np.arange(start, start + count)
+            inputs["lengths"][number] = start + count
             for heads, filled in places.items():
                 filled[here] = self._memory.starts(heads, number) + at[:, None]
             if self.packed:
-                given["ends"][number] = row + count - 1
-                given["queries"][number, each - count :] = np.arange(row, row + count)
-                given["back"][here] = np.arange(count) + ((number + 1) * each - count)
+                inputs["ends"][number] = row + count - 1
+                inputs["queries"][number, each - count :] = np.arange(row, row + count)
+                inputs["back"][here] = np.arange(count) + ((number + 1) * each - count)
                 row += count
         # By way of CuPy's pinned memory: the host does not wait.
-        self._inputs[...] = self._xp.asarray(numbers)
-        tokens = self.given["tokens"]
+        self._whole[...] = self._xp.asarray(numbers)
+        tokens = self.inputs["tokens"]
         if len(late) == rows:  # of each sequence its only token
             late.sort(key=lambda one: one[0].start)
             tokens[...] = self._xp.concatenate([some for _, some in late])
@@ -112,7 +112,7 @@ class Fixed(Cuda):
     @property
     def known(self) -> list[Array]:
         """Arrays of the step that all layers may read."""
-        return [self._inputs, *(part for table in self._angles.values() for part in table)]
+        return [self._whole, *(part for table in self._angles.values() for part in table)]
 
     def layer(self, walk: Callable[[Any, int], Any], step: Any, x: Any, number: int) -> Any:
         """The rows behind a layer; of layers that are alike one is walked."""
@@ -125,17 +125,17 @@ class Fixed(Cuda):
 
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention of queries [B, H, T, D] over the positions up to each one's own."""
-        y = self.attended(q, cache, seen, self.given["lengths"])
+        y = self.attended(q, cache, seen, self.inputs["lengths"])
         return self._composed(q, cache, seen, self._mask(seen.window)) if y is None else y
 
     def numbers(self, name: str, heads: int) -> Array:
         """Numbers of heads: of rows for each query [B, H, T], or of queries for each row [T, H]."""
         if (name, heads) not in self._numbers:
-            each, given, xp = self.size.each, self.given[name], self._xp
+            each, places, xp = self.size.each, self.inputs[name], self._xp
             if name == "queries":
-                numbers = given[:, None] * heads + xp.arange(heads)[:, None]
+                numbers = places[:, None] * heads + xp.arange(heads)[:, None]
             else:
-                sequences, queries = (given // each)[:, None], (given % each)[:, None]
+                sequences, queries = (places // each)[:, None], (places % each)[:, None]
                 numbers = (sequences * heads + xp.arange(heads)) * each + queries
             self._numbers[name, heads] = numbers
         return self._numbers[name, heads]
@@ -143,7 +143,7 @@ class Fixed(Cuda):
     def _mask(self, window: int) -> Array:
         """The positions [B, 1, 1, S] that the only token of each sequence sees."""
         if window not in self._masks:
-            at, place = self._xp.arange(self.size.span), self.given["positions"][:, None, None, None]
+            at, place = self._xp.arange(self.size.span), self.inputs["positions"][:, None, None, None]
             mask = at <= place
             self._masks[window] = mask & (at > place - window) if window else mask
         return self._masks[window]
@@ -183,25 +183,25 @@ class FixedRows:
 
     def following(self, count: int) -> Array:
         """The positions of the tokens, on the device."""
-        return self._a.given["positions"]
+        return self._a.inputs["positions"]
 
     def last(self, count: int) -> Any:
         """The last row of each sequence; None where they have no others."""
         if self._a.packed:
-            return self._a.given["ends"]
+            return self._a.inputs["ends"]
         return None if self._a.size.each == 1 else slice(count - 1, count)
 
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
         """Queries [B, H, T, D] as they fit the cache, and the first positions of the sequences."""
         q, k, v = self._memory.spread(q, k, v)
-        self._memory.layers[layer].put(self._a.given[k.shape[1]], k, v)
+        self._memory.layers[layer].put(self._a.inputs[k.shape[1]], k, v)
         return self._queries(q), self._keys(layer)
 
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         a, (rows, kv_heads, _) = self._a, heads[1].shape
         batch = rows if a.packed else a.batch
-        q = self._memory.rope_append(layer, heads, angles, a.given[kv_heads], batch)
+        q = self._memory.rope_append(layer, heads, angles, a.inputs[kv_heads], batch)
         if q is None:
             return None
         return self._queries(q[:, :, 0]) if a.packed else q, self._keys(layer)

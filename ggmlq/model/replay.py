@@ -85,7 +85,7 @@ class Replay:
 
     def _begin(self, memory: Memory, walk: Walk) -> Iterator[Array]:
         self._a.begin()
-        return walk(self._a, FixedRows(memory, self._a), self._a.given["tokens"])
+        return walk(self._a, FixedRows(memory, self._a), self._a.inputs["tokens"])
 
     def _record(self, memory: Memory, walk: Walk) -> None:
         """Record the step, and launch each graph as soon as it is there."""
