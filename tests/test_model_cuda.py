@@ -497,22 +497,19 @@ def test_sequences_that_join_and_leave(card, fresh, tmp_path, monkeypatch, famil
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
     m = gq.model.load(path, device="cuda", cache="f32", invariant=bool(fresh.integers(2)))
     oracle = gq.model.load(path, arithmetic="exact", cache="f32")
-    b, ended = m.batch(), []
+    b, sizes, texts = m.batch(), {}, {}
     for i in range(9):
-        if i in (0, 1, 4):
-            for size in fresh.integers(1, 14, 2).tolist():
-                b.add(fresh.integers(3, 259, size).tolist())
+        for size in fresh.integers(1, 14, 2).tolist() if i in (0, 1, 4) else []:
+            sizes[b.add(fresh.integers(3, 259, size).tolist())] = size
         assert len(b.step()) == len(b)
+        texts |= {one: b.tokens(one) for one in b}
         if i in (3, 6):
-            one = int(fresh.choice([*b]))
-            ended.append((len(b.tokens(one)), b.tokens(one)))
-            b.drop(one)
+            b.drop(int(fresh.choice([*b])))
     assert len(b._seats.parts) <= 8
-    for tokens in [tokens for _, tokens in ended] + [b.tokens(one) for one in b]:
-        rows = oracle.logits(tokens)
-        said = next(n for n in range(1, len(tokens)) if len(tokens) - n <= 9)
-        behind = rows[:-1].max(axis=1) - rows[np.arange(len(tokens) - 1), tokens[1:]]
-        assert (behind[-3:] <= 1e-3 * np.abs(rows).max()).all(), (said, "the best token, or one as good")
+    for one, tokens in texts.items():
+        rows, said = oracle.logits(tokens)[sizes[one] - 1 : -1], tokens[sizes[one] :]
+        behind = rows.max(axis=1) - rows[np.arange(len(said)), said]
+        assert (behind <= 1e-3 * np.abs(rows).max(axis=1)).all(), "the best token, or one as good as it"
 
 
 def test_kernels_whose_rows_keep_their_bits(card, fresh, tmp_path, monkeypatch):
@@ -682,6 +679,28 @@ def test_layers_that_are_alike_on_a_card(cupy, fresh, tmp_path, monkeypatch, cac
     assert walked == []
     for one, other in zip(*results, strict=True):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
+@pytest.mark.parametrize("family", NAMES)
+def test_bits_of_logits_on_a_card(cupy, fresh, tmp_path, family, cache):
+    """Of an invariant model: as one prompt, in pieces, beside others, recorded or not, the same."""
+    path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0", "q5_1"))
+    m = gq.model.load(path, device="cuda", cache=cache, invariant=True)
+    sequences = [fresh.integers(3, 259, int(fresh.integers(30, 150))) for _ in range(3)]
+    whole = [m.logits(one) for one in sequences]
+    assert all(np.array_equal(a, b) for a, b in zip(m.logits(sequences), whole, strict=True))
+    for tokens, logits in zip(sequences, whole, strict=True):
+        rows = m.cache(160)
+        while (start := len(rows)) < len(tokens):
+            end = min(start + int(fresh.choice([1, 1, 1, 2, 16, 17, 40])), len(tokens))
+            assert np.array_equal(m.run(tokens[start:end], rows, last=True).get()[-1], logits[end - 1])
+    prompts = [one[:20].tolist() for one in sequences]
+    together = np.stack(list(m.generate(prompts, 12))).T.tolist()
+    for one, said in zip(prompts, together, strict=True):
+        for draft in (None, "lookup"):
+            assert list(m.generate(one, 12, draft=draft)) == said
 
 
 @pytest.mark.cuda

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.base.threads import at_most
 from ggmlq.errors import UnsupportedError
 from ggmlq.model.batch import Piece
 from ggmlq.testing.models import NAMES, family_model
@@ -39,6 +40,8 @@ def test_bits_of_logits(family, invariant, fresh):
             end = min(start + int(fresh.choice(EDGES)), len(tokens))
             rows = m.run(tokens[start:end], cache, last=bool(fresh.integers(2)))
             assert np.array_equal(rows[-1], logits[end - 1]), (start, end)
+    with at_most(1):
+        assert np.array_equal(m.logits(sequences[0]), whole[0])
     caches = [m.cache(80).parts[0] for _ in sequences]
     for i in range(max(map(len, sequences))):  # walked, recorded, then programs
         pieces = [Piece(j, one[i : i + 1]) for j, one in enumerate(sequences) if i < len(one)]

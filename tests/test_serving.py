@@ -112,12 +112,9 @@ def test_what_is_wrong_with_a_call(models):
     b = m.batch(cache=m.cache(16, 1))
     with pytest.raises(ShapeError, match=r"no sequence goes on; let one join with b\.add"):
         b.step()
-    for tokens, words in (
-        ([], "one number or more"),
-        ([[1], [2, 3]], "one number or more"),
-        ([999], "go from 999"),
-        ([1] * 17, "16 positions"),
-    ):
+    number = "one number or more"
+    wrong = [([], number), ([[1], [2, 3]], number), ([999], "go from 999"), ([1] * 17, "16 positions")]
+    for tokens, words in wrong:
         with pytest.raises(ShapeError, match=words):
             b.add(tokens)
     with pytest.raises(ShapeError, match="3 tokens and 14 more; the cache has 16 positions"):
@@ -125,6 +122,8 @@ def test_what_is_wrong_with_a_call(models):
     for n in (-1, 2.5, "2"):
         with pytest.raises(ShapeError, match="tokens and"):
             b.add([1, 2, 3], n)
+    with pytest.raises(UnsupportedError, match="cache='q8_0'; it is one of this model's"):
+        m.batch(cache="q8_0")
     one = b.add([1, 2, 3], 1)
     with pytest.raises(BlockIndexError, match=r"drop one of \[0\]"):
         b.add([1])

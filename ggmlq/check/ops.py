@@ -33,6 +33,7 @@ from .nodes import (
     sentence,
 )
 from .opcases import CASES, LARGE
+from .outcome import ASSERTIONS, BAD
 from .sketch import OpCase
 from .testfile import FileCase
 
@@ -41,7 +42,6 @@ NO_ANSWER = "gave no answer"
 FAILURES = 3  # deaths of the library at one operation, after which its other cases are left
 SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
 DIAGNOSED = 3  # wrong cases of an operation that are diagnosed
-REFUSED = ("GGML_ASSERT(", ": fatal error")  # in the last words of a library: it does not take such tensors
 
 
 AnyCase = OpCase | FileCase
@@ -107,7 +107,7 @@ class OpOutcome:
     @property
     def bad(self) -> bool:
         """True for a wrong result, another one in each run, a death, and a refusal of what is supported."""
-        return self.verdict in ("wrong", "differs", "failed", "refused")
+        return self.verdict in BAD
 
     @property
     def again(self) -> str:
@@ -362,7 +362,7 @@ def _died(how: How, case: AnyCase, threads: int, error: LibraryFailedError) -> O
     An assertion refuses the case. Where the device has said that it supports such tensors, that is a mistake:
     a program that believes it dies. Where the library asserts as the graph is made, nobody has asked yet.
     """
-    if not any(words in error.tail for words in REFUSED):
+    if not any(words in error.tail for words in ASSERTIONS):
         fault = "hang" if NO_ANSWER in str(error) else "crash"
         return _of(case, threads, "failed", str(error), fault)
     try:

@@ -112,13 +112,9 @@ def run(args: argparse.Namespace) -> int:
         bar=False if args.json else None,
     )  # fmt: skip
     return follow(
-        session,
-        save=args.save,
-        verbose=args.verbose,
-        as_json=args.json,
-        html=args.html,
+        session, save=args.save, verbose=args.verbose, as_json=args.json, html=args.html,
         test_file=args.test_file,
-    )
+    )  # fmt: skip
 
 
 def follow(

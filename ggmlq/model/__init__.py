@@ -9,6 +9,9 @@ From a call down:
     replay.py      steps on a GPU, recorded as CUDA graphs
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
     batch.py       sequences of any lengths that go through the layers together
+    serving.py     sequences that join and leave, and the tokens that each gets; on it generate
+    seats.py       where their keys and values lie
+    drafts.py      tokens that are guessed ahead
     caches.py      keys and values of all layers
     state.py       that state, before a step and behind it
     config.py      sizes and settings from the metadata, each key of its type and within its range

@@ -33,6 +33,8 @@ from .step import Step, value
 from .tokenizer import Tokenizer
 from .weights import Weights
 
+USES = 256  # of experts, one at a time, in a recorded step
+
 
 def load(
     file: str | os.PathLike[str] | gguf.GGUFFile, device: str = "cpu", arithmetic: str | None = None,
@@ -390,7 +392,7 @@ class Model:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""
         for piece in pieces:
             parts[piece.sequence].reserve(len(piece.tokens))
-        if last and self._on_gpu and self._prepared and not self.config.state:
+        if last and self._on_gpu and self._prepared and self._fits_graphs(pieces):
             replay, some = import_module("ggmlq.model.replay"), [(parts[i], tokens) for i, tokens in pieces]
             if (logits := replay.replayed(self._arithmetic, some, self._rows_and_logits)) is not None:
                 return logits
@@ -403,6 +405,11 @@ class Model:
         for x in self._walk(step, tokens_of(pieces), last):
             logits = x
         return logits if self._on_gpu else finite(logits)
+
+    def _fits_graphs(self, pieces: list[Piece]) -> bool:
+        """False for layers with a state, and for many uses of experts, one at a time: they fill a graph."""
+        uses = self.config.used_experts * sum(len(piece.tokens) for piece in pieces)
+        return not self.config.state and (not self.invariant or uses <= USES)
 
     def _step_of(self, rows: Sequence[tuple[Part, int]], tokens: Array, last: bool) -> Iterator[Array]:
         """What the layers give for tokens, so many of each sequence, and the logits."""

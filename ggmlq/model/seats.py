@@ -132,3 +132,4 @@ def _move(old: Part, new: Part) -> None:
             b.strided[new.number, :, :length] = a.strided[old.number, :, :length]
             b.written()
     new.advance(length)
+    new.state = old.state  # which no memory of a cache holds

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
 from ..dispatch.checks import is_whole
-from ..errors import BlockIndexError, ShapeError
+from ..errors import BlockIndexError, ShapeError, UnsupportedError
 from .batch import BATCH, ENDED, RECORDED, Piece, Runs, checked, portions
 from .caches import Cache
 from .drafts import drafts_of
@@ -40,6 +40,11 @@ class Batch:
     """
 
     def __init__(self, model: Runs, cache: Cache | None = None, draft: Any = None) -> None:
+        if not isinstance(cache, Cache | None):
+            raise UnsupportedError(
+                f"model.batch: cache={short(cache)}; it is one of this model's, or None; pass "
+                "m.cache(positions, batch), and types of keys and values to gq.model.load"
+            )
         self._model, self._seats = model, Seats(model, cache)
         self._drafts = drafts_of(draft, model)
         self._ids, self._running = count(), dict[int, Running]()
@@ -73,8 +78,8 @@ class Batch:
         if not is_whole(more, 0) or len(numbers) + more > limit:
             where, way = ("cache", "pass") if seats.fixed else ("context", "load with")
             raise ShapeError(
-                f"{call}: {len(numbers)} tokens and {short(more)} more; the {where} has {limit:,} positions; "
-                f"ask for fewer, or {way} a larger {where}="
+                f"{call}: {len(numbers)} tokens and {short(more)} more; the {where} has {limit:,} "
+                f"positions; ask for fewer, or {way} a larger {where}="
             )
         if seats.fixed and sum(not one.ended for one in self._running.values()) >= len(seats.parts):
             raise BlockIndexError(
