@@ -2,11 +2,16 @@
 
     python bench/bench_model.py [MODEL ...] [--lib FOLDER] [--threads 1,2] [--prompts 4] [--tokens 100-600]
                                 [--generate 64] [--cache f16] [--seed S] [--json FILE]
+    python bench/bench_model.py [MODEL ...] --device cuda [--parts first,prompts,generated,sequences] …
 
 Prompts have lengths and tokens drawn from the seed, which is printed; each is new, in a cache of its own, and
 tokens are generated behind it. libllama goes with flash attention and without, and the faster one counts.
 Each line has the mean, and the worst prompt beside libllama. The first prompt, for which weights are
 prepared, is told apart. Without MODEL a whole Llama of 1B is made up in the types of q4_K_M.
+
+On a GPU (model_card.py) each part is a process: the first token of a process, prompts of new lengths in new
+caches and turns of a talk, what is generated behind short and long prompts, several sequences. There the
+model that is made up has the shapes of an 8B and a vocabulary of 128,256.
 """
 
 from __future__ import annotations
@@ -19,11 +24,12 @@ from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
+import model_card
 import numpy as np
 
 import ggmlq as gq
 from ggmlq.base.writing import write_whole
-from ggmlq.testing.models import Shape, tiny_model
+from ggmlq.testing.models import Shape, mixed_types, tiny_model
 from ggmlq.trace.libllama import LibLlama, Wishes, locate_llama
 
 ONE_BILLION = Shape(width=2048, hidden=8192, heads=32, kv_heads=8, layers=16, context=4096)
@@ -115,16 +121,27 @@ def main() -> None:
     parser.add_argument("--cache", default="f16")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(model_card.PARTS))
     args = parser.parse_args()
-    seed = randbelow(10**6) if args.seed is None else args.seed
+    seed = args.seed = randbelow(10**6) if args.seed is None else args.seed
     print(f"--seed {seed}")
     rng, facts = np.random.default_rng(seed), {"seed": seed}
     with tempfile.TemporaryDirectory() as folder:
-        paths = args.models or [tiny_model(Path(folder) / "made-up-1B.gguf", TYPES, ONE_BILLION)]
+        on_card = args.device == "cuda"
+        paths = args.models or [made_up(Path(folder), on_card)]
         for path in paths:
-            facts[path.name] = measured(path, args, rng)
+            facts[path.name] = model_card.measured(path, args) if on_card else measured(path, args, rng)
     if args.json:
         write_whole(args.json, json.dumps(facts, indent=1))
+
+
+def made_up(folder: Path, on_card: bool) -> Path:
+    """A model of random weights in the types of q4_K_M."""
+    if not on_card:
+        return tiny_model(folder / "made-up-1B.gguf", TYPES, ONE_BILLION)
+    shape = model_card.EIGHT_BILLION
+    return tiny_model(folder / "made-up-8B.gguf", mixed_types(shape.layers), shape)
 
 
 def _numbers(text: str) -> list[int]:

@@ -15,15 +15,16 @@ import ggmlq as gq
 from ggmlq.base import devices
 from ggmlq.commands import _talk
 from ggmlq.cuda.driver import device
-from ggmlq.model import caches, replay
+from ggmlq.model import ahead, alike, caches, fixed, replay
 from ggmlq.model.arithmetic import cuda
 from ggmlq.model.arithmetic.kernels import Keys, Seen, apply_rope
 from ggmlq.model.arithmetic.oracles import Exact
+from ggmlq.model.batch import Piece
 from ggmlq.model.config import Rope
 from ggmlq.ops import cache as lengths
 from ggmlq.ops import plan, rows
 from ggmlq.ops.cache import hadamard
-from ggmlq.testing.models import NAMES, family_model
+from ggmlq.testing.models import NAMES, Shape, family_model, tiny_model
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]
 SPEAKS = Path(__file__).parent / "golden" / "speaks.gguf"
@@ -101,7 +102,7 @@ def put_graphs(monkeypatch, state):
     monkeypatch.setattr(replay.Replay, "_begin", noted)
     state.cupy.cuda.Stream = Stream
     state.stream.record, state.cupy.cuda.get_current_stream = lambda: None, lambda: state.stream
-    state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len)
+    state.cupy.cuda.MemoryPool = lambda: SimpleNamespace(malloc=len, free_all_blocks=lambda: None)
 
 
 def kernels_of_layers(put):
@@ -132,7 +133,7 @@ def kernels_of_layers(put):
         return ids, single(weights)
 
     return SimpleNamespace(
-        routed=routed, takes=lambda experts, used: True,
+        done=lambda work: work(), routed=routed, takes=lambda experts, used: True,
         scored=lambda x, w: single(double(x) @ double(w).T),
         mixed=lambda y, weights: single((double(y) * double(weights)[..., None]).sum(axis=1)),
         append=append,
@@ -144,6 +145,12 @@ def kernels_of_layers(put):
         spread=spread, hadamard=lambda rows: single(hadamard(np.array(rows))),
         gate_product=lambda name, gate, up: single(Exact().gated(name, double(gate), double(up))),
     )  # fmt: skip
+
+
+class Nowhere:
+    """Plans that nobody makes ahead."""
+
+    add = end = stop = lambda self, *operands: None
 
 
 @pytest.fixture
@@ -182,6 +189,7 @@ def card(monkeypatch):
         monkeypatch.setattr(module, "run", run)
     monkeypatch.setattr(lengths, "cuda_module", lambda name: SimpleNamespace(cache_rows=numbered))
 
+    monkeypatch.setattr(gq.model.Model, "_plans_ahead", lambda self: Nowhere())
     state.attends = True  # attention has a kernel
 
     def attend(request, a, kind, invariant):
@@ -207,7 +215,7 @@ def card(monkeypatch):
     )  # fmt: skip
 
     layers = kernels_of_layers(put)
-    for module in (cuda, caches):
+    for module in (cuda, caches, fixed):
         monkeypatch.setattr(module, "cuda_module", lambda name: layers)
     for module in (rows, import_module("ggmlq.ops.dequantize")):
         monkeypatch.setattr(module, "cuda_module", lambda name: kernels)
@@ -217,6 +225,7 @@ def card(monkeypatch):
 # Sums of float32 in a layer are off by some units in the last place, 2^-24 of it; through two layers,
 # norms and logits by less than a thousand of them.
 ROUNDED = (1000 * 2.0**-24) ** 2
+STATE = "its layers have a state"  # such steps are not recorded
 
 
 @pytest.mark.drawn(4)
@@ -239,7 +248,8 @@ def test_logits(card, fresh, tmp_path, family):
     assert last.shape == (1, 288)
     assert len(cache) == 20
     assert gq.nmse(np.asarray(last[-1]), expected[-1]) < ROUNDED
-    assert (card.launches, cache.reason) == (6, ""), "the first one runs as it is"
+    expected = (0, STATE) if m.config.state else (7, "")  # each step of one token
+    assert (card.launches, cache.reason) == expected
 
 
 @pytest.mark.parametrize("attends", [True, False])
@@ -264,6 +274,7 @@ def test_steps_over_more_positions(card, fresh, tmp_path, monkeypatch, attends):
 @pytest.mark.parametrize("family", NAMES)
 def test_prompts_again(card, fresh, tmp_path, monkeypatch, family):
     """Prompts of nearly the same length in caches that follow each other: run, recorded, replayed."""
+    monkeypatch.setattr(replay, "FIRST", ())
     monkeypatch.setattr(replay, "LAYERS", 1)
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
     m = gq.model.load(path, device="cuda", cache="f32")
@@ -274,11 +285,129 @@ def test_prompts_again(card, fresh, tmp_path, monkeypatch, family):
         cache = m.cache(int(fresh.integers(count, 250)))
         last = np.asarray(m.prompt(tokens, cache))
         assert gq.nmse(last, oracle.logits(tokens)[-1]) < ROUNDED
-        assert (len(cache), cache.reason) == (count, "")
+        assert (len(cache), cache.reason) == (count, STATE if m.config.state else "")
         launches.append(card.launches - before)
         del cache
-    graphs = m.config.layers + 2
+    graphs = 0 if m.config.state else m.config.layers + 2
     assert (launches, card.recorded) == ([0, graphs, graphs, graphs], graphs)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss"])
+def test_prompts_of_some_sequences(card, fresh, tmp_path, family):
+    """Tokens of some sequences of a cache, one of each or more, and of those that go on, in any mix."""
+    path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    oracle = gq.model.load(path, arithmetic="exact", cache="f32")
+    m.logits([3])  # prepares weights
+    cache, texts = m.cache(90, 4), [[] for _ in range(4)]
+    for _ in range(4):
+        some = fresh.permutation(4)[: fresh.integers(1, 5)].tolist()
+        counts = [1 if fresh.integers(2) else int(fresh.integers(2, 20)) for _ in some]
+        pieces = [Piece(i, fresh.integers(3, 259, n)) for i, n in zip(some, counts, strict=True)]
+        rows = np.asarray(m.together(pieces, cache.parts, last=True))
+        for piece, logits in zip(pieces, rows, strict=True):
+            texts[piece.sequence] += piece.tokens.tolist()
+            assert len(cache.parts[piece.sequence]) == len(texts[piece.sequence])
+            assert gq.nmse(logits, oracle.logits(texts[piece.sequence])[-1]) < ROUNDED
+    assert cache.reason == ""
+    assert card.recorded
+    assert m.together([Piece(1, np.array([5])), Piece(1, np.array([6]))], cache.parts, True).shape == (2, 288)
+
+
+def test_a_full_cache(card, fresh, tmp_path):
+    """Steps that are filled up need no room for that: the last position can be reached."""
+    path = family_model(tmp_path / "m.gguf", "qwen3", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    room = caches.roomy(1)
+    tokens = fresh.integers(3, 259, room).tolist() if room <= 64 else fresh.integers(3, 259, 100).tolist()
+    cache = m.cache(len(tokens))
+    m.prompt(tokens[:20], cache)
+    m.prompt(tokens[20:-1], cache)
+    last = np.asarray(m.run(np.array(tokens[-1:]), cache)[-1])
+    expected = gq.model.load(path, arithmetic="exact", cache="f32").logits(tokens)[-1]
+    assert gq.nmse(last, expected) < ROUNDED
+    assert (len(cache), cache.reason) == (len(tokens), "")
+    with pytest.raises(gq.errors.BlockIndexError, match="it is full"):
+        m.run(np.array([3]), cache)
+
+
+def test_memory_goes_from_cache_to_cache(card, fresh, tmp_path, monkeypatch):
+    """Recorded steps go with it; caches that live at one time have each their own; too much is freed."""
+    monkeypatch.setattr(caches, "LEAST_ROOM", 64)
+    monkeypatch.setattr(caches, "STEP", 16)
+    path = family_model(tmp_path / "m.gguf", "llama", int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    m.logits([3])
+    home = m._home
+    home._most = 1 << 40
+    first, second = m.cache(20), m.cache(30)
+    assert first.memory is not second.memory
+    assert (first.memory.room, caches.roomy(100), caches.roomy(100, 2)) == (64, 112, 112)
+    left = first.memory
+    m.run(np.array([5]), first)
+    del first
+    assert m.cache(64).memory is left
+    assert left.steps
+    part = m.cache(64).parts[0]
+    assert part.memory is left
+    assert m.cache(64).memory is not left, "who has a sequence keeps others out"
+    del part
+    long = m.cache(100).memory  # was dropped at once
+    assert m.cache(100).memory is long
+    assert m.cache(70).memory is long, "it has up to twice the room"
+    assert m.cache(300).memory is not long
+    assert m.cache(40, 2).memory.batch == 2
+    made, make = [], caches.Memory
+
+    def memory(config, room, *others):
+        made.append(len(home._free))
+        if home._free:
+            raise MemoryError("none is left")
+        return make(config, room, *others)
+
+    monkeypatch.setattr(caches, "Memory", memory)
+    del second
+    assert m.cache(500).memory.room == 512
+    assert made == [*range(made[0], -1, -1)], "what nobody lives in is freed first"
+    home._most = 0
+    both = [m.cache(20), m.cache(200)]
+    del both
+    assert len(home._free) == 1
+
+
+def test_plans_made_ahead(card, fresh, monkeypatch):
+    """Products of all sizes with the first weights of a kind; what they prepared is made of the others."""
+    run, sizes = PRODUCTS[0].run, replay.SIZES[replay.FEW :]
+
+    def make(q):
+        return q.shape
+
+    def prepares(problem, operands, *rest):
+        rows, q = operands
+        if len(rows) == sizes[3]:
+            raise gq.errors.UnsupportedError("no code for so many rows")
+        q.prepared(make)
+        return run(problem, operands, *rest)
+
+    monkeypatch.setattr(PRODUCTS[0], "run", prepares)
+    on_card = [
+        gq.QuantArray(q.format, q.shape, on_device(q.raw))
+        for q in (gq.quantize(fresh.standard_normal((n, 32)), kind) for n, kind in [
+            (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (4, "q8_0")
+        ])
+    ]  # fmt: skip
+    plans = ahead.Ahead("cuda:0")
+    plans.add(on_card[:3])
+    plans.add(on_card[3:5])
+    plans.end()
+    plans._thread.join()
+    # The first product of a kind prepares its weights, and is made again.
+    assert card.products == 3 * len(sizes)
+    assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False] * 2
+    plans.stop()
+    plans = ahead.Ahead("cuda:0")
+    plans.stop()
+    assert not plans._thread.is_alive()
 
 
 def test_a_talk(card, fresh, tmp_path):
@@ -322,14 +451,19 @@ def test_graphs_whose_memory_was_given_back(card, fresh, tmp_path):
     assert gq.nmse(np.asarray(logits[-1]), expected[-1]) < ROUNDED
 
 
-def test_what_is_prepared_lies_outside_the_memory_of_graphs(card):
+def test_what_is_prepared_lies_outside_the_memory_of_graphs(card, monkeypatch):
     """Replays of older graphs write to what was free there when they were recorded."""
-    cuda = card.cupy.cuda
+    cuda, streams = card.cupy.cuda, []
     outside, arena = cuda.get_allocator(), replay.Arena(card.cupy)
-    with cuda.using_allocator(arena):
-        assert cuda.get_allocator() is arena
-        assert device.once("something is prepared", cuda.get_allocator) is outside
-        assert cuda.get_allocator() is arena
+    monkeypatch.setattr(cuda, "Stream", lambda non_blocking: streams.append(1) or nullcontext())
+    for capturing in (False, True):
+        monkeypatch.setattr(device, "capturing", lambda index, now=capturing: now)
+        with cuda.using_allocator(arena):
+            assert device.once("something is prepared", cuda.get_allocator) is outside
+            assert cuda.get_allocator() is arena
+        assert len(streams) == capturing
+    with pytest.raises(gq.errors.DeviceError, match="records a CUDA graph"):
+        device.once("something is prepared", cuda.get_allocator)
 
 
 @pytest.mark.drawn(4)
@@ -342,7 +476,7 @@ def test_sequences_together(card, fresh, tmp_path, family):
     m = gq.model.load(path, device="cuda", cache="f32")
     oracle = gq.model.load(path, arithmetic="exact", cache="f32")
     whole = np.stack(list(m.generate(sequences, 8))).T.tolist()
-    assert (card.launches, card.recorded) == (6, 1)
+    assert (card.launches, card.recorded) == ((0, 0) if m.config.state else (7, 1))
     for one, said in zip(sequences, whole, strict=True):
         rows = oracle.logits(one + said[:-1])[len(one) - 1 :]
         behind = rows.max(axis=1) - rows[np.arange(8), said]
@@ -521,6 +655,34 @@ def test_it_speaks_on_a_card(cupy, cache):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])
+def test_layers_that_are_alike_on_a_card(cupy, fresh, tmp_path, monkeypatch, cache):
+    """Each kind is walked once, and what others repeat of it has the bits of layers that are walked."""
+    shape, kinds = Shape(layers=8), [{"down": "q6_K"}, {"down": "q4_K"}]
+    types = [kinds[i] for i in [0, 1, *fresh.permutation([0, 0, 0, 1, 1, 1])]]
+    path = tiny_model(tmp_path / "m.gguf", types, shape, int(fresh.integers(1 << 30)))
+    tokens, walked, results = fresh.integers(3, 259, 100).tolist(), [], []
+    walk = alike.Alike._walked
+    monkeypatch.setattr(alike.Alike, "_walked", lambda self, *a: walked.append(a[3]) or walk(self, *a))
+    for is_on in (True, False):
+        if not is_on:
+            monkeypatch.setattr(alike.Alike, "__call__", lambda self, walk, step, x, layer: walk(x, layer))
+        m = gq.model.load(path, device="cuda", cache=cache)
+        rows = m.cache(200)
+        m.logits([3])
+        first, again = m.prompt(tokens, rows).get(), m.run(np.array([5]), rows).get()
+        together = np.stack(list(m.generate([tokens[:20], tokens[20:90]], 6)))
+        results.append([first, again, together])
+        assert rows.reason == ""
+        if is_on:
+            assert len(walked) <= 2 * 5, "steps of a prompt, of a token, of two prompts and of two tokens"
+            walked.clear()
+    assert walked == []
+    for one, other in zip(*results, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("cache", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", NAMES)
 def test_bits_of_logits_on_a_card(cupy, fresh, tmp_path, family, cache):
     """Of an invariant model: as one prompt, in pieces, beside others, recorded or not, the same."""
@@ -562,7 +724,7 @@ def test_logits_on_a_card(cupy, fresh, tmp_path, family, types):
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", NAMES)
 def test_prompts_and_sequences_on_a_card(cupy, fresh, tmp_path, family, cache):
-    """Prompts of nearly one length, run, recorded and replayed; and some sequences that go on together."""
+    """Prompts of nearly one length, recorded and replayed; and some sequences that go on together."""
     path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0", "q5_1"))
     m, oracle = gq.model.load(path, device="cuda", cache=cache), gq.model.load(path, arithmetic="exact")
     beside, off = [], []  # of a prompt in one go, but for the order of sums; of exact logits

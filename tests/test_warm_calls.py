@@ -11,6 +11,7 @@ from fake_cupy import DeviceArray, on_device
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
+from ggmlq.cuda.driver import device
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
@@ -168,7 +169,10 @@ def test_another_device_is_current(gpu):
     assert gpu.rows == [3]
 
 
-def test_a_stream_that_records_a_graph(gpu):
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_stream_that_records_a_graph(gpu, monkeypatch, keeps):
+    """CuPy's memory would go to others, and a rung may call cuBLAS."""
+    monkeypatch.setattr(device, "keeps_memory", lambda: keeps)
     gpu.stream.ptr = 1234
     assert product(on_device(X)) is not None
     gpu.stream.capturing = True

@@ -213,7 +213,12 @@ class PreparedCopies:
     @inner
     def prepared_copies(self) -> list[Any]:
         """All prepared copies that exist."""
-        return [copy for key, copy in list(self._prepared.items()) if key is not _RECORDINGS]
+        return [copy for _, copy in self.prepared_by()]
+
+    @inner
+    def prepared_by(self) -> list[tuple[Any, Any]]:
+        """All prepared copies that exist, each with the function that made it."""
+        return [(make, copy) for make, copy in list(self._prepared.items()) if make is not _RECORDINGS]
 
     @property
     @inner

@@ -20,7 +20,7 @@ from .tokenizer import Tokenizer
 
 BATCH = 2048  # tokens that go through the layers together
 ENDED = -1  # in place of a token
-RECORDED = 2  # steps until they are replayed: the first ones take the host so long that tokens do not wait
+RECORDED = 1  # steps until they are replayed: the first one takes the host so long that tokens do not wait
 Best = Callable[[Any], tuple[Any, Callable[[], NDArray[np.int64]]]]
 
 

@@ -3,7 +3,7 @@
     Memory   the arrays of all layers, and on a GPU the steps that were recorded over them
     Part     a sequence of it, with the number of its positions
     Cache    the parts that one call has
-    Spare    the memory of a cache that was dropped, for the next one of that size
+    Home     the memory on a GPU in which a model's caches live, one after the other
 
 Keys and values in blocks are spread before they are stored, as llama.cpp does it: a Hadamard transform of 64
 columns, of more for keys, if heads have a multiple of 64. Outliers then cost less. Queries are spread alike,
@@ -13,7 +13,7 @@ and results are spread back.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from operator import itemgetter
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
-from ..base.devices import cuda_driver, cuda_module, is_host, namespace
+from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, namespace
 from ..base.slots import Rows, Slot, labelled, slot_of
 from ..errors import BlockIndexError, UnsupportedError
 from ..ops.cache import KVCache, hadamard
@@ -38,7 +38,9 @@ FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns th
 LEAST = 64  # columns that are spread together
 ANGLES, END, CACHE = 0, 16, 17  # slots of a sequence in a program: two of each angle, the end, each layer's
 WIDE = 1024  # positions by which memory of programs grows at first
-STEP, PARTS = 256, 8  # positions by which memory on a GPU grows; of long caches so many parts of their length
+LEAST_ROOM, STEP = 2048, 256  # positions of memory on a GPU, of all its sequences; by which it grows
+PARTS = 8  # of their length by which long ones grow
+SHARE = 8  # memory that nobody lives in is such a part of the card's at most, or of one cache
 
 
 class Memory:
@@ -183,6 +185,7 @@ class Part:
         self._length = 0
         self.end = np.zeros(1, np.int64)  # the positions behind a step, for kernels of the host
         self.place = 0  # among the sequences of a step that is recorded
+        self.lease: Any = None  # of memory that outlives the sequence
         self._sequences = dict[tuple[int, int], Any]()  # by layer and place
         self._places: dict[tuple[int, int], Array] = {}  # of the step, by heads and tokens
 
@@ -297,28 +300,25 @@ class Part:
 
 
 class Cache:
-    """Caches of a model's layers for ``positions`` positions of ``batch`` sequences.
-
-    ``spare``: memory of a dropped cache, which this one takes if it fits, and gives back in the end.
-    """
+    """Caches of a model's layers for ``positions`` positions of ``batch`` sequences; on a GPU in ``home``."""
 
     def __init__(
         self, config: Config, positions: int, types: tuple[str, str], device: str = "cpu", batch: int = 1,
-        spare: Spare | None = None,
+        home: Home | None = None,
     ) -> None:  # fmt: skip
         self.positions = positions
-        room, stream = positions, 0
-        if spare is not None:  # memory goes from a cache to the next one in the order of a stream
-            room, gpu = roomy(positions, batch), cuda_driver()
-            stream = gpu.stream(gpu.device()).ptr
-        size = room, batch, types, stream
-        memory = None if spare is None else spare.take(size)
-        self.memory = memory or Memory(config, room, types, device, batch)
-        if spare is not None:
-            self.memory.stream, self.memory.arenas = stream, spare.arenas
+        lease = None
+        if home is None:
+            self.memory = Memory(config, positions, types, device, batch)
+        else:
+            self.memory = home.move_in(
+                positions, batch, lambda room: Memory(config, room, types, device, batch)
+            )
+            lease = Lease()
+            weakref.finalize(lease, home.move_out, self.memory).atexit = False
         self.parts = [Part(self.memory, number, positions) for number in range(batch)]
-        if spare is not None:
-            weakref.finalize(self, spare.give, size, self.memory).atexit = False
+        for part in self.parts:  # which may be kept without the cache
+            part.lease = lease
 
     def __len__(self) -> int:
         """The positions of the longest sequence."""
@@ -345,34 +345,63 @@ class Cache:
             part.truncate(n)
 
 
-class Spare:
-    """The memory of the last cache that was dropped, with its recorded steps.
+class Lease:
+    """The right to live in memory: who holds it keeps others out."""
 
-    ``arenas``: memory in which the steps of all caches of a model work, by streams.
+
+class Home:
+    """The memory on a GPU in which a model's caches live: it outlives them, with its recorded steps.
+
+    ``arenas``: memory in which the steps of all caches work, by streams.
     """
 
     def __init__(self) -> None:
         self.arenas: dict[int, Any] = {}
-        self._of: tuple[Hashable, Memory] | None = None
+        self._most = cuda_device().memory_bytes() // SHARE
+        self._free: list[Memory] = []  # nobody lives in it; the last one was left last
 
-    def take(self, size: Hashable) -> Memory | None:
-        """The memory, if it has this size; another one is freed."""
-        there, self._of = self._of, None
-        return there[1] if there is not None and there[0] == size else None
+    def move_in(self, positions: int, batch: int, make: Callable[[int], Memory]) -> Memory:
+        """Memory for a cache: the last one that was left and fits; else ``make(room)``, a new one.
 
-    def give(self, size: Hashable, memory: Memory) -> None:
-        """Take memory that nobody uses any more."""
-        self._of = size, memory
+        It goes from a cache to the next one in the order of a stream.
+        """
+        gpu, room = cuda_driver(), roomy(positions, batch)
+        stream, most = gpu.stream(gpu.device()).ptr, max(2 * room, LEAST_ROOM // batch)
+        for memory in self._free[::-1]:
+            fits = memory.batch == batch and room <= memory.room <= most
+            if fits and memory.stream == stream and self._taken(memory):
+                return memory
+        while True:
+            try:
+                memory = make(room)
+                break
+            except MemoryError:
+                if not self._free:
+                    raise
+                self._taken(self._free[0])
+        memory.stream, memory.arenas = stream, self.arenas
+        return memory
+
+    def _taken(self, memory: Memory) -> bool:
+        """Take memory off the list; False where another thread was faster."""
+        try:
+            self._free.remove(memory)
+        except ValueError:
+            return False
+        return True
+
+    def move_out(self, memory: Memory) -> None:
+        """Keep memory that was left, and free others, left before, if there is too much of it."""
+        self._free.append(memory)
+        while len(self._free) > 1 and sum(one.nbytes for one in self._free) > self._most:
+            self._taken(self._free[0])
 
 
 def roomy(positions: int, batch: int = 1) -> int:
-    """Positions of memory for a cache, so that caches of nearly equal size have as many.
-
-    Of several sequences each has one more: a row that counts for nothing while the others go on.
-    """
-    positions += batch > 1
-    step = max(STEP, (1 << (positions - 1).bit_length()) // (2 * PARTS))
-    return -(-positions // step) * step
+    """Positions of memory for a cache, so that caches of nearly equal size have as many."""
+    least = max(positions, LEAST_ROOM // batch)
+    step = max(STEP, (1 << (least - 1).bit_length()) // PARTS)
+    return -(-least // step) * step
 
 
 def wide(room: int) -> int:

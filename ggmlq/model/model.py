@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, NamedTuple, overload
 
@@ -21,7 +22,7 @@ from ..gguf.imatrix import TOKENS
 from .arithmetic import Host, Kernels, arithmetic_of
 from .arithmetic.kernels import Array, Keys, Seen
 from .batch import BATCH, Best, Piece, beside, checked, is_batch, portions, several_of, tokens_of
-from .caches import Cache, Part, Spare
+from .caches import Cache, Home, Part
 from .config import Config
 from .families import Family, family_of
 from .importance import Hear, chunks_of, collect, together
@@ -114,7 +115,8 @@ class Model:
         self._weights = Weights(file, self._arithmetic)
         tensors = self._weights.tensors
         self.config: Config = self._family.read(file.metadata, str(architecture), tensors, context)
-        self._spare, self._on_gpu = Spare(), self._arithmetic.device != "cpu"
+        self._on_gpu = self._arithmetic.device != "cpu"
+        self._home = Home() if self._on_gpu else None
         self.best: Best | None = self._arithmetic.best
         self._programs: Programs | None = None
         self._prepared = False  # the first tokens have brought weights into their kernels' order
@@ -159,7 +161,8 @@ class Model:
         lengths, they are a list of arrays; of an array [B, T] they are one array.
         """
         sequences = self._sequences("logits", tokens)
-        caches = [self.cache(len(one)) for one in sequences]
+        device = self._arithmetic.device  # as such steps are not recorded, they need no memory that lasts
+        caches = [Cache(self.config, len(one), self.types, device) for one in sequences]
         parts = [cache.parts[0] for cache in caches]
         rows: list[list[Array]] = [[] for _ in sequences]
         for pieces in portions(sequences, BATCH):
@@ -373,11 +376,11 @@ class Model:
     def cache(self, positions: int, batch: int = 1) -> Cache:
         """An empty cache of so many positions, for a sequence or for ``batch`` of them.
 
-        On a GPU it takes the memory of the last one that was dropped, if that has the size, and with it the
-        steps that were recorded there.
+        On a GPU it lives in memory that a dropped one has left, if that fits, with the steps that were
+        recorded there.
         """
-        device, spare = self._arithmetic.device, self._spare if self._on_gpu else None
-        return Cache(self.config, max(positions, 1), self.types, device, batch, spare)
+        device = self._arithmetic.device
+        return Cache(self.config, max(positions, 1), self.types, device, batch, self._home)
 
     def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
         """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
@@ -396,9 +399,10 @@ class Model:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""
         for piece in pieces:
             parts[piece.sequence].reserve(len(piece.tokens))
-        recorded = last and self._on_gpu and self._fits_graphs(pieces)
-        if recorded and (logits := self._replayed(pieces, parts)) is not None:
-            return logits
+        if last and self._on_gpu and self._prepared and self._fits_graphs(pieces):
+            replay, some = import_module("ggmlq.model.replay"), [(parts[i], tokens) for i, tokens in pieces]
+            if (logits := replay.replayed(self._arithmetic, some, self._rows_and_logits)) is not None:
+                return logits
         rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
         if self._programs is not None:
             logits = self._programs(rows, tokens_of(pieces), last)
@@ -419,24 +423,6 @@ class Model:
         self._prepared = False  # for what is repeated all experts are prepared
         return self._walk(Step(self.config, self._weights, self._arithmetic, rows), tokens, last)
 
-    def _replayed(self, pieces: list[Piece], parts: Sequence[Part]) -> Array | None:
-        """The logits by recorded steps; of one token each all sequences of the cache take part."""
-        first, end = pieces[0].sequence, pieces[-1].sequence + 1
-        if all(len(piece.tokens) == 1 for piece in pieces):
-            first, end = 0, len(parts)
-        if any(part.memory is not parts[first].memory for part in parts[first:end]):
-            return None
-        tokens: list[Any] = [()] * (end - first)
-        for piece in pieces:
-            tokens[piece.sequence - first] = piece.tokens
-        replay = import_module("ggmlq.model.replay")
-        logits: Array | None = replay.replayed(
-            self._arithmetic, parts[first:end], tokens, self._rows_and_logits
-        )
-        if logits is None or len(pieces) == len(tokens):
-            return logits
-        return logits[[piece.sequence - first for piece in pieces]]
-
     def _rows_and_logits(self, a: Kernels, rows: Any, tokens: Array) -> Iterator[Array]:
         return self._walk(Step(self.config, self._weights, a, [(rows, len(tokens))]), tokens, True)
 
@@ -450,21 +436,32 @@ class Model:
         else:
             first, x = behind[0], self._arithmetic.real(behind[1])
         bar = None if self._prepared else Progress(self.config.layers, "preparing", "layer")
+        ahead = self._plans_ahead() if bar is not None and self._on_gpu else None
         for layer in range(first, self.config.layers):
             with walking(f"layer {layer}"):
-                x = self._family.layer(step, x, layer)
+                x = step.a.layer(partial(self._family.layer, step), step, x, layer)
             if bar is not None:
                 bar.advance(1)
+            if ahead is not None:
+                ahead.add(self._weights.multiplied(layer))
             yield x
         if bar is not None:
             bar.close()
             self._prepared = True
+        if ahead is not None:
+            ahead.end()
         step.counted()
         with walking("the last norm"):
             x = step.logits(x, last)
         if bar is not None and self._weights.layouts is not None:
             self._weights.layouts.keep()
         yield x
+
+    def _plans_ahead(self) -> Any:
+        """The thread that makes plans of products for steps of all sizes."""
+        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device)
+        weakref.finalize(self, ahead.stop)
+        return ahead
 
     def _sequences(self, call: str, tokens: Any) -> list[NDArray[np.int64]]:
         several = several_of(call, tokens) if is_batch(tokens) else [tokens]

@@ -74,6 +74,16 @@ class Step:
         self.joins = tell is None and arithmetic.joins
         self._whole, self.choices = flash or tell is None, {} if choices is None else choices
 
+    @staticmethod
+    def is_sum(x: Any) -> bool:
+        """True for rows that the next norm adds up."""
+        return isinstance(x, Sum) and x.value is None
+
+    @staticmethod
+    def sum_of(y: Array, x: Array) -> Any:
+        """Rows that the next norm adds up."""
+        return Sum(y, x)
+
     def tell(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Tell a node and hand it on."""
         if self._tell is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -173,6 +174,16 @@ class Frame:
 # --- Weights: each tensor looked up once -----------------------------------------------------
 
 
+Parts = dict[tuple[Any, ...], Any]  # arrays of a layer, by the stems of their names
+
+
+class Layer(NamedTuple):
+    """The arrays of a layer on a GPU, and what layers have in common that are alike."""
+
+    parts: Parts
+    kind: list[Any]
+
+
 class Stack(NamedTuple):
     """Matrices of one type over each other: a product with them has the columns of all."""
 
@@ -192,6 +203,7 @@ class Weights:
         self._places: dict[str, tuple[QuantArray, slice]] = {}  # of matrices that are over each other
         self._floats: dict[str, NDArray[Any] | None] = {}
         self._stacks: dict[tuple[str, ...], list[Stack]] = {}
+        self._listed: tuple[Any, dict[int, Layer]] = ((), {})
 
     def __contains__(self, name: str) -> bool:
         return f"{name}.weight" in self.tensors
@@ -272,6 +284,40 @@ class Weights:
             there = name in self.tensors
             self._floats[name] = self._a.real(self.tensors[name].dequantize()) if there else None
         return self._floats[name]
+
+    def read_by(self, layer: int) -> Layer:
+        """The arrays of a layer that kernels may read."""
+        sizes = len(self._stacks), len(self._matrices), len(self._floats)
+        if sizes != self._listed[0]:
+            self._listed = sizes, defaultdict(lambda: Layer({}, []))
+            for names, stacks in self._stacks.items():
+                for i, stack in enumerate(stacks):
+                    self._list(names, (i, "q"), stack.q)
+                    self._list(names, (i, "bias"), stack.bias)
+            for name, part in [*self._matrices.items(), *self._floats.items()]:
+                self._list((name,), (), part)
+        return self._listed[1][layer]
+
+    def _list(self, names: tuple[str, ...], place: tuple[Any, ...], part: Any) -> None:
+        """Note an array of a layer, whose number its names have."""
+        block, _, rest = names[0].partition(".")
+        number, _, first = rest.partition(".")
+        if part is not None and block == "blk":
+            stems = first, *(name.split(".", 2)[2] for name in names[1:])
+            kind = part.format.name if isinstance(part, QuantArray) else part.dtype.char
+            layer = self._listed[1][int(number)]
+            layer.parts[(stems, *place)] = part
+            layer.kind.append((stems, *place, kind, part.shape))
+
+    def multiplied(self, layer: int) -> Iterator[QuantArray]:
+        """The matrices of a layer as products read them."""
+        stem = f"blk.{layer}."
+        for names, stacks in list(self._stacks.items()):
+            if names[0].startswith(stem):
+                yield from (stack.q for stack in stacks)
+        for name, q in list(self._matrices.items()):
+            if name.startswith(stem):
+                yield q
 
     @property
     def nbytes(self) -> int:

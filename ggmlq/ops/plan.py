@@ -305,10 +305,9 @@ class Cupy:
         gpu, index = cuda_driver(), x.data.device_id
         if gpu.device() != index:
             return None
-        stream = gpu.stream(index)
-        if stream.ptr and stream.is_capturing():  # CuPy's pool would give its memory to others
-            return None
-        return int(stream.ptr)
+        if _is_recorded(index) and not cuda_device().keeps_memory():
+            return None  # CuPy's pool would give its memory to others
+        return int(gpu.stream(index).ptr)
 
     def lies(self, array: Any, shape: Any = None, index: int = 0) -> tuple[str, int] | None:
         """Letter and address of contiguous floats, of this shape on this device; None for other arrays."""
@@ -483,7 +482,7 @@ def on_device(
     if to is None:  # a mode of torch's under which tensors have no memory
         return None
     if type(launches) is Rung:
-        if not face.runs_rungs:
+        if not face.runs_rungs or _is_recorded(index):
             return None
         launches.launch(x.reshape(m, k), q, y.reshape(m, n))
     else:
@@ -492,6 +491,12 @@ def on_device(
     if bias is not None and not whole:
         adder(q, m, letters)(addends[0], to[1], stream)
     return y if y is out or (written == wanted and out is None) else face.converted(q, y, wanted, out, stream)
+
+
+def _is_recorded(index: int) -> bool:
+    """True where the current stream of a device records a CUDA graph."""
+    stream = cuda_driver().stream(index)
+    return bool(stream.ptr and stream.is_capturing())
 
 
 NOTHING_ADDED: tuple[tuple[int, int] | None, str] = (0, 0), ""
@@ -622,25 +627,32 @@ def launched(
     ``facts``: rows, kernel and arithmetic of the call.
     """
     x, q = operands
-    if cuda_device().capturing(x.device.id):
+    gpu = cuda_device()
+    captured = _is_recorded(x.device.id)
+    if captured and not gpu.keeps_memory():
         return False
     bias, residual = ("" if part is None else part.dtype.char for part in (end.bias, end.residual))
     letters = x.dtype.char + y.dtype.char + letters_of(bias, residual, end.gate)
     m, kernel, arithmetic = facts
     place = key_of(m, kernel, arithmetic, letters)
     if not rung.repeats:
-        q.keep_recording(place, rung)
+        if not captured:
+            q.keep_recording(place, rung)
         return False
     if not is_aligned(x):
         return False
     addresses = [0 if part is None else int(part.data.ptr) for part in (end.bias, end.residual)]
-    if (launches := q.recording(place)) is not None:  # something else of the call is not ordinary
+    launches = q.recording(place)
+    if type(launches) is Rung:  # of calls that no graph records
+        return False
+    if launches is not None:  # something else of the call is not ordinary
         launches(x.data.ptr, y.data.ptr, cuda_driver().stream(x.device.id).ptr, 0, *addresses)
         return True
-    template = cuda_module("driver.recorded").record(rung.launch, x, q, y, end)
+    # Sizes of recorded steps are few: a template for them serves no other rows, which takes less time.
+    template = cuda_module("driver.recorded").record(rung.launch, x, q, y, end, captured)
     if template is not None and (launches := template.launches(q, m)) is not None:
         q.keep_recording(place, launches)
-        ends = {template.rows[0], template.rows[-1]}
+        ends = {template.rows[0], template.rows[-1]} - {m}
         if all(choose(problem.with_rows(rows), kernel, arithmetic) is rung for rows in ends):
             TEMPLATES.keep(q, m, kernel, arithmetic, letters, template)
     return True

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -59,7 +60,8 @@ def chosen(
     try:
         x, q = operands
         most = MOST_TIMED if problem.device == "cpu" else MOST_ON_CARD
-        times = times_of(ladder.contenders(problem), problem, x[:most], q)
+        with nullcontext() if problem.device == "cpu" else cuda_device().aside():
+            times = times_of(ladder.contenders(problem), problem, x[:most], q)
         case = _remember(problem, times)
     finally:
         _BUSY.release()
@@ -78,7 +80,10 @@ def _is_open(problem: Linear) -> bool:
         return False
     if len(ladder.contenders(problem)) < 2 or tuned.is_known(problem):
         return False
-    return problem.device == "cpu" or not cuda_device().capturing(cuda_device().current())
+    if problem.device == "cpu":
+        return True
+    gpu = cuda_device()
+    return gpu.works_aside() or not gpu.capturing(gpu.current())
 
 
 def _remember(problem: Linear, times: dict[str, float]) -> Case:

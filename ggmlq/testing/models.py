@@ -38,6 +38,7 @@ class Shape:
     used: int = 2  # experts of a token
     context: int = 1024
     shared: bool = False  # qwen2moe: an expert for all tokens beside the chosen ones
+    tokens: int = 0  # of the vocabulary, if it has more than bytes
 
 
 def tiny_model(
@@ -47,8 +48,8 @@ def tiny_model(
     """Write a model; ``types``: by role (q k v out gate up down embd head), for all layers or one by one."""
     rng = np.random.default_rng(seed)
     by_layer = [dict(types)] * shape.layers if isinstance(types, Mapping) else [dict(one) for one in types]
-    names = byte_vocabulary()["tokenizer.ggml.tokens"]
-    first = by_layer[0]
+    vocabulary = byte_vocabulary(shape.tokens)
+    names, first = vocabulary["tokenizer.ggml.tokens"], by_layer[0]
     tensors: dict[str, Any] = {
         "token_embd.weight": _weights(rng, first.get("embd", "q8_0"), len(names), shape.width),
         "output_norm.weight": np.ones(shape.width, np.float32),
@@ -57,7 +58,7 @@ def tiny_model(
     for layer in range(shape.layers):
         for name, tensor in _layer(rng, {**TYPES, **by_layer[layer]}, shape).items():
             tensors[f"blk.{layer}.{name}"] = tensor
-    save(path, tensors, _metadata(shape, len(names)) | byte_vocabulary())
+    save(path, tensors, _metadata(shape, len(names)) | vocabulary)
     return Path(path)
 
 
@@ -122,11 +123,22 @@ def _metadata(shape: Shape, tokens: int) -> dict[str, Any]:
     }
 
 
-def byte_vocabulary() -> dict[str, Any]:
-    """SentencePiece with nothing but bytes, and as many tokens as a multiple of 32."""
+def mixed_types(layers: int) -> list[dict[str, str]]:
+    """The types of q4_K_M by layers: of some of them values and down are q6_K."""
+    kinds = []
+    for layer in range(layers):
+        ends = layer < layers // 8 or layer >= 7 * layers // 8
+        more = "q6_K" if ends or (layer - layers // 8) % 3 == 2 else "q4_K"
+        roles = dict.fromkeys(("q", "k", "out", "gate", "up", "embd"), "q4_K")
+        kinds.append(roles | {"v": more, "down": more, "head": "q6_K"})
+    return kinds
+
+
+def byte_vocabulary(least: int = 0) -> dict[str, Any]:
+    """SentencePiece with nothing but bytes, and as many tokens as a multiple of 32, ``least`` at least."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(BYTES))]
     kinds = [2, 3, 3] + [6] * BYTES  # unknown, control, byte
-    spare = -len(tokens) % 32
+    spare = max(-len(tokens) % 32, least - len(tokens))
     tokens, kinds = tokens + [f"<spare{i}>" for i in range(spare)], kinds + [4] * spare  # user-defined
     return {
         "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,

@@ -11,7 +11,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -73,7 +73,7 @@ def allocator(stream: int, device: Any, allocate: Any, keep: list[Any], make_poo
     """
     give_back()
     try:
-        number, graph = _capture(stream)
+        number, graph = capture_of(stream)
         with _LOCK:
             memory = _OF_CAPTURES.get((number, device.id))
             if memory is None:
@@ -97,7 +97,7 @@ def give_back() -> None:
                 del _OF_CAPTURES[place]
 
 
-def _capture(stream: int) -> tuple[int, Any]:
+def capture_of(stream: int) -> tuple[int, Any]:
     """The number of what a stream records, and the graph."""
     status, number, graph = INTEGER(), WORD(), ADDRESS()
     calls.call(
@@ -245,7 +245,7 @@ def recording(task: object, keep: list[Any]) -> Iterator[None]:
     """
     cuda = cupy().cuda
     allocate = before = cuda.get_allocator()
-    if not hasattr(before, "kept_for_graphs"):
+    if not keeps_memory():
         stream = driver().stream(current()).ptr
         where, new_pool = cuda.Device(current()), lambda: cuda.MemoryPool(before)
         allocate = allocator(stream, where, before, keep, new_pool)
@@ -272,25 +272,43 @@ def refuse_capture(what: str) -> None:
 
 def once(what: str, make: Callable[[], Any]) -> Any:
     """The result of ``make`` for all streams: complete before anyone else sees it, and part of no graph."""
-    refuse_capture(what)
-    give_back()
-    with _lasting():
+    if not works_aside():
+        refuse_capture(what)
+        give_back()
+    with aside():
         result = make()
-    driver().stream(current()).synchronize()
+        driver().stream(current()).synchronize()
     return result
 
 
-def _lasting() -> AbstractContextManager[Any]:
-    """A context for memory that stays: an allocator for recorded graphs says where, with ``lasting``.
+def works_aside() -> bool:
+    """True where what happens only once may be done while a CUDA graph is recorded: :func:`aside`.
 
-    In its own memory the replay of an older graph would write over what was prepared after it.
+    So says an allocator for graphs of a capture that other calls of CUDA do not disturb, by ``lasting``.
     """
-    context: AbstractContextManager[Any] = nullcontext()
-    if SERVING.torch is not None:
-        context = SERVING.torch.lasting()
-    elif (lasting := getattr(cupy().cuda.get_allocator(), "lasting", None)) is not None:
-        context = cupy().cuda.using_allocator(lasting)
-    return context
+    return SERVING.torch is None and hasattr(cupy().cuda.get_allocator(), "lasting")
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Work that no graph records, in memory that stays.
+
+    In memory of graphs the replay of an older one would write over what was prepared after it.
+    """
+    with contextlib.ExitStack() as contexts:
+        if SERVING.torch is not None:
+            contexts.enter_context(SERVING.torch.lasting())
+        elif works_aside():
+            cuda = cupy().cuda
+            contexts.enter_context(cuda.using_allocator(cuda.get_allocator().lasting))
+            if capturing(current()):
+                contexts.enter_context(cuda.Stream(non_blocking=True))
+        yield
+
+
+def keeps_memory() -> bool:
+    """True where the current allocator keeps what it gives for the graphs that are recorded with it."""
+    return hasattr(cupy().cuda.get_allocator(), "kept_for_graphs")
 
 
 def wait_for(stream: Any) -> None:
@@ -410,6 +428,11 @@ def lacks_cublas(card: Card | None, captured: bool = False) -> str | None:
 def driver_version() -> int:
     """The newest CUDA version that the driver knows: 13000 for 13.0."""
     return int(cupy().cuda.runtime.driverGetVersion())
+
+
+def memory_bytes() -> int:
+    """Bytes of memory of CuPy's current device."""
+    return int(cupy().cuda.Device(current()).mem_info[1])
 
 
 def multiprocessors() -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ...base.progress import long_work
 from ...base.slots import Rows, Slot, following, slot_of
-from ...errors import DeviceError
+from ...errors import DeviceError, UnsupportedError
 from ...store.origin import Origin
 from ..intrinsics.language import BLANK, axes_of, elements_of, types
 from . import compile_process, device, served
@@ -41,6 +41,7 @@ class _Recording(threading.local):
     workspace = 0  # bytes between its kernels
     most = 0  # rows for which they are enough
     decisions: list[Any]  # that hang on the number of rows
+    ahead = False  # plans are made before they are needed: each for its own rows, and nothing is compiled
     weights: Any = None
     parts: list[Any]  # functions that find arrays which were prepared of these
 
@@ -169,7 +170,8 @@ class Kernel(Compiled):
                 f"{self.name}: this GPU has compute capability {dotted(capability)}; the kernel needs "
                 f"{needed}; choose another one, gq.kernels() lists what there is"
             )
-        device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
+        if not device.works_aside():
+            device.refuse_capture(f"{self.name}: the kernel is not loaded yet")
         with self._lock:  # a second thread waits for the compilation of the first
             return self._loaded.get(index) or self._loaded.setdefault(index, self._load_code(capability))
 
@@ -215,6 +217,8 @@ class Kernel(Compiled):
         """The machine code, compiled if it is not stored yet."""
         machine, store = served.machine_of(capability), served.STORE
         code = store.load(self.origin, machine) if self.origin else None
+        if code is None and RECORDING.ahead:
+            raise UnsupportedError(f"{self.name}: its code is not here; it is compiled when it is needed")
         if code is None:
             with long_work(f"compiling {self.name} for compute capability {dotted(capability)}, once"):
                 code = compile_process.code(self.origin, capability) if BLANK else self.code(capability)

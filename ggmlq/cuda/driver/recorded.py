@@ -221,11 +221,12 @@ def recorded_launches(
 
 
 def record(
-    launch: Callable[..., None], x: Any, q: Any, y: Any, end: Epilogue = PLAIN
+    launch: Callable[..., None], x: Any, q: Any, y: Any, end: Epilogue = PLAIN, alone: bool = False
 ) -> Template | None:  # fmt: skip
     """Launch a product and record it for others; None where weights were not prepared before.
 
-    None, too, where a launch has an array that is neither labelled nor prepared with the weights.
+    None, too, where a launch has an array that is neither labelled nor prepared with the weights. ``alone``:
+    for no other number of rows.
     """
     ids_before, count = list(map(id, q.prepared_copies())), len(x)
     parts = {"bias": (end.bias, BIAS), "residual": (end.residual, RESIDUAL)}
@@ -244,7 +245,8 @@ def record(
         if any(hasattr(word, "data") for word in _flat(words)):
             return None
         steps.append(each._replace(arguments=words))
-    served = _served(count, RECORDING.decisions)
+    is_alone = alone or RECORDING.ahead
+    served = range(count, count + 1) if is_alone else _served(count, RECORDING.decisions)
     return Template(served, count, steps, workspace, RECORDING.parts, q)
 
 

@@ -28,6 +28,15 @@ NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 ONES = ((1, 1, 1), (1, 1), (1,), ())  # axes that a grid or a block leaves out
 
 
+class _Taping(threading.local):
+    """The list of a thread to which launches are added, with all words as they are; None without one."""
+
+    steps: list[Any] | None = None
+
+
+TAPING = _Taping()
+
+
 class _Memory(threading.local):
     """The memory that the driver reads of a launch, and its addresses."""
 
@@ -87,6 +96,10 @@ def submit(
     places = shape_at, function, pointers_at, 0
     if status := driver_launch()(*places):
         launch_again(status, places, grid, block, shared)
+    if TAPING.steps is not None:
+        TAPING.steps.append(
+            LoadedLaunch(function, grid, block, tuple(words), shared, early, cluster, together)
+        )
 
 
 def launch_again(
@@ -238,4 +251,13 @@ class PreparedLaunches:
                 shape = SHAPE.unpack_from(words, shape_at)
                 grid, block = shape[: len(launch.grid)], shape[3 : 3 + len(launch.block)]
                 launch_again(status, places, grid, block, shape[6])
+        if TAPING.steps is not None:
+            TAPING.steps += self._as_launched(words)
         _ROOMS.append(room)
+
+    def _as_launched(self, words: Any) -> Iterator[LoadedLaunch]:
+        """The launches with the words that they had."""
+        for shape_at, _, arguments_at, launch in self.launches:
+            at, shape = arguments_at // 8, SHAPE.unpack_from(words, shape_at)
+            values = tuple(words[at : at + len(launch.words)])
+            yield launch._replace(grid=shape[:3], block=shape[3:6], words=values, shared=shape[6])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays.array import QuantArray
-from ...base.devices import cuda_device, cuda_module, namespace, place_of, to_host
+from ...base.devices import cuda_device, cuda_module, is_host, namespace, place_of, to_host
 from ...errors import UnsupportedError
 from ...ops.attention import attention
 from ...ops.expert_linear import expert_linear
@@ -55,8 +55,10 @@ class Cuda(Kernels):
         return stack
 
     def real(self, x: Any) -> Array:
-        """Numbers on the device, in float32."""
-        return self._xp.asarray(x, self.dtype)
+        """Numbers on the device, in float32; those of the host are complete for all streams."""
+        if not is_host(x):
+            return x.astype(self.dtype, copy=False)
+        return cuda_device().once("numbers are to be copied", lambda: self._xp.asarray(x, self.dtype))
 
     def rows(self, q: QuantArray, ids: Any) -> Array:
         """Rows of the embedding."""
@@ -87,10 +89,12 @@ class Cuda(Kernels):
         table = self._tables.get(how)
         if table is None or len(table[0]) < end:
             size = max(LEAST, 1 << (end - 1).bit_length())
-            angles = rope_angles(how, np.arange(size), None if factors is None else to_host(factors))
-            table = self._tables[how] = cuda_device().once(
-                "a table of RoPE's angles is to be made", lambda: tuple(map(self.real, angles))
-            )
+
+            def make() -> tuple[Array, ...]:
+                angles = rope_angles(how, np.arange(size), None if factors is None else to_host(factors))
+                return tuple(map(self.real, angles))
+
+            table = self._tables[how] = cuda_device().once("a table of RoPE's angles is to be made", make)
         start = int(positions[0])
         return table[0][start:end], table[1][start:end]
 

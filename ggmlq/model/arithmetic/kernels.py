@@ -302,6 +302,10 @@ class Kernels:
             softcap=seen.cap, sinks=seen.sinks,
         ))[0]  # fmt: skip
 
+    def layer(self, walk: Callable[[Any, int], Any], step: Any, x: Any, number: int) -> Any:
+        """The rows behind a layer, which are ``walk(x, number)``."""
+        return walk(x, number)
+
     def attend_all(self, sequences: Sequence[tuple[Array, Any]], seen: Seen) -> Array:
         """Attention of the queries of sequences, each over its own cache, one after the other [H, T, DV]."""
         parts = [self.attend(q, cache, seen) for q, cache in sequences]
