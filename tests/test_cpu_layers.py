@@ -96,7 +96,9 @@ def test_convolutions(silu, width, taps, fresh):
     assert all(near(a.behind[0], b.behind[0]) for a, b in pairs)
 
 
-@pytest.mark.parametrize(("heads", "groups", "width", "turns"), [(4, 2, 32, True), (6, 2, 16, False), (1, 1, 128, True)])
+@pytest.mark.parametrize(
+    ("heads", "groups", "width", "turns"), [(4, 2, 32, True), (6, 2, 16, False), (1, 1, 128, True)]
+)
 def test_the_delta_rule(heads, groups, width, turns, fresh):
     """Steps of NumPy in float64, gates from one end of their range to the other."""
     whole, count = (2 * groups + heads) * width, 7
