@@ -94,7 +94,8 @@ def test_layers_that_guess_further_tokens_are_left_out(loaded, fresh, tmp_path):
         ({"rope.dimension_sections": "x"}, "numbers of pairs"),
         ({"ssm.state_size": None}, "ssm.state_size is None; a model needs"),
         ({"attention.recurrent_layers": [True]}, "one for each layer"),
-        ({"full_attention_interval": 3}, "no tensor blk.1.attn_qkv"),
+        ({"full_attention_interval": 1}, "no tensor blk.0.attn_q.weight"),
+        ({"full_attention_interval": 3}, "head_count_kv is 2; some layer has keys"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_go_together(loaded, tmp_path, facts, words):

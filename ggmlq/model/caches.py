@@ -165,13 +165,10 @@ class Memory:
         )  # fmt: skip
 
     @property
-    def _state_bytes(self) -> int:
-        return 4 * self.batch * self.unkeyed * floats_of(self.state)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of keys and values of all layers, and of state in float32."""
-        return sum(layer.nbytes for layer in self.layers) + self._state_bytes
+        state = 4 * self.batch * self.unkeyed * floats_of(self.state)
+        return sum(layer.nbytes for layer in self.layers) + state
 
 
 class Part:

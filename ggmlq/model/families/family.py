@@ -47,8 +47,9 @@ class Family:
         layers = facts.layers - ahead
         there = {name: getattr(config, name)[:layers] for name in ("heads", "kv_heads", "windows")}
         config = self.config(replace(config, layers=layers, **there), facts)
-        if not config.state and not all(config.kv_heads):
-            raise facts.wrong("attention.head_count_kv", "each layer of this family has keys")
+        if not any(config.kv_heads) or not (config.state or all(config.kv_heads)):
+            some = "some layer has" if config.state else "each layer of this family has"
+            raise facts.wrong("attention.head_count_kv", f"{some} keys")
         frame = Frame(config, facts, tensors)
         frame.ends()
         for layer in range(config.layers):

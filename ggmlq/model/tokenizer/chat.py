@@ -53,9 +53,11 @@ def conversation(
         )
     _check_jinja()
     sandbox = import_module(".sandbox", __package__)
-    more = {"tools": [dict(tool) for tool in tools]} if tools else {}
+    if tools is not None and not all(isinstance(tool, Mapping) for tool in tools):
+        raise UnsupportedError("chat: tools= has other things than mappings; pass each tool's JSON schema")
+    more: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
     more |= options or {}
-    values = {"messages": None, "add_generation_prompt": answer, **names}
+    values: dict[str, Any] = {"messages": None, "add_generation_prompt": answer, **names}
     if own := sorted(more.keys() & values.keys()):
         raise UnsupportedError(f"chat: {own[0]}= is a value that the library brings; leave it out")
     marks = Marks(cutter, template, [*messages, more])
