@@ -72,6 +72,7 @@ class Talk:
         same = 0
         while same < min(len(tokens) - 1, len(self.tokens)) and self.tokens[same] == tokens[same]:
             same += 1
+        same = self.cache.reachable(same)
         self.tokens, self.reason = list(tokens[:same]), "interrupted"
         self.cache.truncate(same)
         with self._timed(self.read):

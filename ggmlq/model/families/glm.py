@@ -18,6 +18,8 @@ from ..step import Step, experts
 from ..weights import Frame
 from .family import Family
 
+NORMS = ("attn_q_norm", "attn_k_norm")  # of heads, which only some models have
+
 
 def layer(step: Step, x: Array, i: int) -> Array:
     """A layer of GLM 4."""
@@ -36,7 +38,6 @@ def mixture(step: Step, x: Array, i: int) -> Array:
     q, k, v = step.heads(normed, i)
     if f"blk.{i}.attn_q_norm" in step.weights:
         q = step.head_norm(q, "attn_q_norm", "Qcur_normed", i)
-    if f"blk.{i}.attn_k_norm" in step.weights:
         k = step.head_norm(k, "attn_k_norm", "Kcur_normed", i)
     x = step.plus(step.rope_attention(q, k, v, i), x, "ffn_inp", i)
     normed = step.tell("post_attn_norm", step.norm(x, "post_attention_norm", i), i)
@@ -60,9 +61,8 @@ def tensors_of_mixture(frame: Frame) -> None:
     c = frame.config
     frame.vectors(c.width, "attn_norm", "post_attention_norm")
     frame.attention()
-    for name in ("attn_q_norm", "attn_k_norm"):
-        if frame.has(f"{name}.weight"):
-            frame.vectors(c.key_width, name)
+    if any(frame.has(f"{name}.weight") for name in NORMS):
+        frame.vectors(c.key_width, *NORMS)
     if frame.layer < c.dense:
         frame.feed_forward()
         return
