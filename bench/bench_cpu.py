@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.base.system import cpu_model
 from ggmlq.base.writing import write_whole
-from ggmlq.cpu.machine.features import model_name
 from ggmlq.cpu.machine.jit import jit
 from ggmlq.cpu.machine.memory import reader
 from ggmlq.cpu.machine.numba_names import cgutils, intrinsic
@@ -81,7 +81,7 @@ def main() -> None:
 
 def maker() -> str:
     """The vendor of this CPU; each vendor has a file of results."""
-    name = (model_name() or "other").lower()
+    name = (cpu_model() or "other").lower()
     return next((vendor for vendor in ("intel", "amd") if vendor in name), "other")
 
 

@@ -28,13 +28,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
 import ggmlq as gq
+from bench import engine
+from bench.engine import NMSE, ROOF, Activations, Weights, WrongError
 from ggmlq.cuda.driver import device
 from ggmlq.dispatch.ladder import Rung, choose, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.roofs.timing import Time, called, read_rate, replayed
-from ggmlq.testing import engine
-from ggmlq.testing.engine import NMSE, ROOF, Activations, Weights, WrongError
 from ggmlq.testing.machine import commit, machine
 
 FORMATS = ("q4_0", "q8_0", "mxfp4", "q4_K", "q6_K")
@@ -268,7 +270,7 @@ def main() -> int:
         sys.exit(f"{args.json}: holds results of {engine.device_of(old)}; name another file with --json")
     cells = list(plan(args.formats, args.rows, args.rungs, args.lengths))
     kernels = {choose(cell.problem, cell.kernel).name for cell in cells if cell.kernel != ROOF}
-    from ggmlq.testing.engine import compile_ahead
+    from ggmlq.testing.ahead import compile_ahead
 
     compile_ahead(kernels, {cell.format for cell in cells}, device.capability() or (7, 5))
     deadline = time.monotonic() + args.budget

@@ -32,6 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from bench import engine
 from bench.bench_engine import FORMATS, Bench, Cell, facts
 from bench.on_card import bandwidth
 from ggmlq.cuda.driver import device
@@ -40,7 +41,6 @@ from ggmlq.cuda.ladder.linear import r13_gemv, r17_gemv_int16
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.formats import BlockFormat
-from ggmlq.testing import engine
 
 COLUMNS = (896, 2560, 3584, 4096, 5120, 8192, 11008, 18944, 28672, 151936)  # N
 LENGTHS, LARGEST = (2560, 4096, 5120, 13824, 14336), 30000  # K; N from which there is but one K
@@ -112,12 +112,12 @@ def compiled(names: set[str], formats: set[str]) -> None:
     """Compile the kernels whose code does not come with the package."""
     from ggmlq.cuda.driver import served
     from ggmlq.cuda.driver.launch import FAMILIES
-    from ggmlq.testing import engine
+    from ggmlq.testing import ahead
 
     modules = {rung.launch.__module__ for rung in rungs("linear", "cuda") if rung.name in names}
     have = device.capability() or (9, 0)
     tasks = []
-    for name, i in engine.kernels_of(modules, formats):
+    for name, i in ahead.kernels_of(modules, formats):
         module, case = name.rpartition(".")[0], FAMILIES[name].cases[i]
         if module not in modules or (module in GEMV and not _has_room(*case)):
             continue
@@ -126,7 +126,7 @@ def compiled(names: set[str], formats: set[str]) -> None:
             continue
         if not served.code_of(kernel.origin, have, kernel.exact):
             tasks.append((name, i))
-    engine.compile_all(tasks, have)
+    ahead.compile_all(tasks, have)
 
 
 def _has_room(fmt: BlockFormat, columns: int, span: int, small: bool, fragment_rows: int) -> bool:

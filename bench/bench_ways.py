@@ -174,7 +174,7 @@ def compiled(names: list[str]) -> None:
     """Compile tiles of cuda:warp_specialized whose code does not come with the package, on all cores."""
     from ggmlq.cuda.driver import served
     from ggmlq.cuda.driver.launch import FAMILIES
-    from ggmlq.testing import engine
+    from ggmlq.testing import ahead
 
     module, layouts = r16_warp_specialized.__name__, {layout_of(gq.formats[name]) for name in names}
     tasks = []
@@ -183,7 +183,7 @@ def compiled(names: list[str]) -> None:
             kernel = family.make(*case) if case[0] in layouts else None
             if kernel and kernel.origin and not served.code_of(kernel.origin, (9, 0), kernel.exact):
                 tasks.append((name, i))
-    engine.compile_all(tasks, (9, 0))
+    ahead.compile_all(tasks, (9, 0))
 
 
 def weights_of(kind: str, n: int, k: int) -> list[Any]:

@@ -38,13 +38,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench import parts
 from bench.bench_shapes import compiled
+from bench.engine import random_bytes
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.ladder.linear import r16_warp_specialized
-from ggmlq.testing.engine import random_bytes
 from ggmlq.testing.machine import commit, machine
 
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)

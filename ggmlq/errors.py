@@ -8,11 +8,12 @@ also derives from the built-in error that a NumPy user would catch.
 class GGMLQError(Exception):
     """The root: ``except GGMLQError`` catches all that ggmlq raises on purpose."""
 
+    # KeyError would print the message in quotes, OSError errno's text in its place.
+    __str__ = Exception.__str__
+
 
 class FormatError(GGMLQError, KeyError, ValueError):
     """A format name or id that ggml does not have, or no longer has."""
-
-    __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
 class FormatAttributeError(FormatError, AttributeError):
@@ -21,8 +22,6 @@ class FormatAttributeError(FormatError, AttributeError):
 
 class CodeError(GGMLQError, KeyError, ValueError):
     """A code of 8 or 16 bits that does not exist, or that does not suit the call."""
-
-    __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
 class CodeAttributeError(CodeError, AttributeError):
@@ -89,8 +88,6 @@ class LibraryFailedError(GGMLQError, RuntimeError):
 class GroupError(GGMLQError, ConnectionError):
     """A group of processes whose engine fails or is none, or a rank that is not in it."""
 
-    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
-
 
 class WorkerError(GGMLQError, RuntimeError):
     """Work for an executor that takes none, or lost its workers."""
@@ -103,24 +100,22 @@ class GGUFError(GGMLQError, ValueError):
 class GGUFKeyError(GGUFError, KeyError):
     """A tensor or a metadata key that the file does not have."""
 
-    __str__ = Exception.__str__  # KeyError would print the message in quotes
-
 
 class NodeNameError(GGMLQError, KeyError):
     """A name of a graph's node that a run of llama.cpp does not have."""
 
-    __str__ = Exception.__str__  # KeyError would print the message in quotes
 
-
-class GGUFOSError(GGUFError, OSError):
-    """The operating system refused: no permission, a full disk, a folder in place of a file."""
-
-    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
+class _SystemError(GGMLQError, OSError):
+    """An error of the operating system in words, with the facts of ``cause``."""
 
     def __init__(self, message: str, cause: OSError | None = None) -> None:
         super().__init__(message)
         if cause is not None:
             self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
+
+
+class GGUFOSError(GGUFError, _SystemError):
+    """The operating system refused: no permission, a full disk, a folder in place of a file."""
 
 
 class SafetensorsError(GGMLQError, ValueError):
@@ -130,18 +125,9 @@ class SafetensorsError(GGMLQError, ValueError):
 class SafetensorsKeyError(SafetensorsError, KeyError):
     """A tensor that a safetensors file does not have."""
 
-    __str__ = Exception.__str__  # KeyError would print the message in quotes
 
-
-class SafetensorsOSError(SafetensorsError, OSError):
+class SafetensorsOSError(SafetensorsError, _SystemError):
     """The operating system refused a safetensors file."""
-
-    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
-
-    def __init__(self, message: str, cause: OSError | None = None) -> None:
-        super().__init__(message)
-        if cause is not None:
-            self.errno, self.strerror, self.filename = cause.errno, cause.strerror, cause.filename
 
 
 class SafetensorsNotFoundError(SafetensorsOSError, FileNotFoundError):
@@ -150,8 +136,6 @@ class SafetensorsNotFoundError(SafetensorsOSError, FileNotFoundError):
 
 class RemoteError(GGMLQError, OSError):
     """A file elsewhere that cannot be read: no answer, a wrong one, or another file than before."""
-
-    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
 
 
 class RemoteNotFoundError(RemoteError, FileNotFoundError):
@@ -180,8 +164,6 @@ class DumpError(GGMLQError, ValueError):
 
 class PageError(GGMLQError, OSError):
     """A page or a picture that cannot be written at this place or in this form."""
-
-    __str__ = Exception.__str__  # OSError would print errno's text in place of the message
 
 
 class GGUFNotFoundError(GGUFOSError, FileNotFoundError):

@@ -7,7 +7,7 @@ minute. Any run ends with the files that took most; ``--costs FILE`` writes seco
 from __future__ import annotations
 
 import json
-import resource
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ CACHE = "ggmlq/costs"  # CPU seconds a test, by file: what the next run weighs i
 
 def cpu_seconds() -> float:
     """CPU seconds of this process and of those that it started and that ended."""
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in usage)
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def file_of(nodeid: str) -> str:

@@ -15,6 +15,7 @@ from ggmlq.errors import GGMLQError
 from ggmlq.faults import diagnose_node
 from ggmlq.faults.imitations import imitations
 from ggmlq.reference.nodes import node
+from ggmlq.reference.nodes.number import LARGEST
 
 F, H = np.float32, np.float16
 RAISED = F(3) * F(0.6931)
@@ -297,3 +298,37 @@ def test_rows_that_see_nothing_are_zeros(fresh):
     assert (bound[0, 0, 1] < 1e-30).all(), "the zero is promised"
     assert np.isfinite(bound).all()
     assert bound[0, 0, 0].any()
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_scores_that_float32_does_not_hold_promise_nothing(fresh, kind):
+    """Keys of 5e19 are infinite as halves; in float32 they overflow with such a query, or cancel."""
+    q, k, v = (x.copy() for x in case(fresh, "f16", 20, rows=4))
+    dtype = {"f16": H, "f32": F}[kind]
+    k, v = k.astype(dtype), v.astype(dtype)
+    with np.errstate(over="ignore"):
+        k[7, :2] = np.array([5e19, -5e19], F)
+    q[:, :2] = [[-5e19, -5e19], [5e19, 0], [5e19, 0], [0, 0]] if kind == "f32" else np.abs(q[:, :2]) + 1
+    mask = np.zeros((4, 20), F)
+    mask[2:, [7, 15]] = -np.inf
+    v[15, 3] = np.inf
+    inputs = [four(x) for x in (q, k, v, mask)] + [None]
+    for name in (None, "f32", "ggml-cpu-attention"):
+        params = {"scale": 0.125, "kinds": (kind, kind), "shape": (1, 4, 1, 64)}
+        result = node("FLASH_ATTN_EXT", inputs, {**params, **({"arithmetic": name} if name else {})})
+        for y in (np.nan, -0.52, v[7]):
+            wrong = result.wrong(np.broadcast_to(np.asarray(y, F), result.value.shape))[0, :, 0]
+            assert not wrong[:2].any(), name
+            assert wrong[3, 4:].mean() > 0.8, name  # a row that does not see that key
+    scores = np.where(fresh.random((1, 1, 2, 9)) < 0.5, 0, -np.inf).astype(F)
+    scores[0, 0, 1, 4] = LARGEST
+    softmax = node("SOFT_MAX", [scores, None, None], {"scale": 2.0})
+    assert softmax.wrong(np.full(scores.shape, np.nan, F))[0, 0].any(axis=-1).tolist() == [True, False]
+
+
+def test_a_softmax_that_sees_nothing_is_zero_where_it_has_a_sink():
+    scores, sinks = np.full((1, 2, 3, 9), -np.inf, F), np.ones(2, F)
+    for more, promised in (None, False), (sinks, True):
+        softmax = node("SOFT_MAX", [scores, None, more], {"scale": 2.0})
+        assert not softmax.wrong(np.zeros(scores.shape, F)).any()
+        assert softmax.wrong(np.full(scores.shape, np.nan, F)).all() == promised

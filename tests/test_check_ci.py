@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -18,6 +21,7 @@ from ggmlq.check.opcases import CASES
 from ggmlq.check.ops import OpOutcome, case_of, cases_of
 from ggmlq.check.outcome import Outcome
 from ggmlq.check.plan import Settings, Trial, spread
+from ggmlq.cli import command_line
 from ggmlq.commands import _check_ci
 from ggmlq.errors import GGMLQError, UnsupportedError
 
@@ -158,3 +162,16 @@ def test_a_case_is_found_by_its_name():
         case_of("CLAMPED(a)", 0)
     one = replace(op(), options=" --lib x")
     assert one.again == f"--case '{CLAMP}' --threads 1 --lib x"
+
+
+def test_the_commands_of_the_skill_are_those_of_the_command_line():
+    """SKILL.md is for whoever changes kernels, people or not: its options exist."""
+    skill = Path(__file__).parent.parent / ".github" / "actions" / "ggmlq-check" / "SKILL.md"
+    text = skill.read_text(encoding="utf-8")
+    commands = re.findall(r"^ +ggmlq (.+)$", text, re.MULTILINE)
+    assert len(commands) >= 7
+    for words in commands:
+        assert command_line().parse_args(shlex.split(words)).command in ("check", "trace", "logits")
+    options = command_line().parse_args(["check"])
+    named = {name.replace("-", "_") for name in re.findall(r"`--([a-z-]+)", text)}
+    assert named <= vars(options).keys()

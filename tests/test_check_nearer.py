@@ -64,6 +64,33 @@ def test_products_with_experts_nearer_to_float64():
     assert run_case(Kernel(exact), case, Settings("CPU", "CPU")).verdict == "ok"
 
 
+def in_halves(x, q, order=1, lost=0):
+    """A shader of Vulkan: halves, added up in halves, each lane its own part of K."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        a, w = x.astype(np.float16), q.dequantize().astype(np.float16)
+        k = x.shape[1] - lost
+        sums = np.zeros((order, len(x), len(w)), np.float16)
+        for i in range(k):
+            sums[i % order] += a[:, i, None] * w[:, i]
+        return sums.sum(axis=0).astype(F)
+
+
+@pytest.mark.parametrize("name", ["q4_1", "f32"])
+def test_sums_in_halves_are_right_on_backends_that_have_them(name):
+    def by(multiply, backend="Vulkan", m=9, data="normal", **how):
+        case = Case(gq.formats[name], m, 33, 1024, data, 5)
+        return run_case(Kernel(multiply), case, Settings(f"{backend}0", backend, **how))
+
+    right = by(in_halves)
+    assert (right.verdict, right.arithmetic) == ("ok", "f16 sums"), right.text
+    assert by(lambda x, q: in_halves(x, q, order=32)).verdict == "ok"
+    for data in ("outliers", "huge"):
+        assert by(in_halves, data=data).verdict == "ok", data
+    assert by(lambda x, q: in_halves(x, q, lost=64)).verdict == "wrong"
+    assert by(in_halves, m=8).verdict == "wrong", "few rows are added up in float32 there"
+    assert by(in_halves, "CPU").verdict == "wrong"
+
+
 def test_mistakes_beside_it_are_wrong():
     def one_column(x, q):
         y = exact(x, q)

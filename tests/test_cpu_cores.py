@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ggmlq.base import threads
-from ggmlq.cpu.machine.features import model_name
+from ggmlq.base.system import cpu_model
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Sixteen cores, and files of quotas as given."""
-    monkeypatch.setattr(threads, "_cores", lambda: 16)
+    monkeypatch.setattr(threads, "cores", lambda: 16)
     for name in threads.LIMITS:
         monkeypatch.delenv(name, raising=False)
 
@@ -58,6 +58,6 @@ def test_variables(machine, monkeypatch, said, want):
 
 
 def test_of_this_machine():
-    assert 1 <= threads.available() <= threads._cores()
+    assert 1 <= threads.available() <= threads.cores()
     assert threads.num_threads() <= threads._AVAILABLE
-    assert model_name() is None or model_name() == model_name().strip() != ""
+    assert cpu_model() is None or cpu_model() == cpu_model().strip() != ""

@@ -35,7 +35,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     found = Driver()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: found if name == device.DRIVER else None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: found if name == device.CUDA else None)
     return found
 
 

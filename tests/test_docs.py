@@ -93,7 +93,7 @@ def test_commands_of_the_pages_exist():
             assert command in known, (page.name, command)
 
 
-QUICK = ["arithmetic", "attention", "cpu", "engine", "faults", "formats", "gru", "ladder", "scaled", "shapes"]
+QUICK = ["arithmetic", "attention", "cpu", "engine", "faults", "formats", "gru", "ladder", "scaled"]
 
 
 @pytest.mark.parametrize("name", QUICK)

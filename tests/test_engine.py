@@ -15,9 +15,9 @@ from scripts import load
 import ggmlq as gq
 from ggmlq.dispatch.ladder import choose
 from ggmlq.roofs.timing import Time
-from ggmlq.testing import engine
 
 bench = load("bench", "bench_engine")
+engine = bench.engine
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def close(a, b):
 
 
 def test_means_of_squares(made, activations):
-    close(made.imatrix(), {name: (x**2).mean(axis=0)[None] for name, x in activations.items()})
+    close(made, {name: (x**2).mean(axis=0)[None] for name, x in activations.items()})
     assert made.chunks == max(map(len, activations.values())) // 16
 
 
@@ -44,12 +44,12 @@ def test_means_of_squares(made, activations):
 def test_files_of_both_kinds(made, tmp_path, kind):
     path = made.save(tmp_path / f"i.{kind}")
     read = read_imatrix(path)
-    close(read, made.imatrix())
+    close(read, made)
     assert (read.chunks, read.datasets) == (made.chunks, ("text.txt",))
     again = collected(path, chunk_size=16)
-    close(again.imatrix(), made.imatrix())
+    close(again, made)
     other = again.save(tmp_path / f"j.{'dat' if kind == 'gguf' else 'gguf'}")
-    close(read_imatrix(other), made.imatrix())
+    close(read_imatrix(other), made)
     assert (again.chunks - made.chunks) * (kind == "gguf") == 0
 
 
@@ -75,12 +75,12 @@ def test_experts(fresh, tmp_path):
     found.add("blk.0.ffn_down_exps.weight", x[25:], ids[25:], experts=4)
     found.add("blk.0.ffn_up_exps.weight", x[:, 0], ids, experts=4)
     for name, values in (("down", x), ("up", np.repeat(x[:, :1], 2, axis=1))):
-        row = found.imatrix()[f"blk.0.ffn_{name}_exps.weight"]
+        row = found[f"blk.0.ffn_{name}_exps.weight"]
         for expert in range(3):
             mine = values[ids == expert]
             assert np.allclose(row[expert], (mine**2).mean(axis=0)) if len(mine) else (row[expert] == 1).all()
         assert (row[3] == 1).all()
-    assert found.imatrix().unseen["blk.0.ffn_up_exps.weight"][-1] == 3
+    assert found.unseen["blk.0.ffn_up_exps.weight"][-1] == 3
     merged = collected(found.save(tmp_path / "a.gguf"))
     merged.merge(collected(found.save(tmp_path / "b.dat"), merged.chunk_size))  # one count for all experts
     assert merged.entries["blk.0.ffn_up_exps.weight"].counts.shape == (4,)
@@ -98,7 +98,7 @@ def test_a_merger_weighs_by_tokens(made, activations, tmp_path, capsys):
         out = capsys.readouterr().out
         assert out.splitlines()[-1] == f"wrote {tmp_path / 'c.gguf'}"
         assert ("entropy" in out) == bool(more)
-    close(read_imatrix(tmp_path / "c.gguf"), made.imatrix())
+    close(read_imatrix(tmp_path / "c.gguf"), made)
 
 
 def test_statistics(made, tmp_path, capsys):
@@ -107,7 +107,7 @@ def test_statistics(made, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["chunks"], found["chunk_size"], found["datasets"]) == (made.chunks, 16, ["text.txt"])
     for i, fact in enumerate(found["tensors"]):
-        means = made.imatrix()[f"blk.{i}.attn_q.weight"].astype(np.float64)
+        means = made[f"blk.{i}.attn_q.weight"].astype(np.float64)
         assert fact["sum"] == pytest.approx(means.sum(), rel=1e-6)
         assert (fact["columns"], fact["active"]) == (24, 1.0)
         assert fact["max"] == pytest.approx(means.max(), rel=1e-6)

@@ -29,7 +29,7 @@ FLOORS = (
     {"accuracy", "convert", "diff", "functions", "gru", "llama", "parallel", "remote", "roofs"},
     {"checkpoint", "doctor.py", "reference", "report"},
     {"faults", "model"},
-    {"check", "demo"},
+    {"check", "demo", "port"},
     {"trace"},
     {"commands"},
     {"cli.py"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,11 @@ def test_values_from_files(run, path, tmp_path):
         status, _, err = run(path, "--set-file", f"k={tmp_path / name}")
         assert status == 2
         assert says in err
+
+
+def test_numbers_as_they_were_written(run, path):
+    run(path, "--set", "general.epsilon=1e-06")
+    assert re.search(r"general\.epsilon +float32 +1e-06\n", run(path)[1])
 
 
 def test_all_of_an_array_in_json(run, path):

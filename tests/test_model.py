@@ -54,7 +54,8 @@ def test_tokens_one_by_one_and_at_once(model_file, fresh, family):
 @pytest.mark.parametrize("family", SHORT)
 def test_sequences_together_are_those_alone(model_file, fresh, family, monkeypatch):
     """Sequences of different length, in portions that cut them, give what each gives alone."""
-    monkeypatch.setattr("ggmlq.model.model.BATCH", 11)
+    for where in ("model", "serving"):
+        monkeypatch.setattr(f"ggmlq.model.{where}.BATCH", 11)
     m = gq.model.load(model_file(family), arithmetic="exact")
     sequences = [tokens_of(fresh, count) for count in fresh.permutation([1, 4, 9, 30])]
     together = m.logits(sequences)

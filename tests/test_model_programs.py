@@ -152,7 +152,7 @@ def test_all_experts_are_in_a_program(kind, tmp_path, fresh):
 def together(model, caches, tokens):
     """Logits behind a token for each sequence that has one."""
     pieces = [Piece(i, np.array([token])) for i, token in enumerate(tokens) if token is not None]
-    return model._together(pieces, [cache.parts[0] for cache in caches], True)
+    return model.together(pieces, [cache.parts[0] for cache in caches], True)
 
 
 @pytest.mark.parametrize(

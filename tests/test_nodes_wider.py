@@ -234,6 +234,9 @@ def test_what_wrong_cases_share():
     assert contrasts([of(7, 5), of(9, 5)], [of(7, 1), of(7, 2)]) == ["right up to threads = 2, wrong above"]
     assert contrasts([of(7)], right) == []
     assert contrasts([of(7), of(9)], [of(7), of(9)]) == []
+    (text,) = contrasts([of(16), of(128)], [of(64), of(64)])
+    assert text.startswith("right only where ne0")
+    assert text.endswith(" is 64")
 
 
 def test_wrong_blocks_are_diagnosed(fresh):

@@ -127,8 +127,8 @@ def test_a_cpu_of_arm_gets_only_what_it_has_all_instructions_for(has, folder):
 def test_the_dot_product_counts_though_llvm_does_not_name_it(monkeypatch, cpu, told, there):
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    monkeypatch.setattr(features.sys, "platform", "linux")
-    monkeypatch.setattr(features.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(features, "LINUX", True)
+    monkeypatch.setattr(features, "MACHINE", "aarch64")
     monkeypatch.setattr(features.llvm, "get_process_triple", lambda: "aarch64-unknown-linux-gnu")
     monkeypatch.setattr(features, "cpu_name", lambda: cpu)
     monkeypatch.setattr(features, "_hwcap", lambda: told)

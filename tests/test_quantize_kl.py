@@ -11,6 +11,7 @@ from vocabularies import HARD, pairs_vocabulary
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.commands import _quality
+from ggmlq.model import quality
 from ggmlq.testing.models import Sizes, family_model
 
 SIZES = Sizes(layers=1, width=64, head=32, hidden=64, context=128)
@@ -34,8 +35,8 @@ def test_the_limit_holds_on_text_held_back(original, fresh, tmp_path, capsys):
     facts = json.loads(capsys.readouterr().out)
     (note,) = [note for note in facts["notes"] if note.startswith("KL ")]
     small, large = gq.model.load(out), gq.model.load(original)
-    pieces = _quality.stretches(large, text.read_text(), 32)
-    held_back = _quality.measured(small, large, pieces[1::2], False)["kl"]
+    pieces = quality.stretches(large, text.read_text(), 32)
+    held_back = quality.measured(small, large, pieces[1::2], False)["kl"]
     assert held_back <= limit
     assert float(re.match(r"KL (\S+) ", note)[1]) == pytest.approx(held_back, abs=2e-5)
     assert facts["bytes_after"] < 0.5 * original.stat().st_size

@@ -14,8 +14,9 @@ import pytest
 from vocabularies import HARD, pairs_vocabulary
 
 import ggmlq as gq
+from ggmlq.base import system
 from ggmlq.cli import main
-from ggmlq.commands import _talk, run
+from ggmlq.commands import _talk
 from ggmlq.testing.models import Sizes, family_model
 
 TEMPLATE = (
@@ -79,17 +80,17 @@ def test_closed_streams(model_path, capsys, monkeypatch):
 
 
 def test_where_the_system_tells_no_peak_of_memory(model_path, capsys, monkeypatch):
-    monkeypatch.setattr(run, "UNIT", 1)
-    smaller = run.peak_bytes()
+    monkeypatch.setattr(system, "MACOS", True)
+    smaller = system.peak_memory()
     monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
-    assert run.peak_bytes() is None
+    assert system.peak_memory() is None
     err = said(capsys, model_path, "--prompt", "x", "--generate", "1").err
     assert "memory at most" not in err
     assert err.count("keys and values") == 1
     assert json.loads(said(capsys, model_path, "--prompt", "x", "--json").out)["peak_bytes"] is None
     monkeypatch.undo()
     if smaller is not None:
-        assert run.peak_bytes() >= smaller * (1 if sys.platform == "darwin" else 1024)
+        assert system.peak_memory() >= smaller * (1 if sys.platform == "darwin" else 1024)
 
 
 def test_draws_repeat_with_a_seed(model_path, capsys):
@@ -112,6 +113,20 @@ def test_draws_repeat_with_a_seed(model_path, capsys):
     assert first["prompt"] != other["prompt"]
     assert first["ended"] == "length"
     assert len(first["tokens"]) == 6
+
+
+@pytest.mark.parametrize("draft", ["lookup", "itself"])
+def test_drafts(model_path, capsys, draft):
+    """The same text, and how many guesses were right."""
+    words = (model_path, "--prompt", "abcabcabc", "--generate", 30, "--no-stop", "--invariant")
+    plain = json.loads(said(capsys, *words, "--json").out)
+    drafts = ("--draft", model_path if draft == "itself" else draft)
+    facts = json.loads(said(capsys, *words, *drafts, "--json").out)
+    assert facts["tokens"] == plain["tokens"]
+    assert plain["drafts"] == {"tokens": 0, "accepted": 0}
+    assert facts["drafts"]["tokens"] >= facts["drafts"]["accepted"]
+    assert draft == "lookup" or facts["drafts"]["accepted"] > 15
+    assert "drafted ones right; weights" in said(capsys, *words, *drafts).err
 
 
 def test_a_full_context_is_told(model_path, capsys):
@@ -176,6 +191,19 @@ def test_the_cache_is_used_again(model_path, fresh):
     assert answer == list(m.generate(tokens, 3))
     talk.hear(changed)  # the last token is read again, for its logits
     assert list(talk.answer(3)) == list(m.generate(changed, 3))
+
+
+def test_a_talk_of_layers_with_a_state(tmp_path, fresh):
+    """What goes on behind the cache is read alone; anything else is read from the beginning."""
+    m = gq.model.load(family_model(tmp_path / "m.gguf", "lfm2", types=("q8_0",)))
+    talk = _talk.Talk(m, _talk.Sampling(), fresh, frozenset(), 64)
+    tokens = fresh.integers(3, 259, 9).tolist()
+    talk.hear(tokens)
+    tokens += [*talk.answer(3), 7]
+    for text, read in ((tokens, 9 + 2), ([*tokens[:5], 8, 9], 9 + 2 + 7)):
+        talk.hear(text)
+        assert talk.read.tokens == read
+        assert list(talk.answer(3)) == list(m.generate(text, 3))
 
 
 def test_an_interrupted_answer_ends_its_line(model_path, capsys, monkeypatch):

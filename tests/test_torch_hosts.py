@@ -205,6 +205,7 @@ def loader(monkeypatch):
             "read_gguf_metadata": lambda file: (dict(gq.open(file).metadata), None)
         },
         ".quantizers.quantizer_gguf": {"GgufHfQuantizer": Loader},
+        ".modeling_gguf_pytorch_utils": {"load_gguf_checkpoint": lambda path, return_tensors=False: path},
     }  # fmt: skip
     for name, members in inside.items():
         parts[name] = types.ModuleType(f"transformers{name}")
@@ -243,6 +244,8 @@ def test_transformers_decodes_other_architectures(loader, tmp_path, recwarn):
             UserWarning, match=r"keeps lfm9, mamba9 packed and decodes 'llama' in full: .*load_"
         ):
             Loader().read_header(tmp_path / "llama")
+        Loader().read_header(tmp_path / "llama")  # once is enough
+        assert not recwarn.list
     finally:
         host.disable()
     assert Loader.read_header is before
@@ -251,3 +254,13 @@ def test_transformers_decodes_other_architectures(loader, tmp_path, recwarn):
     del loader[".integrations.gguf.gguf_conversion_mapping"].GGUF_ARCHS
     with pytest.raises(errors.UnsupportedError, match=r"has no GGUF_ARCHS; .* 5\.24\.0, which was tried"):
         host.enable()
+    loader[""].__version__ = "5.16.1"  # before it kept anything
+    legacy = loader[".modeling_gguf_pytorch_utils"]
+    assert "transformers 5.16.1 keeps none packed (from 5.17 on it keeps a few)" in host.enable()
+    try:
+        assert legacy.load_gguf_checkpoint(tmp_path / "llama") == tmp_path / "llama"
+        assert not recwarn.list
+        with pytest.warns(UserWarning, match=r"and decodes 'llama' in full: .*from_gguf"):
+            legacy.load_gguf_checkpoint(tmp_path / "llama", return_tensors=True)
+    finally:
+        host.disable()

@@ -135,7 +135,9 @@ class Made:
             self.tensors[name] = facts(name, array, "i32" if name != "y" else kind)
             self.arrays[name] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         op = "+".join(member["op"] for member in self.members)
-        return record_group(Group(op, 0, self.tensors, self.arrays, (), tuple(self.members)), self.model, how)
+        return record_group(
+            Group(op, 0, self.tensors, self.arrays, members=tuple(self.members)), self.model, how
+        )
 
 
 def words_of(*values):

@@ -21,8 +21,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench import engine
 from ggmlq.base.writing import write_whole
-from ggmlq.testing import engine
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 ON_GPU = (

@@ -9,7 +9,7 @@
 
 Each file of tools/tables is one of them: its ``texts`` yields documents and what belongs into them, its
 ``OPTIONS`` are arguments of argparse. A Markdown page is changed between the table's comment and the next
-end, "docs/engine.md full" at ``<!-- table: tools/tables/engine.py full -->``; others are written as a whole.
+end, "docs/engine.md short" at ``<!-- table: tools/tables/engine.py short -->``; others are written whole.
 """
 
 from __future__ import annotations

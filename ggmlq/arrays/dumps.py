@@ -25,6 +25,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ..base.system import flags
 from ..base.text import short, size
 from ..errors import DumpError
 
@@ -149,7 +150,7 @@ class Dump:
         """The open file, in a context that explains every failure in words."""
         try:
             # Not blocking: a FIFO would wait for its other end for ever.
-            fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            fd = os.open(self.path, flags("O_RDONLY", "O_NONBLOCK", "O_BINARY"))
             with open(fd, "rb", buffering=0) as file:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     self._refuse(

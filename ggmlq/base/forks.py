@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
+
+from .system import at_fork
 
 ROOMS = {"ggmlq", "numba", "llvmlite", "numpy"}  # not all: what others import may wait for this very fork
 TURNS = 100  # of waiting, each for an import that began while the last one was waited for
@@ -60,9 +61,7 @@ def _after() -> None:
 
 def in_child(renew: Callable[[], object]) -> None:
     """Call a function in each forked child, where threads and the owners of locks are gone."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=renew)
+    at_fork(after_in_child=renew)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -7,13 +7,14 @@ driver decides which of the two extras for a GPU fits; it is asked without CuPy.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from importlib.util import find_spec
 from pathlib import Path
+
+from .system import CUDA
 
 EXTRAS = {  # package: what it is for, and the extra that brings it
     "jinja2": ("HTML pages: report, diff --html, check --html", "report"),
@@ -102,7 +103,7 @@ def driver() -> int | None:
     """The CUDA version that the NVIDIA driver of this machine knows: 13000 for 13.0; None without one."""
     version = ctypes.c_int()
     try:
-        cuda = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        cuda = ctypes.CDLL(CUDA)
         failed = cuda.cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError):
         return None

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from . import text
+from .system import WINDOWS
 
 STYLES = {"head": "1", "good": "32", "bad": "1;31", "note": "33", "faint": "2"}
 LEAST = 40  # characters: a narrower terminal is not served better by cutting more
@@ -34,7 +35,7 @@ def colours(stream: TextIO | None = None) -> bool:
     if os.environ.get("FORCE_COLOR"):
         return True
     stream = sys.stdout if stream is None else stream
-    understood = os.name != "nt" or "WT_SESSION" in os.environ  # the old console of Windows shows the codes
+    understood = not WINDOWS or "WT_SESSION" in os.environ  # the old console of Windows shows the codes
     return is_terminal(stream) and os.environ.get("TERM") != "dumb" and understood
 
 

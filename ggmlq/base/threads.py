@@ -30,6 +30,7 @@ from typing import NoReturn
 
 from ..errors import HostMemoryError, ShapeError
 from .forks import in_child
+from .system import cores
 
 # --- cores that this process may use ------------------------------------------------------------
 
@@ -39,14 +40,7 @@ LIMITS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
 
 def available(groups: Path = GROUPS, group_file: Path = Path("/proc/self/cgroup")) -> int:
     """The number of cores of this process's affinity, or fewer by a quota or environment variables."""
-    return max(1, min([_cores(), *_quotas(groups, group_file), *_limits()]))
-
-
-def _cores() -> int:
-    usable = getattr(os, "process_cpu_count", None)  # from Python 3.13; it also knows -X cpu_count
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = usable() if usable else len(affinity(0)) if affinity else os.cpu_count()
-    return cores or 1
+    return max(1, min([cores(), *_quotas(groups, group_file), *_limits()]))
 
 
 def _limits() -> Iterator[int]:

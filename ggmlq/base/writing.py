@@ -7,6 +7,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from .system import replace
+
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file beside the path and rename it, so that the path has all of it, or what it had before.
@@ -26,6 +28,6 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
             file.write(data)
         if before is not None:
             os.chmod(beside, stat.S_IMODE(before.st_mode))
-        os.replace(beside, target)
+        replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)

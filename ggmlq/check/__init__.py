@@ -8,6 +8,7 @@ In reading order:
     plan.py        one product on a library; the default run: which cases, in which layout, how many threads
     run.py         all cases one after the other: multiply, repeat, judge, diagnose
     judge.py       the arithmetic that fits, and whether the result is right in it, element by element
+    beyond.py      results that no arithmetic explains and that are right: nearer, or sums in halves
     outcome.py     the outcome of one case
     report.py      lines, the summary, what wrong cases share, files for replay
     page.py        the same as a page

@@ -19,13 +19,13 @@ from ..faults import Diagnosis, diagnose_node
 from ..formats import FORMATS
 from ..llama.program import DTYPES, NAMES, Node, original, source_name
 from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
-from .judge import OTHER, by_expert, candidates, is_nearer
+from .beyond import HALVES, OTHER, is_nearer
+from .judge import by_expert, candidates
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
 EARLIER = "earlier"  # of an operation in the meaning that it had
 ONCE = {"GATED_DELTA_NET": {"turned": True}}  # what an operation meant in libraries of another year
-HALVES = "f16 sums"  # of these, one that a kernel sums in halves
 
 
 @dataclass(frozen=True)

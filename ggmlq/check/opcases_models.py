@@ -34,6 +34,11 @@ def soft_max(s: Sketch) -> Iterator[str]:
         m = s.leaf(20, 4, type="f16", data="mask")
         s.call("soft_max_ext", s.leaf(20, 4, heads), m, 0.5, 8.0)
         yield f"ne=[20,4,{heads},1], mask f16, bias 8"
+    for n, sinks in product((20, 100), (False, True)):  # rows that see nothing: 0 where there is a sink
+        y = s.call("soft_max_ext", s.leaf(n, 5, 6, 2), s.leaf(n, 5, data="hidden"), 0.35, 0.0)
+        if sinks:
+            s.call("soft_max_add_sinks", y, s.leaf(6))
+        yield f"ne=[{n},5,6,2], rows that see nothing, sinks {sinks}"
     s.call("soft_max_ext", s.leaf(100, 5, 3), s.leaf(100, 64, type="f16", data="mask"), 0.5, 0.0)
     yield "ne=[100,5,3,1], mask f16 of 64 rows"
     for over in (None, 0):

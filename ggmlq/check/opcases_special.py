@@ -9,6 +9,9 @@ Rules for special values, which the oracles hold a kernel to:
   quotient by more than 2^126 may be zero there.
 * A NaN stays in its row: norms, sums and softmax of other rows are right.
 * A row of attention whose mask hides every position is 0; on a GPU nothing is promised of it.
+* So is a row of softmax whose mask does so, if it has a sink; else it is 0 / 0, and nothing is promised.
+* A row of softmax or attention with a score that float32 does not hold, or that is formed of larger terms,
+  takes infinity from infinity: nothing is promised of it, nor of sums with infinite values.
 """
 
 from __future__ import annotations

@@ -177,6 +177,8 @@ def _no_multiple(name: str, step: int) -> Holds:
 
 def _lengths(name: str, right: Sequence[int]) -> Iterator[tuple[str, Holds]]:
     low, high = min(right), max(right)
+    if low == high:
+        yield f"right only where {name} is {low}", lambda facts: facts[name] != low
     samples = ", ".join(map(str, sorted(set(right))[:4]))
     for step in MULTIPLES:
         text = f"right where {name} is a multiple of {step} ({samples}), wrong elsewhere"

@@ -7,12 +7,12 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.system import free_memory
 from ..base.text import meant
 from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedError
 from ..faults import NODES
@@ -33,16 +33,15 @@ from .nodes import (
     sentence,
 )
 from .opcases import CASES, LARGE
+from .outcome import ASSERTIONS, BAD
 from .sketch import OpCase
 from .testfile import FileCase
 
 THREADS = (1, 2, 5)  # also more than some tensors have rows, and than they divide into
 NO_ANSWER = "gave no answer"
 FAILURES = 3  # deaths of the library at one operation, after which its other cases are left
-MEMORY = Path("/proc/meminfo")
 SMALL = 1 << 26  # bytes of a case whose data is made once for all numbers of threads
 DIAGNOSED = 3  # wrong cases of an operation that are diagnosed
-REFUSED = ("GGML_ASSERT(", ": fatal error")  # in the last words of a library: it does not take such tensors
 
 
 AnyCase = OpCase | FileCase
@@ -108,7 +107,7 @@ class OpOutcome:
     @property
     def bad(self) -> bool:
         """True for a wrong result, another one in each run, a death, and a refusal of what is supported."""
-        return self.verdict in ("wrong", "differs", "failed", "refused")
+        return self.verdict in BAD
 
     @property
     def again(self) -> str:
@@ -332,7 +331,7 @@ def judged_case(
     ``judged`` has the verdicts on results of the same case, whose bits are not judged twice; ``arrays`` its
     data, if that was made before.
     """
-    room = free()
+    room = free_memory()
     if room is not None and case.needs > room:
         text = f"it takes {case.needs / 2**30:.0f} GiB of memory, {room / 2**30:.0f} GiB are free"
         return _of(case, threads, "not run", text), None
@@ -357,23 +356,13 @@ def judged_case(
     return _judged(how, case, threads, ran, these, {} if judged is None else judged)
 
 
-def free() -> int | None:
-    """Bytes of memory that are free, where the system says."""
-    if not MEMORY.exists():
-        return None
-    for line in MEMORY.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return None
-
-
 def _died(how: How, case: AnyCase, threads: int, error: LibraryFailedError) -> OpOutcome:
     """The outcome where the library ended its process, or gave no answer.
 
     An assertion refuses the case. Where the device has said that it supports such tensors, that is a mistake:
     a program that believes it dies. Where the library asserts as the graph is made, nobody has asked yet.
     """
-    if not any(words in error.tail for words in REFUSED):
+    if not any(words in error.tail for words in ASSERTIONS):
         fault = "hang" if NO_ANSWER in str(error) else "crash"
         return _of(case, threads, "failed", str(error), fault)
     try:

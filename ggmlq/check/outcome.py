@@ -11,8 +11,10 @@ from ..llama.guards import Stray
 from .cases import Case
 from .judge import for_json
 
-Verdict = Literal["ok", "wrong", "differs", "failed", "not run", "not judged"]
-BAD = ("wrong", "differs", "failed")
+Verdict = Literal["ok", "wrong", "differs", "failed", "refused", "not run", "not judged"]
+BAD = ("wrong", "differs", "failed", "refused")
+RARE = ("refused", "not judged")  # a table counts them only where there are some
+ASSERTIONS = ("GGML_ASSERT(", ": fatal error")  # in a library's last words: it does not take such tensors
 IDLE = ("not run", "not judged")  # they say nothing about the library; the second is an error of ours
 
 
@@ -75,6 +77,6 @@ class Outcome:
 
 
 def verdicts_of(outcomes: Iterable[Outcome]) -> list[Verdict]:
-    """The verdicts that a table counts: all but an error of ours, which stands there where it happened."""
+    """The verdicts that a table counts."""
     there = {outcome.verdict for outcome in outcomes}
-    return [one for one in get_args(Verdict) if one != "not judged" or one in there]
+    return [one for one in get_args(Verdict) if one not in RARE or one in there]

@@ -51,8 +51,8 @@ def _verdict(outcome: Outcome) -> str:
             return f"WRONG{': ' if outcome.fault else ''}{outcome.fault}{times}{_way(outcome)}"
         case "differs":
             return f"DIFFERS from run to run{times}{_way(outcome)}"
-        case "failed":
-            return f"FAILED{_way(outcome)}"
+        case "failed" | "refused":
+            return f"{outcome.verdict.upper()}{_way(outcome)}"
         case other:
             return f"{other}{times}{_way(outcome)}"
 

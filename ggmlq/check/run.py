@@ -20,9 +20,10 @@ from ..formats import BlockFormat
 from ..llama import Bridge, Measurement
 from ..llama.guards import UNWRITTEN
 from ..llama.process import cause_of
+from .beyond import beyond_arithmetics
 from .cases import Case
-from .judge import OTHER, Judgement, by_expert, candidates, judge, pieces_of, product_is_nearer, reason
-from .outcome import Outcome
+from .judge import Judgement, by_expert, candidates, judge, pieces_of, reason
+from .outcome import ASSERTIONS, Outcome
 from .plan import Product, Settings, Trial
 
 FAILURES = 3  # of one type in one layout; each may cost the whole time limit
@@ -65,11 +66,10 @@ class Cache:
             if ids is None
             else by_expert(result.y, x, q, ids, claims)
         )
-        pieces: list[tuple[Any, Any, QuantArray]] = [(result.y, x, q)]
-        pieces = pieces if ids is None else pieces_of(result.y, x, q, ids)
-        out = len(claims) > 1 and judgement.out
-        if out and all(product_is_nearer(*piece, claims) for piece in pieces):  # of each expert
-            judgement = Judgement(OTHER, judgement.from_exact, judgement.from_exact, 0)
+        if len(claims) > 1 and judgement.out:
+            pieces = [(result.y, x, q)] if ids is None else pieces_of(result.y, x, q, ids)
+            if name := beyond_arithmetics(pieces, claims, product.how.backend, product.case.m):
+                judgement = Judgement(name, judgement.from_exact, judgement.from_exact, 0)
         if bits.size <= SMALL:
             verdicts.append((bits, judgement))
         return judgement
@@ -90,7 +90,7 @@ def run(bridge: Bridge, trials: Iterable[Trial]) -> Iterator[Outcome]:
                 outcome = run_case(bridge, case, trial.how, cache, diagnoser)
             except Exception as error:  # other cases still count
                 outcome = Outcome(case, "not judged", text=reason(error))
-        failures[kernels] += outcome.verdict == "failed"
+        failures[kernels] += outcome.verdict in ("failed", "refused")
         # Where any layout may be used, its name is that of the first that took the weights.
         layout = outcome.buffer if trial.how.repack is True else trial.how.repack or ""
         yield replace(outcome, threads=trial.how.threads, layout=layout)
@@ -108,6 +108,9 @@ def run_case(
     try:
         result = product.run()
     except LibraryFailedError as error:
+        if any(words in error.tail for words in ASSERTIONS):  # it is only run where supports_op says yes
+            text = f"supports_op says yes, and the library ends: {error.tail}"
+            return Outcome(case, "refused", text=text, arrays=product.arrays)
         quote = f"; it said: {error.tail}" if error.tail else ""
         cause = cause_of(error.how, [how.repack], bridge.libraries)
         died = f"the library {error.how}{quote}{cause and f'. {cause}'}"

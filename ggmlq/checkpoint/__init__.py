@@ -11,7 +11,7 @@ vocabulary.py     the tokenizer's keys; sentencepiece.py reads and writes tokeni
 pretokenizer.py   the name of the rule that cuts words, by the hashes in pretokenizers.json
 """
 
-from .back import packed, to_safetensors
+from .back import config_of, packed, to_safetensors, write_tokenizer
 from .togguf import to_gguf
 
-__all__ = ["packed", "to_gguf", "to_safetensors"]
+__all__ = ["config_of", "packed", "to_gguf", "to_safetensors", "write_tokenizer"]

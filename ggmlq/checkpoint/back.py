@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import gguf, safetensors
 from ..arrays.array import QuantArray
+from ..base.scores import LARGEST, score_columns
 from ..base.writing import write_whole
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
@@ -46,16 +47,20 @@ def packed(file: GGUFFile) -> Iterator[Place]:
     >>> [(name, array.format.name) for _, name, array in gq.checkpoint.packed(gq.open(path))]
     [('model.embed_tokens.weight', 'q8_0')]
     """
+    family = _family(file, "pass names, a mapping of this file's names to those of the model")
+    for name in file:
+        if name not in MADE and not is_companion(file, name):
+            yield from _packed(file, family, name)
+
+
+def _family(file: GGUFFile, way: str) -> Family:
     arch = file.metadata.get("general.architecture")
     family = OF_ARCH.get(arch) if isinstance(arch, str) else None
     if family is None:
         raise ConvertError(
-            f"{file.path}: architecture {arch!r} has no names here; known are {', '.join(OF_ARCH)}; pass "
-            "names, a mapping of this file's names to those of the model"
+            f"{file.path}: architecture {arch!r} has no names here; known are {', '.join(OF_ARCH)}; {way}"
         )
-    for name in file:
-        if name not in MADE and not is_companion(file, name):
-            yield from _packed(file, family, name)
+    return family
 
 
 def _packed(file: GGUFFile, family: Family, name: str) -> Iterator[Place]:
@@ -181,11 +186,22 @@ def to_safetensors(
         raise ConvertError(f"{final}: no folder can be made there: {error.strerror}; name another") from error
     result.files = safetensors.save(os.path.join(final, "model" + ENDING), result.tensors, {"format": "pt"})
     if result.architecture:
-        result.files.append(_write(os.path.join(final, "config.json"), _config(file, result)))
-    written = backtokens.tokenizer(file.metadata)
-    result.files += [_write(os.path.join(final, name), content) for name, content in written.files.items()]
+        result.files.append(_write(os.path.join(final, "config.json"), config_of(file)))
+    written = write_tokenizer(file, final)
+    result.files += [os.path.join(final, name) for name in written.files]
     result.notes += written.notes
     return result
+
+
+def write_tokenizer(file: GGUFFile, folder: str, pieces: bool = True) -> backtokens.Written:
+    """Write the files of a tokenizer into a folder; their contents, and notes on what they cannot say.
+
+    ``pieces``: sentencepiece's file, too, where tokenizer.json says all that transformers needs.
+    """
+    written = backtokens.tokenizer(file.metadata, pieces)
+    for name, content in written.files.items():
+        _write(os.path.join(folder, name), content)
+    return written
 
 
 def plan(file: GGUFFile, type: str = "f32") -> Back:
@@ -273,11 +289,11 @@ def _parts(weights: Values, fmt: Format) -> Iterator[QuantArray]:
         yield quantize(np.ascontiguousarray(rows if len(weights.shape) > 1 else rows.reshape(-1)), fmt)
 
 
-def _config(file: GGUFFile, result: Back) -> dict[str, Any]:
-    arch = file.metadata["general.architecture"]
-    kinds = {name: kind for kind, name in MODEL_TYPES.items()}
-    name = result.architecture or ""
-    config: dict[str, Any] = {"architectures": [name], "model_type": kinds.get(name, arch)}
+def config_of(file: GGUFFile) -> dict[str, Any]:
+    """The config.json of a file, as a dictionary."""
+    family = _family(file, "take the config.json of the model that this one came from")
+    arch, name, kinds = family.arch, _class(file, family), {name: kind for kind, name in MODEL_TYPES.items()}
+    config: dict[str, Any] = {"architectures": [name], "model_type": kinds[name]}
     for key, value in file.metadata.items():
         key_of_config = SAYS.get(key.removeprefix(f"{arch}."))
         if key_of_config and isinstance(value, int | float):
@@ -285,14 +301,43 @@ def _config(file: GGUFFile, result: Back) -> dict[str, Any]:
     if f"{arch}.expert_count" in file.metadata:
         experts = "num_local_experts" if arch == "llama" else "num_experts"
         config[experts] = file.metadata[f"{arch}.expert_count"]
+    if arch in LARGEST and config.get("head_dim"):  # transformers' own default is that of one size
+        sizes = (
+            config.get(key, 0)
+            for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim")
+        )
+        config["query_pre_attn_scalar"] = score_columns(arch, *sizes)
     rope = {name: value for key, name in SCALING.items() if (value := file.metadata.get(f"{arch}.{key}"))}
     if rope.get("rope_type") in ("linear", "yarn"):
         config["rope_scaling"] = rope
     config.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
-    config |= backtokens.numbers(file.metadata)
-    return config | {"tie_word_embeddings": "lm_head.weight" not in result.tensors}
+    config |= backtokens.numbers(file.metadata) | _implied(file, arch, config)
+    return config | {"tie_word_embeddings": "output.weight" not in file}
+
+
+def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that no key says: llama.cpp has them by the architecture, or the tensors show them."""
+    implied: dict[str, Any] = {"rope_theta": config.get("rope_theta", 10000.0)}
+    if arch == "qwen3moe":
+        implied["norm_topk_prob"] = True
+    if arch == "llama" and "blk.0.attn_q.bias" in file:
+        implied["attention_bias"] = True
+    pattern = file.metadata.get(f"{arch}.attention.sliding_window_pattern")
+    if pattern is not None and arch in LARGEST:
+        implied["layer_types"] = _layer_types(pattern, config.get("num_hidden_layers", 0))
+    return implied
+
+
+def _layer_types(pattern: Any, layers: int) -> list[str]:
+    """The kind of each layer's attention: of ``pattern`` layers the last sees all, or as a list says."""
+    has = pattern
+    if isinstance(pattern, int):
+        has = [not pattern or i % pattern < pattern - 1 for i in range(layers)]
+    return ["sliding_attention" if one else "full_attention" for one in has]
 
 
 def _write(path: str, content: Any) -> str:
-    write_whole(path, content if isinstance(content, bytes) else json.dumps(content, indent=2))
+    # Only without indentation is json's encoder compiled code: a vocabulary would take ten seconds.
+    indent = None if path.endswith(backtokens.FILES[0]) else 2
+    write_whole(path, content if isinstance(content, bytes) else json.dumps(content, indent=indent))
     return path

@@ -57,11 +57,14 @@ class Words:
         return bool(self.metadata.get(f"tokenizer.ggml.add_{kind}_token", kind == "bos" and begins))
 
 
-def tokenizer(metadata: Mapping[str, Any]) -> Written:
-    """The files of a tokenizer; a note instead where it is of a kind that cannot be written."""
+def tokenizer(metadata: Mapping[str, Any], pieces: bool = True) -> Written:
+    """The files of a tokenizer; a note instead where it is of a kind that cannot be written.
+
+    ``pieces``: tokenizer.model, too, where tokenizer.json says the same.
+    """
     try:
         words = _words(metadata)
-        files = _byte_level(words) if words.model == "gpt2" else _pieces(words)
+        files = _byte_level(words) if words.model == "gpt2" else _pieces(words, pieces)
     except ConvertError as error:
         way = "take its files from the model that this one came from"
         return Written({}, [f"the tokenizer is not written: {error}; {way}"])
@@ -147,18 +150,11 @@ def _vocab(words: Words, numbers: list[int]) -> dict[str, int] | None:
     return vocab if len(vocab) == len(numbers) else None
 
 
-def _pieces(words: Words) -> dict[str, Any]:
-    pieces = [
-        sentencepiece.Piece(text, score, NORMAL if kind == USER_DEFINED else kind)
-        for text, score, kind in zip(words.texts, words.scores, words.types, strict=True)
-    ]
-    prefix = words.metadata.get(ADD_SPACE_PREFIX) is not False
-    named = {f"{kind}_id": words.special(kind) for kind in ("unk", "bos", "eos", "pad")}
-    files: dict[str, Any] = {"tokenizer.model": sentencepiece.packed(pieces, prefix, named)}
+def _pieces(words: Words, both: bool) -> dict[str, Any]:
     vocab = _vocab(words, list(range(len(words.texts))))
     joined = {score for score, kind in zip(words.scores, words.types, strict=True) if kind == NORMAL}
     if vocab is None or len(joined) < 2:  # scores that say nothing: no order of merges
-        return files
+        return _sentencepiece(words)
     unknown = words.special("unk")
     model = {
         "type": "BPE", "dropout": None, "unk_token": None if unknown is None else words.texts[unknown],
@@ -166,6 +162,7 @@ def _pieces(words: Words) -> dict[str, Any]:
         "byte_fallback": BYTE in words.types, "ignore_merges": False, "vocab": vocab,
         "merges": _merges(words, vocab),
     }  # fmt: skip
+    prefix = _has_prefix(words)
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     after = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
@@ -174,7 +171,21 @@ def _pieces(words: Words) -> dict[str, Any]:
         {"type": "Fuse"}, *after,
     ]}  # fmt: skip
     normalizer = {"type": "Sequence", "normalizers": [*before, replace]}
+    files = _sentencepiece(words) if both else {}
     return files | {"tokenizer.json": _json(words, model, normalizer, None, decoder)}
+
+
+def _has_prefix(words: Words) -> bool:
+    return words.metadata.get(ADD_SPACE_PREFIX) is not False
+
+
+def _sentencepiece(words: Words) -> dict[str, Any]:
+    pieces = [
+        sentencepiece.Piece(text, score, NORMAL if kind == USER_DEFINED else kind)
+        for text, score, kind in zip(words.texts, words.scores, words.types, strict=True)
+    ]
+    named = {f"{kind}_id": words.special(kind) for kind in ("unk", "bos", "eos", "pad")}
+    return {"tokenizer.model": sentencepiece.packed(pieces, _has_prefix(words), named)}
 
 
 def _merges(words: Words, vocab: dict[str, int]) -> list[list[str]]:

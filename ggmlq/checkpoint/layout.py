@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from ..base.scores import score_columns
 from ..base.text import short
 from ..errors import ConvertError
 from ..safetensors import SafetensorsFile
@@ -138,11 +139,34 @@ def _turned(config: Config, stem: str, weights: Values) -> Values:
 
 
 def _shaped(config: Config, name: str, weights: Values, vocabulary: dict[str, object]) -> Values:
+    factor = _score_factor(config, name)
     if config.family.norm_shift and name.endswith("norm.weight"):
-        return values.shifted(weights, 1.0)
+        weights = values.shifted(weights, 1.0)
+    if factor != 1:
+        return values.scaled(weights, factor)
     if config.family.arch == "gemma3" and name == "token_embd.weight":
         return values.first_rows(weights, len(getattr(vocabulary[TOKENS], "value")))  # noqa: B009
     return weights
+
+
+def _score_factor(config: Config, name: str) -> float:
+    """The factor of the queries of a Gemma whose scores have another scale than llama.cpp gives them.
+
+    It reads none from a file, so queries carry the rest: in their norm, or where there is none in their rows.
+    """
+    arch, scalar = config.family.arch, config.number("query_pre_attn_scalar")
+    carrier = {"gemma2": ".attn_q.weight", "gemma3": ".attn_q_norm.weight"}.get(arch)
+    if scalar is None or carrier is None or not name.endswith(carrier):
+        return 1.0
+    if scalar <= 0:
+        raise ConvertError(
+            f"{config.path}: 'query_pre_attn_scalar' is {scalar:g}; scores are divided by its root, so it is "
+            "above 0; mend the file"
+        )
+    columns = score_columns(
+        arch, config.layers, config.count("hidden_size"), config.heads, config.head_length
+    )
+    return math.sqrt(columns / scalar)
 
 
 # --- experts ----------------------------------------------------------------------------------

@@ -2,17 +2,18 @@
 
     field 1, again and again: a piece    1: text · 2: score, float32 · 3: type, a number; 1 if not given
 
-A protobuf field is a number times 8 plus how it is stored: 0 varint, 1 eight bytes, 2 a length and bytes, 5
-four bytes. Other fields (how it was trained, how text is normalised) are stepped over, and a few are written.
+base/protobuf.py reads its fields. Others (how it was trained, how text is normalised) are stepped over, and a
+few are written.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from ..base.protobuf import Value, fields
 from ..base.text import short
 from ..errors import ConvertError
 from ..safetensors import header
@@ -75,7 +76,6 @@ TYPES = {
     5: UNUSED,
     6: BYTE,
 }  # 4: the converter takes them for normal
-FIXED = {1: 8, 5: 4}
 # Fields of the part on training: the ways to cut, as bytes, the number of pieces; numbers of special ones.
 MODEL_TYPE, VOCAB_SIZE, BYTE_FALLBACK, BPE = 3, 4, 35, 2
 NUMBERS = {"unk_id": 40, "bos_id": 41, "eos_id": 42, "pad_id": 43}
@@ -92,9 +92,9 @@ class Piece(NamedTuple):
 
 def pieces(path: str) -> list[Piece]:
     """The pieces of a model in order; ConvertError where it is none."""
-    raw = header.read(path)
+    raw = memoryview(header.read(path))
     try:
-        values = (value for number, value in _fields(raw) if number == 1)
+        values = (value for number, value in fields(raw) if number == 1)
         pieces = [_piece(value) for value in islice(values, MOST_TOKENS + 1)]
     except (ValueError, struct.error) as error:
         raise ConvertError(
@@ -148,51 +148,17 @@ def _encoded(value: int) -> bytes:
     return bytes([*groups, value])
 
 
-def _piece(raw: Any) -> Piece:
-    if not isinstance(raw, bytes):
+def _piece(raw: Value) -> Piece:
+    if isinstance(raw, int):
         raise ValueError("a piece is a number")
     text, score, kind = "", 0.0, 1
-    for number, value in _fields(raw):
-        if number == 1 and isinstance(value, bytes):
-            text = value.decode()
-        elif number == 2 and isinstance(value, bytes) and len(value) == 4:
+    for number, value in fields(raw):
+        if isinstance(value, int):
+            kind = value if number == 3 else kind
+        elif number == 1:
+            text = bytes(value).decode()
+        elif number == 2 and len(value) == 4:
             (score,) = struct.unpack("<f", value)
-        elif number == 3 and isinstance(value, int):
-            kind = value
     if kind not in TYPES:
         raise ValueError(f"a piece has type {kind}")
     return Piece(text, score, TYPES[kind])
-
-
-def _fields(raw: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Numbers and values of the fields of a message."""
-    at = 0
-    while at < len(raw):
-        key, at = _varint(raw, at)
-        number, kind = key >> 3, key & 7
-        if kind == 0:
-            value, at = _varint(raw, at)
-            yield number, value
-            continue
-        if kind == 2:
-            length, at = _varint(raw, at)
-        elif kind in FIXED:
-            length = FIXED[kind]
-        else:
-            raise ValueError(f"a field is stored in way {kind} at byte {at}")
-        if length > len(raw) - at:
-            raise ValueError(f"a field of {length} bytes at byte {at} of {len(raw)}")
-        yield number, raw[at : at + length]
-        at += length
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(raw):
-            raise ValueError(f"it ends within a number at byte {at}")
-        value |= (raw[at] & 127) << shift
-        at += 1
-        if raw[at - 1] < 128:
-            return value, at
-    raise ValueError(f"a number has too many bytes at byte {at}")

@@ -118,6 +118,11 @@ def shifted(values: Values, by: float) -> Values:
     return Values(values.shape, lambda rows: values.read(rows) + np.float32(by))
 
 
+def scaled(values: Values, by: float) -> Values:
+    """The tensor with every number times a constant."""
+    return Values(values.shape, lambda rows: values.read(rows) * np.float32(by))
+
+
 def first_rows(values: Values, count: int) -> Values:
     """The first rows of a matrix."""
     if count >= values.shape[0]:

@@ -7,8 +7,8 @@ Code. A new code stands in one of these files, or in one of its own, and in the 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
 
+from ..base.named import Catalogue
 from ..errors import CodeAttributeError, CodeError
 from .code import CATALOGUE, Code
 from .e8m0 import E8M0
@@ -16,8 +16,10 @@ from .integers import INTEGERS, Integer
 from .minifloats import E4M3, E5M2, MiniFloat
 
 
-class Codes(Mapping[str, Code]):
-    """All codes by name or Code."""
+class Codes(Catalogue[Code]):
+    """All codes by name or Code: ``gq.codes.e4m3`` is ``gq.codes["e4m3"]``."""
+
+    _no_attribute = CodeAttributeError
 
     def __init__(self, codes: list[Code]) -> None:
         self._canonical = {code.name: code for code in codes}
@@ -32,27 +34,6 @@ class Codes(Mapping[str, Code]):
             way = f"did you mean {' or '.join(near)}?" if near else f"the codes are {', '.join(self)}"
             raise CodeError(f"codes[{key!r}]: there is no such code; {way}")
         return code
-
-    def __getattr__(self, name: str) -> Code:
-        """The code of a name: ``gq.codes.e4m3`` is ``gq.codes["e4m3"]``."""
-        if name.startswith("_"):  # what Python asks any object for
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except CodeError as error:
-            raise CodeAttributeError(str(error)) from None
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self]
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._canonical)
-
-    def __len__(self) -> int:
-        return len(self._canonical)
 
     def __repr__(self) -> str:
         return f"<{len(self)} codes: {', '.join(self)}>"

@@ -9,7 +9,7 @@ sizes, numbers and plurals through base/text.py. A summary comes last, above the
     _options.py          light: the parser; options and kinds of values of many commands; workers
     _plain.py            light: text from files made harmless for a terminal, and JSON
     _files.py            light: files as a command line names them, and those that it writes
-    _quality.py          a model's quality on a text, of run; the search for a size by it, of quantize
+    _quality.py          a model's quality in lines, of run; the search for a size by it, of quantize
     _talk.py             a conversation, of run
     _check.py            parts of check: cases that are named, operations, invariance, nodes of trace
     _dumps.py            operands and results in files, of diagnose

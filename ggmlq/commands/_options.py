@@ -111,11 +111,18 @@ def bits(text: str) -> float:
     return float(parts[1])
 
 
-def count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not text.isdecimal() or not int(text[:18]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count; write a whole number, 1 or more")
+def count(text: str, least: int = 1) -> int:
+    """A whole number of at least 1, or of ``least``."""
+    if not text.isdecimal() or len(text) > 18 or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"{text[:20]!r} is not a count; write a whole number, {least} or more"
+        )
     return int(text)
+
+
+def natural(text: str) -> int:
+    """A whole number of at least 0."""
+    return count(text, 0)
 
 
 def shape(text: str) -> tuple[int, ...]:

@@ -6,11 +6,15 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..base.mixes import FILE_TYPE_KEY, file_type_name
 from ..base.terminal import table
 from ..base.text import size
-from ..errors import GGMLQError
+from ..errors import GGMLQError, GGUFError
+
+if TYPE_CHECKING:
+    from ..gguf import GGUFFile
 
 SHOWN = 8  # elements of a long array
 WIDTH = 100  # characters of a long text
@@ -60,9 +64,43 @@ def in_full(data: Any) -> Any:
         return data
     from ..gguf import Array
 
+    if isinstance(data, dict):
+        return {key: in_full(item) for key, item in data.items()}
     if isinstance(data, Array):
         return [in_full(item) for item in data]
     return jsonable(data)
+
+
+def metadata_facts(file: GGUFFile, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Type and value of each key, or the error that its value is; the name of a number that has one."""
+    facts: dict[str, dict[str, Any]] = {}
+    for key in keys:
+        fact = facts[key] = {"type": file.metadata.type(key)}
+        try:
+            fact["value"] = file.metadata[key]
+        except GGUFError as error:  # text that is not UTF-8
+            fact["error"] = str(error)
+            continue
+        if key == FILE_TYPE_KEY and (called := file_type_name(fact["value"])):
+            fact["name"] = called
+    return facts
+
+
+def metadata_table(facts: dict[str, dict[str, Any]]) -> str:
+    """A table of the facts about keys."""
+    return table(
+        ["key", "type", "value"], [[name(key), fact["type"], _shown(fact)] for key, fact in facts.items()]
+    )
+
+
+def _shown(fact: dict[str, Any]) -> str:
+    import numpy as np
+
+    if "value" not in fact:
+        return str(fact["error"])
+    if fact["type"] == "float32":  # as it was written: 1e-06, not the double beside it
+        return str(np.float32(fact["value"]))
+    return value(fact["value"]) + (f" ({fact['name']})" if "name" in fact else "")
 
 
 def tensor_table(facts: Iterable[dict[str, Any]], folded: bool) -> str:

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.prepared import MAKING
-from ..base.devices import to_host
 from ..errors import ShapeError
 from ..model import Model
-from ..model.batch import RECORDED
 from ..model.sampling import Sampling
 
 FEW = 32  # tokens of a prompt; one of fewer takes as long as its kernels take to load
@@ -56,11 +54,14 @@ class Talk:
     reason: str = "interrupted"  # why an answer ended: stop, length, context
     count: int = 0  # tokens of all answers
     prepared: float = 0.0  # seconds in which weights were brought into the order that kernels read
+    draft: Any = None  # as of Model.generate
 
     def __post_init__(self) -> None:
         self.cache = self.model.cache(self.positions)
+        self.batch = self.model.batch(cache=self.cache, draft=self.draft)
         self.tokens: list[int] = []  # that the cache holds
-        self._logits: Any = None
+        self._number: int | None = None  # of the text in the batch
+        self._token = 0  # the next one
 
     def hear(self, tokens: Sequence[int]) -> None:
         """Read a text, of which the cache may hold the beginning already."""
@@ -74,9 +75,11 @@ class Talk:
             same += 1
         same = self.cache.reachable(same)
         self.tokens, self.reason = list(tokens[:same]), "interrupted"
-        self.cache.truncate(same)
+        if self._number is not None:
+            self.batch.drop(self._number)
+        self._number = self.batch.join("run", tokens, None, self.sampling, self.rng, (), same)
         with self._timed(self.read):
-            self._logits = _arrived(self.model.prompt(tokens[same:], self.cache))
+            self._token = self.batch.step()[self._number]
         self.read.tokens += len(tokens) - same
         self.tokens = list(tokens)
 
@@ -84,9 +87,8 @@ class Talk:
         """Yield the tokens of an answer, without the one that ends it."""
         self.reason = "interrupted"
         for i in range(most):
-            token, following = self._drawn(RECORDED <= i < most - 1)
+            token = self._token
             if token in self.stop:
-                self.cache.truncate(len(self.tokens))
                 self.reason = "stop"
                 return
             self.count += 1
@@ -96,10 +98,8 @@ class Talk:
             if len(self.tokens) + 1 >= self.positions:
                 self.reason = "context"
                 return
-            if following is None:
-                with self._timed(self.said):
-                    following = _arrived(self.model.run(np.array([token]), self.cache)[-1])
-            self._logits = following
+            with self._timed(self.said):
+                ((_, self._token),) = self.batch.step().items()
             self.said.tokens += 1
             self.tokens.append(token)
         self.reason = "length"
@@ -114,21 +114,3 @@ class Talk:
             prepared = MAKING.seconds - before
             self.prepared += prepared
             timing.seconds += time.perf_counter() - begin - prepared
-
-    def _drawn(self, ahead: bool) -> tuple[int, Any]:
-        """The next token, and the logits behind it if the step began before the token arrived from a GPU."""
-        begin, best, following = time.perf_counter(), self.model.best, None
-        if best is None or self.sampling.temperature:
-            return self.sampling.draw(self._logits, self.rng), None
-        ids, arrived = best(self._logits[None])
-        if ahead and len(self.tokens) + 1 < self.positions:
-            following = self.model.run(ids, self.cache)[-1]
-        token = int(arrived()[0])
-        self.said.seconds += time.perf_counter() - begin
-        return token, following
-
-
-def _arrived(logits: Any) -> Any:
-    """Logits, once they are there: of a GPU one number is read, so that its time counts."""
-    to_host(logits[:1])
-    return logits

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..base.text import count, size
 from ..errors import ConfigError
-from . import _plain
+from . import _options, _plain
 from ._options import Commands, declare, shared
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="only tensors of MODEL whose whole name fits; may be repeated",
     )  # fmt: skip
     shared(parser, "--device")
-    parser.add_argument("--rows", type=_count, metavar="N", help="rows of the random layer (2048)")
+    parser.add_argument("--rows", type=_options.count, metavar="N", help="rows of the random layer (2048)")
     parser.add_argument(
         "--columns",
         type=_columns,
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"columns of the random layer, a multiple of {BLOCK} (4096)",
     )
     parser.add_argument(
-        "--tokens", type=_count, default=64, metavar="M", help="rows of activations (default 64)"
+        "--tokens", type=_options.count, default=64, metavar="M", help="rows of activations (default 64)"
     )
     parser.add_argument("--save", metavar="FILE", type=Path, help=f"the file of the random layer ({FILE})")
     parser.add_argument("--lib", type=Path, help="llama.cpp's library or build (default: as doctor finds it)")
@@ -94,15 +94,8 @@ def checked(args: argparse.Namespace) -> argparse.Namespace:
     return args
 
 
-def _count(text: str) -> int:
-    number = _integer(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is too few; take 1 or more")
-    return number
-
-
 def _columns(text: str) -> int:
-    number = _integer(text)
+    number = _options.count(text, 0)
     if number < 1 or number % BLOCK:
         fits = max(1, -(-number // BLOCK)) * BLOCK
         raise argparse.ArgumentTypeError(
@@ -110,13 +103,6 @@ def _columns(text: str) -> int:
             f"take a multiple, such as {fits}"
         )
     return number
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:  # also thousands of digits, which int() refuses
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no whole number") from None
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from ..base.terminal import paint
 from ..base.text import count, size
 from ..errors import ConfigError
 from . import _files, _plain
-from ._options import Commands, declare, flag, shared
+from ._options import Commands, declare, flag, natural, shared
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,7 +97,11 @@ def _declare_calibrate(parser: argparse.ArgumentParser) -> None:
         "--order", choices=("zrg", "rzn"), help="order of gates in an npz (zrg; rzn with PyTorch's names)"
     )
     parser.add_argument(
-        "--layer", type=_layer, default=0, metavar="N", help="number of the layer, with PyTorch's names"
+        "--layer",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="number of the layer, with PyTorch's names",
     )
     parser.add_argument("--node", metavar="NAME", help="name of the GRU node in an .onnx file")
     flag(parser, "--batch-first", "DATA are [N, T, C]")
@@ -114,12 +118,6 @@ def _declare_run(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--batch-first", "X is [N, T, C], and so are y and v")
     parser.add_argument("--kernel", default="auto", help="a name that gq.kernels('gru') lists (auto)")
     shared(parser, "--force")
-
-
-def _layer(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a layer; write 0 or more")
-    return int(text[:9])
 
 
 def run(args: argparse.Namespace) -> int:

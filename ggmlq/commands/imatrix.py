@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 SUMMARY = "make, merge, convert and show importance matrices"
 ABOUT = """\
 Show the statistics of an importance matrix, or of the sum of several; --output writes the sum, as .gguf or as
-the older .dat, and shows statistics with --show-statistics only. --model and --text make a matrix: your
-libllama runs the text through the model. Files that are named in addition are added to it. The statistics
-are those of llama-imatrix: of the mean squares of a tensor's columns.
+the older .dat, and shows statistics with --show-statistics only. --model and --text make a matrix: the text
+runs through the model here, or in your libllama with --lib. Ctrl-C keeps what whole chunks gave (exit 130).
+Experts that no token reached get the mean of their tensor's tokens, as that of one token. Files that are
+named in addition are added to it. The statistics are those of llama-imatrix: of the mean squares of a
+tensor's columns.
 """
 EXAMPLES = """\
   ggmlq imatrix --model model-f16.gguf --text calibration.txt --output imatrix.gguf
@@ -29,6 +32,7 @@ EXAMPLES = """\
   ggmlq imatrix imatrix.gguf --output imatrix.dat
 """
 HEADER = ["tensor", "sum", "min", "max", "mean", "sigma", "active", "N", "entropy", "ZD", "cos", "counts"]
+SHOWN = 8  # experts that a line names
 SILENT = 1e-5  # a mean square of no more than that is an inactive column
 
 
@@ -38,10 +42,11 @@ def add(commands: Commands) -> None:
     group = parser.add_argument_group("making a matrix")
     group.add_argument("--model", metavar="GGUF", help="the model that runs on the text")
     group.add_argument("--text", type=Path, metavar="FILE", help="the text, in UTF-8")
-    group.add_argument("--lib", type=Path, help="libllama or a build folder (default: as doctor finds it)")
+    group.add_argument("--lib", type=Path, help="run it in this libllama, or that of a build folder")
+    shared(group, "--device")
     group.add_argument("--chunks", type=count, metavar="N", help="at most N chunks of the text")
-    flag(group, "--process-output", "also collect for output.weight")
-    group.add_argument("--threads", type=count, default=0, metavar="N", help="threads of the library")
+    flag(group, "--process-output", "also collect for the output matrix")
+    group.add_argument("--threads", type=count, metavar="N", help="threads (default: as doctor says)")
     parser.add_argument("--output", "-o", metavar="OUT", help="write the sum of all matrices")
     parser.add_argument(
         "--output-format", choices=("gguf", "dat"), help="kind of OUT, if its name does not show it"
@@ -57,30 +62,47 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         _files.check_free([args.output], args.force)
     collector = _collector(args)
+    rows = statistics(collector)
+    unseen = collector.unseen if args.model is not None else {}
+    if unseen:
+        collector.mend()
     if args.output is not None:
         legacy = None if args.output_format is None else args.output_format == "dat"
         collector.save(args.output, legacy)
-    rows = statistics(collector)
+    status = 130 if collector.interrupted else 0  # as a shell counts it
     if args.json:
         facts = {"files": args.files, "datasets": collector.datasets, "chunks": collector.chunks}
         facts |= {"chunk_size": collector.chunk_size, "written": args.output, "tensors": rows}
+        facts |= {"mended": unseen, "interrupted": collector.interrupted}
         _plain.print_json(facts)
-        return 0
+        return status
     if args.show_statistics or args.output is None:
         print(table(HEADER, map(_row, rows)), end="\n\n")
     print(f"{len(rows)} tensors, {collector.chunks} chunks of {collector.chunk_size} tokens")
+    if collector.interrupted:
+        print("interrupted: chunks that were not run are not in it")
     for name in collector.datasets:
         print(f"computed on {_plain.name(name)}")
+    if unseen:
+        print(_mended(collector, unseen))
     if args.output is not None:
         print(f"wrote {_plain.name(args.output)}")
-    return 0
+    return status
+
+
+def _mended(collector: Collector, unseen: Mapping[str, tuple[int, ...]]) -> str:
+    count, (first, experts) = sum(map(len, unseen.values())), next(iter(unseen.items()))
+    every = sum(len(collector.counts[name]) for name in unseen)
+    return (
+        f"no token reached {count} of {every} experts in {len(unseen)} tensors, as {_plain.name(first)} "
+        f"{', '.join(map(str, experts[:SHOWN]))}{', …' if len(experts) > SHOWN else ''}: they have the mean "
+        "of their tensor's tokens, as that of one token; a longer text reaches more"
+    )
 
 
 def _collector(args: argparse.Namespace) -> Collector:
     """The matrix of the model, where there is one, merged with all files."""
     from ..gguf import collected
-    from ..gguf.imatrix import TOKENS
-    from ..trace import imatrix
 
     if (args.model is None) != (args.text is None) or not (args.model or args.files):
         raise GGMLQError(
@@ -90,14 +112,37 @@ def _collector(args: argparse.Namespace) -> Collector:
     if args.model is None:
         collector = collected(paths.pop(0), args.chunk_size)
     else:
-        text = _plain.text_of("--text", args.text)
-        collector = imatrix(
-            args.model, text, lib=args.lib, chunk_size=args.chunk_size or TOKENS, chunks=args.chunks,
-            output=args.process_output, dataset=str(args.text), threads=args.threads,
-            bar=False if args.json else None,
-        )  # fmt: skip
+        collector = _made(args, _plain.text_of("--text", args.text))
     for path in paths:
         collector.merge(collected(path, collector.chunk_size))
+    return collector
+
+
+def _made(args: argparse.Namespace, text: str) -> Collector:
+    """The matrix of the model, by a libllama or here."""
+    from ..gguf.imatrix import TOKENS
+
+    settings: dict[str, Any] = {
+        "chunk_size": args.chunk_size or TOKENS, "chunks": args.chunks, "output": args.process_output,
+        "bar": False if args.json else None,
+    }  # fmt: skip
+    if args.lib is not None:
+        from ..trace import imatrix
+
+        if args.device != "cpu":
+            raise GGMLQError(
+                f"ggmlq imatrix: --device {args.device} with --lib: a libllama runs on its own devices; "
+                "leave one of them out"
+            )
+        settings |= {"lib": args.lib, "threads": args.threads or 0}
+        return imatrix(args.model, text, dataset=str(args.text), **settings)
+    from ..base.threads import set_num_threads
+    from ..model import load
+
+    if args.threads:
+        set_num_threads(args.threads)
+    collector = load(args.model, args.device).importance(text, **settings)
+    collector.datasets = [str(args.text)]
     return collector
 
 

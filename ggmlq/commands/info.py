@@ -10,7 +10,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..base.folding import folded
-from ..base.mixes import FILE_TYPE_KEY, file_type_name
 from ..base.terminal import paint, table
 from ..base.text import count, number, short, size
 from ..errors import GGUFError
@@ -82,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, Any]:
+    from ..gguf import Array
     from ..safetensors import SafetensorsFile
     from ..safetensors import either as files
     from . import _safetensors
@@ -94,7 +94,10 @@ def _facts(path: str, args: argparse.Namespace, everything: bool) -> dict[str, A
             metadata: dict[str, Any] = dict(file.metadata)
         else:
             facts, tensors = _summary(file), _tensors(file)
-            metadata = {key: _value(file, key) for key in file.metadata if _fits(key, args.filter)}
+            metadata = _plain.metadata_facts(file, [key for key in file.metadata if _fits(key, args.filter)])
+            for fact in metadata.values():
+                if isinstance(fact.get("value"), Array):
+                    fact["length"] = len(fact["value"])
     if everything or args.tensors:
         facts["tensors"] = [fact for fact in tensors if _fits(fact["name"], args.filter)]
         if args.sort:
@@ -178,21 +181,6 @@ def _tensors(file: GGUFFile) -> list[dict[str, Any]]:
     ]
 
 
-def _value(file: GGUFFile, key: str) -> dict[str, Any]:
-    from ..gguf import Array
-
-    fact: dict[str, Any] = {"type": file.metadata.type(key)}
-    try:
-        fact["value"] = file.metadata[key]
-    except GGUFError as error:
-        return fact | {"error": str(error)}
-    if isinstance(fact["value"], Array):
-        fact["length"] = len(fact["value"])
-    if key == FILE_TYPE_KEY and (name := file_type_name(fact["value"])):
-        fact["name"] = name
-    return fact
-
-
 def _describe(facts: dict[str, Any], args: argparse.Namespace, everything: bool, fold: bool) -> list[str]:
     from . import _safetensors
 
@@ -210,21 +198,10 @@ def _describe(facts: dict[str, Any], args: argparse.Namespace, everything: bool,
 
 
 def _table_of_metadata(facts: dict[str, Any]) -> str:
-    entries = facts["metadata"].items()
     if facts.get("format") == "safetensors":
+        entries = facts["metadata"].items()
         return table(["key", "value"], [[_plain.name(key), _plain.value(text)] for key, text in entries])
-    rows = [[_plain.name(key), fact["type"], _shown(fact)] for key, fact in entries]
-    return table(["key", "type", "value"], rows)
-
-
-def _shown(fact: dict[str, Any]) -> str:
-    import numpy as np
-
-    if "value" not in fact:
-        return str(fact["error"])
-    if fact["type"] == "float32":  # as it was written: 1e-06, not the double beside it
-        return str(np.float32(fact["value"]))
-    return _plain.value(fact["value"]) + (f" ({fact['name']})" if "name" in fact else "")
+    return _plain.metadata_table(facts["metadata"])
 
 
 def _table_of_tensors(facts: list[dict[str, Any]], fold: bool, sort: str | None) -> str:

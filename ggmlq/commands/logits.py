@@ -154,7 +154,8 @@ def _first(comparison: Comparison, pairs: list[Pair]) -> str:
         at = pairs.index(first)
         after = f"after {pairs[at - 1].a.node}" if at else "before the first node"
         apart = f"its inputs are {first.inputs:.1e} apart"
-        return f"first: an operation that nobody judges, {after}, before {place}: {apart}"
+        what = "an operation that nobody judges, or memory that changed,"
+        return f"first: {what} {after}, before {place}: {apart}"
     if first.parted:
         return _plain.name(
             f"first: {place}: both read the same, and their results are {first.outputs:.1e} apart; nobody "

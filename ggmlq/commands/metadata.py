@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..base.mixes import FILE_TYPE_KEY, file_type_name, file_type_number
-from ..base.text import short, table
+from ..base.mixes import FILE_TYPE_KEY, file_type_number
+from ..base.text import short
 from ..errors import GGUFError, GGUFNotFoundError, GGUFOSError
 from . import _plain
 from ._options import Commands, declare, flag, shared, size
@@ -64,9 +64,10 @@ def run(args: argparse.Namespace) -> int:
         elif changes:
             return _change(file, args)
         elif args.json:
-            _plain.print_json({key: _fact(file.metadata, key) for key in file.metadata})
+            facts = _plain.metadata_facts(file, file.metadata)
+            _plain.print_json({key: _plain.in_full(fact) for key, fact in facts.items()})
         else:
-            print(table(["key", "type", "value"], [_row(file.metadata, key) for key in file.metadata]))
+            print(_plain.metadata_table(_plain.metadata_facts(file, file.metadata)))
     return 0
 
 
@@ -75,27 +76,6 @@ def _print_value(value: Any) -> None:
         print(value, end="" if value.endswith("\n") else "\n")
     else:
         _plain.print_json(_plain.in_full(value))
-
-
-def _fact(metadata: Metadata, key: str) -> dict[str, Any]:
-    fact: dict[str, Any] = {"type": metadata.type(key)}
-    try:
-        fact["value"] = _plain.in_full(metadata[key])
-    except GGUFError as error:  # text that is not UTF-8
-        fact["error"] = str(error)
-    else:
-        if key == FILE_TYPE_KEY and (name := file_type_name(metadata[key])):
-            fact["name"] = name
-    return fact
-
-
-def _row(metadata: Metadata, key: str) -> list[str]:
-    try:
-        shown = _plain.value(metadata[key])
-        name = file_type_name(metadata[key]) if key == FILE_TYPE_KEY else None
-    except GGUFError as error:
-        shown, name = str(error), None
-    return [_plain.name(key), metadata.type(key), f"{shown} ({name})" if name else shown]
 
 
 def _change(file: GGUFFile, args: argparse.Namespace) -> int:

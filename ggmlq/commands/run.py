@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.system import peak_memory
 from ..base.terminal import is_terminal
 from ..base.text import size
 from ..errors import ShapeError, UnsupportedError
 from . import _plain
-from ._options import Commands, add_text, count, declare, flag, shared
+from ._options import Commands, add_text, count, declare, flag, natural, shared
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
     shared(parser, "model")
     what = add_text(parser, "the beginning of the text")
     flag(what, "--chat", "a conversation, a line at a time (needs Jinja2)")
-    parser.add_argument("--generate", type=_number, metavar="N", help="the most tokens of an answer (256)")
+    parser.add_argument("--generate", type=natural, metavar="N", help="the most tokens of an answer (256)")
     parser.add_argument(
         "--temperature",
         type=_temperature,
@@ -52,12 +52,16 @@ def add(commands: Commands) -> None:
         metavar="T",
         help="draw tokens; 0 takes the best (default)",
     )
-    parser.add_argument("--top-k", type=_number, default=0, metavar="K", help="of the K best ones alone")
+    parser.add_argument("--top-k", type=natural, default=0, metavar="K", help="of the K best ones alone")
     parser.add_argument(
         "--top-p", type=_share, default=1.0, metavar="P", help="of the best whose shares reach P"
     )
-    parser.add_argument("--seed", type=_number, metavar="S", help="the seed of draws and of --tokens")
+    parser.add_argument("--seed", type=natural, metavar="S", help="the seed of draws and of --tokens")
     flag(parser, "--no-stop", "go on behind tokens that end a text")
+    parser.add_argument(
+        "--draft", metavar="WHAT", help="guess tokens ahead: 'lookup' in the text, or a smaller MODEL"
+    )
+    flag(parser, "--invariant", "logits by kernels whose rows keep their bits: with drafts the same text")
     parser.add_argument("--cache", metavar="TYPE", default="f16", help="type of K and V: q8_0, or q8_0,f16")
     parser.add_argument("--context", type=count, metavar="N", help="positions of the context")
     parser.add_argument(
@@ -70,12 +74,6 @@ def add(commands: Commands) -> None:
         "--kl-against", metavar="MODEL", help="how far the shares of tokens are from those of another model"
     )
     shared(parser, "--json")
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; write a whole one, 0 or more")
-    return int(text)
 
 
 def _temperature(text: str) -> float:
@@ -114,10 +112,11 @@ def run(args: argparse.Namespace) -> int:
         raise UnsupportedError("--chat with --json: a conversation is no record; leave one of them out")
     model = _load(args, args.model)
     tokens = None if args.chat else _tokens(args, model)
+    draft = _load(args, args.draft) if args.draft not in (None, "lookup") else args.draft
     talk = Talk(
         model, Sampling(args.temperature, args.top_k, args.top_p), np.random.default_rng(args.seed),
         frozenset() if args.no_stop or args.tokens else model.tokenizer.ends,
-        _positions(args, model, 0 if tokens is None else len(tokens)),
+        _positions(args, model, 0 if tokens is None else len(tokens)), draft=draft,
     )  # fmt: skip
     if tokens is None:
         _converse(args, talk)
@@ -132,7 +131,8 @@ def _load(args: argparse.Namespace, path: str) -> Model:
     parts = args.cache.split(",")
     if len(parts) > 2:
         raise UnsupportedError(f"--cache {args.cache}: it is a type for both, or K's and V's: q8_0,f16")
-    return load(path, args.device, args.arithmetic, (parts[0], parts[-1]), context=args.context)
+    types, more = (parts[0], parts[-1]), {"context": args.context, "invariant": args.invariant}
+    return load(path, args.device, args.arithmetic, types, **more)
 
 
 def _tokens(args: argparse.Namespace, model: Model) -> list[int]:
@@ -210,14 +210,15 @@ def _record(args: argparse.Namespace, talk: Talk, tokens: list[int], answer: lis
         "tokens": answer, "text": None if args.tokens else talk.model.tokenizer.decode(answer),
         "ended": talk.reason or "interrupted", "context": talk.positions,
         "prepared": {"seconds": talk.prepared},
-        "read": talk.read.facts(), "generated": talk.said.facts() | {"tokens": talk.count}, **_memory(talk),
+        "read": talk.read.facts(), "generated": talk.said.facts() | {"tokens": talk.count},
+        "drafts": {"tokens": talk.batch.drafted, "accepted": talk.batch.accepted}, **_memory(talk),
     }  # fmt: skip
 
 
 def _memory(talk: Talk) -> dict[str, Any]:
 
     sizes = {"weights_bytes": talk.model.nbytes, "cache_bytes": talk.cache.nbytes}
-    return {**sizes, "peak_bytes": peak_bytes()}
+    return {**sizes, "peak_bytes": peak_memory()}
 
 
 def _close(talk: Talk) -> None:
@@ -231,11 +232,12 @@ def _close(talk: Talk) -> None:
             "--context, or begin anew with a shorter text",
             file=sys.stderr,
         )
-    m = _memory(talk)
+    m, b = _memory(talk), talk.batch
+    drafts = f", {b.accepted:,} of {b.drafted:,} drafted ones right" if talk.draft is not None else ""
     most = "" if m["peak_bytes"] is None else f", memory at most {size(m['peak_bytes'])}"
     print(
         f"prepared in {talk.prepared:.1f} s; read {talk.read.words(talk.read.tokens, FEW)}; generated "
-        f"{talk.said.words(talk.count)}; weights {size(m['weights_bytes'])}, keys and values "
+        f"{talk.said.words(talk.count)}{drafts}; weights {size(m['weights_bytes'])}, keys and values "
         f"{size(m['cache_bytes'])}{most}",
         file=sys.stderr,
     )
@@ -282,6 +284,7 @@ def _line(shown: bool) -> str | None:
 
 def _measure(args: argparse.Namespace) -> int:
     """Print the perplexity of a text, and the distance from another model."""
+    from ..model.quality import check_alike, measured, stretches
     from . import _quality
 
     if args.chat or args.tokens:
@@ -296,27 +299,12 @@ def _measure(args: argparse.Namespace) -> int:
         )
     model = _load(args, args.model)
     against = _load(args, args.kl_against) if args.kl_against else None
-    if against is not None and against.vocabulary != model.vocabulary:
-        raise ShapeError(
-            f"{args.model} has {model.vocabulary} tokens, {args.kl_against} {against.vocabulary}; "
-            "shares of tokens are compared one by one; take two files of one model"
-        )
-    pieces = _quality.stretches(model, text, args.context)
-    facts = _quality.measured(model, against, pieces, False if args.json else None)
+    if against is not None:
+        check_alike(model, against)
+    pieces = stretches(model, text, args.context)
+    facts = measured(model, against, pieces, False if args.json else None)
     if args.json:
         _plain.print_json({"model": str(args.model), "against": args.kl_against, **facts})
     else:
         print("\n".join(_quality.said(facts)))
     return 0
-
-
-UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of the system's figure: macOS counts these
-
-
-def peak_bytes() -> int | None:
-    """The most bytes of memory that this process has had at a time; None where the system tells none."""
-    try:
-        resource = importlib.import_module("resource")
-    except ImportError:  # Windows
-        return None
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * UNIT

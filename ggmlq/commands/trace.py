@@ -112,47 +112,52 @@ def run(args: argparse.Namespace) -> int:
         bar=False if args.json else None,
     )  # fmt: skip
     return follow(
-        session, save=args.save, verbose=args.verbose, as_json=args.json, html=args.html, lines=args.test_file
-    )
+        session, save=args.save, verbose=args.verbose, as_json=args.json, html=args.html,
+        test_file=args.test_file,
+    )  # fmt: skip
 
 
 def follow(
     session: Trace, *, save: Path | None, verbose: bool, as_json: bool, html: str | None = None,
-    lines: Path | None = None,
+    test_file: Path | None = None,
 ) -> int:  # fmt: skip
     """Print what a trace yields, and the summary."""
     from ..check.nodes import write_lines
     from ..trace import report
     from ..trace.saved import save as save_product
     from ..trace.saved import save_node
+    from ..trace.verdicts import OVERWRITTEN
 
     products: list[Product] = []
+    lines = report.Lines(_say, every=verbose)
     try:
         for record in session:
             p = record
             if not as_json and not products:
                 _say(report.HEADER)
-            if save and p.verdict == "wrong":
+            if save and p.verdict == "wrong" and p.fault != OVERWRITTEN:  # its kernel would be right alone
                 p = save_node(save, p) if p.captured is not None else save_product(save, p)
             p = p.without_arrays()
             if as_json:
                 _plain.print_line(p.facts())
-            elif verbose or p.verdict == "wrong":
-                _say(report.line(p))
+            else:
+                lines.add(p)
             products.append(p)
     except LibraryFailedError as error:
         if as_json and session.died:
             _plain.print_line(_death(session, str(error)))
+        lines.close()
         if products and not as_json:
-            print(f"\n{report.summary(products)}\n")
+            print(f"\n{report.summary(products, verbose)}\n")
         _write(session, products, html, str(error))
         raise
+    lines.close()
     _write(session, products, html)
     bad = [p for p in products if p.verdict == "wrong"]
-    if lines:
-        write_lines(lines, (p.line for p in bad))
+    if test_file:
+        write_lines(test_file, (p.line for p in bad))
     if not as_json:
-        _say_all(session, products)
+        _say_all(session, products, verbose)
     else:
         _plain.print_line(_end(session, products))
         for note in session.notes:
@@ -189,11 +194,11 @@ def _say(text: str) -> None:
     print(text)
 
 
-def _say_all(session: Trace, products: list[Product]) -> None:
+def _say_all(session: Trace, products: list[Product], verbose: bool) -> None:
     from ..llama.library import listed
     from ..trace import report
 
-    print(f"\n{report.summary(products)}\n" if products else "")
+    print(f"\n{report.summary(products, verbose)}\n" if products else "")
     for text in (*report.reasons(products), *session.notes):
         print(_plain.name(text))
     tokens = f"{len(session.tokens)} tokens; " if session.tokens else ""  # a command keeps its own to itself

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from ..base.system import cpu_model
 from ..base.threads import num_threads
 from ..dispatch import tuned
 from ..dispatch.ladder import Problem, Rung, rungs
@@ -25,7 +26,7 @@ from ..dispatch.tuned import NOTHING, Preference, Processor
 from ..formats import BlockFormat
 from .codes8 import float_multiply
 from .machine import served
-from .machine.features import cpu_name, model_name, zen
+from .machine.features import cpu_name, zen
 from .machine.target import target
 
 LINES, MAX_LINES_ROWS = "cpu:lines", 3  # taken by itself up to so many rows of activations
@@ -48,7 +49,7 @@ PACKED = "the highest whose code came with the package"
 @cache
 def here() -> Processor:
     """The CPU of this process."""
-    return Processor("cpu", model_name() or cpu_name(), cpu_name(), target().dot)
+    return Processor("cpu", cpu_model() or cpu_name(), cpu_name(), target().dot)
 
 
 def card() -> None:

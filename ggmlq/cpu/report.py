@@ -6,11 +6,12 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from ..base.system import cpu_model
 from ..base.threads import available
 from ..store import disk, store
 from .amx.permission import refused
 from .machine import served
-from .machine.features import compiled_for, cpu_name, model_name
+from .machine.features import compiled_for, cpu_name
 from .machine.target import target
 
 # Instruction sets that decide how a kernel can multiply.
@@ -25,7 +26,7 @@ def examine() -> dict[str, Any]:
     features = llvm.get_host_cpu_features()
     family = "arm" if "neon" in features else "x86"
     return {
-        "name": model_name() or cpu_name(),
+        "name": cpu_model() or cpu_name(),
         "compiled_for": cpu_name(),
         "threads": available(),
         "features": {name: bool(features.get(name) or name in compiled_for()) for name in MATTERING[family]},

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from ..base.mixes import BY_NAME, WORDS
+from ..base.named import Catalogue
 from ..base.text import html_table
 from ..errors import FormatAttributeError, FormatError
 from .format import Format
@@ -25,8 +25,13 @@ REMOVED = {
 }
 
 
-class Formats(Mapping[str, Format]):
-    """All formats by name, id or Format; iterates over canonical names in the order of ids."""
+class Formats(Catalogue[Format]):
+    """All formats by name, id or Format; iterates over canonical names in the order of ids.
+
+    ``gq.formats.q4_K`` is ``gq.formats["q4_K"]``.
+    """
+
+    _no_attribute = FormatAttributeError
 
     def __init__(self, formats: list[Format]) -> None:
         self._canonical = {f.name: f for f in formats}
@@ -58,27 +63,6 @@ class Formats(Mapping[str, Format]):
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
             return self._ids.get(int(key))
         return None
-
-    def __getattr__(self, name: str) -> Format:
-        """The format of a name: ``gq.formats.q4_K`` is ``gq.formats["q4_K"]``."""
-        if name.startswith("_"):  # what Python asks any object for
-            raise AttributeError(name)
-        try:
-            return self[name]
-        except FormatError as error:
-            raise FormatAttributeError(str(error)) from None
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self]
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._canonical)
-
-    def __len__(self) -> int:
-        return len(self._canonical)
 
     def _repr_html_(self) -> str:
         """For a notebook: name, id, size and what can be done with each."""

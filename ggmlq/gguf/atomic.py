@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import queue
 import stat
 import sys
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
+from ..base import system
 from ..base.progress import AFTER
 from ..base.text import printable
 from ..errors import GGUFOSError
@@ -29,9 +31,6 @@ from .source import Extent, Files
 # lock is the system's, on a file ``.ggmlq.lock`` that exists only meanwhile and names its holder; it ends
 # with the process that holds it, however that ends. On Windows and file systems without locks there is
 # none.
-
-if sys.platform != "win32":
-    import fcntl
 
 LOCK = ".ggmlq.lock"
 PATIENCE = 60.0  # seconds: names change in milliseconds
@@ -54,17 +53,17 @@ def locked(folder: str) -> Iterator[None]:
 
 def _acquired(path: str) -> int | None:
     """A descriptor that holds the lock, or None where there are no locks."""
-    if sys.platform == "win32":
+    if not system.LOCKS:
         return None
     _check_file(path)
     wait = _Wait(path)
     while True:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            fd = os.open(path, system.flags("O_RDWR", "O_CREAT", "O_NOFOLLOW", "O_NONBLOCK"), 0o666)
         except OSError:  # no permission: the renaming will tell
             return None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock(fd)
             if _is_at(path, fd):
                 _sign(fd)
                 return fd
@@ -106,7 +105,7 @@ def _is_at(path: str, fd: int) -> bool:
 def _sign(fd: int) -> None:
     with contextlib.suppress(OSError):  # a full disk: only those who wait would read it
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        system.write_at(fd, f"process {os.getpid()} on {platform.node()}".encode(), 0)
 
 
 class _Wait:
@@ -131,7 +130,7 @@ class _Wait:
 def _holder(fd: int) -> str:
     """The text in the file about the program that holds the lock; anybody may have written it."""
     try:
-        content = os.pread(fd, 100, 0)
+        content = system.read_at(fd, 100, 0)
     except OSError:
         content = b""
     return printable(content.decode(errors="replace")).replace("\n", " ") or "another program"
@@ -154,7 +153,7 @@ class Writeback:
 
     def written(self, n: int) -> None:
         """Count bytes that were written to the file."""
-        if n >= LEAST_RANGE and hasattr(os, "posix_fadvise"):
+        if n >= LEAST_RANGE:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
@@ -163,9 +162,7 @@ class Writeback:
 
     def _run(self) -> None:
         while (span := self._ranges.get()) is not None:
-            with contextlib.suppress(OSError):  # only advice: fsync reports what goes wrong
-                # Linux starts to write back dirty pages of the range, and drops only clean ones.
-                os.posix_fadvise(self._fd, *span, os.POSIX_FADV_DONTNEED)
+            system.write_back(self._fd, *span)
 
     def __enter__(self) -> Writeback:
         return self
@@ -204,7 +201,7 @@ class Staging:
         final = self._finals[len(self._temporary)]
         path = _beside(final)
         self._temporary.append(path)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        fd = os.open(path, system.flags("O_WRONLY", "O_CREAT", "O_EXCL", "O_BINARY"), 0o666)
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.chmod(path, os.stat(final).st_mode & 0o7777)
@@ -222,7 +219,7 @@ class Staging:
     def sync(self) -> None:
         """Sync reserved files to the disk."""
         for path in self._temporary:
-            fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+            fd = os.open(path, system.flags("O_RDWR", "O_BINARY"))
             try:
                 os.fsync(fd)
             finally:
@@ -241,12 +238,12 @@ class Staging:
     def commit(self) -> None:
         """Give all files their names."""
         if len(self._finals) == 1:
-            os.replace(self._temporary[0], self._finals[0])
+            system.replace(self._temporary[0], self._finals[0])
         else:
             with locked(os.path.dirname(self._finals[0])):
                 _replace_set(self._temporary, self._finals)
         self._temporary = []
-        _sync_folder(os.path.dirname(self._finals[0]))
+        system.sync_folder(os.path.dirname(self._finals[0]))
 
 
 def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
@@ -256,16 +253,16 @@ def _replace_set(temporary: Sequence[str], finals: Sequence[str]) -> None:
         for final in finals:
             if os.path.lexists(final):
                 aside.append((_beside(final), final))  # noted first: an interrupt may come in between
-                os.replace(final, aside[-1][0])
+                system.replace(final, aside[-1][0])
         for path, final in zip(reversed(temporary), reversed(finals), strict=True):
             placed.append(final)
-            os.replace(path, final)
+            system.replace(path, final)
     except BaseException:
         for final in reversed(placed):
             _remove(final)
         for path, final in reversed(aside):
             with contextlib.suppress(OSError):  # the error to tell of is the first one
-                os.replace(path, final)
+                system.replace(path, final)
         raise
     for path, _ in aside:
         _remove(path)
@@ -278,15 +275,3 @@ def _beside(final: str) -> str:
 def _remove(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-def _sync_folder(folder: str) -> None:
-    """Sync the folder, so that new names last; errors are ignored, since the names have changed already."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows
-        return
-    with contextlib.suppress(OSError):  # some network file systems cannot
-        fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.system import flags
 from ..errors import GGUFError, GGUFOSError
 from .file import KEYS, GGUFFile
 from .header import ALIGNMENT_KEY, FIXED_BYTES, MAGIC, Header, aligned
@@ -77,7 +78,7 @@ def change(file: GGUFFile, metadata: Metadata) -> None:
     start, end = int(differ[0]), int(differ[-1]) + 1
     old = before[start:end].tobytes()
     try:
-        fd = os.open(source.map.path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        fd = os.open(source.map.path, flags("O_RDWR", "O_BINARY"))
     except OSError as error:
         raise GGUFOSError(
             f"{file.path}: cannot be written to: {error.strerror or error}; check its permissions", error

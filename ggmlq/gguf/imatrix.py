@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.devices import namespace
 from ..base.text import short
 from ..errors import GGUFError, GGUFOSError
 from .atomic import Staging
@@ -52,14 +53,15 @@ class Imatrix(Mapping[str, Floats]):
         datasets: tuple[str, ...] = (),
         unseen: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        self.path, self.chunks, self.datasets = path, chunks, datasets
+        self.path, self.chunks = path, chunks
+        self.datasets: Sequence[str] = datasets
         self.unseen = dict(unseen or {})
         self._rows = dict(rows)
 
     def of(self, rows: Mapping[str, Floats]) -> Imatrix:
         """The matrix with other rows: some of them, or under other names."""
         unseen = {name: experts for name, experts in self.unseen.items() if name in rows}
-        return Imatrix(self.path, rows, chunks=self.chunks, datasets=self.datasets, unseen=unseen)
+        return Imatrix(self.path, rows, chunks=self.chunks, datasets=tuple(self.datasets), unseen=unseen)
 
     def __getitem__(self, name: str) -> Floats:
         return self._rows[name]
@@ -99,20 +101,10 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
 
 
 def _from_gguf(path: str, file: GGUFFile) -> Imatrix:
-    names = names_in(path, file)
-    rows: dict[str, Floats] = {}
-    unseen: dict[str, tuple[int, ...]] = {}
-    for name in names:
-        sums, counts = sums_of(path, file, name)
-        rounded = np.floor(counts.astype(np.float64) + 0.5).astype(np.float32)
-        missing = rounded == 0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = sums.reshape(len(counts), -1) / rounded[:, None]
-        means[missing] = 1
-        rows[name] = means
-        if missing.any():
-            unseen[name] = tuple(np.flatnonzero(missing).tolist())
-    return Imatrix(path, rows, chunks=number(file, CHUNKS), datasets=tuple(datasets_of(file)), unseen=unseen)
+    collector = _collected_gguf(path, file, None)
+    rows = {name: entry.means().astype(np.float32) for name, entry in collector.entries.items()}
+    settings: dict[str, Any] = {"chunks": number(file, CHUNKS), "datasets": tuple(collector.datasets)}
+    return Imatrix(path, rows, unseen=collector.unseen, **settings)
 
 
 def number(file: GGUFFile, key: str) -> int:
@@ -275,21 +267,72 @@ class Entry:
     sums: Wide
     counts: Counts
 
+    def means(self) -> Wide:
+        """Mean squares [experts, K]; 1 for an expert that no token reached."""
+        return np.where(self.counts[:, None] > 0, self.sums / np.maximum(self.counts, 1)[:, None], 1.0)
 
-class Collector:
-    """Sums of squared activations by name of tensor.
+
+def squares(x: Any, ids: Any = None, experts: int = 1) -> tuple[Any, Any]:
+    """The sums of squares [experts, K] of rows, and how many rows each expert has, on the rows' device.
+
+    x [..., K]; with ``ids`` [T, U] x is [T, K], [T, 1, K] or [T, U, K].
+    """
+    xp, rows = namespace(x), x.reshape(-1, x.shape[-1])
+    square = xp.square(rows)
+    if ids is None:
+        return square.sum(axis=0, keepdims=True), xp.full(1, len(rows))
+    times = (ids.reshape(len(rows), -1) == xp.arange(experts)[:, None, None]).sum(axis=-1)  # [experts, rows]
+    return times.astype(square.dtype) @ square, times.sum(axis=-1)
+
+
+class Collector(Imatrix):
+    """Sums of squared activations by name of tensor; as a mapping their means, float32 [K] or [experts, K].
+
+    An expert that no token reached has means of 1, as for llama.cpp's quantizer, unless ``mend`` was called.
 
     >>> import numpy as np, ggmlq as gq
     >>> collector = gq.gguf.Collector()
     >>> collector.add("blk.0.ffn_up.weight", np.float32([[1, 2], [3, 4]]))
-    >>> collector.imatrix()["blk.0.ffn_up.weight"]
-    array([[ 5., 10.]], dtype=float32)
+    >>> collector["blk.0.ffn_up.weight"]
+    array([ 5., 10.], dtype=float32)
+    >>> collector.counts
+    {'blk.0.ffn_up.weight': array([2])}
     """
+
+    datasets: list[str]
 
     def __init__(self, chunk_size: int = TOKENS) -> None:
         self.entries: dict[str, Entry] = {}
-        self.datasets: list[str] = []
-        self.chunk_size = chunk_size
+        self.path, self.datasets, self.chunk_size = "", [], chunk_size
+        self.interrupted = False  # by Ctrl-C: some of the text is not in it
+
+    def __getitem__(self, name: str) -> Floats:
+        means = self.entries[name].means().astype(np.float32)
+        return means[0] if len(means) == 1 else means
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def counts(self) -> dict[str, Counts]:
+        """The tokens of each tensor, one number an expert."""
+        return {name: entry.counts for name, entry in self.entries.items()}
+
+    @property
+    def unseen(self) -> dict[str, tuple[int, ...]]:  # type: ignore[override]
+        """The experts that no token reached, by tensor."""
+        none = {name: np.flatnonzero(counts == 0) for name, counts in self.counts.items()}
+        return {name: tuple(experts.tolist()) for name, experts in none.items() if len(experts)}
+
+    def mend(self) -> None:
+        """Give each expert that no token reached the mean of its tensor's tokens, as that of one token."""
+        for name, experts in self.unseen.items():
+            entry, rows = self.entries[name], list(experts)
+            entry.sums[rows] = entry.sums.sum(axis=0) / max(entry.counts.sum(), 1)
+            entry.counts[rows] = 1
 
     def add(self, name: str, x: Any, ids: Any = None, experts: int | None = None) -> None:
         """Add activations with which a tensor was multiplied.
@@ -305,13 +348,10 @@ class Collector:
                 "that gives NaN has no importance matrix"
             )
         if ids is None:
-            rows = values.reshape(-1, values.shape[-1])
-            self._put(name, (rows**2).sum(axis=0)[None], np.array([len(rows)]))
+            self.put(name, *squares(values))
             return
-        chosen = np.asarray(ids)
-        if values.ndim == 2:
-            values = values[:, None]
-        fits = chosen.ndim == 2 and values.ndim == 3 and values.shape[:2] in (chosen.shape, (len(chosen), 1))
+        chosen, tokens = np.asarray(ids), values.shape[:-1]
+        fits = chosen.ndim == 2 and tokens in (chosen.shape, (len(chosen), 1), (len(chosen),))
         if not fits or experts is None or chosen.dtype.kind not in "iu" or chosen.min(initial=0) < 0:
             raise GGUFError(
                 f"{request}: ids {chosen.shape} {chosen.dtype} with activations {values.shape} and "
@@ -319,44 +359,34 @@ class Collector:
             )
         if chosen.max(initial=0) >= experts:
             raise GGUFError(f"{request}: expert {chosen.max()} of {experts}; ids count from 0; check both")
-        squares = np.broadcast_to(values**2, (*chosen.shape, values.shape[-1]))
-        sums = np.zeros((experts, values.shape[-1]))
-        np.add.at(sums, chosen.reshape(-1), squares.reshape(-1, values.shape[-1]))
-        self._put(name, sums, np.bincount(chosen.reshape(-1), minlength=experts))
+        self.put(name, *squares(values, chosen, experts))
 
     def merge(self, other: Collector) -> None:
         """Add all sums of another collector."""
         for name, entry in other.entries.items():
-            self._put(name, entry.sums, entry.counts)
+            self.put(name, entry.sums, entry.counts)
         self.datasets += other.datasets
 
-    def _put(self, name: str, sums: Wide, counts: Counts) -> None:
+    def put(self, name: str, sums: Any, counts: Any) -> None:
+        """Add sums of squares [experts, K] and the tokens of each expert."""
+        sums, counts = sums.astype(np.float64), counts.astype(np.int64)
+        if not np.isfinite(sums).all():
+            raise GGUFError(
+                f"activations of {name!r}: NaN, or squares beyond any number; a model that gives them has no "
+                "importance matrix"
+            )
         entry = self.entries.get(name)
         if entry is None:
-            self.entries[name] = Entry(sums.copy(), counts.astype(np.int64))
+            self.entries[name] = Entry(sums, counts)
             return
         one, two = _alike(name, entry, Entry(sums, counts))
         self.entries[name] = Entry(one.sums + two.sums, one.counts + two.counts)
 
     @property
-    def chunks(self) -> int:
+    def chunks(self) -> int:  # type: ignore[override]
         """The number of chunks, of ``chunk_size`` tokens each, that were counted."""
         most = max((int(entry.counts.max()) for entry in self.entries.values()), default=0)
         return most // self.chunk_size
-
-    def imatrix(self, path: str = "") -> Imatrix:
-        """The means, as a quantizer takes them. Rows of experts that no token reached are 1."""
-        rows = {
-            name: np.where(entry.counts[:, None] > 0, entry.sums / np.maximum(entry.counts, 1)[:, None], 1)
-            for name, entry in self.entries.items()
-        }
-        unseen = {
-            name: tuple(np.flatnonzero(entry.counts == 0).tolist())
-            for name, entry in self.entries.items()
-            if (entry.counts == 0).any()
-        }
-        narrow = {name: row.astype(np.float32) for name, row in rows.items()}
-        return Imatrix(path, narrow, chunks=self.chunks, datasets=tuple(self.datasets), unseen=unseen)
 
     def save(self, path: str | os.PathLike[str], legacy: bool | None = None) -> str:
         """Write a ``.gguf``, or the older ``.dat`` for ``legacy=True``; by default the name decides."""
@@ -390,8 +420,7 @@ class Collector:
         for name, entry in counted.items():
             raw = name.encode()
             calls = -(-int(entry.counts.max()) // self.chunk_size)
-            means = entry.sums / np.maximum(entry.counts, 1)[:, None]
-            values = np.where(entry.counts[:, None] > 0, means, 1.0) * calls
+            values = entry.means() * calls
             yield pack("<i", len(raw)) + raw + pack("<ii", calls, values.size)
             yield values.astype("<f4").tobytes()
         text = self.datasets[-1].encode() if self.datasets else b""
@@ -403,7 +432,8 @@ def collected(path: str | os.PathLike[str], chunk_size: int | None = None) -> Co
     text = checked_path("collected(path)", path, "pass the file that llama-imatrix wrote")
     source = Source(text)
     if source.map[:4] == MAGIC:
-        return _collected_gguf(text, chunk_size)
+        with open(text) as file:
+            return _collected_gguf(text, file, chunk_size)
     collector = Collector(chunk_size or TOKENS)
     reader = Legacy(source)
     for name, (values, calls) in reader.entries().items():
@@ -415,15 +445,14 @@ def collected(path: str | os.PathLike[str], chunk_size: int | None = None) -> Co
     return collector
 
 
-def _collected_gguf(path: str, chunk_size: int | None) -> Collector:
-    with open(path) as file:
-        collector = Collector(chunk_size or number(file, CHUNK_SIZE) or TOKENS)
-        collector.datasets = datasets_of(file)
-        for name in names_in(path, file):
-            sums, counts = sums_of(path, file, name)
-            rounded = np.floor(counts.astype(np.float64) + 0.5).astype(np.int64)
-            collector.entries[name] = Entry(sums.reshape(len(counts), -1).astype(np.float64), rounded)
-        return collector
+def _collected_gguf(path: str, file: GGUFFile, chunk_size: int | None) -> Collector:
+    collector = Collector(chunk_size or number(file, CHUNK_SIZE) or TOKENS)
+    collector.datasets = datasets_of(file)
+    for name in names_in(path, file):
+        sums, counts = sums_of(path, file, name)
+        rounded = np.floor(counts.astype(np.float64) + 0.5).astype(np.int64)
+        collector.entries[name] = Entry(sums.reshape(len(counts), -1).astype(np.float64), rounded)
+    return collector
 
 
 def _alike(name: str, a: Entry, b: Entry) -> tuple[Entry, Entry]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays.protocols import Listed, inner
+from ..base.named import Named
 from ..base.text import COMPARED, count, html_table, near, short
 from ..errors import GGUFError, GGUFKeyError
 from .node import Node, array_header, decode, encode, raw, read
@@ -333,7 +334,7 @@ class Settable(NamedTuple):
 Entry = Stored | Settable
 
 
-class Metadata(Listed, Mapping[str, Any]):
+class Metadata(Listed, Named[Any]):
     """Keys and values of a GGUF file, read-only.
 
     ``metadata | {"general.name": "mine"}`` and ``metadata.without("general.url")`` give edited
@@ -370,21 +371,8 @@ class Metadata(Listed, Mapping[str, Any]):
             self._values[key] = self._entry(key).decode()
         return self._values[key]
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """A value, or the default for a key that is not there."""
-        return self[key] if key in self else default  # noqa: SIM401
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self)
+    def _named(self) -> Mapping[str, Entry]:
+        return self._entries
 
     def type(self, key: str) -> str:
         """The GGUF type of a value: ``"uint32"``, ``"string"``, ``"array of string"``."""

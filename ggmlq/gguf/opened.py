@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from ..arrays.protocols import Listed, public
 from ..base.folding import folded
 from ..base.hooks import Hook
+from ..base.named import Held_co, Named
 from ..base.text import count, html_table, meant, short, size
 from ..errors import ArrayAttributeError, DTypeError, GGUFKeyError
 from .metadata import missing
@@ -49,7 +50,6 @@ def select(request: str, names: Iterable[str], filter: Filter) -> list[str]:
 
 # --- the mapping -----------------------------------------------------------------------------
 
-Held_co = TypeVar("Held_co", covariant=True)
 SHOWN = 5  # names in the repr of a selection
 NAMED_ELSEWHERE = ("tensors", "arrays", "weights", "names")  # in other libraries
 LINES = 60  # of tensors that a notebook shows
@@ -66,7 +66,7 @@ class State(Protocol):
         """The place of each tensor."""
 
 
-class Opened(Listed, Mapping[str, Held_co]):
+class Opened(Listed, Named[Held_co]):
     """An open model: names to arrays. Closing it lets go of its files; arrays taken from it stay good."""
 
     _paths: tuple[str, ...]
@@ -86,18 +86,8 @@ class Opened(Listed, Mapping[str, Held_co]):
     def _opened(self) -> State:
         """The contents; an error once the model is closed."""
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """A tensor, or the default for a name that is not there."""
-        return self[name] if name in self else default  # noqa: SIM401
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._opened().places)
-
-    def __len__(self) -> int:
-        return len(self._opened().places)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._opened().places
+    def _named(self) -> Mapping[str, Any]:
+        return self._opened().places
 
     def select(self, filter: Filter) -> Selection[Held_co]:
         """The tensors whose names fit, as a read-only mapping; a tensor is read at its first use.
@@ -199,7 +189,7 @@ def _table(tensors: list[dict[str, Any]], caption: str) -> str:
     return html_table(("tensor", "type", "shape", "tensors", "size"), rows, caption)
 
 
-class Selection(Listed, Mapping[str, Held_co]):
+class Selection(Listed, Named[Held_co]):
     """Some tensors of an open model, by name; :meth:`Opened.select` makes it."""
 
     def __init__(self, file: Opened[Held_co], names: list[str]) -> None:
@@ -210,21 +200,8 @@ class Selection(Listed, Mapping[str, Held_co]):
             missing(f"{self!r}[{short(name)}]", name, self._names)
         return self._file[name]
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """A tensor, or the default for a name that is not there."""
-        return self[name] if name in self else default  # noqa: SIM401
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self)
+    def _named(self) -> Mapping[str, None]:
+        return self._names
 
     def _repr_html_(self) -> str:
         """For a notebook: these tensors, equal layers in one line."""

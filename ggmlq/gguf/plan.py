@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -20,6 +19,7 @@ from ..arrays.array import QuantArray
 from ..arrays.tensors import host_array, is_tensor
 from ..arrays.weights import Divided
 from ..base.devices import is_host
+from ..base.system import room
 from ..base.text import short, size
 from ..errors import GGUFError, GGUFOSError
 from ..formats import FORMATS, Format
@@ -233,28 +233,16 @@ def check_room(files: Iterable[tuple[str, int]]) -> None:
     The system states its free space. Nothing is reserved, because ``posix_fallocate`` writes all bytes on
     some file systems.
     """
-    if not hasattr(os, "statvfs"):  # Windows
-        return
     needed: Counter[str] = Counter()
     for path, nbytes in files:
         needed[os.path.dirname(path) or "."] += nbytes
     for folder, nbytes in needed.items():
-        free = _free(folder)
+        free = room(folder)
         if nbytes > free:
             raise GGUFOSError(
                 f"{folder}: the disk has {size(free)} free, the new file needs {size(nbytes)}, beside what "
                 "it may replace; make room, or save to another disk"
             )
-
-
-def _free(folder: str) -> int:
-    """Bytes that this user may still write."""
-    try:
-        space = os.statvfs(folder)
-    except OSError:  # what is wrong with the folder shows when the file is made
-        return sys.maxsize
-    free = space.f_bavail if os.geteuid() else space.f_bfree
-    return free * space.f_frsize if space.f_blocks else sys.maxsize  # some systems do not say
 
 
 # --- headers and parts -----------------------------------------------------------------------

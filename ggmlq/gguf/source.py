@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.system import page_out
 from ..base.text import COMPARED, meant, short
 from ..errors import DTypeError, GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
 from .values import MAX_NAME_BYTES, order_sign
@@ -224,9 +225,9 @@ def release(array: NDArray[Any]) -> None:
     Only ever for maps of ours: in a map that somebody may write to this would lose what was written.
     """
     location = place(array)
-    if location is not None and array.nbytes and hasattr(mmap, "MADV_DONTNEED"):
+    if location is not None and array.nbytes:
         start = location[1] // mmap.PAGESIZE * mmap.PAGESIZE
-        location[0].madvise(mmap.MADV_DONTNEED, start, location[1] + array.nbytes - start)
+        page_out(location[0], start, location[1] + array.nbytes - start)
 
 
 def _beside(path: str, kind: Kind) -> list[str]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ..base.progress import Progress
+from ..base.system import flags
 from ..base.text import short
 from ..base.unwinding import unwinding
 from ..errors import GGMLQError, GGUFError, GGUFNotFoundError, GGUFOSError
@@ -301,7 +302,7 @@ class Place(NamedTuple):
             ) from error
 
     def _write(self, at: int, chunks: Iterator[Chunk]) -> None:
-        fd = os.open(self.path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        fd = os.open(self.path, flags("O_WRONLY", "O_NOFOLLOW", "O_BINARY"))
         try:
             size = os.fstat(fd).st_size
             if size != self.size:

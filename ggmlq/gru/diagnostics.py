@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.named import Named
 from ..base.text import table
 from ..fixed.qformat import QFormat
 from .cell import Cell
@@ -55,7 +55,7 @@ class Use(NamedTuple):
         return self.saturated / self.of if self.of else 0.0
 
 
-class Diagnostics(Mapping[str, Use]):
+class Diagnostics(Named[Use]):
     """The use of each tensor's format; prints as a table."""
 
     def __init__(self, tally: Tally, cell: Cell) -> None:
@@ -72,11 +72,8 @@ class Diagnostics(Mapping[str, Use]):
     def __getitem__(self, name: str) -> Use:
         return self._uses[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._uses)
-
-    def __len__(self) -> int:
-        return len(self._uses)
+    def _named(self) -> dict[str, Use]:
+        return self._uses
 
     def __repr__(self) -> str:
         rows = [

@@ -9,12 +9,12 @@ TensorProto: dims 1, data_type 2, float_data 4, name 8, raw_data 9, double_data 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.protobuf import Value, fields, varint
 from ..base.text import short
 from ..errors import GRUFileError, UnsupportedError
 
@@ -43,6 +43,8 @@ def read_onnx(path: Any, node: str | None) -> dict[str, Any]:
         raise UnsupportedError(f"{request}: {error}") from None
     except GRUFileError as error:
         raise GRUFileError(f"{request}: {error}") from None
+    except ValueError as error:
+        raise GRUFileError(f"{request}: {error}: cut short or damaged, or no ONNX file") from None
     except OSError as error:
         raise GRUFileError(f"{request}: cannot be read: {error.strerror or error}; check the path") from error
 
@@ -167,7 +169,7 @@ def _tensor(tensors: dict[str, memoryview], name: str) -> Any:
             "with constants folded"
         )
     shape: list[int] = []
-    kind, raw, packed, single = 0, None, {4: b"", 10: b""}, {4: "<f4", 10: "<f8"}
+    kind, raw, packed = 0, None, {4: b"", 10: b""}
     for number, value in fields(tensors[name]):
         if number == 1:
             shape += integers(value)
@@ -176,8 +178,7 @@ def _tensor(tensors: dict[str, memoryview], name: str) -> Any:
         elif number == 9:
             raw = message(value)
         elif number in packed:
-            width = np.dtype(single[number]).itemsize
-            packed[number] += value.to_bytes(width, "little") if isinstance(value, int) else bytes(value)
+            packed[number] += bytes(message(value))
         elif number == 14 and value == EXTERNAL:
             raise UnsupportedError(f"the tensor {short(name)} lies in another file; export it into one file")
     if kind not in (*TYPES, BFLOAT16):
@@ -197,51 +198,7 @@ def _tensor(tensors: dict[str, memoryview], name: str) -> Any:
     return values.astype(np.float32) if kind == 10 else values
 
 
-# --- A reader of protocol buffers, for ``GRU.from_onnx``: fields of an ONNX file from its bytes ---
-#
-# Protocol buffers are keys and values: a key is a varint, field number · 8 + kind; a value is a varint (0),
-# 8 bytes (1), a length and as many bytes (2), or 4 bytes (5). A message is the bytes of a value of kind 2.
-# So a file of gigabytes is walked without a schema and without copies, and every length is checked against
-# the bytes that are left before it is used.
-
-Value = Any  # an int of kinds 0, 1 and 5, a memoryview of kind 2
-
-
-def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The varint at a place, and the place behind it."""
-    number = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            raise GRUFileError("it ends within a number: cut short, or no ONNX file")
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number & (1 << 64) - 1, at
-    raise GRUFileError("it has a number of more than 64 bits: damaged, or no ONNX file")
-
-
-def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
-    """Yield the number and the value of each field of a message, in its order."""
-    at = 0
-    while at < len(data):
-        key, at = varint(data, at)
-        kind, number = key & 7, key >> 3
-        if kind == 0:
-            value, at = varint(data, at)
-            yield number, value
-            continue
-        if kind == 2:
-            size, at = varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise GRUFileError(f"it has a field of kind {kind}, which there is not: damaged, or no ONNX file")
-        if not number or size > len(data) - at:
-            raise GRUFileError("it has a field that is longer than what is left: cut short, or no ONNX file")
-        part = data[at : at + size]
-        at += size
-        yield number, part if kind == 2 else int.from_bytes(part, "little")
+# --- values of fields -----------------------------------------------------------------------------
 
 
 def integers(value: Value) -> list[int]:
@@ -260,15 +217,12 @@ def _signed(value: int) -> int:
 
 
 def text(value: Value) -> str:
-    """The text that a value of kind 2 holds."""
-    if isinstance(value, int):
-        raise GRUFileError("it has a number where a name belongs: damaged, or no ONNX file")
-    return bytes(value).decode("utf-8", "replace")
+    """The text that a value holds."""
+    return bytes(message(value)).decode("utf-8", "replace")
 
 
 def message(value: Value) -> memoryview:
-    """The bytes of a message that lies within another one."""
+    """The bytes of a message or a text that lies within another one."""
     if isinstance(value, int):
-        raise GRUFileError("it has a number where a message belongs: damaged, or no ONNX file")
-    content: memoryview = value
-    return content
+        raise ValueError("it has a number where a message or a name belongs")
+    return value

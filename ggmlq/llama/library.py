@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.system import mapped
 from ..base.text import printable
 from ..errors import MissingDependencyError, UnsupportedError
 from ..formats import FORMATS, Format
@@ -254,19 +255,12 @@ ALSO = (
     f"{VARIABLE}_ALSO"  # folders whose libraries belong to any build, with colons (Windows: ;) between them
 )
 LLAMA = re.compile(r"(?:lib)?llama(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*$")
-MAPS = Path("/proc/self/maps")
 
 
 def libraries(build: Build) -> list[Path]:
     """Real paths of the files of ggml and llama.cpp in this process, sorted; on Linux."""
-    if not MAPS.exists():
-        return []
-    fields = (line.split(maxsplit=5) for line in MAPS.read_text(errors="replace").splitlines())
-    paths = dict.fromkeys(Path(line[5].removesuffix(" (deleted)")) for line in fields if len(line) == 6)
     parts = {path.resolve() for path in build.parts.values()}
-    return [
-        path for path in sorted(paths) if NAME.match(path.name) or LLAMA.match(path.name) or path in parts
-    ]
+    return [path for path in mapped() if NAME.match(path.name) or LLAMA.match(path.name) or path in parts]
 
 
 def homes(build: Build) -> list[Path]:

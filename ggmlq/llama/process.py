@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .. import errors
+from ..base.system import kill_group
 from ..base.text import printable
 from ..errors import DeviceError, LibraryFailedError
 from .protocol import Arrays, GarbledError, receive, send
@@ -196,11 +197,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     if process.stdin.closed:  # its number may be somebody else's by now
         return
-    if sys.platform == "win32":
-        process.kill()
-        return
-    with suppress(ProcessLookupError, PermissionError):  # what macOS says of a dead group
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_group(process)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -111,6 +111,7 @@ class Node:
     tensors: dict[str, dict[str, Any]]  # y, and its operands
     arrays: dict[str, NDArray[np.uint8]]
     words: tuple[int, ...] = ()  # parameters of the operation
+    changed: tuple[dict[str, Any], ...] = ()  # of its operands, since they were computed
 
     @property
     def name(self) -> str:

@@ -24,6 +24,7 @@ SCALES = (0.4375, 3.25, 7.125)  # of attention: exact as floats, and unlike any 
 HIDDEN = ("AMX", "REPACK", "AARCH64", "KLEIDIAI", "SPACEMIT")  # layouts of weights that cannot be read back
 NUMBER = 32  # bytes from the strides, behind which it stands, to the number of the operation
 WORDS = 16  # 32-bit words of an operation's parameters
+MOST_SOURCES = 10  # of a node, in every year
 
 
 class Tensors:
@@ -94,6 +95,10 @@ class Tensors:
     def source(self, tensor: int, i: int) -> int:
         """Source number i of a tensor, 0 for none."""
         return _pointer(tensor + self._sources + 8 * i)
+
+    def sources(self, tensor: int) -> list[int]:
+        """All sources of a tensor but itself."""
+        return [s for i in range(MOST_SOURCES) if (s := self.source(tensor, i)) and s != tensor]
 
     def origin(self, tensor: int) -> int:
         """The tensor whose memory a view looks at, 0 where it has its own."""

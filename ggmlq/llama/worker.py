@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.system import LINUX, end_group, hidden, wake_when_orphaned
 from ..errors import DeviceError, GGMLQError
 from ..formats import FORMATS, Format
 from ..formats.format import Bytes, Floats
@@ -31,7 +31,6 @@ from .product import COMPUTE, Multiplier, Request
 from .protocol import Arrays, Stream, receive, send
 from .structs import Tensors
 
-PR_SET_PDEATHSIG = 1
 Answer = tuple[dict[str, Any], Arrays]
 
 
@@ -151,14 +150,7 @@ def listen(requests: Stream, inbox: SimpleQueue[tuple[int, dict[str, Any], Array
         pass
     except BaseException:
         traceback.print_exc()
-    _end_group()
-
-
-def _end_group() -> None:
-    """End this process and what the library started."""
-    if sys.platform != "win32" and os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+    end_group()
 
 
 def take_pipes() -> tuple[Stream, Stream]:
@@ -166,33 +158,12 @@ def take_pipes() -> tuple[Stream, Stream]:
 
     0 then is empty, and 1 means stderr: a library that prints does not speak into the answers.
     """
-    requests, answers = (os.fdopen(_hidden(number), mode, 0) for number, mode in ((0, "rb"), (1, "wb")))
+    requests, answers = (os.fdopen(hidden(number), mode, 0) for number, mode in ((0, "rb"), (1, "wb")))
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
     os.dup2(2, 1)
     return requests, answers  # type: ignore[return-value]  # they are raw files
-
-
-def _hidden(number: int) -> int:
-    """A high duplicate of a descriptor, closed in the programs that a library starts."""
-    if sys.platform != "win32":
-        import fcntl
-
-        for least in (900, 200, 50):  # limits of 1024 and 256 are usual
-            with suppress(OSError):
-                return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
-    return os.dup(number)
-
-
-def wake_when_orphaned() -> None:
-    """Have Linux wake this process when its parent ends: a library may have stopped it.
-
-    Linux sends this signal also when the thread ends that started us. It must therefore be one that
-    does no harm.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def share_cxx_runtime() -> None:
@@ -202,7 +173,7 @@ def share_cxx_runtime() -> None:
     parts) and two copies of the rest, and libllama dies at the first number that it prints. A library takes
     the names that are global before it is loaded.
     """
-    if sys.platform == "linux":
+    if LINUX:
         with suppress(OSError):  # not loaded: then there is nothing to share
             ctypes.CDLL("libstdc++.so.6", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
 

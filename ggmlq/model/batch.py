@@ -5,8 +5,8 @@ Attention alone goes sequence by sequence, each over its own cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from ..base.devices import is_host, namespace, to_host
 from ..base.text import short
 from ..errors import ShapeError
-from .caches import Cache, Part
+from .caches import Cache
+from .config import Config
+from .tokenizer import Tokenizer
 
+BATCH = 2048  # tokens that go through the layers together
 ENDED = -1  # in place of a token
 RECORDED = 2  # steps until they are replayed: the first ones take the host so long that tokens do not wait
 Best = Callable[[Any], tuple[Any, Callable[[], NDArray[np.int64]]]]
@@ -26,6 +29,25 @@ class Piece(NamedTuple):
 
     sequence: int
     tokens: NDArray[np.int64]
+
+
+class Runs(Protocol):
+    """A model, as those need it that say its tokens.
+
+    ``together(pieces, parts, last)``: logits behind pieces of sequences, or behind the last token of each.
+    ``best(rows)``: the best tokens on a GPU, and a function that waits for them; with it a step begins before
+    the tokens that it goes on from have arrived on the host.
+    """
+
+    config: Config
+    best: Best | None
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    def cache(self, positions: int, batch: int = 1) -> Cache: ...
+    def together(self, pieces: list[Piece], parts: Sequence[Any], last: bool) -> Any: ...
 
 
 def tokens_of(pieces: Sequence[Piece]) -> Any:
@@ -52,7 +74,7 @@ def several_of(call: str, tokens: Any) -> list[Any]:
 
 def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np.int64]:
     """The tokens of a sequence as numbers, if a model of that many tokens and positions can run them."""
-    numbers = np.asarray(to_host(tokens))
+    numbers = np.zeros((0, 0)) if is_batch(tokens) else np.asarray(to_host(tokens))
     if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
         raise ShapeError(
             f"{call}: tokens are {short(tokens)}; they are a sequence of one number or more, or several of "
@@ -69,6 +91,15 @@ def checked(call: str, tokens: Any, vocabulary: int, context: int) -> NDArray[np
             "with a larger context="
         )
     return numbers.astype(np.int64)
+
+
+def cut(tokens: Sequence[int], begin: Sequence[int], length: int) -> list[list[int]]:
+    """Pieces of one length, each with the beginning of a text in the place of its first tokens.
+
+    What is left over is not in them, but a text that is shorter is a piece.
+    """
+    stops = range(min(length, len(tokens)), len(tokens) + 1, length)
+    return [[*begin, *tokens[stop - min(length, len(tokens)) + len(begin) : stop]] for stop in stops]
 
 
 def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list[Piece]]:
@@ -92,47 +123,6 @@ def portions(sequences: Sequence[NDArray[np.int64]], most: int) -> Iterator[list
                 pieces, room = [], most
     if pieces:
         yield pieces
-
-
-def continued(
-    together: Callable[[list[Piece], Sequence[Part], bool], Any], caches: Sequence[Cache],
-    beginnings: Iterable[list[Piece]], n: int, draw: Callable[[Any, list[int]], Sequence[int]],
-    best: Best | None, ends: Callable[[int, int], bool],
-) -> Iterator[NDArray[np.int64]]:  # fmt: skip
-    """Yield up to n steps, a token for each sequence in each, -1 for those that ended.
-
-    ``together(pieces, parts, last)``: logits behind pieces of sequences. ``draw(rows, sequences)``: their
-    tokens. ``best(rows)``: the best tokens on a GPU, and a function that waits for them; with it a step
-    begins before the tokens that it goes on from have arrived on the host, in vain where a sequence ends.
-    ``ends(sequence, token)``: true for the last token of a sequence.
-    """
-    parts = [part for cache in caches for part in cache.parts]
-    logits: dict[int, Any] = {}
-    for pieces in beginnings:
-        rows = together(pieces, parts, True)
-        logits |= {piece.sequence: row for piece, row in zip(pieces, rows, strict=True)}
-    live, following = list(logits), None
-    if len(live) > len(rows):
-        rows = namespace(rows).stack([*logits.values()])
-    del logits
-    for i in range(n):
-        step = np.full(len(parts), ENDED)
-        if best is None or i < RECORDED:
-            step[live] = draw(rows, live)
-        else:
-            ids, arrived = best(rows)
-            if i + 1 < n:
-                following = together([Piece(b, ids[j : j + 1]) for j, b in enumerate(live)], parts, True)
-            step[live] = arrived()
-        yield step
-        going = [j for j, b in enumerate(live) if not ends(b, int(step[b]))]
-        if not going or i + 1 == n:
-            return
-        some, live = len(going) < len(live), [live[j] for j in going]
-        if following is None:
-            rows = together([Piece(b, step[b : b + 1]) for b in live], parts, True)
-        else:
-            rows, following = following[going] if some else following, None
 
 
 def beside(tokens: Any, x: Any) -> Any:

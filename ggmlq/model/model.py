@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from copy import copy
+from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple, overload
 
@@ -12,27 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..arrays.array import QuantArray
 from ..base.devices import namespace
 from ..base.progress import Progress
-from ..errors import ShapeError, UnsupportedError
+from ..errors import UnsupportedError
+from ..gguf.imatrix import TOKENS
 from .arithmetic import Host, Kernels, arithmetic_of
 from .arithmetic.kernels import Array, Keys, Seen
-from .batch import Best, Piece, beside, checked, continued, is_batch, portions, several_of, tokens_of
+from .batch import BATCH, Best, Piece, beside, checked, is_batch, portions, several_of, tokens_of
 from .caches import Cache, Part, Spare
 from .config import Config
 from .families import Family, family_of
+from .importance import Hear, chunks_of, collect, together
 from .programs import Programs
-from .sampling import Sampling, Stop, Stops, finite, walking
-from .step import Step
+from .sampling import Sampling, Stops, finite, walking
+from .serving import Answer, Batch
+from .step import Step, value
 from .tokenizer import Tokenizer
 from .weights import Weights
 
-BATCH = 2048  # tokens that go through the layers together
+USES = 256  # of experts, one at a time, in a recorded step
 
 
 def load(
     file: str | os.PathLike[str] | gguf.GGUFFile, device: str = "cpu", arithmetic: str | None = None,
     cache: tuple[str, str] | str = ("f16", "f16"), *, context: int | None = None, lean: bool = False,
+    invariant: bool = False,
 ) -> Model:  # fmt: skip
     """Open a model to run it.
 
@@ -53,6 +59,9 @@ def load(
     lean : bool
         On the CPU: keep one copy of a matrix at most. The file's pages are given back once its kernel has
         the matrix in an order of its own, and matrices are not put together.
+    invariant : bool
+        The logits of a sequence have the same bits alone, beside others, token by token or as one prompt.
+        With None as arithmetic.
 
     >>> import ggmlq as gq, tempfile, pathlib
     >>> from ggmlq.testing.models import tiny_model
@@ -71,7 +80,7 @@ def load(
     if len(types) != 2:
         raise UnsupportedError(f"model.load: cache={cache!r}; it is a type for keys and one for values")
     opened = file if isinstance(file, gguf.GGUFFile) else gguf.open(file)
-    model = Model(opened, arithmetic, (types[0], types[1]), context, device, lean)
+    model = Model(opened, arithmetic, (types[0], types[1]), context, device, lean, invariant)
     model.cache(1)  # types that caches do not have are refused here
     return model
 
@@ -87,17 +96,19 @@ class Model:
         The file that it was loaded from.
     types : pair of str
         Types of keys and values.
+    invariant : bool
+        The logits of a sequence depend on no other sequence, and on no way of cutting it.
     best : function or None
         ``best(logits)`` of rows on a GPU: the best tokens there, and a function that waits for them alone.
     """
 
     def __init__(
         self, file: gguf.GGUFFile, arithmetic: str | None, cache: tuple[str, str], context: int | None,
-        device: str = "cpu", lean: bool = False,
+        device: str = "cpu", lean: bool = False, invariant: bool = False,
     ) -> None:  # fmt: skip
         self.file, self._metadata, self._device, self._named = file, file.metadata, device, arithmetic
-        self._arithmetic: Kernels = arithmetic_of(arithmetic, device)
-        self._lean = lean
+        self._arithmetic: Kernels = arithmetic_of(arithmetic, device, invariant)
+        self._lean, self.invariant = lean, invariant
         architecture, self.types = file.metadata.get("general.architecture"), cache
         self._family: Family = family_of(architecture)
         self._weights = Weights(file, self._arithmetic)
@@ -129,7 +140,7 @@ class Model:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The file and the options: a copy opens it again, and prepares its own weights."""
-        options = self._named, self.types, self.config.context, self._device, self._lean
+        options = self._named, self.types, self.config.context, self._device, self._lean, self.invariant
         return type(self), (self.file, *options)
 
     def __repr__(self) -> str:
@@ -152,7 +163,7 @@ class Model:
         parts = [cache.parts[0] for cache in caches]
         rows: list[list[Array]] = [[] for _ in sequences]
         for pieces in portions(sequences, BATCH):
-            y, start = beside(tokens, self._together(pieces, parts, last=False)), 0
+            y, start = beside(tokens, self.together(pieces, parts, last=False)), 0
             if self._on_gpu:  # those of the CPU have been looked at
                 finite(y)
             for piece in pieces:
@@ -167,17 +178,17 @@ class Model:
     @overload
     def generate(
         self, tokens: Sequence[int], n: int, temperature: float = ..., *, top_k: int = ...,
-        top_p: float = ..., seed: int | None = ..., stop: Stops = ...,
-    ) -> Iterator[int]: ...  # fmt: skip
+        top_p: float = ..., seed: int | None = ..., stop: Stops = ..., draft: Any = ...,
+    ) -> Answer[int]: ...  # fmt: skip
     @overload
     def generate(
         self, tokens: Sequence[Sequence[int]], n: int, temperature: float = ..., *, top_k: int = ...,
-        top_p: float = ..., seed: int | None = ..., stop: Stops = ...,
-    ) -> Iterator[NDArray[np.int64]]: ...  # fmt: skip
+        top_p: float = ..., seed: int | None = ..., stop: Stops = ..., draft: Any = ...,
+    ) -> Answer[NDArray[np.int64]]: ...  # fmt: skip
     def generate(
         self, tokens: Any, n: int, temperature: float = 0.0, *, top_k: int = 0, top_p: float = 1.0,
-        seed: int | None = None, stop: Stops = (),
-    ) -> Iterator[Any]:  # fmt: skip
+        seed: int | None = None, stop: Stops = (), draft: Any = None,
+    ) -> Answer[Any]:  # fmt: skip
         """Yield up to ``n`` tokens that follow, each as soon as it is there.
 
         Parameters
@@ -193,26 +204,48 @@ class Model:
             Several sequences draw independently of each other.
         stop : str, or collection of int or str
             Tokens or texts that end it, such as ``m.tokenizer.ends`` or ``"User:"``; they are yielded too.
+        draft : "lookup" or Model, optional
+            Some tokens are guessed and looked at all at once, from what stood in the text before, or by a
+            smaller model of the same vocabulary; those that this model would not have said are dropped. With
+            ``invariant=True`` the tokens are those without drafts, sooner. ``.drafted`` and ``.accepted`` of
+            the iterator count the guesses, and the right ones.
         """
-        sequences = self._sequences("generate", tokens)
-        sampling = Sampling(temperature, top_k, top_p)
-        longest = max(map(len, sequences))
-        if n < 0 or longest + n > self.config.context:
-            raise ShapeError(
-                f"generate: {longest} tokens and {n} more; the context has {self.config.context:,} "
-                "positions; ask for fewer, or load with a larger context="
-            )
-        rng, batch = np.random.default_rng(seed), is_batch(tokens)
-        rngs = rng.spawn(len(sequences)) if batch else [rng]
-        lengths = [len(one) + n for one in sequences]
-        if self._on_gpu:  # there a step of all of them has one attention
-            caches = [self.cache(max(lengths), len(lengths))]
-        else:
-            caches = [self.cache(length) for length in lengths]
-        pieces, draw = portions(sequences, BATCH), partial(sampling.draw_each, rngs=rngs)
-        best = None if temperature else self.best
-        steps = continued(self._together, caches, pieces, n, draw, best, Stop(stop, lambda: self.tokenizer))
-        return steps if batch else (int(step[0]) for step in steps)
+        sequences, several = self._sequences("generate", tokens), is_batch(tokens)
+        sampling, batch, rng = (
+            Sampling(temperature, top_k, top_p),
+            self.batch(draft=draft),
+            np.random.default_rng(seed),
+        )
+        rngs = rng.spawn(len(sequences)) if several else [rng]
+        ids = [
+            batch.join("generate", one, n, sampling, each, stop)
+            for one, each in zip(sequences, rngs, strict=True)
+        ]
+        return Answer(batch, ids, several)
+
+    def batch(self, *, cache: Cache | None = None, draft: Any = None) -> Batch:
+        """Sequences that join and leave at any time, and go through the layers together.
+
+        Parameters
+        ----------
+        cache : Cache, optional
+            ``m.cache(positions, batch)``: so many sequences of so many positions at most, and no more memory
+            is taken; what it holds is forgotten. None: memory grows with the sequences.
+        draft : "lookup" or Model, optional
+            As of ``generate``.
+
+        >>> import ggmlq as gq, tempfile, pathlib
+        >>> from ggmlq.testing.models import tiny_model
+        >>> m = gq.model.load(tiny_model(pathlib.Path(tempfile.mkdtemp()) / "tiny.gguf"))
+        >>> b = m.batch()
+        >>> one, two = b.add([1, 5, 6]), b.add([1, 7], stop=m.tokenizer.ends)
+        >>> sorted(b.step())
+        [0, 1]
+        >>> b.drop(one)
+        >>> b.add([1, 8], 1), len(b), sorted(b.step()), len(b), len(b.tokens(two))
+        (2, 2, [1, 2], 1, 4)
+        """
+        return Batch(self, cache, draft)
 
     def nodes(
         self, tokens: Sequence[int], *, cache: Cache | None = None, flash: bool = False,
@@ -252,13 +285,81 @@ class Model:
             nodes.clear()
             del x
 
+    def listen(self, sequences: Sequence[Sequence[int]], hear: Hear, head: bool = True) -> None:
+        """Run sequences, and call ``hear(name, x, q, ids)`` with the rows that each product reads.
+
+        ``name``: the tensor ``q`` that they are multiplied with; ``ids``: the experts of each token, None
+        where there are none. ``head``: the last product reads all rows, and not the last ones alone.
+        """
+        a: Any = copy(self._arithmetic)
+        linear, expert_linear = a.linear, a.expert_linear
+
+        def one(x: Array, q: QuantArray, bias: Array | None = None) -> Array:
+            hear(self._weights.name_of(q), x, q, None)
+            return linear(x, q, bias)
+
+        def of_experts(x: Array, q: QuantArray, ids: Array) -> Array:
+            hear(self._weights.name_of(q), x, q, ids)
+            return expert_linear(x, q, ids)
+
+        a.joins, a.linear, a.expert_linear = False, one, of_experts  # each product by itself
+        numbers = self._sequences("listen", sequences)
+        parts = [self.cache(len(one)).parts[0] for one in numbers]
+        for pieces in portions(numbers, BATCH):
+            rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
+            for part, count in rows:
+                part.reserve(count)
+            step = Step(self.config, self._weights, a, rows)
+            for _ in self._walk(step, tokens_of(pieces), not head):
+                pass
+
+    def importance(
+        self, texts: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]], *,
+        chunk_size: int = TOKENS, chunks: int | None = None, output: bool = False, bar: bool | None = None,
+    ) -> gguf.Collector:  # fmt: skip
+        """The mean squares of what each product reads: a mapping from tensor to float32 [K] or [experts, K].
+
+        Sums and counts are llama-imatrix's on the same tokens; ``gq.convert.quantize`` takes them as they
+        are. Ctrl-C ends it with what whole chunks gave, and sets ``.interrupted``.
+
+        Parameters
+        ----------
+        texts : str, or sequence of str, of int, or of sequences of int
+            Texts, or their tokens. Each is cut into chunks, which begin as every text does and run by
+            themselves; what is left over at its end is not used, but a shorter text is a chunk.
+        chunk_size : int
+            Tokens of a chunk.
+        chunks : int, optional
+            At most so many.
+        output : bool
+            The head counts too: ``output.weight``, or the embedding where it is the head.
+        bar : bool, optional
+            True for a bar, False for none; else one on a terminal if it takes long.
+        """
+        cut = chunks_of(lambda: self.tokenizer, texts, min(chunk_size, self.config.context), chunks)
+        collector = gguf.Collector(chunk_size)
+        collect(self.listen, cut, together(chunk_size, self._on_gpu), collector, output, bar)
+        return collector
+
+    def layers(self, tokens: Sequence[int]) -> Iterator[Array]:
+        """Yield the rows behind the embedding, those behind each layer, and the logits.
+
+        They are NumPy's, on a GPU too, unless tokens are CuPy's.
+        """
+        numbers = checked("layers", tokens, self.vocabulary, self.config.context)
+        part = self.cache(len(numbers)).parts[0]
+        part.reserve(len(numbers))
+        step = Step(self.config, self._weights, self._arithmetic, [(part, len(numbers))])
+        for x in self._walk(step, numbers, last=False):
+            yield beside(tokens, value(x))
+
     def like(
         self, arithmetic: str | None, cache: tuple[str, str] | None = None, context: int | None = None
     ) -> Model:
         """A model of this file in another arithmetic, with other types of keys and values, or context."""
-        device = self._device if arithmetic is None else "cpu"
-        context = context or self.config.context
-        return Model(self.file, arithmetic, cache or self.types, context, device, self._lean)
+        fastest, context = arithmetic is None, context or self.config.context
+        device, invariant = self._device if fastest else "cpu", fastest and self.invariant
+        return Model(self.file, arithmetic, cache or self.types, context, device, self._lean, invariant)
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -276,24 +377,24 @@ class Model:
 
         They stay on the device of the model. Steps that come again are CUDA graphs there (replay.py).
         """
-        return self._together([Piece(0, tokens)], cache.parts, last or len(tokens) == 1)
+        return self.together([Piece(0, tokens)], cache.parts, last or len(tokens) == 1)
 
     def prompt(self, tokens: Any, cache: Cache) -> Array:
         """Logits behind the last of some tokens, which go into a cache in portions."""
         for pieces in portions(self._sequences("prompt", tokens), BATCH):
-            logits = self._together(pieces, cache.parts, last=True)
+            logits = self.together(pieces, cache.parts, last=True)
         return finite(logits[-1])
 
-    def _together(self, pieces: list[Piece], parts: Sequence[Part], last: bool) -> Array:
+    def together(self, pieces: list[Piece], parts: Sequence[Part], last: bool) -> Array:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""
         for piece in pieces:
             parts[piece.sequence].reserve(len(piece.tokens))
-        graphs = self._on_gpu and not self.config.state
-        if last and graphs and (logits := self._replayed(pieces, parts)) is not None:
+        recorded = last and self._on_gpu and self._fits_graphs(pieces)
+        if recorded and (logits := self._replayed(pieces, parts)) is not None:
             return logits
         rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
-        if self._programs is not None and (last or all(count == 1 for _, count in rows)):
-            logits = self._programs(rows, tokens_of(pieces))
+        if self._programs is not None:
+            logits = self._programs(rows, tokens_of(pieces), last)
             if logits is not None:
                 return finite(logits)
         step = Step(self.config, self._weights, self._arithmetic, rows)
@@ -301,10 +402,15 @@ class Model:
             logits = x
         return logits if self._on_gpu else finite(logits)
 
-    def _step_of(self, rows: Sequence[tuple[Part, int]], tokens: Array) -> Iterator[Array]:
-        """What the layers give for tokens, so many of each sequence, and the logits of the last ones."""
+    def _fits_graphs(self, pieces: list[Piece]) -> bool:
+        """False for layers with a state, and for many uses of experts, one at a time: they fill a graph."""
+        uses = self.config.used_experts * sum(len(piece.tokens) for piece in pieces)
+        return not self.config.state and (not self.invariant or uses <= USES)
+
+    def _step_of(self, rows: Sequence[tuple[Part, int]], tokens: Array, last: bool) -> Iterator[Array]:
+        """What the layers give for tokens, so many of each sequence, and the logits."""
         self._prepared = False  # for what is repeated all experts are prepared
-        return self._walk(Step(self.config, self._weights, self._arithmetic, rows), tokens, True)
+        return self._walk(Step(self.config, self._weights, self._arithmetic, rows), tokens, last)
 
     def _replayed(self, pieces: list[Piece], parts: Sequence[Part]) -> Array | None:
         """The logits by recorded steps; of one token each all sequences of the cache take part."""

@@ -26,29 +26,30 @@ from .caches import CACHE, END, Part, wide
 ROWS, MOST = 16, 24  # tokens of a step that is recorded; programs of a model
 
 Places = Sequence[tuple[Part, int]]  # sequences, and how many of a step's tokens each has
-Walk = Callable[[Places, NDArray[np.int64]], Iterator[Array]]
+Walk = Callable[[Places, NDArray[np.int64], bool], Iterator[Array]]
 
 
 class Programs:
-    """The recorded steps of a model; ``walk(places, tokens)`` yields what layers give, the logits last."""
+    """The recorded steps of a model; ``walk(places, tokens, last)`` yields what layers give, then logits."""
 
     def __init__(self, a: Host, walk: Walk, vocabulary: Callable[[], int]) -> None:
         self._a, self._walk, self._vocabulary = a, walk, vocabulary
         # By sizes: a program and its tokens, or what the weights were in the last step, or None.
         self._there: dict[Any, Any] = {}
 
-    def __call__(self, places: Places, tokens: NDArray[np.int64]) -> Array | None:
-        """Logits [sequences, vocabulary] behind tokens; None where the step is no program."""
+    def __call__(self, places: Places, tokens: NDArray[np.int64], last: bool) -> Array | None:
+        """Logits behind tokens, or the last ones of sequences; None where the step is no program."""
         memories = [part.memory for part, _ in places]
         if not 0 < len(tokens) <= ROWS or not all(memory.repeats for memory in memories):
             return None
         if 1 < len(places) < len(tokens) or not self._are_rows(tokens):
             return None
         # Kernels are recorded with work units for so many threads.
-        key = num_threads(), len(tokens), *((wide(memory.room), memory.kind) for memory in memories)
+        last |= len(tokens) == len(places)
+        key = num_threads(), len(tokens), last, *((wide(memory.room), memory.kind) for memory in memories)
         there = self._there.get(key, ())
         if type(there) is not _Step:
-            return None if there is None else self._recorded(key, places, tokens, there)
+            return None if there is None else self._recorded(key, places, tokens, last, there)
         if not there.program.lock.acquire(blocking=False):
             return None
         program, ids = there
@@ -83,7 +84,7 @@ class Programs:
         return bool(0 <= tokens.min() <= tokens.max() < self._vocabulary())
 
     def _recorded(
-        self, key: Any, places: Places, tokens: NDArray[np.int64], before: Sequence[Any]
+        self, key: Any, places: Places, tokens: NDArray[np.int64], last: bool, before: Sequence[Any]
     ) -> Array:  # fmt: skip
         """The step part by part; its program, if all weights were prepared for it ``before``."""
         workers, programs = (import_module(f"ggmlq.cpu.machine.{name}") for name in ("workers", "program"))
@@ -92,7 +93,7 @@ class Programs:
         with workers.recorded(len(places) * places[0][0].memory.slots) as tape:
             ids = workers.scratch(tokens.shape, np.int64)
             ids[...] = tokens
-            for x in self._walk(places, ids):
+            for x in self._walk(places, ids, last):
                 logits = x
         constants = _arrays(tape.kept)
         if len(self._there) >= MOST:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.array import QuantArray
-from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host
+from ..base.devices import cuda_device, cuda_driver, is_host
 from ..errors import GGMLQError, UnsupportedError
 from .arithmetic.cuda import LEAST, Cuda
 from .arithmetic.kernels import Angles, Array, Keys, Seen
@@ -27,8 +26,6 @@ from .config import Rope
 # The same launches serve all tokens and positions: rows of the cache, angles and lengths follow from the
 # inputs. Attention is launched for the first positions of the cache, ``span`` of them, and ends at each
 # token.
-
-FEW_WEIGHTS = 1 << 20  # weights, such as those that rank experts
 
 
 class Size(NamedTuple):
@@ -44,7 +41,7 @@ class Fixed(Cuda):
     """The arithmetic of a step of some size; its rows are the tokens of one sequence after the other."""
 
     def __init__(self, a: Cuda, memory: Memory, size: Size) -> None:
-        super().__init__(a.device)
+        super().__init__(a.device, a.invariant)
         self.size, self._tables, self._refused = size, a._tables, a._refused
         xp, rows = cuda_device().cupy(), size.batch * size.each
         self._inputs = xp.zeros(2 * rows + 2 * size.batch, np.int64)
@@ -90,13 +87,6 @@ class Fixed(Cuda):
         else:
             for b, some in on_device:
                 self.tokens[b * each : b * each + len(some)] = some
-
-    def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
-        """``x @ q.T + bias``; of a few floats by a kernel, for a graph holds no product of cuBLAS."""
-        if q.format.block_size > 1 or q.size > FEW_WEIGHTS:
-            return super().linear(x, q, bias)
-        y = cuda_module("kernels.router").scored(x, q.dequantize())
-        return y if bias is None else y + bias
 
     def angles(self, how: Rope, positions: Any, factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of the positions: rows of the table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.devices import is_host, namespace, to_host
+from ..base.devices import namespace, to_host
 from ..base.text import short
 from ..errors import DTypeError, NonFiniteError, ShapeError
 from .tokenizer import Tokenizer
@@ -67,15 +67,6 @@ class Sampling:
                 "first two are 0 or more, the last above 0 and up to 1; choose others"
             )
 
-    def draw_each(self, rows: Any, live: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[int]:
-        """A token for the row of logits of each of the sequences ``live``, which draw independently."""
-        if not is_host(rows):  # those of the host have been looked at
-            finite(rows)
-        if self.temperature == 0:
-            best: list[int] = to_host(rows.argmax(axis=-1)).tolist()  # numbers alone come from a GPU
-            return best
-        return [self.draw(row, rng) for row, rng in zip(to_host(rows), (rngs[b] for b in live), strict=True)]
-
     def draw(self, logits: Any, rng: np.random.Generator) -> int:
         """A token, drawn from its logits by the rule."""
         if self.temperature == 0:
@@ -115,7 +106,7 @@ Stops = Collection[int] | Collection[str] | str
 
 
 class Stop:
-    """The end of sequences, which are told apart by their numbers.
+    """The end of a sequence.
 
     ``tokenizer``: asked for when there is a text to look for. Texts are looked for among bytes, in which
     control tokens have their names.
@@ -134,13 +125,13 @@ class Stop:
         self._texts = [item.encode() for item in items if isinstance(item, str)]
         self._piece = tokenizer().piece if self._texts else None
         self._longest = max(map(len, self._texts), default=0)
-        self._said: dict[int, bytes] = {}  # by sequence: as much as a text may begin in
+        self._said = b""  # as much as a text may begin in
 
-    def __call__(self, sequence: int, token: int) -> bool:
-        """True for the token with which a sequence ends; each token of it comes here once, in order."""
+    def __call__(self, token: int) -> bool:
+        """True for the token with which the sequence ends; each token of it comes here once, in order."""
         if self._piece is not None:
-            said = self._said.get(sequence, b"") + self._piece(token, True)
-            self._said[sequence] = said[len(said) - min(len(said), self._longest - 1) :]
+            said = self._said + self._piece(token, True)
+            self._said = said[len(said) - min(len(said), self._longest - 1) :]
             if any(text in said for text in self._texts):
                 return True
         return token in self._tokens

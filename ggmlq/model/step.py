@@ -104,7 +104,7 @@ class Step:
     def plus(self, y: Array, x: Array, node: str, layer: int) -> Any:
         """The sum of rows; where nobody looks at it, a norm behind it adds them on the way."""
         if self.joins:
-            return Sum(y, _value(x))
+            return Sum(y, value(x))
         return self.tell(node, y + x, layer) if node else y + x
 
     def products(self, x: Array, names: Sequence[str], layer: int, nodes: Sequence[str]) -> list[Array]:
@@ -202,7 +202,7 @@ class Step:
 
     def _rope_appended(self, heads: Heads, layer: int, factors: Any) -> list[tuple[Array, Keys]]:
         """Queries with RoPE, keys and values of each sequence; none where it takes several launches."""
-        if not self.joins or (len(self.parts) > 1 and self.a.device != "cpu"):
+        if not self.joins or (len(self.parts) > 1 and self.a.device != "cpu" and not self.a.invariant):
             return []
         appended = []
         for (part, rows), angles in zip(self.parts, self._angles_of(layer, factors), strict=True):
@@ -342,7 +342,7 @@ class Step:
         return self.tell("result_output", y)
 
 
-def _value(x: Any) -> Array:
+def value(x: Any) -> Array:
     """An array, or the array that a sum is."""
     if not isinstance(x, Sum):
         return x
@@ -457,7 +457,7 @@ def _shares(step: Step, weights: Array, layer: int, after: bool) -> Array:
 
 def _of_one(step: Step, weights: Array, layer: int) -> Array:
     """Weights that add up to 1."""
-    total = step.tell("ffn_moe_weights_sum", weights.sum(axis=-1, keepdims=True), layer)
+    total = step.tell("ffn_moe_weights_sum", step.a.total(weights), layer)
     total = step.tell("ffn_moe_weights_sum_clamped", np.maximum(total, step.a.dtype(2.0**-14)), layer)
     return step.tell("ffn_moe_weights_norm", weights / total, layer)
 

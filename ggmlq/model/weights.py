@@ -211,6 +211,10 @@ class Weights:
                 self._matrices[name] = self.layouts.part(tensor, *self._places[name])
         return self._matrices[name]
 
+    def name_of(self, q: QuantArray) -> str:
+        """The tensor that a matrix is, by its name in the file."""
+        return next(f"{name}.weight" for name, one in self._matrices.items() if one is q)
+
     def stacks(self, *names: str) -> list[Stack]:
         """Matrices, or matrices of experts, that multiply the same rows: those of one type are one array.
 

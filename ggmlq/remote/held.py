@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from ..base.progress import Progress
+from ..base.system import read_at, write_at
 from ..base.text import size as sized
 from ..errors import GGMLQError, RemoteError
 from ..gguf.source import Map, Source, map_of
@@ -226,7 +227,7 @@ class Held:
 
     def _read(self, fd: int, at: int, n: int) -> bytes:
         try:
-            return os.pread(fd, n, at)
+            return read_at(fd, n, at)
         except OSError as error:
             self._refuse(error)
 
@@ -256,5 +257,5 @@ def _sum(data: bytes) -> int:
 def _write(fd: int, at: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        n = os.pwrite(fd, rest, at)
+        n = write_at(fd, rest, at)
         rest, at = rest[n:], at + n

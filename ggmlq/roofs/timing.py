@@ -161,24 +161,13 @@ def read_rate(cupy: Any, most: int = 4 << 30) -> float:
 
 def roofs(cupy: Any, m: int, n: int, k: int, rounds: int = 9) -> dict[str, float]:
     """The rates of this card in this minute: GB/s of a copy, TFLOP/s of cuBLAS on halves."""
-    clock = GpuClock(cupy)
     source = cupy.random.standard_normal(8192 * 14336, dtype=cupy.float32)  # no power of two: banks
     target = cupy.empty_like(source)
     x, w = (cupy.random.standard_normal((r, k), dtype=cupy.float32).astype("f2") for r in (m, n))
     y = cupy.empty((m, n), "f2")
-    copy = _best(clock, lambda: cupy.copyto(target, source), rounds)
-    product = _best(clock, lambda: cupy.matmul(x, w.T, out=y), rounds)
+    copy = replayed(cupy, [lambda: cupy.copyto(target, source)] * 10, int, int, rounds).us
+    product = replayed(cupy, [lambda: cupy.matmul(x, w.T, out=y)] * 10, int, int, rounds).us
     return {
-        "copy_GBps": round(2e-9 * source.nbytes / copy),
-        "cublas_f16_TFLOPS": round(2e-12 * m * n * k / product, 1),
+        "copy_GBps": round(2e-3 * source.nbytes / copy),
+        "cublas_f16_TFLOPS": round(2e-6 * m * n * k / product, 1),
     }
-
-
-def _best(clock: GpuClock, work: Callable[[], object], rounds: int) -> float:
-    run = clock.replay([work] * 10)
-    times = []
-    for _ in range(rounds):
-        before = clock.now
-        run()
-        times.append(clock.now - before)
-    return sorted(times)[rounds // 2]

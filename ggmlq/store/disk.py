@@ -22,13 +22,13 @@ import os
 import re
 import secrets
 import stat
-import sys
 import time
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ..base.system import caches
 from .private import PARTIAL, Folder, Refused, below
 
 HOME, KERNELS = "compiled", "kernels"  # within the place
@@ -53,13 +53,7 @@ def root() -> Path | None:
         raise Refused(f"{variable or 'the home folder'} is not known: {error}") from None
     if not home.is_absolute():
         raise Refused(f"the home folder {str(home)!r} is relative")
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "ggmlq"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "ggmlq" / "Cache"
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative path is ignored, as the specification of XDG says: it would follow the current folder.
-    return (Path(xdg) if os.path.isabs(xdg) else home / ".cache") / "ggmlq"
+    return caches(home)
 
 
 class Facts(NamedTuple):

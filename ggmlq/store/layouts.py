@@ -25,7 +25,6 @@ import json
 import mmap
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.system import room
 from .disk import root
 from .private import PARTIAL, RELATIVE, Folder, Refused, below
 
@@ -150,7 +150,7 @@ def _content(name: str, paths: Sequence[str], arrays: Mapping[str, Array]) -> It
 
 def _make_room(folder: Folder, size: int) -> None:
     """Remove what killed writers left, and, for so many bytes, entries that were not used for longest."""
-    free = shutil.disk_usage(folder.path).free
+    free = room(folder.path)
     if size > min(MOST, free // 4):
         raise Refused(f"{size} bytes are too many where {free} are free")
     left = MOST - size

@@ -18,21 +18,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..base.system import flags, is_trusted, replace
+
 PARTIAL = ".partial"  # the end of names of what is not whole yet
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 WAY = "set GGMLQ_CACHE_DIR to a folder of yours"
 ATTEMPTS = 8  # to open a file that other processes remove and make
 
 
-def _flags(*names: str) -> int:
-    """The flags that this system has, combined."""
-    return sum(getattr(os, name, 0) for name in names)
-
-
 # Windows has neither owners nor files in opened folders; there the user's own place is private.
 RELATIVE = {os.open, os.stat, os.mkdir, os.link, os.unlink, os.rename, os.rmdir} <= os.supports_dir_fd
-FOLDER, BELOW = _flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"), _flags("O_NOFOLLOW")
-FILE = _flags("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
+FOLDER, BELOW = flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"), flags("O_NOFOLLOW")
+FILE = flags("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
 
 
 class Refused(Exception):
@@ -51,6 +48,8 @@ class Folder:
 
     def __enter__(self) -> Folder:
         if not RELATIVE:
+            if self._above is not None and self.path.is_symlink():
+                raise Refused(f"{self.path} is a link; remove it, or {WAY}")
             return self
         if self._above is None:
             self._opened = os.open(self.path, FOLDER)
@@ -184,7 +183,10 @@ class Folder:
 
     def rename(self, old: str, new: str) -> None:
         """Give a file or folder another name, which a file may lose by it."""
-        os.replace(self._at(old), self._at(new), src_dir_fd=self._opened, dst_dir_fd=self._opened)
+        if RELATIVE:
+            os.replace(self._at(old), self._at(new), src_dir_fd=self._opened, dst_dir_fd=self._opened)
+        else:
+            replace(self._at(old), self._at(new))
 
     def make(self, name: str) -> None:
         """Make a folder in this one, for this user alone, unless there is one of this name."""
@@ -227,7 +229,7 @@ def make(path: Path) -> None:
 
 
 def _trust(facts: os.stat_result, path: Path) -> None:
-    if facts.st_uid not in (os.geteuid(), 0):
+    if not is_trusted(facts):
         raise Refused(f"{path} belongs to another user (uid {facts.st_uid}), who may change it; {WAY}")
     if facts.st_mode & OTHERS:
         mode = f"{stat.S_IMODE(facts.st_mode):04o}"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..base import missing
+from ..base.system import interrupts_blocked
 from ..errors import MissingDependencyError, WorkerError
 from .engine import kill
 
@@ -29,7 +30,7 @@ def processes(count: int) -> Iterator[Executor]:
         is_commands = True
 
         def submit(self, work: Any, /, *args: Any, **how: Any) -> Any:
-            with _blocked():  # a process that is started here inherits that: Ctrl-C is not for it
+            with interrupts_blocked():  # a process that is started here inherits that: Ctrl-C is not for it
                 return super().submit(work, *args, **how)
 
     pool = Pool(count, multiprocessing.get_context("spawn"), initializer=_begin)
@@ -39,19 +40,6 @@ def processes(count: int) -> Iterator[Executor]:
     except BaseException:
         kill(pool)
         raise
-
-
-@contextmanager
-def _blocked() -> Iterator[None]:
-    """Block Ctrl-C in this thread; processes that are started meanwhile inherit that."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:

@@ -8,6 +8,8 @@ modules.py     Linear, Embedding, Experts; words whose rows are multiplied by a 
 adapters.py    LoRA beside a packed layer
 replacing.py   quantize_: the layers of a model, picked by their names, become packed ones
 loading.py     load_: a model is filled from a GGUF file, and its layers become packed ones
+mixtures.py    the experts of a layer, in place of those of transformers
+reporting.py   report: which weights are packed, which are floats, and why
 hosts/         programs that hold GGUF weights, switched on and off
 
 >>> import torch, ggmlq.torch
@@ -32,21 +34,27 @@ if find_spec("torch") is None:
 
 import torch
 
+from ..port import compare
 from . import hosts, library
 from .adapters import LoRA, lora_
 from .blocks import forget
 from .checks import PREPARED
 from .loading import load_
+from .mixtures import GatedExperts
 from .modules import Embedding, Experts, Linear, packed_bytes
 from .replacing import Replaced, quantize_
+from .reporting import Report, report
 
 __all__ = [
     "PREPARED",
     "Embedding",
     "Experts",
+    "GatedExperts",
     "Linear",
     "LoRA",
     "Replaced",
+    "Report",
+    "compare",
     "fake_quantize",
     "forget",
     "hosts",
@@ -55,6 +63,7 @@ __all__ = [
     "lora_",
     "packed_bytes",
     "quantize_",
+    "report",
 ]
 
 

@@ -15,6 +15,7 @@ import torch
 import ggmlq as gq
 
 from ..base.progress import Progress
+from .mixtures import Mixtures
 from .modules import Packed, is_scaled
 from .replacing import Names, Replaced, check_model, check_names, packed_layer, put_module, ties_of
 
@@ -96,12 +97,16 @@ def load_(
     check_model("load_(model, file)", model)
     check_names(names)
     opened = file if hasattr(file, "metadata") else gq.open(file)
-    result, ties = Replaced(), ties_of(model)
+    if callable(tie := getattr(model, "tie_weights", None)):
+        tie()  # early versions of transformers 5 leave it out on the device meta
+    result, ties, mixtures = Replaced(), ties_of(model), Mixtures(model)
     with Progress(sum(opened[name].nbytes for name in opened), "loading", show=progress) as bar:
-        for source, target, array in _places(opened, names):
+        for source, target, array in _places(opened, names, mixtures):
             bar.advance(getattr(array, "nbytes", 0))
             if target is None:
                 result.left[source] = "it has no parameter"
+            elif mixtures.take(target, array):
+                result.taken[target] = array.format.name
             elif kind := _fill(model, target, array):
                 result.taken[target] = kind
             else:
@@ -122,15 +127,26 @@ def load_(
     return result
 
 
-def _places(file: Any, names: Names) -> Iterator[tuple[str, str | None, Any]]:
+def _places(file: Any, names: Names, mixtures: Mixtures) -> Iterator[tuple[str, str | None, Any]]:
     if names is None:
-        yield from gq.checkpoint.packed(file)
+        yield from _known_places(file, mixtures)
         return
     look_up = names if callable(names) else names.get
     companions = {f"{name.removesuffix('.weight')}.scale" for name in file if file[name].scale is not None}
     for name in file:
         if name not in companions:
             yield name, look_up(name), file[name]
+
+
+def _known_places(file: Any, mixtures: Mixtures) -> Iterator[tuple[str, str, Any]]:
+    """Places by the names of checkpoints; experts that the model has in one module come as a stack."""
+    before = ""
+    for source, target, array in gq.checkpoint.packed(file):
+        if (whole := mixtures.place(source, target)) is None:
+            yield source, mixtures.renamed(target), array
+        elif source != before:
+            yield source, whole, file[source]
+        before = source
 
 
 def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
@@ -144,20 +160,21 @@ def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
     if not isinstance(old, torch.Tensor):
         return ""
     shape = tuple(part.blocks_shape) if isinstance(part, Packed) and kind == "weight" else tuple(old.shape)
-    if tuple(array.shape) != shape:
+    row = shape == (1, *array.shape)  # ggml has no axes of length 1 before the others
+    if tuple(array.shape) != shape and not row:
         raise gq.errors.ShapeError(
             f"load_(model, file): {target} has shape {shape}, its tensor {tuple(array.shape)}; the file is "
             "of another model, or names lead astray"
         )
     name = array.format.name if isinstance(array, gq.QuantArray) else "f32"
     blocks = isinstance(array, gq.QuantArray) and array.format.block_size > 1
-    if blocks and kind == "weight" and _is_packable(part):
+    if blocks and kind == "weight" and is_packable(part) and not row:
         device, new = part.weight.device, packed_layer(part, array)
         put_module(model, path, new if device.type == "meta" else new.to(device))
         return name
     dtype = old.dtype if old.dtype.is_floating_point else torch.get_default_dtype()
     device = torch.device("cpu") if old.device.type == "meta" else old.device
-    values = torch.from_numpy(np.array(array, np.float32)).to(device, dtype)
+    values = torch.from_numpy(np.array(array, np.float32)).reshape(shape).to(device, dtype)
     if isinstance(old, torch.nn.Parameter):
         setattr(part, kind, torch.nn.Parameter(values, requires_grad=old.requires_grad))
     else:
@@ -165,7 +182,7 @@ def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
     return f"{name}, decoded" if blocks else name
 
 
-def _is_packable(part: Any) -> bool:
+def is_packable(part: Any) -> bool:
     """True for a layer that a packed one may replace: what it computes is torch's own, or known here."""
     known = (torch.nn.Linear.forward, torch.nn.Embedding.forward)
     return isinstance(part, Packed) or type(part).forward in known or is_scaled(part)

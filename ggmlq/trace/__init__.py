@@ -11,6 +11,7 @@ The process of the library, which may die:
     child.py       answers requests: load a library, run a model, run llama.cpp's own commands
     libllama.py    libllama by functions of every year; redirects its calls, and finds its file
     tracer.py      the callback that sees every node, and slices of large ones
+    lifetimes.py   results that change before their last reader
     memory.py      the file that both processes map: the flight recorder, and the arrays of a product
 
 The judge, in the process of the user:

@@ -23,6 +23,7 @@ from .tracer import PRODUCTS
 Result = NDArray[Any] | QuantArray
 NEAR, SHOWN = 8, 24  # names that an error lists: similar ones, or without any the first
 LEAST_AXES = 2
+LOGITS = "result_output"  # the node; where they are bent by a cap, the last one of the name
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,25 @@ def _similar(name: str, known: Any) -> str:
     return f"there are {', '.join(map(repr, names[:SHOWN])) or 'none'}{more}"
 
 
+def logits_of(
+    model: str | Path, sequences: Sequence[Sequence[int]], *, lib: str | Path | None = None,
+    threads: int = 0, timeout: float = TIMEOUT,
+) -> Iterator[NDArray[np.float32]]:  # fmt: skip
+    """Yield the logits behind each token [T, vocabulary] of one sequence after the other, by a libllama.
+
+    Options as for :func:`activations`.
+    """
+    options = settings(
+        model, lib=lib, tokens=1, select=(LOGITS,), threads=threads, timeout=timeout, verify=False
+    )
+    with Run(options) as run:
+        for tokens in sequences:
+            for node in run.nodes(tokens=list(tokens), results=True, through=True):
+                if isinstance(node, Node) and node.name == LOGITS:
+                    logits = np.array(node.strided("y")).reshape(len(tokens), -1)
+            yield logits
+
+
 # --- an importance matrix: the sums of squared activations of the column of each weight ------------
 #
 # It follows llama-imatrix. A text is cut into chunks of equal length; the rest at the end is not used. Each
@@ -215,7 +235,7 @@ def imatrix(
     Returns
     -------
     Collector
-        ``.imatrix()`` is what a quantizer takes, ``.save(path)`` writes it, ``.merge(other)`` adds more.
+        A quantizer takes it, ``.save(path)`` writes it, ``.merge(other)`` adds more.
     """
     request = f"imatrix of {model}"
     if (text is None) == (tokens is None):

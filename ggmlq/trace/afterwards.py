@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from .. import gguf
 from ..arrays.array import QuantArray
 from ..base.progress import Progress
+from ..base.text import size as size_of
 from ..errors import LibraryFailedError
 from ..llama.program import DTYPES, Node
 from ..llama.structs import HIDDEN
 from .fusion import MOST, VIEWS, Group
+from .lifetimes import LARGEST_LEAF
 from .product import Product
 from .runs import Run
 from .settings import Settings
@@ -41,6 +43,14 @@ def unknown_layouts(settings: Settings, offered: Sequence[str]) -> list[str]:
         f"--without {','.join(unknown)} left nothing out: on this machine the library has "
         f"{', '.join(offered) or 'no layouts of its own'}."
     ]
+
+
+def unwatched(names: Sequence[str]) -> list[str]:
+    """A note on caches and inputs whose memory was not compared between nodes."""
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [f"Not watched between nodes, for it is over {size_of(LARGEST_LEAF)}: {names[0]}{more}."]
 
 
 # --- without a trace --------------------------------------------------------------------------

@@ -67,8 +67,8 @@ class Attached:
 
     def _tell(self, message: dict[str, Any]) -> None:
         arrays = dict(zip(message["places"], self._here.arrays, strict=True))
-        node = Node(message["op"], message["step"], message["parts"], arrays, tuple(message["words"]))
-        self._products.append(self._judge.record(node))
+        node = message["op"], message["step"], message["parts"], arrays, tuple(message["words"])
+        self._products.append(self._judge.record(Node(*node, changed=tuple(message["changed"]))))
 
     def __iter__(self) -> Iterator[Product]:
         return iter(list(self._products))

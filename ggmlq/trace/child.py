@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import gguf
+from ..base.system import wake_when_orphaned
 from ..errors import GGMLQError, LibraryFailedError, MissingDependencyError, UnsupportedError
 from ..llama.library import Library, Symbols, checked
 from ..llama.protocol import Arrays, Stream, send
-from ..llama.worker import listen, share_cxx_runtime, take_pipes, wake_when_orphaned
+from ..llama.worker import listen, share_cxx_runtime, take_pipes
 from .libllama import Hook, LibLlama, Wishes, extra_kinds, locate_llama
 from .memory import SharedFile
 from .settings import Asks
@@ -127,7 +128,7 @@ class Runner:
             "kind": "end", "tokens": tokens, "then": [step[0] for step in steps[1:]],
             "nodes": tracer.nodes if tracer else 0, "others": tracer.others if tracer else {},
             "places": places, "offered": sorted(self._offered),
-            "listing": tracer.listing if tracer else [],
+            "listing": tracer.listing if tracer else [], "unwatched": unwatched(tracer),
             "unmatched": unmatched(tracer) if tracer else {},
         }  # fmt: skip
 
@@ -143,6 +144,7 @@ class Runner:
         return {
             "kind": "end", "tokens": [], "then": [], "nodes": tracer.nodes, "others": tracer.others,
             "places": [], "offered": sorted(self._offered), "listing": [], "unmatched": {},
+            "unwatched": unwatched(tracer),
         }  # fmt: skip
 
     def _tracer(self, message: dict[str, Any], counts: bool = False) -> Tracer:
@@ -164,6 +166,11 @@ def unmatched(tracer: Tracer) -> dict[str, list[str]]:
     names = list(tracer.names)
     missing = [p for p in tracer.asks.select if names and not any(fnmatchcase(name, p) for name in names)]
     return dict.fromkeys(missing[:1], names)
+
+
+def unwatched(tracer: Tracer | None) -> list[str]:
+    """The names of caches and inputs that were too large to be watched between their nodes."""
+    return list(tracer.memory.unwatched) if tracer and tracer.memory else []
 
 
 def serve(talk: Talk) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from .. import reference
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..check.judge import OTHER, Judgement, candidates, is_nearer, measure
+from ..check.beyond import OTHER, is_nearer
+from ..check.judge import Judgement, candidates, measure
 from ..check.nodes import NodeVerdict, compared, sentence
 from ..errors import UnsupportedError
 from ..faults import Diagnosis

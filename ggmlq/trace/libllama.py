@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import platform
 import struct
-import sys
 from ctypes import c_bool, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.system import LINUX, c_library
 from ..base.text import printable
 from ..errors import LibraryFailedError, MissingDependencyError, UnsupportedError
 from ..formats import FORMATS
@@ -268,9 +269,9 @@ READ_WRITE = 3
 
 def import_slot(library: ctypes.CDLL, name: str) -> c_uint64:
     """The slot in which the library keeps the address of the function ``name``, made writable."""
-    if not sys.platform.startswith("linux") or ctypes.sizeof(c_void_p) != 8:
+    if not LINUX or ctypes.sizeof(c_void_p) != 8:
         raise UnsupportedError(
-            f"{name}: calls of a library are redirected on 64-bit Linux only, this is {sys.platform}; "
+            f"{name}: calls of a library are redirected on 64-bit Linux only, this is {platform.system()}; "
             "leave out what needs that (--without, attach, tools), or run it there"
         )
     base, _, at = (c_uint64 * 3).from_address(library._handle)  # struct link_map: l_addr, l_name, l_ld
@@ -302,7 +303,7 @@ def _symbol(tags: dict[int, int], index: int) -> bytes:
 
 def _make_writable(address: int) -> None:
     """Make the page writable: the linker may have made the table read-only."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = c_library(use_errno=True)
     page = address & -mmap.PAGESIZE
     if libc.mprotect(c_void_p(page), c_size_t(2 * mmap.PAGESIZE), READ_WRITE):
         raise UnsupportedError(

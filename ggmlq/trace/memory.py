@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.system import grow
 from ..base.text import size
 from ..errors import HostMemoryError
 
@@ -99,10 +100,7 @@ class SharedFile:
         """Let the file grow to half more than is needed, allocated now: missing room is a signal later."""
         length += (length - PAGE) // 2
         try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._fd, 0, length)
-            else:
-                os.ftruncate(self._fd, length)
+            grow(self._fd, length)
         except OSError as error:
             raise HostMemoryError(
                 f"the arrays of one product take {size(length)} of shared memory: {error.strerror}; free "

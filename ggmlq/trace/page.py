@@ -28,7 +28,7 @@ from ..pages import (
 )
 from ..pages.blocks import Block, Cell, place_of
 from .product import Product
-from .report import reasons, unjudged
+from .report import kind_of, reasons, unjudged
 from .report import share_of as share
 
 MOST = 2000  # rows of a table: a browser stays quick
@@ -92,7 +92,7 @@ def _wrong(wrong: Sequence[Product], died: str) -> list[Block]:
     blocks: list[Block] = [Text(line, "bad") for line in died.splitlines() if line]
     alike: dict[tuple[str, ...], list[Product]] = {}
     for p in wrong:
-        alike.setdefault((p.fault, p.type, p.buffer, p.op), []).append(p)
+        alike.setdefault(kind_of(p), []).append(p)
     for first, *others in list(alike.values())[:KINDS]:
         blocks.append(Text(f"{_name(first)}: {first.fault or 'wrong'}", "bad"))
         blocks += [Text(line) for line in first.text.splitlines() if line]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ..base.text import count, printable, table
 from ..check.report import figure, wrapped
@@ -14,6 +15,8 @@ HEADER = (
     f"{'step':>4} {'node':18} {'op':14} {'weights':26} {'type':7} {'in':11} {'M×N×K':>15} {'arithmetic':10} "
     f"{'nmse':>8} {'of limit':>8}  verdict"
 )
+
+NAMES = 12  # of further wrong nodes that a line lists
 
 
 def line(p: Product) -> str:
@@ -30,6 +33,43 @@ def line(p: Product) -> str:
     below += [] if p.verdict == "ok" else [wrapped(paragraph) for paragraph in p.text.splitlines()]
     below += [f"    saved: {p.saved}"] if p.saved else []
     return printable("\n".join([text, *below]))
+
+
+class Lines:
+    """A printer of records as they come: a wrong node of each kind at length, at the end the others' names.
+
+    ``every``: each node has its own line.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, every: bool) -> None:
+        self._say, self._every = say, every
+        self._kinds: dict[tuple[str, ...], list[Product]] = {}
+
+    def add(self, p: Product) -> None:
+        """Print the line of a record, if it is the first of its kind."""
+        if self._every:
+            self._say(line(p))
+        elif p.verdict == "wrong":
+            explained = any(fault == p.fault for fault, *_ in self._kinds)
+            alike = self._kinds.setdefault(kind_of(p), [])
+            alike.append(p)
+            if len(alike) == 1:
+                self._say(line(replace(p, text=p.text.partition("\n")[0]) if explained else p))
+
+    def close(self) -> None:
+        """Print the names of the wrong nodes that are like others."""
+        for first, *others in self._kinds.values():
+            names = list(dict.fromkeys(f"{p.node} (step {p.step})" if p.step else p.node for p in others))
+            more = f" and {len(names) - NAMES} more (--verbose lists them)" if len(names) > NAMES else ""
+            if names:
+                like = f"{count(len(others), 'more node')} like {first.node} ({first.op}, {first.type})"
+                text = f"{first.fault}: {like}: {', '.join(names[:NAMES])}{more}"
+                self._say(printable(wrapped(text).strip()))
+
+
+def kind_of(p: Product) -> tuple[str, ...]:
+    """The kind of a wrong node: its fault, the type and buffer of its weights, its operation."""
+    return p.fault, p.type, p.buffer, p.op
 
 
 def _short(op: str) -> str:
@@ -49,14 +89,19 @@ def share_of(p: Product) -> float | None:
     return float(p.worst["error"] / p.worst["limit"])
 
 
-def summary(products: Sequence[Product]) -> str:
-    """A row for each type, buffer and class of M, which is how libraries choose kernels."""
+def summary(products: Sequence[Product], every: bool = False) -> str:
+    """A row for each type, buffer and class of M, which is how libraries choose kernels.
+
+    Beside wrong ones kinds that are right are counted in a line; with ``every`` they have their rows.
+    """
     kinds: dict[tuple[str, ...], list[Product]] = {}
     for p in products:
         rows_of = "1" if p.m == 1 else "2-8" if p.m <= 8 else "9-64" if p.m <= 64 else "65-"
         kinds.setdefault((p.op, p.type, p.buffer, rows_of), []).append(p)
-    rows = []
-    for kind, members in sorted(kinds.items()):
+    rows, right = [], {kind for kind, members in kinds.items() if all(p.verdict == "ok" for p in members)}
+    if every or not any(p.verdict == "wrong" for p in products):
+        right = set()
+    for kind, members in sorted((kind, members) for kind, members in kinds.items() if kind not in right):
         judged = [p for p in members if p.judgement]
         worst = max((p.judgement.distance for p in judged if p.judgement), default=math.nan)
         share = max((s for p in judged if (s := share_of(p)) is not None), default=math.nan)
@@ -66,7 +111,8 @@ def summary(products: Sequence[Product]) -> str:
         idle = sum(p.verdict == "not judged" for p in members)
         rows.append([*kind, len(members), len(wrong), idle, used, figure(worst), figure(share), faults])
     header = ["op", "type", "in", "M", "nodes", "wrong", "not judged", "arithmetic", "worst nmse", "of limit"]
-    return table([*header, "faults"], rows)
+    beside = [f"{count(len(right), 'more kind')} of nodes, all right (--verbose lists them)"] if right else []
+    return "\n".join([table([*header, "faults"], rows), *beside])
 
 
 def reasons(products: Iterable[Product]) -> list[str]:

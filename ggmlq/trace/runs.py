@@ -77,7 +77,10 @@ class Run:
             places = dict(answer["places"])
             arrays = dict(zip(places, self.shared.look(list(places.values())), strict=True))
             node = answer["op"], answer["step"], answer["parts"], arrays, tuple(answer["words"])
-            yield Group(*node, tuple(answer["members"])) if "members" in answer else Node(*node)
+            if "members" in answer:
+                yield Group(*node, members=tuple(answer["members"]))
+            else:
+                yield Node(*node, changed=tuple(answer["changed"]))
             answer = self._call({"do": "next"})
         logits = self.shared.look(answer.pop("places"))
         yield answer | {"logits": [one.view(np.float32).copy() for one in logits]}

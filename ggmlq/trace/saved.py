@@ -92,7 +92,7 @@ def load_node(path: str | Path) -> Node:
         names = [name for name in tensors if f"tensor_{name}" in dump]
         arrays = {name: np.asarray(dump.array(f"tensor_{name}"), np.uint8) for name in names}
         parts = str(facts["op"]), int(facts["step"]), tensors, arrays, tuple(facts["words"])
-        node = Node(*parts) if facts["members"] is None else Group(*parts, tuple(facts["members"]))
+        node = Node(*parts) if facts["members"] is None else Group(*parts, members=tuple(facts["members"]))
         if form == FORM:
             _check(path, node)
     except DumpError:

@@ -18,12 +18,20 @@ from ..errors import LibraryFailedError
 from ..llama.process import cause_of
 from ..llama.program import Node
 from ..llama.structs import HIDDEN
-from .afterwards import Repeats, bisect, in_the_plain_layout, one_by_one, unknown_layouts, without_a_trace
+from .afterwards import (
+    Repeats,
+    bisect,
+    in_the_plain_layout,
+    one_by_one,
+    unknown_layouts,
+    unwatched,
+    without_a_trace,
+)
 from .fusion import groups_of
 from .product import Product
 from .runs import Run
 from .settings import Settings
-from .verdicts import Judge
+from .verdicts import OVERWRITTEN, Judge
 
 
 class Trace:
@@ -75,13 +83,13 @@ class Trace:
                     for record in self._records(
                         run, Judge(model, self.settings.judge, self.settings.captures), bar
                     ):
-                        if record.verdict == "wrong":
+                        if record.verdict == "wrong" and record.fault != OVERWRITTEN:
                             wrong.append(record.without_arrays())
                         yield record
                 except LibraryFailedError as error:
                     raise self._died(run, error) from error
             end = self._end
-            self.notes += unknown_layouts(self.settings, end["offered"])
+            self.notes += unknown_layouts(self.settings, end["offered"]) + unwatched(end["unwatched"])
             if self.settings.verify and not self.settings.tool:
                 yield from self._verified(run, end)
         self.notes += in_the_plain_layout(self.settings, wrong, end)

@@ -183,6 +183,11 @@ class Asks:
         """True where nodes are read, not only stopped at."""
         return not (self.quiet or self.listed or self.numbers is not None)
 
+    @property
+    def watches(self) -> bool:
+        """True where the library stops at all nodes that compute, and results are read as a whole."""
+        return self.reads and self.nodes == "all" and not (self.sample or self.groups or self.results)
+
     @cached_property
     def group_of(self) -> dict[int, tuple[int, ...]]:
         """The group of each node that is in one."""

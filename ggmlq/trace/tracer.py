@@ -26,6 +26,7 @@ from ..llama.structs import Tensors
 from ..reference.nodes import OPERATIONS
 from .fusion import GroupReader
 from .libllama import EVAL
+from .lifetimes import Lifetimes
 from .settings import Asks
 
 PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
@@ -34,7 +35,6 @@ SOURCES = {"MUL_MAT": 2, "MUL_MAT_ID": 3} | {op: one.sources for op, one in OPER
 FROM_FILE = (*PRODUCTS, "GET_ROWS")  # their first source may be the model's: it is not read from the device
 VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")  # they compute nothing
 REMEMBERED = 64  # nodes that the recorder remembers
-MOST_SOURCES = 10  # of a node, in every year
 
 
 class Room(Protocol):
@@ -63,6 +63,8 @@ class Tracer:
         self._symbols, self._shared, self._tell, self._weights = symbols, shared, tell, set(weights)
         self._tensors = Tensors(symbols)
         self._group = GroupReader(self._tensors, shared, tell, self._weights)
+        self.memory = Lifetimes(self._tensors, self._weights) if asks.watches else None
+        self._changed: list[dict[str, Any]] = []  # of all that the next node reads
         self._pending: list[dict[str, Any]] = []
         self.step, self.nodes = 0, 0
         self.others: Counter[str] = Counter()  # nodes that compute and that nobody judges, by operation
@@ -88,9 +90,11 @@ class Tracer:
         number, self.nodes = self.nodes, self.nodes + 1
         op = words(self._symbols.ggml_op_desc(tensor))
         node = self._tensors.describe(tensor)
-        if self._counts:
-            self._begin = self._begin or node["name"]
-            self.step += node["name"] == self._begin and self.nodes > 1
+        self._begin = self._begin or node["name"]
+        if node["name"] == self._begin:
+            self.step += self._counts and self.nodes > 1
+            if self.memory is not None:
+                self.memory.begin()
         sources = [self._tensors.describe(s) for i in range(3) if (s := self._tensors.source(tensor, i))]
         self._pending = [*self._pending[1 - REMEMBERED :], {"op": op, **node, "of": sources}]
         self._shared.note({"step": self.step, "pending": self._pending})
@@ -116,11 +120,13 @@ class Tracer:
         # Where any node may need its sources as they were before it, nothing may wait to be computed.
         here = asks.every or shown or (asks.nodes == "all" and not asks.quiet and op not in VIEWS)
         self._before_it = self._overwritten(op, tensor) if shown and op not in PRODUCTS else {}
+        if self.memory is not None and op not in VIEWS:
+            self._changed = self.memory.read(op, tensor)
         return here
 
     def _facts(self, number: int, op: str, tensor: int, node: dict[str, Any]) -> dict[str, Any]:
         """The facts about a node and its place in the graph."""
-        sources = [s for i in range(MOST_SOURCES) if (s := self._tensors.source(tensor, i))]
+        sources = self._tensors.sources(tensor)
         return {**node, "number": number, "op": op, "step": self.step, "at": tensor, "of": sources,
                 "origin": self._tensors.origin(tensor)}  # fmt: skip
 
@@ -167,6 +173,8 @@ class Tracer:
         else:
             node = self._tensors.describe(tensor)
             sources = self._sources(op, tensor)
+            if self.memory is not None and op not in VIEWS:
+                self.memory.wrote(tensor)
             if self._is_selected(op, node["name"], [self._tensors.describe(s) for _, s in sources]):
                 self._send(op, tensor, sources)
         self._before_it = {}
@@ -186,7 +194,7 @@ class Tracer:
             facts[name] = cut[name].facts if cut else facts[name]
         self._tell({
             "op": op, "step": self.step, "parts": facts, "places": dict(zip(read, places, strict=True)),
-            "words": self._tensors.words(tensor),
+            "words": self._tensors.words(tensor), "changed": self._changed,
         })  # fmt: skip
 
     def _copy(

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..base.indices import evenly_spaced
-from ..check.judge import OTHER, Judgement, candidates, product_is_nearer, reason
+from ..check.beyond import beyond_arithmetics
+from ..check.judge import Judgement, candidates, reason
 from ..check.nodes import Habits, diagnosed, judge_node, node_line, operands, sentence, with_rows
 from ..faults import Diagnosis, diagnose
 from ..faults.blocks.sums import looks_half
@@ -22,6 +23,7 @@ from ..reference.nodes.rows import slopes
 from .fused import facts_of_group, record_group
 from .fusion import Group
 from .judging import Crop, Part, Verdict, finite, judge_parts, mix_up, parts, whole
+from .lifetimes import Changed
 from .product import Operands, Product
 from .tracer import PRODUCTS
 
@@ -30,6 +32,8 @@ WHOLE = 1 << 28  # M·N·K up to which the diagnosis gets all of a wrong product
 DIAGNOSED = 4  # wrong products of a kind that are diagnosed; where they agree the rest is like them
 SAMPLE = (4, 32)  # rows and columns kept of a right product
 ROWS, COLUMNS = 32, 256  # rows and columns kept of a wrong one that is too large
+OVERWRITTEN = "overwritten"  # the fault of memory, not of a kernel
+LOOK = "Look at the allocator (lifetimes, results in place) and at views that outlive their tensor."
 
 
 class Judge:
@@ -61,7 +65,7 @@ class Judge:
         record = replace(record, seconds=time.perf_counter() - start, line=line)
         if self._captures and record.verdict == "wrong" and (record.group or record.op not in PRODUCTS):
             record = replace(record, captured=whole(node, self._model))
-        return record
+        return overwritten(record, node) if node.changed else record
 
     def _products(self, node: Node, product: Product) -> Product:
         all_parts = list(parts(node, self._model))
@@ -78,9 +82,9 @@ class Judge:
         verdict = judge_parts(all_parts, backend, rows, self._how)
         product = replace(product, judgement=verdict.judgement, worst=verdict.worst, judged=verdict.judged,
                           parts=len(all_parts))  # fmt: skip
-        if not verdict.judgement.ok and _is_nearer(verdict, candidates(backend, rows)):
+        if not verdict.judgement.ok and (name := _beyond(verdict, backend, rows)):
             far = verdict.judgement.from_exact
-            product = replace(product, judgement=Judgement(OTHER, far, far, 0), worst={})
+            product = replace(product, judgement=Judgement(name, far, far, 0), worst={})
         if product.judgement is not None and product.judgement.ok:
             return replace(product, operands=_sample(verdict.crop.part))
         operands = _worst_operands(verdict.crop)
@@ -119,10 +123,11 @@ def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
         return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
 
 
-def _is_nearer(verdict: Verdict, arithmetics: list[str]) -> bool:
-    """True where the most suspicious elements are nearer to float64 than the likeliest arithmetic."""
+def _beyond(verdict: Verdict, backend: str, rows: int) -> str:
+    """What makes the most suspicious elements right that no arithmetic explains; empty where nothing does."""
     crop = verdict.crop
-    return product_is_nearer(crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns], arithmetics)
+    piece = crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns]
+    return beyond_arithmetics([piece], candidates(backend, rows), backend, rows)
 
 
 def _with_diagnosis(product: Product, diagnosis: Diagnosis, verdict: Verdict) -> Product:
@@ -152,6 +157,15 @@ def _worst(verdict: Verdict) -> str:
 def unjudged(node: Node, error: Exception) -> Product:
     """The record of a node that could not be judged."""
     return replace(_facts_of(node), verdict="not judged", text=reason(error))
+
+
+def overwritten(record: Product, node: Node) -> Product:
+    """The record of a node that read what was no longer as it was computed; its kernel may be right."""
+    changes = [Changed(**one).sentence(node.name) for one in node.changed]
+    if record.verdict == "wrong":
+        changes.append(f"On what it read {node.name} is wrong, too: {record.text}")
+    text = "\n".join([*changes, LOOK])
+    return replace(record, verdict="wrong", fault=OVERWRITTEN, text=text)
 
 
 def _facts_of(node: Node) -> Product:

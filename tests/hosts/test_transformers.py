@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,10 +26,22 @@ IDS = torch.arange(24).reshape(2, 12) % tiny.WORDS
 @pytest.fixture
 def host():
     said = gt.hosts.transformers.enable()
-    assert "MAX_GEMV_ROWS" in said
-    assert f"transformers {transformers.__version__} keeps lfm2, qwen35, qwen35moe packed" in said
+    assert f"transformers {transformers.__version__} keeps {', '.join(KEPT) or 'none'} packed" in said
+    assert ("MAX_GEMV_ROWS" in said) == bool(KEPT)
     yield
     gt.hosts.transformers.disable()
+
+
+def kept():
+    """The architectures that the installed version keeps packed."""
+    try:
+        from transformers.integrations.gguf.gguf_conversion_mapping import GGUF_ARCHS
+    except ImportError:
+        return []
+    return sorted(GGUF_ARCHS)
+
+
+KEPT = kept()
 
 
 def opened(path, **options):
@@ -40,6 +53,7 @@ def opened(path, **options):
     return model.eval()
 
 
+@pytest.mark.skipif("lfm2" not in KEPT, reason="this version of transformers decodes lfm2")
 @pytest.mark.parametrize("kind", ["q4_K", "q8_0", "iq4_xs"])
 def test_a_model_stays_packed(kind, fresh, tmp_path, host):
     """Prefill of many rows and decoding, beside the model that transformers decodes when it loads."""
@@ -146,9 +160,19 @@ def test_a_llama_is_decoded(fresh, tmp_path, host):
     """It keeps few architectures packed, and says so of the others."""
     path = tmp_path / "tiny.gguf"
     tiny.llama(path, fresh)
-    with pytest.warns(UserWarning, match=r"lfm2, qwen35, qwen35moe packed and decodes 'llama' in full"):
+    with pytest.warns(UserWarning, match=r"packed.* and decodes 'llama' in full: .*from_gguf"):
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name)
     assert type(model.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    report = gt.report(model)
+    assert not report.packed
+    assert "decode" in str(report)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # once is enough
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name)
+    if not KEPT:
+        return
+    gt.hosts.transformers.disable()
+    gt.hosts.transformers.enable()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # floats were asked for
         transformers.AutoModelForCausalLM.from_pretrained(
@@ -181,12 +205,17 @@ def test_the_example_of_the_page(fresh, tmp_path, monkeypatch, capsys):
 
 def test_once_and_back():
     host = gt.hosts.transformers
-    kernels = transformers.integrations.gguf.kernels
-    before = kernels.kernel_can_read, kernels.MAX_GEMV_ROWS
+    legacy = import_module("transformers.modeling_gguf_pytorch_utils")
+    places = [(legacy, "load_gguf_checkpoint")]
+    if KEPT:
+        kernels = import_module("transformers.integrations.gguf.kernels")
+        places = [(kernels, "kernel_can_read"), (kernels, "MAX_GEMV_ROWS")]
+    before = [getattr(*place) for place in places]
     host.enable()
+    assert before != [getattr(*place) for place in places]
     with pytest.raises(errors.UnsupportedError, match="it is enabled"):
         host.enable()
     host.disable()
-    assert (kernels.kernel_can_read, kernels.MAX_GEMV_ROWS) == before
+    assert before == [getattr(*place) for place in places]
     with pytest.raises(errors.UnsupportedError, match="not enabled"):
         host.disable()

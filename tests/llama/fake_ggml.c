@@ -120,6 +120,7 @@ int ggml_backend_graph_compute(void *backend, tensor **graph) {
     tensor *y = *graph, *w = y->w, *x = y->x;
     if (fault("print")) { printf("a kernel that prints\n"); fflush(stdout); }
     if (fault("abort")) { fprintf(stderr, "FAKE_ASSERT(k > 0) failed\n"); abort(); }
+    if (fault("asserts")) { fprintf(stderr, "fake.c:7: GGML_ASSERT(k > 64) failed\n"); abort(); }
     if (fault("crash") && x->rows > 8) { raise(SIGSEGV); }
     if (fault("exit")) { exit(3); }
     while (fault("hang")) { sleep(1); }

@@ -343,6 +343,16 @@ def test_a_type_that_keeps_dying_is_left_alone(check):
     assert "3 cases of q4_0 failed before; the rest is not tried" in out
 
 
+def test_an_assertion_where_the_device_says_yes_refuses_the_product(check, tmp_path):
+    words = ("--types", "q4_0", "--shapes", "9x7x96", "--baseline", tmp_path / "known.json")
+    status, out, _ = check(*words, "--accept", fault="asserts")
+    assert "REFUSED" in out
+    assert "supports_op says yes, and the library ends: fake.c:7: GGML_ASSERT(k > 64) failed" in out
+    assert (status, check(*words, fault="asserts")[0]) == (0, 0)
+    assert check(*words[:4], fault="asserts")[0] == 1
+    assert check(*words[:4], fault="unsupported")[0] == 2
+
+
 def test_json_is_the_whole_report(check):
     status, out, _ = check(*SMALL, "--json", "--time", 2)
     report = json.loads(out)

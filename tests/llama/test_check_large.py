@@ -25,7 +25,7 @@ def test_large_cases_are_large():
 
 def test_a_case_that_does_not_fit_is_not_run(monkeypatch):
     """Nothing is allocated: the bridge is not asked."""
-    monkeypatch.setattr(ops, "free", lambda: 1 << 30)
+    monkeypatch.setattr(ops, "free_memory", lambda: 1 << 30)
     case = next(case for case in LARGE["CPY"](0) if case.needs > 8 << 30)
     outcome = ops.run_case(None, case, "CPU", "CPU", 1, 1)
     assert outcome.verdict == "not run"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from compiled import library
 
+from ggmlq.base import system
 from ggmlq.errors import MissingDependencyError, UnsupportedError
 from ggmlq.llama import Bridge
 from ggmlq.llama import library as loaded
@@ -175,7 +176,7 @@ def test_an_archive_writes_nowhere_else(tmp_path):
 @pytest.fixture
 def copied(compile_fake, tmp_path):
     """A libggml in a folder of its own, whose libggml-cpu the loader takes from where it was built."""
-    if not loaded.MAPS.exists():
+    if not system.FILES.exists():
         pytest.skip("what a process has loaded is read on Linux only")
     built = compile_fake(tmp_path / "built/here/libggml-cpu.so", "NO_REGISTRY").parent
     words = ["-Wl,--no-as-needed", f"-L{built}", "-l:libggml-cpu.so", f"-Wl,-rpath,{built}"]

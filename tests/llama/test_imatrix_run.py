@@ -58,6 +58,25 @@ def test_what_the_first_layer_reads(model):
     np.testing.assert_allclose(found.entries["blk.0.attn_q.weight"].sums[0], (x**2).sum(0), rtol=1e-4)
 
 
+def test_without_a_library_it_is_the_same(model, tmp_path):
+    """Files of both ways, of a model with experts: names, counts, keys, and sums within rounding."""
+    (tmp_path / "t.txt").write_text(TEXT)
+    lib = str(locate_llama()[1])
+    words = ["imatrix", "--model", str(model), "--text", str(tmp_path / "t.txt"), "--chunk-size", "24"]
+    assert main([*words, "--threads", "1", "-o", str(tmp_path / "a.gguf"), "--lib", lib]) == 0
+    assert main([*words, "--threads", "1", "-o", str(tmp_path / "b.gguf")]) == 0
+    with gq.open(tmp_path / "a.gguf") as lib, gq.open(tmp_path / "b.gguf") as ours:
+        assert [*lib] == [*ours]
+        assert dict(lib.metadata) == dict(ours.metadata)
+        for name in lib:
+            a, b = np.asarray(lib[name]), np.asarray(ours[name])
+            assert a.shape == b.shape
+            if "blk.0.attn" in name:
+                np.testing.assert_allclose(b, a, rtol=2e-2)
+            else:  # a rounding makes tokens choose other experts
+                assert np.linalg.norm(a - b) <= 0.2 * np.linalg.norm(a)
+
+
 def test_the_command(model, tmp_path, capsys):
     (tmp_path / "t.txt").write_text(TEXT)
     out = tmp_path / "i.gguf"

@@ -14,9 +14,9 @@ import pytest
 from compiled import library
 
 import ggmlq as gq
+from ggmlq.base import system
 from ggmlq.cli import main
 from ggmlq.errors import GGMLQError, GGUFError, LibraryFailedError, MissingDependencyError, UnsupportedError
-from ggmlq.llama import library as loaded
 from ggmlq.llama.process import cause_of
 from ggmlq.trace import attach
 from ggmlq.trace.session import sentence
@@ -145,7 +145,7 @@ def test_two_builds(libllama, models, capsys):
         int, re.search(r"(\d+) nodes in both; (\d+) of them .* (\d+) of these", said).groups()
     )
     assert both == equal == same > 60
-    if loaded.MAPS.exists():
+    if system.FILES.exists():
         assert said.count(f"{libllama.resolve().parent}: ") == 2, "the libraries of A and of B"
     assert main(["logits", str(models["dense"]), "--against", str(libllama), "--tokens", "3", "--json"]) == 0
     *pairs, end = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -335,3 +335,20 @@ def test_unsupported_is_said_of_a_node(libllama, models):
     assert found.verdict == "not judged"
     assert "converted when it was loaded" in found.text
     assert isinstance(UnsupportedError(""), NotImplementedError)
+
+
+def test_a_result_over_one_that_is_still_read(faulty_ops, models, monkeypatch, capsys, tmp_path):
+    """An allocator gave the residual's memory away: every kernel is right, and the last reader is accused."""
+    monkeypatch.setenv("LD_PRELOAD", str(faulty_ops))
+    monkeypatch.setenv("FAULTY", "lifetime")
+    words = ["trace", str(models["dense"]), "--tokens", "3", "--generate", "1", "--threads", "1"]
+    assert main([*words, "--no-verify", "--save", str(tmp_path / "wrong")]) == 1
+    out = capsys.readouterr().out
+    assert out.count("l_out-0 changed after it was computed: norm-1 lies over it.") == 1
+    assert "WRONG: overwritten" in out
+    assert not (tmp_path / "wrong").exists()
+    last = out.splitlines()[-1]
+    numbers = re.match(
+        r"(\d+) of (\d+) nodes judged, \d+ views, 2 wrong, the first is \S+ \(\w+, step 0\)", last
+    )
+    assert numbers[1] == numbers[2]

@@ -48,24 +48,12 @@ def texts(options: Options) -> Texts:
             listed([llama.get((*key, name)) for name in TYPES]),
         ])  # fmt: skip
     yield "docs/attention.md", table(header, lines)
-    yield "docs/attention.md copies", copies([row for row in rows if "op" in row], peers["copies"])
     yield "docs/attention.md cpu", cpu()
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, int, int, str]:
     """The case of a row of figures."""
     return row.get("shape", SHAPE), row["queries"], row["positions"], row["type"]
-
-
-def copies(rows: list[dict[str, Any]], peers: list[dict[str, Any]]) -> str:
-    """Microseconds of put and take beside llama.cpp's SET_ROWS and GET_ROWS."""
-    llama = {(row["op"], row["type"], row["rows"], row["columns"]): row["us"] for row in peers}
-    lines = []
-    for row in rows:
-        key = row["op"], row["type"], row["rows"], row["columns"]
-        words = f"`{row['op']}` {row['type']}, {row['rows']} rows of {row['columns']}"
-        lines.append([words, *map(figure, (row["us"], row["floor"], llama.get(key)))])
-    return table(["rows", "µs", "bound", "llama.cpp"], lines)
 
 
 def cpu() -> str:

@@ -18,9 +18,8 @@ Report = dict[str, Any]
 def texts(options: Options) -> Texts:
     """The page's tables, and the short one of the first page."""
     reports = [load(path) for path in options.results]
-    counts = dict.fromkeys(run["threads"] for report in reports for run in report["results"])
-    machines = "\n".join(map(roofs, reports))
-    yield "docs/cpu.md", "\n\n".join([machines, *(full(reports, threads) for threads in counts)])
+    most = max(run["threads"] for report in reports for run in report["results"])
+    yield "docs/cpu.md", "\n".join([*map(roofs, reports), "", full(reports, most)])
     yield "README.md", short(reports)
 
 

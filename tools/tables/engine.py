@@ -6,11 +6,14 @@ those beside Humming and cuBLAS of bench/results/linear_peers_h200.json.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from bench import engine
 from ggmlq.formats import FORMATS
-from ggmlq.testing import engine
 
 from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, load, svg, table
 
@@ -42,7 +45,6 @@ def texts(options: Options) -> Texts:
         yield "docs/engine.svg", picture(card)
     else:
         yield "docs/engine.md short", short(card)
-        yield "docs/engine.md full", full(card)
         yield "README.md", first(card)
         yield "docs/engine.md humming", beside_humming()
 
@@ -57,7 +59,6 @@ class Figure(NamedTuple):
     row: engine.Row
     run: dict[str, Any]  # that it was measured in, with its roofs
     us: float  # in a graph
-    plain: engine.Row | None  # the call without a graph
     llama: float | None  # llama.cpp, if this is the card that it was measured on
     cublas: float | None  # cuBLAS on halves of the same shape in the same run
     reading: float  # reading the file's bytes of the weights
@@ -99,14 +100,12 @@ def figures(card: engine.Results) -> list[Figure]:
 def _figure(card: engine.Results, timed: list[engine.Row], row: engine.Row) -> Figure:
     name, m, n, k = problem = row["format"], row["M"], row["N"], row["K"]
     run = card["runs"][row["run"]]
-    key = (*engine.key(row)[:-1], "plain")
-    plain = (r for r in timed if engine.key(r) == key and r["kernel"] == row["kernel"])
     halves = [r for r in timed if r["asked"] == engine.ROOF]
     cublas = (r["us"] for r in halves if (r["run"], r["M"], r["N"], r["K"]) == (row["run"], m, n, k))
     reading = 1e-3 * n * FORMATS[name].row_bytes(k) / run["read_GBps"]
     peak = run["cublas_f16_TFLOPS"]
     return Figure(
-        *problem, row, run, row["us"], next(plain, None),
+        *problem, row, run, row["us"],
         llama(*problem) if llama_card().startswith(run["device"]) else None, next(cublas, None),
         reading, max(reading, 2e-6 * m * n * k / peak if peak else 0),
     )  # fmt: skip
@@ -151,26 +150,6 @@ def _compact(f: Figure) -> str:
 
 def _brief(f: Figure) -> str:
     return f"{f.us:.1f} µs" + ("" if f.llama is None else f", {f.llama / f.us:.1f}×")
-
-
-def full(card: engine.Results) -> str:
-    """A row for each figure."""
-    plain = any(f.plain for f in figures(card))
-    header = [
-        "format", "K", "M", "kernel", "µs", *(["plain, µs", "host, µs"] if plain else []), "llama.cpp, µs",
-        "over it", "TFLOP/s", "weights, GB/s", "of the roof", "of cuBLAS f16", "commit",
-    ]  # fmt: skip
-    rows = []
-    for f in figures(card):
-        r = f.row
-        call = [f"{f.plain['us']:.1f}", f"{f.plain['host_us']:.1f}"] if f.plain else [""] * (2 * plain)
-        over = ["–", "–"] if f.llama is None else [f"{f.llama:.1f}", f"{f.llama / f.us:.2f}"]
-        rows.append([
-            f.name, f.k, f.m, r["kernel"].removeprefix("cuda:"), f"{f.us:.1f}", *call, *over,
-            f"{r['TFLOPS']:.3g}", f"{r['weight_GBps']:.0f}", f"{f.roof / f.us:.0%}",
-            "" if f.cublas is None else f"{f.cublas / f.us:.0%}", f.run["commit"],
-        ])  # fmt: skip
-    return f"![time against rows of activations](engine.svg)\n\n{table(header, rows)}\n\n{_roofs(card)}"
 
 
 def _roofs(card: engine.Results) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable
 
 from tqdm import tqdm
 
@@ -20,42 +21,39 @@ OPTIONS = {
     "--scaled": {"action": "store_true", "help": "of the two tables only that of scaled arrays"},
     "--seed": {"type": int, "default": 1, "help": "of the data (default: 1)"},
 }
-HEADER = ("given", "cases", "named", "unknown", "called otherwise")
 sys.path.insert(0, str(ROOT / "tests"))
 
 
 def texts(options: Options) -> Texts:
     """Two lists, then the tables of measured verdicts."""
     scaled = [fault for fault in SCALED.values() if fault is not CATALOGUE.get(fault.id) and fault.wrong]
-    yield "docs/faults.md list", "\n\n".join(map(section, CATALOGUE.values()))
-    yield "docs/faults.md list of scaled", "\n\n".join(map(section, scaled))
+    yield "docs/faults.md list", faults(CATALOGUE.values())
+    yield "docs/faults.md list of scaled", faults(scaled)
     if not options.check:
         yield "docs/faults.md scaled", scaled_verdicts(options.seed)
     if not (options.check or options.scaled):
         yield "docs/faults.md blocks", verdicts(options.seed, options.full)
 
 
-def section(fault: Fault) -> str:
-    """The section of a fault."""
-    lines = [f"### {fault.id}", "", fault.says]
-    if fault.wrong:
-        lines += ["", f"- wrong: `{fault.wrong}`", f"- right: `{fault.right}`", f"- look at: {fault.look}"]
-    if fault.bugs:
-        lines += [*([] if fault.wrong else [""]), f"- seen: {fault.bugs}"]
-    return "\n".join(lines)
+def faults(some: Iterable[Fault]) -> str:
+    """A row for each fault; ``ggmlq diagnose --list`` has formulas and known bugs besides."""
+    return table(
+        ["fault", "the kernel", "look at"], [[f"`{fault.id}`", fault.says, fault.look] for fault in some]
+    )
 
 
 def counted(verdicts: Counter[tuple[str, str]], title: str) -> str:
-    """A table: how often each fault was tried, named rightly, called unknown, and what else."""
-    rows = []
-    for fault in sorted({fault for fault, _ in verdicts}):
-        names = Counter({name: n for (tried, name), n in verdicts.items() if tried == fault})
-        others = ", ".join(f"{name} {n}" for name, n in names.most_common() if name not in (fault, "unknown"))
-        rows.append([fault, names.total(), names[fault], names["unknown"], others])
+    """Faults that were tried and named rightly, and what those that were not were called."""
+    tried, others = Counter[str](), list[str]()
+    for (fault, _), n in verdicts.items():
+        tried[fault] += n
+    for fault, n in sorted(tried.items()):
+        if (right := verdicts[fault, fault]) < n:
+            names = [f"{name} {n}" for (of, name), n in verdicts.items() if of == fault != name]
+            others.append(f"`{fault}` {right} of {n} ({', '.join(names)})")
     right = sum(n for (fault, name), n in verdicts.items() if fault == name)
-    text = table(HEADER, rows)
-    total = f"| **all** | {verdicts.total()} | {right} ({right / verdicts.total():.1%}) | | |"
-    return f"{title}\n\n{text}\n{total}"
+    text = f"{len(tried)} kinds, {tried.total()} cases, {right} ({right / tried.total():.1%}) named"
+    return f"{title}\n\n{text}" + (f"; not always: {', '.join(others)}." if others else ".")
 
 
 def verdicts(seed: int, full: bool) -> str:

@@ -21,8 +21,6 @@ FIRST_FIGURES = {
     "cuda:vectorized": 0.167,
 }  # TFLOP/s, RTX 5070 Laptop
 LADDER = ("kernel", "µs", "TFLOP/s", "of cuBLAS f16", "over naive", "over llama.cpp")
-BY_ROWS = ("M", "fastest", "µs", "TFLOP/s", "weights, GB/s", "llama.cpp, µs", "over it")
-OTHERS = ("format", "M", "kernel", "µs", "TFLOP/s", "llama.cpp, µs", "over it")
 Figures, Row, Shape = dict[str, Any], dict[str, Any], tuple[int, int, int]
 
 
@@ -32,11 +30,8 @@ def texts(options: Options) -> Texts:
     if options.picture:
         yield "docs/ladder.svg", picture(card, "q4_0")
         return
-    for name in ("q4_0", "q8_0"):
-        yield f"docs/ladder.md ladder {name}", ladder(card, name, BENCHMARK)
-        yield f"docs/ladder.md rows {name}", by_rows(card, name)
+    yield "docs/ladder.md ladder q4_0", ladder(card, "q4_0", BENCHMARK)
     yield "docs/ladder.md first experiment", ladder(card, "q4_0", FIRST)
-    yield "docs/ladder.md others", others(card)
     yield "docs/cpu.md", on_cpu(load(RESULTS / "ladder_znver4.json"))
 
 
@@ -61,26 +56,6 @@ def ladder(card: Figures, name: str, shape: Shape) -> str:
     if theirs := llama(name, *shape):
         add("llama.cpp", theirs, shape[0])
     return table([*LADDER, *["first experiment"] * first], lines)
-
-
-def by_rows(card: Figures, name: str) -> str:
-    """The fastest rung for each number of rows beside llama.cpp."""
-    lines = []
-    for m in sorted({row["M"] for row in card["rows"]}):
-        best = fastest(card, name, m)
-        rates = [f"{best['us']:.1f}", f"{best['TFLOPS']:.3g}", f"{best['weight_GBps']:.0f}"]
-        lines.append([m, best["kernel"], *rates, *_beside_llama(best)])
-    return table(BY_ROWS, lines)
-
-
-def others(card: Figures) -> str:
-    """The kernels that auto chooses for the other formats."""
-    rows = (row for row in card["rows"] if row["asked"] == "auto")
-    lines = [
-        [r["format"], r["M"], r["kernel"], f"{r['us']:.1f}", f"{r['TFLOPS']:.3g}", *_beside_llama(r)]
-        for r in rows
-    ]
-    return table(OTHERS, lines)
 
 
 def on_cpu(cpu: Figures) -> str:
@@ -133,11 +108,6 @@ def rate_of(shape: Shape, us: float) -> float:
 def digits(value: float) -> str:
     """Three digits that count, never an exponent: 0.357, 21.8, 1203."""
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
-
-
-def _beside_llama(row: Row) -> list[str]:
-    theirs = llama(row["format"], row["M"], row["N"], row["K"])
-    return ["–", "–"] if theirs is None else [f"{theirs:.1f}", f"{theirs / row['us']:.2g}"]
 
 
 # --- the picture ------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import sys
 from functools import cache
 
+from ...base.system import LINUX, MACHINE, c_library
 from ..machine.features import compiled_for
 from ..machine.target import AVX512, target
 
@@ -26,9 +25,9 @@ def refused() -> str | None:
     missing = [name for name in NEEDED if name not in compiled_for()]
     if missing or target() is not AVX512:
         return f"this CPU, or what Numba compiles for, has no {' '.join(missing) or 'AVX-512 VNNI'}"
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if not LINUX or MACHINE != "x86_64":
         return "the matrix unit is used on Linux on x86-64 alone"
-    library = ctypes.CDLL(None, use_errno=True)
+    library = c_library(use_errno=True)
     if library.syscall(ARCH_PRCTL, REQUEST, TILES):
         return f"Linux refuses the matrix unit: {os.strerror(ctypes.get_errno())}"
     return None

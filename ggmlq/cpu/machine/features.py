@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 import sys
 from functools import cache
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from ...base.system import LINUX, MACHINE, c_library
 from ...base.unwinding import Whole, until_imported
 
 SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")
@@ -58,18 +58,14 @@ def _lacks_dotprod(features: frozenset[str], text: str) -> bool:
     Linux has to report it, and LLVM has to emit it for a CPU of that name: for a CPU that it does not know
     LLVM would end the process over the instruction.
     """
-    if (
-        "dotprod" in features
-        or "neon" not in features
-        or (sys.platform, platform.machine()) != ("linux", "aarch64")
-    ):
+    if "dotprod" in features or "neon" not in features or not LINUX or MACHINE != "aarch64":
         return False
     return bool(_hwcap() & ASIMDDP) and takes_dot(llvm.get_process_triple(), cpu_name(), text)
 
 
 def _hwcap() -> int:
     """The features that Linux reports for this CPU, as bits."""
-    tell = ctypes.CDLL(None).getauxval
+    tell = c_library().getauxval
     tell.argtypes, tell.restype = (ctypes.c_ulong,), ctypes.c_ulong
     return int(tell(HWCAP))
 
@@ -99,17 +95,6 @@ def prefetch_distance() -> int:
 def zen() -> bool:
     """True on a CPU of AMD's Zen family, on which some figures were measured."""
     return cpu_name().startswith("znver")
-
-
-@cache
-def model_name() -> str | None:
-    """The maker's name of this CPU, where Linux knows it: LLVM's name can be that of a lesser one."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return " ".join(value.split())
-    return None
 
 
 @cache

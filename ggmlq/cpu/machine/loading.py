@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
+from ...base.system import c_library
 from ...base.threads import need_room
 from ...base.unwinding import Whole
 
@@ -86,7 +87,7 @@ def _ready() -> None:
     """Set up LLVM and the functions that objects refer to: an unknown name would end the process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    library = ctypes.CDLL(None)
+    library = c_library()
     for name in OUTER:
         try:
             place = ctypes.cast(library[name], ctypes.c_void_p).value

@@ -6,11 +6,10 @@ has another best dot product than its level, on 32 bits, and on systems other th
 
 from __future__ import annotations
 
-import platform
-import sys
 from functools import cache
 from pathlib import Path
 
+from ...base.system import LINUX, MACHINE, WIDE
 from ...store.origin import Origin
 from ...store.store import Store, uses_packs, versions
 from .features import compiled_for, cpu_may_differ
@@ -26,11 +25,9 @@ STORE = Store(Path(__file__).parents[1] / "prebuilt", lambda: versions(*COMPILER
 @cache
 def level() -> Level | None:
     """The level that has this process's packs, or None if no pack serves it."""
-    if sys.platform != "linux" or cpu_may_differ() or not uses_packs():
+    if not (LINUX and WIDE) or cpu_may_differ() or not uses_packs():
         return None
-    if sys.maxsize < 1 << 32:  # a program of 32 bits, whatever the machine
-        return None
-    level = best(platform.machine(), compiled_for())
+    level = best(MACHINE, compiled_for())
     return level if level and best_target(level.features) == target() else None
 
 

@@ -20,10 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-import platform
 import queue
-import sys
 import threading
 import time
 from array import array
@@ -36,6 +33,7 @@ import numpy as np
 
 from ...base.forks import in_child
 from ...base.slots import Slot, labelled
+from ...base.system import LINUX, MACHINE, WIDE, WINDOWS, c_library
 from ...base.threads import PARTS, Hands, inside_pool, no_memory, num_threads
 from .job import AWAKE, BOARD, MAX_SEGMENTS, Job, Program, Service, System
 from .kernels import Code, Kernel, compiled, kernel
@@ -51,13 +49,13 @@ DONE_INDEX = Job._fields.index("done")
 @cache
 def system() -> System:
     """The functions of the C library by which threads wait."""
-    library = ctypes.CDLL(None) if os.name == "posix" else None
+    library = None if WINDOWS else c_library()
 
     def address(name: str) -> int:
         function = getattr(library, name, None)
         return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
-    futex = FUTEX.get(platform.machine(), 0) if sys.platform == "linux" and sys.maxsize > 1 << 32 else 0
+    futex = FUTEX.get(MACHINE, 0) if LINUX and WIDE else 0
     syscall = address("syscall") if futex else 0
     return System(address("sched_yield"), syscall, futex if syscall else 0)
 

@@ -7,10 +7,10 @@ has for the same things.
 from __future__ import annotations
 
 import ctypes
-import sys
 from functools import cache
 from typing import Any
 
+from ...base.system import CUDA
 from ...errors import DeviceError
 
 WORD, ADDRESS, INTEGER = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int
@@ -21,7 +21,7 @@ RECORDING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 @cache
 def library() -> Any:
     """The driver, as a library."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    return ctypes.CDLL(CUDA)
 
 
 class CUDADriverError(DeviceError):

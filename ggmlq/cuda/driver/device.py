@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...base import missing
+from ...base.system import CUDA, c_library
 from ...dispatch import card as cards
 from ...dispatch.card import Card
 from ...errors import DeviceError, MissingDependencyError, UnsupportedError
@@ -109,7 +110,7 @@ def _capture(stream: int) -> tuple[int, Any]:
 @cache
 def _semaphores() -> Any:
     """The library with the functions of semaphores."""
-    return ctypes.CDLL(None)
+    return c_library()
 
 
 def _signal_of(graph: Any) -> int:
@@ -137,8 +138,6 @@ def _raised(signal: int) -> bool:
 # The import is Python's work, the context the driver's, some tenths of a second each. CuPy finds and takes
 # the same context, a GPU's primary one. Failures are ignored here: CuPy meets the same one, and reports it.
 
-DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-
 
 def warm_up(index: int) -> threading.Thread:
     """Start a thread that makes the context of a GPU, by its number."""
@@ -150,7 +149,7 @@ def warm_up(index: int) -> threading.Thread:
 def _wake(index: int) -> None:
     """Make the context and keep it: it lives as long as the process."""
     with contextlib.suppress(OSError, AttributeError):
-        driver = ctypes.CDLL(DRIVER)
+        driver = ctypes.CDLL(CUDA)
         device, context = ctypes.c_int(), ctypes.c_void_p()
         if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

@@ -156,11 +156,16 @@ def emit_in_place(
 
 def gpu_only(name: str, text: str, returns: Any, *takes: Any) -> Any:
     """The instruction of this name that has an effect, and no meaning for a single thread."""
+    return instruction(text, returns, *takes, effect=True)(without_meaning(name, len(takes)))
+
+
+def without_meaning(name: str, count: int) -> Callable[..., Any]:
+    """The function of this name and ``count`` operands that has no meaning for a single thread."""
 
     def meaning(*operands: Any) -> Any:
         only_on_a_gpu()
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    operands = [inspect.Parameter(f"operand_{i}", kind) for i in range(len(takes))]
+    operands = [inspect.Parameter(f"operand_{i}", kind) for i in range(count)]
     meaning.__signature__, meaning.__name__ = inspect.Signature(operands), name  # type: ignore[attr-defined]
-    return instruction(text, returns, *takes, effect=True)(meaning)
+    return meaning

@@ -21,11 +21,16 @@ ARITHMETICS = {None: "host.Host", "exact": "oracles.Exact", "ggml-cpu": "oracles
 __all__ = ["ARITHMETICS", "Host", "Kernels", "arithmetic_of"]
 
 
-def arithmetic_of(name: str | None, device: str) -> Kernels:
-    """The arithmetic of a name on a device."""
+def arithmetic_of(name: str | None, device: str, invariant: bool = False) -> Kernels:
+    """The arithmetic of a name on a device; ``invariant``: bits of a row depend on no other row."""
+    if invariant and name is not None:
+        raise UnsupportedError(
+            f"model.load: invariant=True with arithmetic={name!r}; it takes the fastest kernels "
+            "whose rows keep their bits; leave one of them out"
+        )
     if device != "cpu" and name is None:
         cuda_device().named(device)  # which refuses what is not there
-        return _made("cuda.Cuda", device)
+        return _made("cuda.Cuda", device, invariant)
     if device != "cpu" and name in ARITHMETICS:
         raise UnsupportedError(
             f"model.load: arithmetic={name!r} with device={device!r}; it is computed on the CPU alone; "
@@ -36,7 +41,7 @@ def arithmetic_of(name: str | None, device: str) -> Kernels:
             f"model.load: arithmetic={name!r}; None takes the fastest kernels, others are "
             f"{', '.join(repr(one) for one in ARITHMETICS if one)}; choose one of these"
         )
-    return _made(ARITHMETICS[name])
+    return _made(ARITHMETICS[name], *((invariant,) if name is None else ()))
 
 
 def _made(place: str, *arguments: Any) -> Kernels:

@@ -25,6 +25,7 @@ from .kernels import Array, Kernels, Keys, Routing, Seen, rope_angles, visible
 
 SCORES = 1 << 26  # numbers of scores that are in memory together
 LEAST = 256  # positions that are decoded together, and of a table of RoPE's angles
+FEW_WEIGHTS = 1 << 20  # weights, such as those that rank experts
 
 
 class Cuda(Kernels):
@@ -32,8 +33,8 @@ class Cuda(Kernels):
 
     joins = True
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, device: str, invariant: bool = False) -> None:
+        self.device, self.invariant = device, invariant
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._refused: set[Any] = set()  # caches for which attention has no kernel
         self._side: Any = None  # a stream of copies
@@ -62,12 +63,23 @@ class Cuda(Kernels):
         return take(q, self._xp.asarray(ids))
 
     def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
-        """``x @ q.T + bias``."""
-        return linear(x, q, bias=bias)
+        """``x @ q.T + bias``; of a few floats by a kernel, for a graph holds no product of cuBLAS."""
+        if q.format.block_size > 1 or q.size > FEW_WEIGHTS:
+            return linear(x, q, bias=bias, invariant=self.invariant)
+        y = cuda_module("kernels.router").scored(x, q.dequantize())
+        return y if bias is None else y + bias
 
     def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
         """Rows times the experts that their tokens use, [T, U, N]."""
-        return expert_linear(x, q, ids)
+        return expert_linear(x, q, ids, invariant=self.invariant)
+
+    def total(self, x: Array) -> Array:
+        """The sums of rows [T, 1]; by halves where bits count, for CuPy's order depends on T."""
+        while self.invariant and x.shape[-1] > 1:
+            half = x.shape[-1] // 2
+            pairs = x[..., :half] + x[..., half : 2 * half]
+            x = self._xp.concatenate((pairs, x[..., 2 * half :]), axis=-1)
+        return super().total(x)
 
     def angles(self, how: Rope, positions: NDArray[np.int64], factors: Array | None) -> tuple[Array, Array]:
         """Cosine and sine of positions in a row: rows of a table on the device, which grows by itself."""
@@ -118,14 +130,16 @@ class Cuda(Kernels):
 
     def gated_product(self, activation: str, x: Array, q: QuantArray, bias: Array | None) -> Array:
         """act(gate) · up of rows times two matrices over each other; of one row in one launch."""
-        y = cuda_module("kernels.gated").of_stack(activation, x, q, bias, place_of(q.memory).card)
+        y = None
+        if not self.invariant:
+            y = cuda_module("kernels.gated").of_stack(activation, x, q, bias, place_of(q.memory).card)
         return super().gated_product(activation, x, q, bias) if y is None else y
 
     def gated_experts(
         self, activation: str, x: Array, q: QuantArray, bias: Array | None, ids: Array
     ) -> Array:
         """act(gate) · up of the experts of tokens; of one token, without a bias, in one launch."""
-        if bias is None:
+        if bias is None and not self.invariant:
             kernels, card = cuda_module("kernels.gated"), place_of(q.memory).card
             if (y := kernels.of_expert_stack(activation, x, q, ids, card)) is not None:
                 return y
@@ -168,9 +182,14 @@ class Cuda(Kernels):
             try:
                 return attention(
                     q, cache.k, cache.v, lengths=lengths, causal=True, scale=seen.scale,
-                    window=seen.window or None, softcap=seen.cap, sinks=seen.sinks,
+                    window=seen.window or None, softcap=seen.cap, sinks=seen.sinks, invariant=self.invariant,
                 )  # fmt: skip
-            except UnsupportedError:
+            except UnsupportedError as error:
+                if self.invariant:
+                    raise UnsupportedError(
+                        f"model: invariant=True, and attention over keys of {cache.k.format.name} has no "
+                        f"kernel here: {error}; load without invariant=True"
+                    ) from error
                 self._refused.add(key)
         return None
 

@@ -39,7 +39,8 @@ class Host(Kernels):
     joins = latent = keeps = True
     stacked_bytes = 1 << 20  # a copy; of larger ones a product takes longer than waking threads for it
 
-    def __init__(self) -> None:
+    def __init__(self, invariant: bool = False) -> None:
+        self.invariant = invariant
         self._tables: dict[Rope, tuple[Array, Array]] = {}
         self._shorter: list[tuple[Array, Array]] = []  # programs that run may still read them
         self._factors: dict[Rope, Any] = {}
@@ -91,7 +92,9 @@ class Host(Kernels):
                 self._rungs.clear()
             problem = Linear(q.format, len(x), len(q), q.shape[-1], device="cpu")
             rung: Rung | None = _floats()
-            if isinstance(q.format, BlockFormat):
+            if self.invariant:
+                rung = ladder.choose(problem, invariant=True)
+            elif isinstance(q.format, BlockFormat):
                 with np.errstate(over="ignore", invalid="ignore"), _workers().unrecorded():
                     rung = tuning.chosen(problem, (x, q), "auto", None)
             elif _floats().refuses(problem) is not None:
@@ -103,7 +106,7 @@ class Host(Kernels):
     def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
         """Rows times the experts that their tokens use, [T, U, N]."""
         rows = x.reshape(-1, x.shape[-1])
-        rung = ladder.choose(ExpertLinear.of(rows, q, ids))
+        rung = ladder.choose(ExpertLinear.of(rows, q, ids), invariant=self.invariant)
         if q.scale is not None or not rung.repeats or not ids.size:
             return super().expert_linear(x, q, ids)
         y = _workers().scratch((*ids.shape, q.shape[1]), np.float32)
@@ -243,7 +246,8 @@ class Host(Kernels):
         how = drive.Options(seen.scale, seen.cap, True, seen.window)
         for q, cache in sequences:
             (heads, tokens, width), end = q.shape, start + q.shape[1]
-            unit = _attention().unit_for(heads // cache.kv_heads * tokens, width, cache.width_v)
+            lines = heads // cache.kv_heads * tokens
+            unit = None if self.invariant else _attention().unit_for(lines, width, cache.width_v)
             drive.attend_last(q, cache, seen.sinks, how, y[start:end], unit)
             start = end
         result: Array = y.transpose(1, 0, 2)

@@ -231,6 +231,7 @@ class Kernels:
     keeps = False  # the order of weights that its kernels read is kept on the disk
     latent = False  # attention over short vectors has kernels
     joins = False  # parts that follow each other are one launch, where nobody looks between them
+    invariant = False  # bits of a row do not depend on the rows beside it, in any part
 
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device."""
@@ -253,11 +254,11 @@ class Kernels:
 
     def linear(self, x: Array, q: QuantArray, bias: Array | None = None) -> Array:
         """``x @ q.T + bias``."""
-        return np.asarray(linear(x, q, bias=bias))
+        return np.asarray(linear(x, q, bias=bias, invariant=self.invariant))
 
     def expert_linear(self, x: Array, q: QuantArray, ids: Array) -> Array:
         """Rows times the experts that their tokens use, [T, U, N]."""
-        return np.asarray(expert_linear(x, q, ids))
+        return np.asarray(expert_linear(x, q, ids, invariant=self.invariant))
 
     def sum(self, x: Array, y: Array) -> Array:
         """The sum of rows, or of rows and a bias."""
@@ -474,4 +475,8 @@ class Kernels:
         """Rows as shares of 1."""
         with np.errstate(invalid="ignore"):
             shares = np.exp(x - x.max(axis=-1, keepdims=True))
-        return shares / shares.sum(axis=-1, keepdims=True)
+        return shares / self.total(shares)
+
+    def total(self, x: Array) -> Array:
+        """The sums of rows, [T, 1]."""
+        return x.sum(axis=-1, keepdims=True)

@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ...base.scores import score_columns
 from ..arithmetic.kernels import Array
 from ..config import Config, Facts
 from ..step import Step
 from ..weights import Frame
 from .family import Family
-
-LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose scores have another scale
 
 
 def layer(step: Step, x: Array, i: int) -> Array:
@@ -60,10 +59,8 @@ def config(c: Config, facts: Facts) -> Config:
         cap = float(facts.get("attn_logit_softcapping", cap))
     last = {"gemma2": 30.0, "gemma3": 0.0}[c.architecture]
     last = float(facts.get("final_logit_softcapping", last))
-    scale = c.scale
-    if c.layers == LARGEST[c.architecture]:
-        scale = 1 / math.sqrt(max(c.width // c.heads[0], 1))
-    return replace(c, scale=scale, score_cap=cap, logit_cap=last)
+    columns = score_columns(c.architecture, c.layers, c.width, c.heads[0], c.key_width)
+    return replace(c, scale=1 / math.sqrt(columns), score_cap=cap, logit_cap=last)
 
 
 FAMILIES = {

@@ -79,6 +79,11 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"<Tokenizer {MODELS[self.vocabulary.model]}, {len(self):,} tokens>"
 
+    @property
+    def beginning(self) -> list[int]:
+        """The tokens that begin every text."""
+        return [self.bos] if self.adds_bos and self.bos is not None else []
+
     def encode(self, text: str, whole: bool = True, special: bool = True) -> list[int]:
         """The tokens of a text.
 
@@ -94,9 +99,7 @@ class Tokenizer:
         """
         marked, names = (text.marked, text.names) if isinstance(text, chat.Conversation) else (text, {})
         text = marked.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        numbers: list[int] = []
-        if whole and self.adds_bos and self.bos is not None:
-            numbers.append(self.bos)
+        numbers = self.beginning if whole else []
         behind_special = True
         for part in self._cutter.parts(text, special):
             if isinstance(part, int):

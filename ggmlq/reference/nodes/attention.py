@@ -18,7 +18,7 @@ from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
 from ..multiply import STEP
 from . import scores
-from .number import FREEDOMS, HALF, SPREAD, UNIT, Number, Wide, combined, contract, half_step, quick
+from .number import FREEDOMS, HALF, LARGEST, SPREAD, UNIT, Number, Wide, combined, contract, half_step, quick
 from .registry import Call, Result, oracle, settled
 from .rows import powers, slopes, weights
 
@@ -80,7 +80,9 @@ def flash_attention(c: Call) -> Result:
     for stream in range(streams):
         for head, one in METHODS[name](use, list(_heads(c, stream))):
             part = one.map(lambda x, h=head: x.reshape(h.at.stop - h.at.start, rows, -1).swapaxes(0, 1))
-            value[stream, :, head.at], error[stream, :, head.at] = part.value, part.errors()
+            # A sum with an infinite value is infinite or NaN, but for a kernel that leaves out weights of 0.
+            errors = np.where(np.isfinite(part.value), part.errors(), np.inf)
+            value[stream, :, head.at], error[stream, :, head.at] = part.value, errors
     return settled(Number(value, error), c.kind)
 
 
@@ -129,20 +131,32 @@ def _heads(c: Call, stream: int) -> Iterator[Head]:
 
 
 def _shaped(use: Use, head: Head, products: Number) -> Number:
-    """Scores with their soft cap and mask."""
+    """Scores with their soft cap and mask; one that float32 may not hold has an infinite error.
+
+    Rounding a sum costs at least half an ulp of its largest partial sum. So where the error is more than that
+    of the largest float, the sum may overflow on its way, and what cancels there is no number.
+    """
+    held = np.isfinite(products.value) & (products.errors() <= UNIT * LARGEST)
     if use.cap:
         products = products.tanh() * use.cap
     if head.bias is not None:
         finite = np.where(np.isinf(head.bias), 0.0, np.abs(head.bias))
         products = products + Number(head.bias, 8 * UNIT * finite if use.alibi else 0.0)
-    return Number(products.value, np.where(np.isinf(products.value), 0.0, products.error))
+    hidden = np.isneginf(np.broadcast_to(0.0 if head.bias is None else head.bias, held.shape))
+    value = np.where(hidden, -np.inf, np.where(held, products.value, 0.0))
+    return Number(value, np.where(hidden, 0.0, np.where(held, products.errors(), np.inf)))
 
 
 def _where_something_is_seen(products: Number, result: Number) -> Number:
-    """The result; a row that attends to nothing is zero, which a GPU's kernels do not promise."""
+    """The result; a row that attends to nothing is zero, which a GPU's kernels do not promise.
+
+    Nothing is promised of a row with a score beyond float32: it takes infinity from infinity.
+    """
     nothing = np.isneginf(products.value).all(axis=-1, keepdims=True)
+    beyond = np.isposinf(products.errors()).any(axis=-1, keepdims=True)
     free = np.inf if quick() else 0.0
-    return Number(np.where(nothing, 0.0, result.value), np.where(nothing, free, result.errors()))
+    error = np.where(beyond, np.inf, np.where(nothing, free, result.errors()))
+    return Number(np.where(nothing, 0.0, result.value), error)
 
 
 def _granted(use: Use, heads: list[Head]) -> Iterator[tuple[Head, Number]]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .elementwise import sigmoid
-from .number import SPREAD, UNIT, Number, Wide, larger, quick, rounding_of_sum
+from .number import LARGEST, SPREAD, UNIT, Number, Wide, larger, quick, rounding_of_sum
 from .registry import Call, Mask, Result, oracle, repeated, settled
 
 # --- norms of rows and of groups of channels ------------------------------------------------------
@@ -217,8 +217,11 @@ def soft_max(c: Call) -> Result:
         scores = Number(scores.value, np.where(np.isinf(scores.value), 0.0, scores.error))
     sinks = c.array(2).astype(np.float64).reshape(-1, 1, 1) if c.has(2) else None
     result = weights(scores, sinks)
-    nothing = np.isneginf(scores.value).all(axis=-1, keepdims=True)  # such a row has no right result
-    return settled(Number(result.value, np.where(nothing, np.inf, result.errors())), c.kind)
+    # Rows of nothing, or with a score beyond float32, take infinity from infinity: no result is right.
+    none = ~(scores.value <= LARGEST).all(axis=-1, keepdims=True)
+    if sinks is None:
+        none |= np.isneginf(scores.value).all(axis=-1, keepdims=True)
+    return settled(Number(result.value, np.where(none, np.inf, result.errors())), c.kind)
 
 
 # --- gradients that a model's training computes ---------------------------------------------------

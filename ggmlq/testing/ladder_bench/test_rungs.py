@@ -189,7 +189,7 @@ def cupy() -> Any:
 def compiled(cupy: Any, request: pytest.FixtureRequest) -> None:
     """Compile the kernels of all selected cases before the first is timed."""
     from ...cuda.driver import device
-    from ..engine import compile_ahead
+    from ..ahead import compile_ahead
 
     chosen = [item.callspec.params["case"] for item in request.session.items if hasattr(item, "callspec")]
     by_kind: dict[bool, set[Case]] = {True: set(), False: set()}

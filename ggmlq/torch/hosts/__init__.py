@@ -5,6 +5,7 @@
 
 switch.py        replaced attributes of other modules, put back in the end
 transformers.py  from_pretrained(…, gguf_file=…): weights stay packed on a GPU and on a CPU
+pretrained.py    from_gguf: a model of transformers and its tokenizer from a file alone, packed
 diffusers.py     GGUFQuantizationConfig: layers of image and video models
 comfyui.py       ComfyUI-GGUF, with LoRA patches beside the packed weights; its file is a node
 vllm.py          the operators of vLLM's GGUF plugin

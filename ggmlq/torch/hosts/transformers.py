@@ -2,8 +2,9 @@
 
 transformers keeps blocks packed where a kernel module has four functions. Without one for the machine it
 decodes the whole model; with one it still decodes the weights for more than 8 rows, and all on a CPU.
-It does so for some architectures alone. Files of others it decodes before anything of this is asked, so
-the sentence of ``enable`` names those architectures, and such a file is a warning.
+It does so for some architectures alone, and not at all before version 5.17. Files of others it decodes
+before anything of this is asked, so the sentence of ``enable`` names those architectures, and the first such
+file is a warning; ``from_gguf`` (pretrained.py) keeps them packed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ import torch
 import ggmlq as gq
 
 from ..products import product
+from .pretrained import LEAST, from_gguf
 from .switch import Change, Switch
 
+__all__ = ["disable", "enable", "from_gguf"]
+
 PACKAGE = "transformers.integrations.gguf"
+SINCE = 5, 17  # the version from which it keeps blocks of some architectures
 
 
 def mul_mat_vec(weight: torch.Tensor, x: torch.Tensor, ggml_type: int, out_features: int) -> torch.Tensor:
@@ -65,35 +70,76 @@ def _can_read(tensor: Any) -> bool:
     return True
 
 
+def _version() -> tuple[str, bool]:
+    """The version of transformers, and whether it has a loader that keeps blocks."""
+    version = str(import_module("transformers").__version__)
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return version, (major, minor) >= SINCE
+
+
 def _limits() -> str:
     """The architectures whose blocks transformers keeps, in words."""
-    package, mapping = import_module("transformers"), import_module(f"{PACKAGE}.gguf_conversion_mapping")
-    return f"transformers {package.__version__} keeps {', '.join(sorted(mapping.GGUF_ARCHS))} packed"
+    version, keeps = _version()
+    if not keeps:
+        return f"transformers {version} keeps none packed (from {SINCE[0]}.{SINCE[1]} on it keeps a few)"
+    kept = import_module(f"{PACKAGE}.gguf_conversion_mapping").GGUF_ARCHS
+    return f"transformers {version} keeps {', '.join(sorted(kept))} packed"
 
 
 def _said() -> str:
     return (
-        f"{_limits()} and decodes files of all other architectures in full; for these use ggmlq.torch.load_"
+        f"{_limits()} and decodes files of all other architectures in full, by "
+        "from_pretrained(folder, gguf_file=name); ggmlq.torch.hosts.transformers.from_gguf(path) keeps "
+        f"{', '.join(gq.checkpoint.families.OF_ARCH)} packed, with every version from {LEAST}.0 on"
     )
 
 
-def _warning(read_header: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
-    """The method that reads a file's header, with a warning where transformers decodes the file."""
+class Warned:
+    """One warning while the host is switched on, from the first file that it decodes."""
 
-    def call(self: Any, gguf_file: str) -> None:
-        read_header(self, gguf_file)
-        if not self.supported and not self.quantization_config.dequantize:
-            name = import_module(f"{PACKAGE}.reader").read_gguf_metadata(gguf_file)[0]["general.architecture"]
-            warnings.warn(
-                f"{_limits()} and decodes {name!r} in full: the model takes the memory of its floats; use "
-                "ggmlq.torch.load_(model, file), which keeps it packed",
-                stacklevel=2,
-            )
+    def __init__(self) -> None:
+        self.done = False
 
-    return call
+    def warn(self, file: str) -> None:
+        """Say that a file is decoded, and what keeps it packed."""
+        if self.done:
+            return
+        self.done = True
+        name = gq.open(file).metadata.get("general.architecture")
+        warnings.warn(
+            f"{_limits()} and decodes {name!r} in full: the model takes the memory of its floats; use "
+            "ggmlq.torch.hosts.transformers.from_gguf(path), or ggmlq.torch.load_(model, path), which keep "
+            "it packed",
+            stacklevel=3,
+        )
+
+    def header(self, read_header: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+        """The method that reads a file's header, with the warning where transformers decodes the file."""
+
+        def call(quantizer: Any, gguf_file: str) -> None:
+            read_header(quantizer, gguf_file)
+            if not quantizer.supported and not quantizer.quantization_config.dequantize:
+                self.warn(gguf_file)
+
+        return call
+
+    def checkpoint(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        """The function that decodes a file, with the warning; without tensors it reads the metadata."""
+
+        def call(path: str, return_tensors: bool = False, *rest: Any, **options: Any) -> Any:
+            if return_tensors:
+                self.warn(path)
+            return load(path, return_tensors, *rest, **options)
+
+        return call
 
 
 def _changes() -> Iterator[Change]:
+    warned = Warned()
+    if not _version()[1]:
+        legacy = import_module("transformers.modeling_gguf_pytorch_utils")
+        yield legacy, "load_gguf_checkpoint", warned.checkpoint(legacy.load_gguf_checkpoint)
+        return
     kernels, utils = import_module(f"{PACKAGE}.kernels"), import_module(f"{PACKAGE}.utils")
     quantizer = import_module("transformers.quantizers.quantizer_gguf").GgufHfQuantizer
     yield kernels, "_gguf_kernel", kernels.GgufKernel(KERNEL)
@@ -101,8 +147,8 @@ def _changes() -> Iterator[Change]:
     yield kernels, "MAX_GEMV_ROWS", sys.maxsize
     yield utils, "MAX_GEMV_ROWS", sys.maxsize
     yield quantizer, "is_trainable", property(lambda self: True)  # of adapters: blocks stay frozen
-    yield quantizer, "read_header", _warning(quantizer.read_header)
+    yield quantizer, "read_header", warned.header(quantizer.read_header)
 
 
-SWITCH = Switch("transformers", "transformers", "5.24.0", _changes, _said)
+SWITCH = Switch("transformers", "transformers", "5.0.0 to 5.24.0", _changes, _said)
 enable, disable = SWITCH.enable, SWITCH.disable

@@ -11,7 +11,6 @@ columns at a time: a lane gets 16 neighbours of a row, so that its conversions d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,11 +20,10 @@ from ...intrinsics.assembly import (
     FLOAT,
     LONG,
     WORD,
-    as_intrinsic,
     emit_assembly,
+    emitted,
     f32,
     i32,
-    only_on_a_gpu,
     parts,
     u32,
     u64,
@@ -33,7 +31,7 @@ from ...intrinsics.assembly import (
 from ...intrinsics.atoms import inlined
 from ...intrinsics.hopper import BOX_ROWS, COMMIT, PUT, UNTIL_READ
 from ...intrinsics.lane import address
-from ...intrinsics.language import SIMULATED, cuda, float32, ir, types, uint32, uint64
+from ...intrinsics.language import cuda, float32, ir, types, uint32, uint64
 from ...layouts.groups import HEAD
 from ..quantize_scaled._codes import WORDS, Conversion, divider, storing, to_word
 from .tiles import NARROW, SIZES, OutputKind, Variant, columns_of_box
@@ -58,23 +56,19 @@ def box_putter(columns: int, halves: int, kind: str) -> Any:
     totals_kind = types.UniTuple(f32, halves * sums)
     text = _box_text(kind)
 
-    def put(totals: Any, lane: Any, buffer: Any, at: Any, map: Any, column: Any, row: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, lane, buffer, at, to, column, row = operands
+    @emitted(None, totals_kind, u32, u32, u32, u64, u32, u32)
+    def put(
+        builder: Any, totals: Any, lane: Any, buffer: Any, at: Any, map: Any, column: Any, row: Any
+    ) -> None:
         values = parts(builder, totals, halves * sums)
         for first in range(0, halves * sums, box_sums):
             half, part = first // sums, first % sums // box_sums
             across = builder.add(column, ir.Constant(WORD, part * columns_of_box(kind)))
             down = builder.add(row, ir.Constant(WORD, 64 * half))
-            arguments = [lane, buffer, at, to, across, down, *values[first : first + box_sums]]
+            arguments = [lane, buffer, at, map, across, down, *values[first : first + box_sums]]
             emit_assembly(builder, VOID, text, [*"rrrlrr", *"f" * box_sums], arguments, effect=True)
-        return context.get_dummy_value()
 
-    if SIMULATED:
-        return put
-    return as_intrinsic(put, types.void(totals_kind, u32, u32, u32, u64, u32, u32), emit)
+    return put
 
 
 def _box_text(kind: str) -> str:
@@ -124,11 +118,8 @@ def storer(columns: int, halves: int, kind: str) -> Any:
     sums, size = columns // 2, SIZES[kind]
     totals_kind = types.UniTuple(f32, halves * sums)
 
-    def store(totals: Any, y: Any, column: Any, row: Any, m: Any, n: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, y, column, row, m, n = operands
+    @emitted(None, totals_kind, u64, u32, u32, u32, u32)
+    def store(builder: Any, totals: Any, y: Any, column: Any, row: Any, m: Any, n: Any) -> None:
         values = parts(builder, totals, halves * sums)
         text = _store_text(columns, kind)
         for i in range(2 * halves):
@@ -140,11 +131,8 @@ def storer(columns: int, halves: int, kind: str) -> Any:
             pairs = [values[first + 4 * j + c] for j in range(columns // 8) for c in range(2)]
             arguments = [at, row_at, m, column, n, *pairs]
             emit_assembly(builder, VOID, text, [*"lrrrr", *"f" * len(pairs)], arguments, effect=True)
-        return context.get_dummy_value()
 
-    if SIMULATED:
-        return store
-    return as_intrinsic(store, types.void(totals_kind, u64, u32, u32, u32, u32), emit)
+    return store
 
 
 def _store_text(columns: int, kind: str) -> str:
@@ -171,18 +159,14 @@ def column_stager(columns: int, integer: bool, pitch: int) -> Any:
     count, letter, word = columns // 2, "r" if integer else "f", "b32" if integer else "f32"
     totals_kind = types.UniTuple(i32 if integer else f32, count)
 
-    def stage(totals: Any, at: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, at = operands
+    @emitted(None, totals_kind, u32)
+    def stage(builder: Any, totals: Any, at: Any) -> None:
         for i, value in enumerate(parts(builder, totals, count)):
             offset = (i // 4 * 8 + i % 2) * pitch + i // 2 % 2 * 32
             text = f"st.shared.{word} [$0 + {offset}], $1;"
             emit_assembly(builder, VOID, text, ["r", letter], [at, value], effect=True)
-        return context.get_dummy_value()
 
-    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
+    return stage
 
 
 @cache
@@ -195,20 +179,16 @@ def row_stager(columns: int, halves: int, pitch: int) -> Any:
     sums = columns // 2
     totals_kind = types.UniTuple(f32, halves * sums)
 
-    def stage(totals: Any, at: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, at = operands
+    @emitted(None, totals_kind, u32)
+    def stage(builder: Any, totals: Any, at: Any) -> None:
         values = parts(builder, totals, halves * sums)
         for i in range(0, halves * sums, 2):
             half, j, low = i // sums, i % sums // 4, i // 2 % 2
             offset = (64 * half + 8 * low) * pitch + 32 * j
             text = f"st.shared.v2.f32 [$0 + {offset}], {{$1, $2}};"
             emit_assembly(builder, VOID, text, ["r", "f", "f"], [at, *values[i : i + 2]], effect=True)
-        return context.get_dummy_value()
 
-    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32), emit)
+    return stage
 
 
 @cache
@@ -228,22 +208,15 @@ def cluster_pusher(columns: int, integer: bool, pitch: int) -> Any:
         f"st.shared::cluster.{word} [at], $4; st.shared::cluster.{word} [at + 32], $5;}}}}"
     )
 
-    def push(totals: Any, at: Any, column: Any, share: Any, source: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, *arguments = operands
-        values = parts(builder, totals, count)
+    @emitted(None, totals_kind, u32, u32, u32, u32)
+    def push(builder: Any, totals: Any, at: Any, column: Any, share: Any, source: Any) -> None:
+        values, constraints = parts(builder, totals, count), [*"rrrr", letter, letter]
         for j in range(columns // 8):
             for c in range(2):
-                pair = [values[4 * j + c], values[4 * j + 2 + c]]
-                line = text.format(8 * j + c)
-                emit_assembly(
-                    builder, VOID, line, [*"rrrr", letter, letter], [*arguments, *pair], effect=True
-                )
-        return context.get_dummy_value()
+                operands = [at, column, share, source, values[4 * j + c], values[4 * j + 2 + c]]
+                emit_assembly(builder, VOID, text.format(8 * j + c), constraints, operands, effect=True)
 
-    return push if SIMULATED else as_intrinsic(push, types.void(totals_kind, u32, u32, u32, u32), emit)
+    return push
 
 
 @cache
@@ -258,9 +231,6 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
     sums, count = columns // 2, 2 * halves
     ints, floats = types.UniTuple(i32, halves * sums), types.UniTuple(f32, halves * sums)
 
-    def finish(totals: Any, rows: Any, scales_w: Any, rows_zeros: Any, points_w: Any, others_w: Any) -> Any:
-        only_on_a_gpu()
-
     def pair_at(builder: Any, address: Any, j: int, kind: Any) -> list[Any]:
         letter, word = ("f", "f32") if kind is FLOAT else ("r", "b32")
         text = f"ld.global.nc.v2.{word} {{$0, $1}}, [$2 + {32 * j}];"
@@ -270,8 +240,12 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
         )
         return parts(builder, results, 2)
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, rows, scales_w, rows_zeros, points_w, others_w = operands
+    pairs = types.UniTuple(i32, 2 * count)
+
+    @emitted(floats, ints, types.UniTuple(f32, count), u64, pairs, u64, u64)
+    def finish(
+        builder: Any, totals: Any, rows: Any, scales_w: Any, rows_zeros: Any, points_w: Any, others_w: Any
+    ) -> list[Any]:
         values = parts(builder, totals, halves * sums)
         scales, about = parts(builder, rows, count), parts(builder, rows_zeros, 2 * count)
         results, nothing = [None] * (halves * sums), ir.Constant(FLOAT, 0.0)
@@ -288,12 +262,9 @@ def integer_epilogue(columns: int, halves: int, zeros: bool) -> Any:
                         value = builder.sub(value, builder.mul(about[count + row], points[c]))
                     value = builder.sitofp(value, FLOAT)
                     results[i] = builder.fma(value, builder.fmul(scales[row], across[c]), nothing)
-        return context.make_tuple(builder, floats, results)
+        return results
 
-    if SIMULATED:
-        return finish
-    pairs = types.UniTuple(i32, 2 * count)
-    return as_intrinsic(finish, floats(ints, types.UniTuple(f32, count), u64, pairs, u64, u64), emit)
+    return finish
 
 
 # Stores of sums of ``wgmma`` to rows of results that a list of uses names.
@@ -302,7 +273,7 @@ TEXT_SUMS = 32  # sums whose rows are looked up together; for more, integers wou
 
 
 @cache
-def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
+def row_scatterer(columns: int, halves: int, to: str) -> Any:
     """The device function that stores a tile whose rows are uses.
 
     The arguments: sums, y, uses, first, count, column, n, lane, buffer, at.
@@ -315,28 +286,23 @@ def row_scatterer(columns: int, halves: int, to: str) -> Callable[..., Any]:
     count = columns // 2
     kind = types.UniTuple(f32, halves * count)
 
+    @emitted(None, kind, u64, u64, *(u32,) * 7)
     def scatter(
-        sums: Any, y: Any, uses: Any, first: Any, count: Any, column: Any, n: Any, lane: Any, buffer: Any,
-        at: Any,
-    ) -> Any:  # fmt: skip
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, *arguments = operands
-        values = parts(builder, sums, halves * count)
+        builder: Any, sums: Any, y: Any, uses: Any, first_row: Any, rows: Any, column: Any, n: Any, lane: Any,
+        buffer: Any, at: Any,
+    ) -> None:  # fmt: skip
+        values, arguments = (
+            parts(builder, sums, halves * count),
+            [y, uses, first_row, rows, column, n, lane, buffer, at],
+        )
         for first in range(0, halves * count, TEXT_SUMS):
             patch_sums, shifted = values[first : first + TEXT_SUMS], list(arguments)
             shifted[4] = builder.add(arguments[4], ir.Constant(WORD, 2 * (first % count)))
             text = _rows_text(64 * (first // count), to)
             constraints = [*"llrrrrrrr", *"f" * TEXT_SUMS]
-            emit_assembly(builder, ir.VoidType(), text, constraints, [*shifted, *patch_sums], effect=True)
-        return context.get_dummy_value()
+            emit_assembly(builder, VOID, text, constraints, [*shifted, *patch_sums], effect=True)
 
-    if SIMULATED:
-        return scatter
-    words = u64, u64, *(u32,) * 7
-    intrinsic: Callable[..., Any] = as_intrinsic(scatter, types.void(kind, *words), emit)
-    return intrinsic
+    return scatter
 
 
 def _rows_text(below: int, to: str) -> str:
@@ -422,16 +388,12 @@ def bias_adder(columns: int, halves: int) -> Any:
     constraints = ["=f"] * count + [str(i) for i in range(count)] + ["l", "r", "r"]
     result = ir.LiteralStructType([FLOAT] * count)
 
-    def add(totals: Any, bias: Any, column: Any, n: Any) -> Any:
-        only_on_a_gpu()
+    @emitted(totals_kind, totals_kind, u64, u32, u32)
+    def add(builder: Any, totals: Any, bias: Any, column: Any, n: Any) -> list[Any]:
+        operands = [*parts(builder, totals, count), bias, column, n]
+        return parts(builder, emit_assembly(builder, result, text, constraints, operands, effect=True), count)
 
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, *arguments = operands
-        values = parts(builder, totals, count)
-        results = emit_assembly(builder, result, text, constraints, [*values, *arguments], effect=True)
-        return context.make_tuple(builder, totals_kind, parts(builder, results, count))
-
-    return add if SIMULATED else as_intrinsic(add, totals_kind(totals_kind, u64, u32, u32), emit)
+    return add
 
 
 @cache
@@ -445,11 +407,8 @@ def patch_stager(columns: int, halves: int) -> Any:
     patch_length, totals_kind = PATCH_COLUMNS // 2, types.UniTuple(f32, halves * columns // 2)
     text = "\n".join(["{.reg .b32 at;", *float_patch("$0", [f"${1 + i}" for i in range(patch_length)]), "}"])
 
-    def stage(totals: Any, number: Any, at: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        totals, number, at = operands
+    @emitted(None, totals_kind, u32, u32)
+    def stage(builder: Any, totals: Any, number: Any, at: Any) -> None:
         values = parts(builder, totals, totals_kind.count)
         over = builder.append_basic_block("over")
         which = builder.switch(number, over)
@@ -458,14 +417,11 @@ def patch_stager(columns: int, halves: int) -> Any:
             which.add_case(i, block)
             builder.position_at_end(block)
             patch_sums = values[i * patch_length : (i + 1) * patch_length]
-            emit_assembly(
-                builder, ir.VoidType(), text, ["r", *"f" * patch_length], [at, *patch_sums], effect=True
-            )
+            emit_assembly(builder, VOID, text, ["r", *"f" * patch_length], [at, *patch_sums], effect=True)
             builder.branch(over)
         builder.position_at_end(over)
-        return context.get_dummy_value()
 
-    return stage if SIMULATED else as_intrinsic(stage, types.void(totals_kind, u32, u32), emit)
+    return stage
 
 
 LANE_CODES = 16  # neighbours of a row that a lane converts

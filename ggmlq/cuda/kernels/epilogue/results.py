@@ -28,12 +28,14 @@ from ...intrinsics.assembly import (
     WORD,
     as_intrinsic,
     emit_assembly,
+    emitted,
     f32,
     instruction,
     only_on_a_gpu,
     parts,
     u32,
     u64,
+    without_meaning,
 )
 from ...intrinsics.assembly import KINDS as REGISTERS
 from ...intrinsics.atoms import inlined
@@ -109,16 +111,16 @@ def store_result(result: Any, column: Any, row: Any, n: Any, value: Any) -> None
 
 
 def assembly_on_sums(
-    meaning: Callable[..., Any], count: int, text: str, *takes: Any, returns: bool = False
+    name: str, count: int, text: str, *takes: Any, returns: bool = False
 ) -> Callable[..., Any]:
-    """The device function ``meaning(sums, …)`` with ``count`` sums and arguments of the types ``takes``.
+    """The device function ``name(sums, …)`` with ``count`` sums and arguments of the types ``takes``.
 
     Operands of the assembly: the arguments that are numbers, then those that are tuples, then the sums.
     ``returns``: first come the results, which are the sums, and the sums again, which lie in their registers.
     """
+    meaning, sums_kind = without_meaning(name, 1 + len(takes)), types.UniTuple(f32, count)
     if SIMULATED:
         return meaning
-    sums_kind = types.UniTuple(f32, count)
 
     def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
         values, pairs = parts(builder, operands[0], count), list(zip(takes, operands[1:], strict=True))
@@ -179,14 +181,8 @@ def residual_adder(columns: int, paced: bool) -> Callable[..., Any]:
     A bias, ``low`` of row g and ``high`` of row g + 8, is added first. ``paced``: the assembler may not load
     all at once, for which kernels with many numbers beside the sums have no registers.
     """
-
-    def add(
-        sums: Any, residual: Any, kind: Any, column: Any, row: Any, m: Any, n: Any, low: Any, high: Any
-    ) -> Any:
-        only_on_a_gpu()
-
     takes = u64, *(u32,) * 5, f32, f32
-    return assembly_on_sums(add, columns // 2, _adding(columns, paced), *takes, returns=True)
+    return assembly_on_sums("add", columns // 2, _adding(columns, paced), *takes, returns=True)
 
 
 def _adding(columns: int, paced: bool) -> str:
@@ -259,12 +255,8 @@ def addend_of(end: Epilogue) -> tuple[Any, int]:
 @cache
 def gate_multiplier(columns: int) -> Any:
     """The device function (sums, gate's sums, kind, column, row, m, n) for sums times the factor."""
-
-    def multiply(sums: Any, gate: Any, which: Any, column: Any, row: Any, m: Any, n: Any) -> Any:
-        only_on_a_gpu()
-
     count = columns // 2
-    return assembly_on_sums(multiply, count, _multiplying(count), u64, *(u32,) * 5, returns=True)
+    return assembly_on_sums("multiply", count, _multiplying(count), u64, *(u32,) * 5, returns=True)
 
 
 def _word(value: float) -> str:
@@ -323,39 +315,22 @@ class ThreadSums(NamedTuple):
 def thread_sums(columns: int) -> ThreadSums:
     """The device functions for sums of 64 rows and ``columns`` columns."""
     count = columns // 2
+    places, kind = (u64, *(u32,) * 4, f32, f32), types.UniTuple(f32, count)
 
-    def write(
-        sums: Any, y: Any, column: Any, row: Any, m: Any, n: Any, low: Any, high: Any
-    ) -> Any:  # fmt: skip
-        only_on_a_gpu()
-
-    def write16(
-        sums: Any, y: Any, column: Any, row: Any, m: Any, n: Any, low: Any, high: Any, bfloat: Any
-    ) -> Any:  # fmt: skip
-        only_on_a_gpu()
-
-    def store(sums: Any, at: Any, apart: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit_store(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        sums, at, apart = operands
+    @emitted(None, kind, u64, u32)
+    def store(builder: Any, sums: Any, at: Any, apart: Any) -> None:
         values = parts(builder, sums, count)
         for first in range(0, count, 4):
             text = "st.global.v4.f32 [$0], {$1, $2, $3, $4};"
             arguments = [at, *values[first : first + 4]]
             emit_assembly(builder, ir.VoidType(), text, ["l", *"ffff"], arguments, effect=True)
             at = builder.add(at, builder.zext(apart, LONG))
-        return context.get_dummy_value()
 
-    def send(sums: Any, at: Any, apart: Any, blocks: Any, barrier: Any) -> Any:
-        only_on_a_gpu()
-
-    places, kind = (u64, *(u32,) * 4, f32, f32), types.UniTuple(f32, count)
     return ThreadSums(
-        assembly_on_sums(write, count, _writing(columns), *places),
-        assembly_on_sums(write16, count, _writing16(columns), *places, u32),
-        store if SIMULATED else as_intrinsic(store, types.void(kind, u64, u32), emit_store),
-        assembly_on_sums(send, count, _sending(columns, counts_bytes(columns)), *(u32,) * 4),
+        assembly_on_sums("write", count, _writing(columns), *places),
+        assembly_on_sums("write16", count, _writing16(columns), *places, u32),
+        store,
+        assembly_on_sums("send", count, _sending(columns, counts_bytes(columns)), *(u32,) * 4),
     )
 
 
@@ -440,7 +415,7 @@ LANES, NOBODY = 32, 0xFFFFFFFF
 
 
 @cache
-def holder(columns: int) -> Callable[..., Any]:
+def holder(columns: int) -> Any:
     """The device function (list, lane, count) by which a warp loads the list of columns into registers.
 
     A lane holds the entries of columns ``lane``, ``lane`` + 32 and so on; NOBODY from ``count`` on. Entries
@@ -448,11 +423,8 @@ def holder(columns: int) -> Callable[..., Any]:
     """
     kind = types.UniTuple(u32, -(-columns // LANES))
 
-    def hold(list: Any, lane: Any, count: Any) -> Any:
-        only_on_a_gpu()
-
-    def emit(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
-        list, lane, count = operands
+    @emitted(kind, u64, u32, u32)
+    def hold(builder: Any, list: Any, lane: Any, count: Any) -> Any:
         at = builder.add(list, builder.zext(builder.mul(lane, ir.Constant(WORD, 4)), LONG))
         most, registers = ir.Constant(WORD, columns), []
         count = builder.select(builder.icmp_unsigned("<", count, most), count, most)
@@ -463,12 +435,9 @@ def holder(columns: int) -> Callable[..., Any]:
             registers.append(
                 emit_assembly(builder, WORD, text, ["=&r", "l", "r", "r"], arguments, effect=True)
             )
-        return context.make_tuple(builder, signature.return_type, registers)
+        return registers
 
-    if SIMULATED:
-        return hold
-    intrinsic: Callable[..., Any] = as_intrinsic(hold, kind(u64, u32, u32), emit)
-    return intrinsic
+    return hold
 
 
 @cache
@@ -481,11 +450,8 @@ def scatterer(columns: int) -> Callable[..., Any]:
     """
     list_words = -(-columns // LANES)
 
-    def scatter(sums: Any, y: Any, rows: Any, column: Any, row: Any, n: Any) -> Any:
-        only_on_a_gpu()
-
     takes = u64, types.UniTuple(u32, list_words), *(u32,) * 3
-    return assembly_on_sums(scatter, columns // 2, _scattering(columns, list_words), *takes)
+    return assembly_on_sums("scatter", columns // 2, _scattering(columns, list_words), *takes)
 
 
 def _scattering(columns: int, list_words: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from itertools import product
 from typing import Any
 
@@ -39,31 +40,20 @@ def floats_per_load(kind: str, wide: bool) -> int:
 
 def spreading(kind: str) -> Any:
     """The device function ``spread(words, w, v, i)``: four words from w on become floats from v[i] on."""
-    if kind == "float32":
-
-        @inlined
-        def floats(words: Any, w: Any, v: Any, i: Any) -> None:
-            for e in range(4):
-                v[i + e] = ptx.float_of(words[w + e])
-
-        return floats
-    if kind == "float16":
-
-        @inlined
-        def halves(words: Any, w: Any, v: Any, i: Any) -> None:
-            for e in range(4):
-                pair = codes8.half_values(words[w + e])
-                v[i + 2 * e], v[i + 2 * e + 1] = pair[0], pair[1]
-
-        return halves
 
     @inlined
-    def bfloats(words: Any, w: Any, v: Any, i: Any) -> None:
+    def spread(words: Any, w: Any, v: Any, i: Any) -> None:
         for e in range(4):
-            v[i + 2 * e] = ptx.float_of(uint32(words[w + e] << 16))
-            v[i + 2 * e + 1] = ptx.float_of(uint32(words[w + e] & 0xFFFF0000))
+            if kind == "float32":
+                v[i + e] = ptx.float_of(words[w + e])
+            elif kind == "float16":
+                pair = codes8.half_values(words[w + e])
+                v[i + 2 * e], v[i + 2 * e + 1] = pair[0], pair[1]
+            else:
+                v[i + 2 * e] = ptx.float_of(uint32(words[w + e] << 16))
+                v[i + 2 * e + 1] = ptx.float_of(uint32(words[w + e] & 0xFFFF0000))
 
-    return bfloats
+    return spread
 
 
 @inlined
@@ -123,26 +113,16 @@ def extremes(count: int, both: bool, keeps_nan: bool) -> Any:
     ``both``: of values the largest, and the magnitude of the least; otherwise the largest magnitude.
     ``keeps_nan``: one of them is NaN where any value is; otherwise NaN is passed over.
     """
-    if keeps_nan:
-
-        @inlined
-        def widen_or_nan(v: Any, high: Any, low: Any) -> Any:
-            for i in range(count):
-                if both:
-                    high, low = larger_or_nan(high, v[i]), larger_or_nan(low, with_other_sign(v[i]))
-                else:
-                    high = larger_or_nan(high, without_sign(v[i]))
-            return high, low
-
-        return widen_or_nan
+    larger = larger_or_nan if keeps_nan else ptx.larger
+    negative, size = (with_other_sign, without_sign) if keeps_nan else (operator.neg, abs)
 
     @inlined
     def widen(v: Any, high: Any, low: Any) -> Any:
         for i in range(count):
             if both:
-                high, low = ptx.larger(high, v[i]), ptx.larger(low, -v[i])
+                high, low = larger(high, v[i]), larger(low, negative(v[i]))
             else:
-                high = ptx.larger(high, abs(v[i]))
+                high = larger(high, size(v[i]))
         return high, low
 
     return widen

@@ -1,0 +1,141 @@
+"""``from_gguf``: a model of transformers from a GGUF file alone, its weights packed.
+
+The file says everything: its sizes go into the config that transformers has for the architecture, the module
+is made on the device meta, and :func:`ggmlq.torch.load_` fills it. Matrices stay the file's blocks, those of
+experts too; norms and biases become floats. Heads whose rows lie in pairs are put in order by moving whole
+rows of blocks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import ggmlq as gq
+
+from ..loading import load_
+
+LEAST = 5  # the version of transformers from which experts lie in one module
+REQUEST = "ggmlq.torch.hosts.transformers.from_gguf(path)"
+
+
+class Pretrained(NamedTuple):
+    """A model, and its tokenizer, which is None where the file has none that transformers can read."""
+
+    model: Any
+    tokenizer: Any
+
+
+def from_gguf(
+    path: Any, *, dtype: torch.dtype = torch.float32, device: Any = "cpu", progress: bool | None = None,
+    **settings: Any,
+) -> Pretrained:  # fmt: skip
+    """Open a GGUF file as a model of transformers, with its weights packed, and its tokenizer.
+
+    Parameters
+    ----------
+    path : str, os.PathLike or GGUFFile
+        The model, of an architecture that ``ggmlq convert`` knows.
+    dtype : torch.dtype
+        Of activations, norms and biases; on a GPU ``torch.bfloat16`` is fastest.
+    device : str or torch.device
+        Where the model is in the end.
+    progress : bool, optional
+        As in :func:`ggmlq.torch.quantize_`.
+    **settings
+        Of the config, such as ``attn_implementation="eager"`` or ``max_position_embeddings=4096``.
+
+    Returns
+    -------
+    Pretrained
+        ``model``, in evaluation mode, with ``generate``; ``tokenizer``, with the chat template of the file.
+    """
+    transformers = _host()
+    file = path if hasattr(path, "metadata") else gq.open(path)
+    attention = settings.pop("attn_implementation", None)
+    config = _config(transformers, file, settings)
+    make: Any = transformers.AutoModelForCausalLM.from_config
+    options = {} if attention is None else {"attn_implementation": attention}
+    with torch.device("meta"):
+        model = make(config, dtype=dtype, **options)
+    load_(model.eval(), file, progress=progress)
+    _stretch(model, file)
+    tokenizer, generation = _tokenizer(transformers, file)
+    model.generation_config = transformers.GenerationConfig(**generation)
+    return Pretrained(model.to(device), tokenizer)
+
+
+def _host() -> Any:
+    try:
+        transformers = import_module("transformers")
+    except ImportError as error:
+        raise gq.errors.MissingDependencyError(
+            f'{REQUEST}: transformers cannot be imported ({error}); pip install "transformers>={LEAST}"'
+        ) from error
+    if int(transformers.__version__.partition(".")[0]) < LEAST:
+        raise gq.errors.UnsupportedError(
+            f"{REQUEST}: transformers {transformers.__version__} is installed; it fills models from "
+            f'version {LEAST} on; pip install "transformers>={LEAST}"'
+        )
+    return transformers
+
+
+def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
+    """The config of transformers for a file; an error for what its classes do not compute."""
+    said = gq.checkpoint.config_of(file)
+    arch, heads = file.metadata["general.architecture"], said.get("num_attention_heads")
+    whole = said.get("head_dim", said.get("hidden_size", 0) // heads if heads else None)
+    rotated = file.metadata.get(f"{arch}.rope.dimension_count", whole)
+    if rotated != whole:
+        raise gq.errors.UnsupportedError(
+            f"{REQUEST}: {file.path} rotates {rotated} of {whole} columns of a head; models of "
+            f"transformers for {arch} rotate all; run it with gq.model.load"
+        )
+    kind = said.pop("model_type")
+    try:
+        return transformers.AutoConfig.for_model(kind, **said | settings)
+    except ValueError as error:
+        raise gq.errors.UnsupportedError(
+            f"{REQUEST}: transformers {transformers.__version__} refuses the config of {file.path}, a "
+            f"{kind}: {error}; another version may know it, or run it with gq.model.load"
+        ) from error
+
+
+def _stretch(model: Any, file: Any) -> None:
+    """Divide the frequencies of RoPE by the factors of a file, which no config says."""
+    if "rope_freqs.weight" not in file:
+        return
+    factors = torch.from_numpy(np.array(file["rope_freqs.weight"], np.float32))
+    for part in model.modules():
+        if isinstance(frequencies := getattr(part, "inv_freq", None), torch.Tensor):
+            if frequencies.shape != factors.shape:
+                raise gq.errors.ShapeError(
+                    f"{REQUEST}: rope_freqs.weight of {file.path} has shape {tuple(factors.shape)}, the "
+                    f"model {tuple(frequencies.shape)} frequencies; the metadata is of another model"
+                )
+            part.inv_freq = frequencies / factors
+            part.original_inv_freq = part.inv_freq.clone()
+
+
+def _tokenizer(transformers: Any, file: Any) -> tuple[Any, dict[str, Any]]:
+    """The tokenizer of a file, None where transformers cannot read it, and how its model generates."""
+    tokenizer = None
+    with tempfile.TemporaryDirectory() as folder:
+        written = gq.checkpoint.write_tokenizer(file, folder, pieces=False)
+        notes = [*written.notes]
+        if "tokenizer_config.json" in written.files:
+            try:
+                tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            except (ImportError, OSError, ValueError) as error:  # pieces alone want packages of their own
+                notes.append(
+                    f"transformers cannot read the tokenizer of {file.path} ({error}): it is None; there is "
+                    "gq.model.Tokenizer(gq.open(path).metadata)"
+                )
+    for note in notes:
+        warnings.warn(f"{REQUEST}: {note}", stacklevel=3)
+    return tokenizer, written.files.get("generation_config.json", {})
