@@ -470,3 +470,26 @@ def test_a_partial_checkpoint(folder):
     next(source.glob("*-00002-*")).unlink()
     with pytest.raises(gq.GGMLQError, match="the download is incomplete"):
         to_gguf(source, target)
+
+
+@pytest.mark.parametrize("case", ["gemma2", "gemma3"])
+def test_scores_of_gemma_with_a_scale_of_their_own(folder, case):
+    """llama.cpp takes the scale from sizes, so queries carry the rest; the way back says it."""
+    source, target = folder(case, query_pre_attn_scalar=20)
+    to_gguf(source, target)
+    plain = target.with_name("plain.gguf")
+    edit(source / "config.json", query_pre_attn_scalar=32)  # which is the width of a head
+    to_gguf(source, plain)
+    carrier = {"gemma2": "attn_q.weight", "gemma3": "attn_q_norm.weight"}[case]
+    with gq.open(target) as folded, gq.open(plain) as right:
+        for name in right:
+            factor = (32 / 20) ** 0.5 if name.endswith(carrier) else 1
+            want = np.asarray(right[name], np.float64) * factor
+            assert np.allclose(np.asarray(folded[name]), want, rtol=2**-7, atol=0), name
+    result = to_safetensors(target, target.with_name("back"))
+    assert result is not None
+    back = json.loads((target.with_name("back") / "config.json").read_text())
+    assert back["query_pre_attn_scalar"] == 32
+    edit(source / "config.json", query_pre_attn_scalar=-1)
+    with pytest.raises(gq.GGMLQError, match=r"'query_pre_attn_scalar' is -1; .* above 0"):
+        to_gguf(source, target)

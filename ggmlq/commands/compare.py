@@ -27,7 +27,7 @@ model, 1: a mistake, 2: could not compare.
 EXAMPLES = """\
   ggmlq compare model.gguf --torch transformers:FOLDER         a checkpoint, and a file made of it
   ggmlq compare model.gguf --torch transformers:model.gguf     the reader of transformers
-  ggmlq compare model.gguf --torch my_port:load                load() of my_port.py, a module of torch
+  ggmlq compare model.gguf --torch my_port:load                what load() of my_port gives
 """
 
 
@@ -65,13 +65,12 @@ def _module(where: str) -> Any:
     kind, _, place = where.partition(":")
     if not kind or not place:
         raise UnsupportedError(
-            f"compare: --torch {short(where)}; it is transformers:ID_OR_FOLDER or PYTHON_MODULE:FUNCTION"
+            f"--torch {short(where)}; it is transformers:ID_OR_FOLDER or PYTHON_MODULE:FUNCTION"
         )
-    needs = [name for name in ("torch", *["transformers"] * (kind == "transformers")) if not has(name)]
+    needs = [name for name in ("torch", "transformers") if kind == "transformers" and not has(name)]
     if needs:
         raise MissingDependencyError(
-            f"compare: --torch {short(where)}: {' and '.join(needs)} not installed; "
-            f"{install('torch')} transformers"
+            f"--torch {short(where)}: {' and '.join(needs)} not installed; {install('torch')} transformers"
         )
     try:
         if kind != "transformers":
@@ -86,7 +85,7 @@ def _module(where: str) -> Any:
     except Exception as error:  # whatever a module of somebody's raises while it is made
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise UnsupportedError(
-            f"compare: --torch {where} could not be loaded: {reason}; make it in Python and pass it to "
+            f"--torch {where} could not be loaded: {reason}; make it in Python and pass it to "
             "ggmlq.torch.compare(module, file)"
         ) from error
 

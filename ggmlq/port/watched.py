@@ -27,7 +27,7 @@ DELTA = {
     "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
-MORE = {"phi3": {**DENSE, **FUSED}} | dict.fromkeys(("qwen35", "qwen3next"), {**DENSE, **DELTA})
+MORE = {"phi3": {**DENSE, **FUSED}, "qwen35": {**DENSE, **DELTA}, "qwen3next": {**DENSE, **DELTA}}
 
 
 class Call(NamedTuple):
@@ -65,7 +65,7 @@ def paths(file: GGUFFile, parts: Mapping[str, Any], names: Mapping[str, str] | N
         number, _, inner = rest.partition(".")
         path = (names or {}).get(stem) or outer.get(stem)
         path = path or (f"{front}layers.{number}.{layer[inner]}" if inner in layer else "")
-        if path in parts or path.rpartition(".")[0] in parts:
+        if path and (path in parts or path.rpartition(".")[0] in parts):
             result[stem] = path
     if "output" not in result and head in parts:
         result["output"] = head  # the file's head is its embedding
@@ -90,6 +90,11 @@ def watched(
             model.eval()  # dropout would be a difference
         with nullcontext() if torch is None else torch.no_grad():
             y = model(ids)
+    except Exception as error:  # whatever somebody's module raises
+        raise UnsupportedError(
+            f"compare: the module raised {type(error).__name__} when it was called with {len(tokens)} "
+            f"tokens: {error}; it takes a tensor [1, T] of them, and has the file's vocabulary"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()
