@@ -42,7 +42,7 @@ messages|tojson(indent=100000000); 9 ** 9 ** 9; [1]|tojson(indent=' ' * 10000000
 ('a ' * 4000000)|title; ('a' * 4000000).strip('b' * 2000000 + 'a'); 'a\t'.expandtabs(3000000000)
 'a'.translate({97: 'a' * 9}); 'a'.encode(); (1).to_bytes(3000000000); strftime_now('%c' * 10000000)
 messages|map(attribute='a.' * 100000, default='x')|list; messages|sort(attribute='role' + ',role' * 100000)
-[1]|xmlattr; 'a'|wordwrap(1); 'a'|pprint
+[1]|xmlattr; 'a'|wordwrap(1); 'a'|pprint; messages|tojson(separators=('a' * 30000000, ':'))
 """
 GROWING = """
 n.s + n.s; n.s ~ n.s; [n.s, n.s]|join; ''.join([n.s, n.s]); n.s|replace('a', 'aa'); n.s.replace('', 'aa')
@@ -189,6 +189,46 @@ def test_templates_give_what_they_give_without_limits():
             tokenizer(template).chat(MESSAGES)
     assert MESSAGES[0]["role"] == "system"
     assert tokenizer("{{ strftime_now('%Y') }}").chat([]).isdigit()
+
+
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "weather", "description": "of a \"city\" é𝛼", "parameters": {
+            "type": "object", "required": ["city"], "properties": {
+                "city": {"type": "string"}, "days": {"type": ["integer", "null"], "enum": [1, 2]}}}}},
+]  # fmt: skip
+# What this year's templates do with tools and with thinking.
+WITH_TOOLS = r"""
+{% for tool in tools %}{{ loop.index0 }}{{ tool | tojson }}{{ tool.function | tojson(indent=2) }}{% endfor %}
+{% macro kind(p) %}{{ p.type if p.type is string else p.type|join('|') }}{% endmacro %}{% for name, p in tools[0].function.parameters.properties.items() %}{{ name }}: {{ kind(p) }}{{ ' (' ~ p.enum|join(', ') ~ ')' if p.enum is defined }}{% if not loop.last %}, {% endif %}{% endfor %}
+{{ tools | tojson(ensure_ascii=True) }}{{ tools | tojson(separators=(',', ':'), sort_keys=True) }}
+{% set ns = namespace(last=messages|length - 1, many=true) %}{% for m in messages[::-1] %}{% if ns.many and m.role == 'user' and not (m.content.startswith('<tool_response>')) %}{% set ns.many = false %}{% set ns.last = (messages|length - 1) - loop.index0 %}{% endif %}{% endfor %}{{ ns.last }}
+{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}
+{% for m in messages if m.role == 'assistant' %}{% set c = m.content.split('</think>')[-1].lstrip('\n') %}{{ c }}{% for call in m.tool_calls %}{% for k, v in call.function.arguments|items %}<{{ k }}>{{ v|string if v is string else v|tojson }}</{{ k }}>{% endfor %}{% endfor %}{% endfor %}
+{{ tools | selectattr('type', 'equalto', 'function') | map(attribute='function.name') | list }}{{ documents is defined }}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("template", WITH_TOOLS.strip().splitlines())
+def test_tools_and_thinking(template):
+    values = {"tools": TOOLS, "enable_thinking": False}
+    names = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>", "add_generation_prompt": True}
+    environment = unlimited("").environment
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, **how: json.dumps(
+        value, ensure_ascii=ensure_ascii, **how
+    )
+    expected = environment.from_string(template).render(messages=MESSAGES, **names, **values)
+    assert tokenizer(template).chat(MESSAGES, **values) == expected
+
+
+def test_values_of_the_library_are_its_own():
+    with pytest.raises(UnsupportedError, match="bos_token= is a value that the library brings"):
+        tokenizer("{{ bos_token }}").chat(MESSAGES, bos_token="x")
+    tool = {"function": {"name": "<|im_end|>"}}
+    t = tokenizer("{{ tools|tojson }}{{ tools|tojson(ensure_ascii=True) }}{{ eos_token }}")
+    text = t.chat(MESSAGES, tools=[tool])
+    assert text.count("<|im_end|>") == 3
+    assert t.encode(text).count(t.eos) == 1
 
 
 def test_limits_grow_with_the_conversation():

@@ -32,8 +32,18 @@ DENSE = (
     "qwen35",
     "lfm2",
 )
-MIXTURES = ("mixtral", "qwen3moe", "gpt-oss", "deepseek2", "granitemoe", "qwen3next", "qwen35moe", "lfm2moe")
-OTHERS = [("deepseek-lite", "f16"), ("deepseek2", "q8_0")]
+MIXTURES = (
+    "mixtral",
+    "qwen3moe",
+    "gpt-oss",
+    "deepseek2",
+    "granitemoe",
+    "glm4moe",
+    "qwen3next",
+    "qwen35moe",
+    "lfm2moe",
+)
+OTHERS = [("deepseek-lite", "f16"), ("deepseek2", "q8_0"), ("granitehybrid", "f16")]
 
 
 @pytest.fixture(scope="module")

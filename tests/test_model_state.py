@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.commands import _talk
 from ggmlq.errors import GGUFError, UnsupportedError
 from ggmlq.testing.models import family_model
 from ggmlq.testing.recurrent import RECURRENT
@@ -46,8 +47,30 @@ def test_a_state_has_no_way_back(loaded, family):
         cache.truncate(5)
     cache.truncate(13)
     assert len(cache) == 13
+    following = [m.run(tokens[:1], cache)]
+    assert [cache.reachable(n) for n in (20, 14, 13, 12, 0)] == [14, 14, 13, 0, 0]
+    cache.truncate(13)
+    assert cache.reachable(12) == 0
+    following += [m.run(tokens[:1], cache), m.run(tokens[1:2], cache)]
+    assert np.array_equal(*following[:2])
     cache.truncate(0)
     assert np.array_equal(m.run(tokens, cache, last=True), first)
+
+
+def test_a_talk_begins_anew_where_there_is_no_way_back(loaded, fresh):
+    """What was heard and said is not read again if it goes on; another beginning is."""
+    m, tokens = loaded("lfm2", arithmetic="exact")
+    talk = _talk.Talk(m, _talk.Sampling(), fresh, frozenset(), 64)
+    heard = tokens.tolist()
+    for more in ([5], [7, 9]):
+        talk.hear(heard)
+        said = list(talk.answer(4))
+        assert said == list(m.generate(heard, 4))
+        heard = [*heard, *said, *more]
+    assert talk.read.tokens == 13 + 2
+    talk.hear([*tokens[:6].tolist(), 3])
+    assert talk.read.tokens == 13 + 2 + 7
+    assert list(talk.answer(4)) == list(m.generate([*tokens[:6].tolist(), 3], 4))
 
 
 def test_a_step_that_is_not_walked_to_its_end_changes_nothing(loaded):
@@ -94,7 +117,8 @@ def test_layers_that_guess_further_tokens_are_left_out(loaded, fresh, tmp_path):
         ({"rope.dimension_sections": "x"}, "numbers of pairs"),
         ({"ssm.state_size": None}, "ssm.state_size is None; a model needs"),
         ({"attention.recurrent_layers": [True]}, "one for each layer"),
-        ({"full_attention_interval": 3}, "no tensor blk.1.attn_qkv"),
+        ({"full_attention_interval": 1}, "no tensor blk.0.attn_q.weight"),
+        ({"full_attention_interval": 3}, "head_count_kv is 2; some layer has keys"),
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_go_together(loaded, tmp_path, facts, words):

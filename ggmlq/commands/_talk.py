@@ -73,8 +73,7 @@ class Talk:
         same = 0
         while same < min(len(tokens) - 1, len(self.tokens)) and self.tokens[same] == tokens[same]:
             same += 1
-        if self.model.config.state and same < len(self.cache):
-            same = 0  # a state has no way back to a position
+        same = self.cache.reachable(same)
         self.tokens, self.reason = list(tokens[:same]), "interrupted"
         if self._number is not None:
             self.batch.drop(self._number)

@@ -6,6 +6,7 @@ From a call down:
     families/      which parts make a layer, one file a family
     step.py        the parts: norms, products, attention, experts; each tells its node
     recurrence.py  parts that remember by a state in place of keys
+    mamba.py       Mamba 2 of such parts
     replay.py      steps on a GPU, recorded as CUDA graphs
     arithmetic/    how parts multiply: the fastest kernels, float64, llama.cpp's rounding, a GPU
     batch.py       sequences of any lengths that go through the layers together

@@ -167,13 +167,10 @@ class Memory:
         )  # fmt: skip
 
     @property
-    def _state_bytes(self) -> int:
-        return 4 * self.batch * self.unkeyed * floats_of(self.state)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of keys and values of all layers, and of state in float32."""
-        return sum(layer.nbytes for layer in self.layers) + self._state_bytes
+        state = 4 * self.batch * self.unkeyed * floats_of(self.state)
+        return sum(layer.nbytes for layer in self.layers) + state
 
 
 class Part:
@@ -281,20 +278,28 @@ class Part:
 
     def advance(self, count: int) -> None:
         """Count positions whose rows are there."""
+        self.state.advance(self._length)
         self._length += count
         self._places.clear()
-        self.state.advance()
+
+    def reachable(self, n: int) -> int:
+        """The most positions up to ``n`` that :meth:`truncate` can leave."""
+        if not self.memory.state or n >= len(self):
+            return min(n, len(self))
+        return self.state.begun if self.state.begun <= n else 0
 
     def truncate(self, n: int) -> None:
         """Forget all but the first ``n`` positions."""
-        if self.memory.state and 0 < n < len(self):
+        if self.reachable(n) < min(n, len(self)):
             raise UnsupportedError(
                 f"truncate({n}) of a sequence of {len(self)} positions: some layers of the model remember by "
-                "a state, which has no way back to a position; truncate(0) begins anew, and a cache for each "
-                "continuation takes the beginning again"
+                f"a state, which has no way back but to {self.state.begun}, where the last step began; "
+                "truncate(0) begins anew, and a cache for each continuation takes the beginning again"
             )
         if n <= 0:
             self.state.clear()
+        elif n < len(self):
+            self.state.back()
         self._length = min(self._length, n)
         self._places.clear()
 
@@ -338,6 +343,13 @@ class Cache:
     def reason(self) -> str:
         """Why a step on a GPU was not recorded; empty if all were."""
         return self.memory.reason
+
+    def reachable(self, n: int) -> int:
+        """The most positions up to ``n`` that :meth:`truncate` can leave each sequence.
+
+        It is ``n`` where all layers have keys. A state leads back to where the last step began, or to 0.
+        """
+        return min(part.reachable(n) for part in self.parts)
 
     def truncate(self, n: int) -> None:
         """Forget all but the first ``n`` positions."""

@@ -1,7 +1,7 @@
 """``State``: what layers without keys remember of a sequence, in arrays that do not grow with it.
 
 A step reads the arrays that the last one left and writes others, so a step that fails, or is not walked to
-its end, leaves the sequence as it was. There is no way back to a position before the last step.
+its end, leaves the sequence as it was. The last step can be taken back; before it there is no way.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class State:
 
     def __init__(self, shapes: Shapes, layers: int) -> None:
         self._shapes, self._layers, self._before = shapes, layers, 0
+        self.begun = 0  # the position at which the last step began, to which there is a way back
         self._halves: list[list[list[Array]]] = []  # by layers: two lists of arrays
         self._words: list[NDArray[np.int64]] = []
 
@@ -57,13 +58,17 @@ class State:
             self._words = [np.array(way, np.int64) for way in ways]
         return self._words[self._before]
 
-    def advance(self) -> None:
-        """Go on from what the step wrote."""
-        self._before = 1 - self._before
+    def advance(self, begun: int) -> None:
+        """Go on from what a step wrote that began at a position."""
+        self._before, self.begun = 1 - self._before, begun
+
+    def back(self) -> None:
+        """Take the last step back."""
+        self._before, self.begun = 1 - self._before, 0
 
     def clear(self) -> None:
         """Be at the beginning again."""
-        self._halves, self._words, self._before = [], [], 0
+        self._halves, self._words, self._before, self.begun = [], [], 0, 0
 
 
 def floats_of(shapes: Shapes) -> int:

@@ -207,7 +207,8 @@ class Step:
         if scaled is None:
             return self.attention(q, k, v, layer, sinks=sinks, gate=gate)
         q = q * q.dtype.type(self.config.scale)
-        return self.attention(self.tell(scaled, q, layer) if scaled else q, k, v, layer, 1.0, sinks)
+        q = self.tell(scaled, q, layer) if scaled else q
+        return self.attention(q, k, v, layer, 1.0, sinks, gate=gate)
 
     def _rope_appended(self, heads: Heads, layer: int, factors: Any) -> list[tuple[Array, Keys]]:
         """Queries with RoPE, keys and values of each sequence; none where it takes several launches."""

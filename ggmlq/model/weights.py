@@ -29,7 +29,8 @@ SHAPES = (
     "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
     "attention.value_length", "attention.key_length_mla", "attention.value_length_mla",
     "attention.q_lora_rank", "attention.kv_lora_rank", "rope.dimension_count", "feed_forward_length",
-    "expert_count", "expert_feed_forward_length", "expert_shared_count",
+    "expert_count", "expert_feed_forward_length", "expert_shared_count", "ssm.inner_size", "ssm.state_size",
+    "ssm.time_step_rank", "ssm.group_count", "ssm.conv_kernel", "shortconv.l_cache",
 )  # fmt: skip
 FLOATS = ("f32", "f16", "bf16")
 CAUSE = "the file is damaged, a part of a model, or not of the architecture that it says: convert it anew"

@@ -116,7 +116,8 @@ class Between(Step):
         return super().plus(y, x, node, layer)
 
     def rope_attention(self, q: Any, k: Any, v: Any, layer: int, factors: Any = None,
-                         sinks: Any = None, scaled: str | None = None) -> Any:  # fmt: skip
+                         sinks: Any = None, scaled: str | None = None, gate: Any = None,
+                         nodes: tuple[str, str] = ("Qcur", "Kcur")) -> Any:  # fmt: skip
         """Attention of heads that are rotated by their positions, and the module's product behind it."""
         c = self.config
         seen = c.scale, c.windows[layer], c.score_cap
@@ -128,7 +129,12 @@ class Between(Step):
             y, scale = np.asarray(call.x, np.float64).reshape(len(q), -1), o.scale / factor
             exact = fitted(lambda scale: off(o(scale=scale), y), scale)
             self.operands = replace(o, scale=exact if abs(exact / scale - 1) < 0.02 else scale)
-        return self.product(self.tell("kqv_out", self.operands(), layer), "attn_output", layer, "attn_out")
+        y = self.operands()
+        if gate is None:
+            return self.product(self.tell("kqv_out", y, layer), "attn_output", layer, "attn_out")
+        self.operands = None  # what else they might give has no gate
+        y = self.tell("attn_gated", y * self.a.sigmoid(gate), layer)
+        return self.product(y, "attn_output", layer, "attn_output")
 
     def _passed(self, stem: str, x: Any) -> Any:
         """Judge our input of a part, put the module's in its place, and hand the module's output on."""

@@ -152,11 +152,12 @@ def byte_vocabulary(least: int = 0) -> dict[str, Any]:
 
 EXPERTS = {
     "mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8, "granitemoe": 6,
+    "glm4moe": 6,
 } | recurrent.EXPERTS  # fmt: skip
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
-    "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite", "glm4", "glm4-sections", "granite",
-    "granite-nope", "granitemoe", *recurrent.RECURRENT,
+    "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite", "glm4", "glm4-sections", "glm4moe",
+    "granite", "granite-nope", "granitemoe", *recurrent.RECURRENT,
 )  # fmt: skip
 ARCHITECTURES = {
     "llama3": "llama",
@@ -211,7 +212,7 @@ def family_model(
             recurrent.tensors(t, family, i)
         else:
             (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
-        t.feed_forward(f"blk.{i}", dense=not i and (t.deepseek or family == "lfm2moe"))
+        t.feed_forward(f"blk.{i}", dense=not i and (t.deepseek or family in ("lfm2moe", "glm4moe")))
     for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
         t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
     facts: dict[str, Any] = {
@@ -230,7 +231,7 @@ def family_model(
     if t.shares:
         facts["expert_shared_feed_forward_length"] = sizes.hidden
     if family in recurrent.RECURRENT:
-        facts |= recurrent.settings(family, sizes.kv_heads)
+        facts |= recurrent.settings(family, sizes.kv_heads, sizes.width)
     facts |= _settings(family, sizes.window, sizes.context)
     if t.deepseek:
         facts |= _latent(family, sizes)
@@ -248,8 +249,10 @@ class _Tensors:
     def __init__(self, family: str, rng: np.random.Generator, types: Sequence[str], sizes: Sizes) -> None:
         self.family, self.rng, self.sizes = family, rng, sizes
         self.gemma, self.phi = family.startswith("gemma"), family.startswith("phi")
-        self.glm, self.next = family.startswith("glm4"), family in recurrent.NEXT
-        self.shares = family == "granitemoe" or (self.next and family in EXPERTS)  # an expert of all tokens
+        self.glm, self.next = family in ("glm4", "glm4-sections"), family in recurrent.NEXT
+        self.shares = family in ("granitemoe", "glm4moe") or (
+            self.next and family in EXPERTS
+        )  # an expert of all tokens
         self.deepseek = family.startswith("deepseek")
         self.all: dict[str, Any] = {}
         self._types = cycle(types)
@@ -271,12 +274,12 @@ class _Tensors:
             self.matrix(f"{stem}.attn_qkv", (s.heads + 2 * s.kv_heads) * s.head, s.width)
         for role, heads in () if self.phi else (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
             self.matrix(f"{stem}.attn_{role}", heads * s.head, s.width)
-            if oss or self.family == "qwen2":
+            if oss or self.family in ("qwen2", "glm4moe"):
                 self.vector(f"{stem}.attn_{role}.bias", heads * s.head)
-            if role != "v" and self.family in ("qwen3", "qwen3moe", "gemma3"):
+            if role != "v" and self.family in ("qwen3", "qwen3moe", "gemma3", "glm4moe"):
                 self.vector(f"{stem}.attn_{role}_norm.weight", s.head, mean=1.0)
         self.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
-        if oss or self.gemma or self.glm:
+        if oss or self.gemma or self.glm or self.family == "glm4moe":
             self.vector(f"{stem}.post_attention_norm.weight", s.width, mean=1.0)
         if oss:
             self.vector(f"{stem}.attn_output.bias", s.width)
@@ -304,7 +307,7 @@ class _Tensors:
         """Norms, and a feed-forward part or experts."""
         s, oss = self.sizes, self.family == "gpt-oss"
         experts = 0 if dense else EXPERTS.get(self.family, 0)
-        if not (oss or self.next):
+        if not (oss or self.next or self.family == "glm4moe"):
             self.vector(f"{stem}.ffn_norm.weight", s.width, mean=1.0)
         if self.gemma or self.glm:
             self.vector(f"{stem}.post_ffw_norm.weight", s.width, mean=1.0)
@@ -312,7 +315,7 @@ class _Tensors:
             self.matrix(f"{stem}.ffn_gate_inp", experts, s.width, kind="f32")
         if experts and self.next:
             self.vector(f"{stem}.ffn_gate_inp_shexp.weight", s.width)
-        if experts and self.family in ("deepseek2", "lfm2moe"):
+        if experts and self.family in ("deepseek2", "lfm2moe", "glm4moe"):
             self.vector(f"{stem}.exp_probs_b.bias", experts)
         if oss:
             self.vector(f"{stem}.ffn_gate_inp.bias", 6)
@@ -359,6 +362,11 @@ def _settings(family: str, window: int, context: int) -> dict[str, Any]:
         return {
             "attention.sliding_window": window, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
             "rope.scaling.factor": 8.0, "attention.sliding_window_pattern": 2,
+        }  # fmt: skip
+    if family == "glm4moe":
+        return {
+            "rope.dimension_count": 32, "expert_shared_count": 1, "leading_dense_block_count": 1,
+            "expert_weights_norm": True, "expert_weights_scale": 1.5,
         }  # fmt: skip
     if family.startswith("glm4"):
         sections = {"rope.dimension_sections": [4, 6, 6, 0]} if family == "glm4-sections" else {}

@@ -8,7 +8,8 @@ import numpy as np
 
 NEXT = ("qwen3next", "qwen35", "qwen35moe")  # every second layer has attention
 SHORT = ("lfm2", "lfm2moe")
-RECURRENT = (*NEXT, *SHORT)
+MAMBA = "granitehybrid"
+RECURRENT = (*NEXT, *SHORT, MAMBA)
 EXPERTS = {"qwen3next": 6, "qwen35moe": 6, "lfm2moe": 6}
 STATE, HEADS, GROUPS, TAPS = 32, 4, 2, 4  # of the delta rule and its convolution
 ROTATED = 32  # columns of a head
@@ -20,6 +21,9 @@ def tensors(t: Any, family: str, number: int) -> None:
     t.vector(f"{stem}.attn_norm.weight", s.width, mean=1.0)
     if family in SHORT:
         _short(t, stem, number)
+        return
+    if family == MAMBA:
+        _mamba(t, stem, number)
         return
     t.vector(f"{stem}.post_attention_norm.weight", s.width, mean=1.0)
     if number % 2:
@@ -50,18 +54,40 @@ def _short(t: Any, stem: str, number: int) -> None:
     t.matrix(f"{stem}.shortconv.out_proj", width, width)
 
 
-def _attention(t: Any, stem: str, parts: int) -> None:
-    """Attention with norms of heads; a query has so many parts, of which one may be a gate."""
+def _mamba(t: Any, stem: str, number: int) -> None:
+    """A layer of Granite's hybrids: attention, or Mamba 2."""
+    width = t.sizes.width
+    if number % 2:
+        _attention(t, stem, 1, norms=False)
+        return
+    whole = 2 * width + 2 * GROUPS * STATE
+    t.matrix(f"{stem}.ssm_in", 2 * width + whole + HEADS, width)
+    t.vector(f"{stem}.ssm_conv1d.weight", whole, TAPS, spread=0.5)
+    t.vector(f"{stem}.ssm_conv1d.bias", whole)
+    t.vector(f"{stem}.ssm_dt.bias", HEADS)
+    t.all[f"{stem}.ssm_a"] = -t.rng.uniform(0.1, 2, (HEADS, 1)).astype(np.float32)
+    t.vector(f"{stem}.ssm_d", HEADS, 1)
+    t.vector(f"{stem}.ssm_norm.weight", GROUPS, 2 * width // GROUPS, mean=1.0)
+    t.matrix(f"{stem}.ssm_out", width, 2 * width)
+
+
+def _attention(t: Any, stem: str, parts: int, norms: bool = True) -> None:
+    """Attention, with norms of heads or without; a query has so many parts, of which one may be a gate."""
     s = t.sizes
     for role, heads in {"q": parts * s.heads, "k": s.kv_heads, "v": s.kv_heads}.items():
         t.matrix(f"{stem}.attn_{role}", heads * s.head, s.width)
     t.matrix(f"{stem}.attn_output", s.width, s.heads * s.head)
-    for role in "qk":
+    for role in "qk" * norms:
         t.vector(f"{stem}.attn_{role}_norm.weight", s.head, mean=1.0)
 
 
-def settings(family: str, kv_heads: int) -> dict[str, Any]:
-    """The metadata that only these families have."""
+def settings(family: str, kv_heads: int, width: int) -> dict[str, Any]:
+    """The metadata that only these families have, of so many heads of keys and columns of rows."""
+    if family == MAMBA:
+        return {
+            "attention.head_count_kv": [0, kv_heads], "ssm.conv_kernel": TAPS, "ssm.inner_size": 2 * width,
+            "ssm.state_size": STATE, "ssm.time_step_rank": HEADS, "ssm.group_count": GROUPS,
+        }  # fmt: skip
     if family in SHORT:
         moe = {"leading_dense_block_count": 1, "expert_gating_func": 2} if family == "lfm2moe" else {}
         return {"shortconv.l_cache": TAPS - 1, "attention.head_count_kv": [0, kv_heads]} | moe

@@ -81,7 +81,11 @@ def test_a_right_run_does_not_part(libllama, fresh, tmp_path, family, cache):
     assert {name.partition("-")[0] for name in comparison.unpaired} <= {"v_cont"}
     assert {p.step for p in nodes} == {0, 1, 2}
     assert {"embd", "ffn_norm-0", "Qcur-1", "l_out-1", "result_output"} - {p.node for p in nodes} <= (
-        {"ffn_norm-0"} if family == "gpt-oss" else {"embd", "ffn_norm-0"} if family in RECURRENT else set()
+        {"ffn_norm-0"}
+        if family == "gpt-oss"
+        else {"embd", "ffn_norm-0"}
+        if family in (*RECURRENT, "glm4moe")
+        else set()
     )
     assert any(p.is_choice for p in nodes) == (family in EXPERTS)
 

@@ -27,8 +27,8 @@ PLAIN, FEW_BITS = 3e-3, 5e-2
 SPOKEN = "A room imports only rooms that stand on"  # a part of docs/house.md
 AS_VIEWS = (
     "embd", "model.input_embed", "linear_attn_qkv_mixed", "beta", "alpha", "beta_sigmoid", "q_conv_predelta",
-    "k_conv_predelta", "attn_output", "final_output", "gate_reshaped", "conv_states", "conv_input", "k_pe",
-    "ffn_out",
+    "k_conv_predelta", "attn_output", "final_output", "gate_reshaped", "conv_states", "conv_input",
+    "conv_output_raw", "k_pe", "ffn_out",
 )  # fmt: skip
 ROUNDING = 1e-9  # nodes before anything was turned over
 
@@ -151,6 +151,7 @@ def test_each_node_is_its(libllama, fresh, tmp_path, family):
         "q_pe",
         "ffn_moe_group_scores",
         "ffn_moe_probs_masked",
+        "ffn_shexp",
         *(AS_VIEWS if family in RECURRENT else ()),
     }  # without a name there, or views
 

@@ -56,10 +56,10 @@ def _convolved(
     units = -(-x.shape[1] // COLUMNS)
     for rows, before, behind in pasts:
         more = (0 if one is None else address(one[rows]) for one in (factor, gate))
-        arguments = Convolution(
+        arguments = Convolution._make((
             address(x[rows]), x.strides[0] // 4, *more, address(weights), address(before[0]),
-            address(behind[0]), address(out[rows]), rows.stop - rows.start, x.shape[1], weights.shape[1],
-        )  # fmt: skip
+            address(behind[0]), address(out[rows]), rows.stop - rows.start, *weights.shape,
+        ))  # fmt: skip
         share_kernel(kernel("layers.convolution.convolved", silu), arguments, units)
     return out
 

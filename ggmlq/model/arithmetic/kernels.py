@@ -429,6 +429,19 @@ class Kernels:
             behind[-1][...] = state
         return namespace(q).stack(y)
 
+    def scanned(
+        self, values: Array, keys: Array, queries: Array, decay: Array, pasts: Sequence[Past]
+    ) -> Array:
+        """What queries [T, H, N] read from states [H, P, N] that decay [T, H] and take values times keys."""
+        y = []
+        for rows, before, behind in pasts:
+            state = before[-1]
+            for t in range(rows.start, rows.stop):
+                state = state * decay[t, :, None, None] + values[t, :, :, None] * keys[t, :, None, :]
+                y.append((state @ queries[t, :, :, None])[..., 0])
+            behind[-1][...] = state
+        return namespace(values).stack(y)
+
     def takes_net(self, state: tuple[int, ...]) -> bool:
         """True where :meth:`delta_net` has a kernel for states [H, D, D]."""
         return False

@@ -5,8 +5,8 @@ llama.py     Llama, Mistral and Mixtral
 qwen.py      Qwen2, Qwen3 and Qwen3 with experts
 qwen_next.py Qwen3-Next, Qwen3.5 and later: the gated delta rule beside attention
 gemma.py     Gemma 2 and 3
-glm.py       GLM 4
-granite.py   Granite, dense and with experts
+glm.py       GLM 4, and GLM 4.5 with experts
+granite.py   Granite, dense, with experts, and with Mamba 2
 gpt_oss.py   gpt-oss
 lfm2.py      LFM2: short convolutions beside attention
 deepseek.py  DeepSeek 2 and 3

@@ -47,8 +47,11 @@ class Family:
         layers = facts.layers - ahead
         there = {name: getattr(config, name)[:layers] for name in ("heads", "kv_heads", "windows")}
         config = self.config(replace(config, layers=layers, **there), facts)
-        if not config.state and not all(config.kv_heads):
-            raise facts.wrong("attention.head_count_kv", "each layer of this family has keys")
+        if not any(config.kv_heads) or not (config.state or all(config.kv_heads)):
+            rule = "each layer of this family has keys"
+            if config.state:
+                rule = "some layer has keys, also where full_attention_interval or a list says which"
+            raise facts.wrong("attention.head_count_kv", rule)
         frame = Frame(config, facts, tensors)
         frame.ends()
         for layer in range(config.layers):

@@ -1,6 +1,6 @@
 """Granite: Llama's layer with factors of the embedding, of what a part adds, of scores and of logits.
 
-x = x + r · attention(norm(x))
+x = x + r · attention(norm(x))         or Mamba 2, in layers without keys
 x = x + r · feed_forward(norm(x))      or experts, with a shared one where files have it
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .. import mamba
 from ..arithmetic.kernels import Array
 from ..config import Config, Facts
 from ..step import Step, experts, longest
@@ -18,13 +19,11 @@ from .family import Family
 def layer(step: Step, x: Array, i: int) -> Array:
     """A layer of Granite."""
     normed = step.tell("attn_norm", step.norm(x, "attn_norm", i), i)
-    factors = longest(step.config, step.weights)
-    y = step.rope_attention(*step.heads(normed, i), i, factors)
-    return behind(step, y, x, i)
-
-
-def behind(step: Step, y: Array, x: Array, i: int) -> Array:
-    """What follows the first part of a layer, which gave y: the sum, and the second part."""
+    if step.config.kv_heads[i]:
+        factors = longest(step.config, step.weights)
+        y = step.rope_attention(*step.heads(normed, i), i, factors)
+    else:
+        y = mamba.mamba2(step, normed, i)
     x = step.plus(_scaled(step, y), x, "ffn_inp", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
     if not step.config.experts:
@@ -45,7 +44,10 @@ def tensors(frame: Frame) -> None:
     """The tensors of a layer of Granite."""
     frame.factors()
     frame.vectors(frame.config.width, "attn_norm", "ffn_norm")
-    frame.attention()
+    if frame.config.kv_heads[frame.layer]:
+        frame.attention()
+    else:
+        mamba.tensors(frame)
     if not frame.config.experts:
         frame.feed_forward()
         return
@@ -58,12 +60,16 @@ def config(c: Config, facts: Facts) -> Config:
     """The factors; files may say that there is no RoPE."""
     if c.rope.dims != c.key_width:
         raise facts.wrong("rope.dimension_count", f"it is a key's {c.key_width} columns")
+    hybrid = c.architecture == "granitehybrid"
+    logits = facts.get("logit_scale", 0.0) if hybrid else facts.number("logit_scale")
     rope = c.rope if facts.get("rope.scaling.finetuned", True) else replace(c.rope, dims=0)
     return replace(
         c, rope=rope, window_rope=rope, scale=float(facts.get("attention.scale", 0.0)) or c.scale,
-        embed_scale=float(facts.get("embedding_scale", 0.0)), logit_scale=float(facts.number("logit_scale")),
+        embed_scale=float(facts.get("embedding_scale", 0.0)), logit_scale=float(logits),
         residual_scale=float(facts.get("residual_scale", 0.0)),
+        state=mamba.state_of(c, facts) if hybrid else (),
     )  # fmt: skip
 
 
-FAMILIES = dict.fromkeys(("granite", "granitemoe"), Family(layer, tensors, neox=False, config=config))
+NAMES = ("granite", "granitemoe", "granitehybrid")
+FAMILIES = dict.fromkeys(NAMES, Family(layer, tensors, neox=False, config=config))

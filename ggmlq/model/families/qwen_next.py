@@ -98,9 +98,8 @@ def _gates(step: Step, x: Array, i: int) -> tuple[Array, Array]:
     """The share of what is new and the logarithm of what stays, [T, H] both."""
     a, vector, count = step.a, step.weights.vector, len(x)
     if _is_next(step.config):
-        both = step.product(x, "ssm_ba", i, "linear_attn_mixed_ba").reshape(
-            count, _key_heads(step.config), -1
-        )
+        both = step.product(x, "ssm_ba", i, "linear_attn_mixed_ba")
+        both = both.reshape(count, _key_heads(step.config), -1)
         share, speed = (part.reshape(count, -1) for part in columns(both, [both.shape[-1] // 2] * 2))
     else:
         share, speed = step.products(x, ("ssm_beta", "ssm_alpha"), i, ("beta", "alpha"))

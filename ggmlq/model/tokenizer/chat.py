@@ -43,6 +43,8 @@ def conversation(
     answer: bool,
     names: Mapping[str, str],
     cutter: Cutter,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Conversation:
     """The text; errors of a template, and what the sandbox refuses, are errors in words."""
     if not isinstance(template, str):
@@ -51,10 +53,17 @@ def conversation(
         )
     _check_jinja()
     sandbox = import_module(".sandbox", __package__)
-    marks = Marks(cutter, template, messages)
-    hidden = [marks.hide(dict(message)) for message in messages]
-    work = Work(BASE + SHARE * Work(1 << 62).weight(hidden))
-    values = {"messages": hidden, "add_generation_prompt": answer, **names}
+    if tools is not None and not all(isinstance(tool, Mapping) for tool in tools):
+        raise UnsupportedError("chat: tools= has other things than mappings; pass each tool's JSON schema")
+    more: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
+    more |= options or {}
+    values: dict[str, Any] = {"messages": None, "add_generation_prompt": answer, **names}
+    if own := sorted(more.keys() & values.keys()):
+        raise UnsupportedError(f"chat: {own[0]}= is a value that the library brings; leave it out")
+    marks = Marks(cutter, template, [*messages, more])
+    hidden, more = [marks.hide(dict(message)) for message in messages], marks.hide(more)
+    work = Work(BASE + SHARE * Work(1 << 62).weight([*hidden, more]))
+    values |= {"messages": hidden, **more}
     try:
         text = sandbox.rendered(template, values, work)
     except TooMuch as error:

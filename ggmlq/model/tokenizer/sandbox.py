@@ -120,6 +120,8 @@ def _indent(work: Work, args: list[Any], kwargs: dict[str, Any]) -> None:
 def _json(work: Work, args: list[Any], kwargs: dict[str, Any]) -> None:
     weight = 6 * work.weight(args[0])
     work.take(weight)
+    for between in kwargs.get("separators") or ():
+        work.take(weight // ITEM * len(between))
     width = kwargs.get("indent", args[1] if len(args) > 1 else None)
     if width is not None:
         level, depth = [args[0]], 0
@@ -484,5 +486,13 @@ def _now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _to_json(value: Any, indent: int | str | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+LETTERS = re.compile("[^\\x00-\\x7f\\U00020000-\\U000323af]")  # but those that may be marks
+
+
+def _to_json(
+    value: Any, indent: int | str | None = None, *, ensure_ascii: bool = False, separators: Any = None,
+    sort_keys: bool = False, **_: Any,
+) -> str:  # fmt: skip
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    # Marks of control tokens (chat.py) stay letters: escaped, nobody would take them back.
+    return LETTERS.sub(lambda letter: json.dumps(letter[0])[1:-1], text) if ensure_ascii else text

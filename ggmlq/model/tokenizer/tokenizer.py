@@ -153,16 +153,20 @@ class Tokenizer:
         if text := decoder.decode(b"", True):
             yield text
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], answer: bool = True) -> chat.Conversation:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], answer: bool = True, *,
+        tools: Sequence[Mapping[str, Any]] | None = None, **options: Any,
+    ) -> chat.Conversation:  # fmt: skip
         """The text of a conversation by the file's template, which needs Jinja2.
 
         The text is a ``str`` that ``encode`` takes as it is: names of control tokens in messages stay text.
 
         ``messages``: mappings with ``role`` and ``content``; ``answer``: the text ends where the model's
-        answer begins.
+        answer begins. ``tools``: functions that the model may call, as JSON schemas say them. ``options``:
+        values of the template's own, such as ``enable_thinking=False``.
         """
         names = {
             "bos_token": "" if self.bos is None else self.vocabulary.tokens[self.bos],
             "eos_token": "" if self.eos is None else self.vocabulary.tokens[self.eos],
         }
-        return chat.conversation(self._template, messages, answer, names, self._cutter)
+        return chat.conversation(self._template, messages, answer, names, self._cutter, tools, options)
