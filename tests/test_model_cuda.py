@@ -25,6 +25,7 @@ from ggmlq.ops import cache as lengths
 from ggmlq.ops import plan, rows
 from ggmlq.ops.cache import hadamard
 from ggmlq.testing.models import NAMES, Shape, family_model, tiny_model
+from ggmlq.testing.recurrent import RECURRENT
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]
 SPEAKS = Path(__file__).parent / "golden" / "speaks.gguf"

@@ -360,7 +360,8 @@ class Model:
     def replaced(self, tensors: Mapping[str, QuantArray]) -> Model:
         """The model with other weights in the place of some; what is prepared of the rest is shared."""
         other = copy(self)
-        other._weights, other._programs, other._spare = self._weights.replaced(tensors), None, Spare()
+        other._weights, other._programs = self._weights.replaced(tensors), None
+        other._home = Home() if self._on_gpu else None
         return other
 
     def like(
