@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
 from secrets import randbelow
 from typing import Any
 
-import model_card
 import numpy as np
 
+sys.path[:0] = [str(Path(__file__).parents[1])]  # its own folder is there already
+
 import ggmlq as gq
+from bench import model_card
 from ggmlq.base.writing import write_whole
 from ggmlq.testing.models import Shape, mixed_types, tiny_model
 from ggmlq.trace.libllama import LibLlama, Wishes, locate_llama

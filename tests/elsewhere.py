@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures.process  # noqa: F401  # these look at the system when they are imported
 import ctypes
-import io
 import mmap
 import multiprocessing.spawn  # noqa: F401
 import os
@@ -23,7 +22,7 @@ import hypothesis  # noqa: F401
 import llvmlite.binding  # noqa: F401
 import numba  # noqa: F401
 import numpy as np  # noqa: F401
-import pytest  # noqa: F401
+import pytest
 import xdist.plugin  # noqa: F401  # which asks for load averages
 
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix_ipc")
@@ -64,14 +63,21 @@ class _Library(real_library):
         super().__init__(name, *args, **how)
 
 
-for name in MODULES:
-    sys.modules[name] = None
-subprocess.signal = SimpleNamespace(**vars(signal))  # its own build for Windows does without
-for module, names in ((os, FUNCTIONS.split()), (signal, SIGNALS.split()), (mmap, PAGES)):
-    for name in names:
-        if hasattr(module, name):
-            delattr(module, name)
-os.supports_dir_fd, os.supports_follow_symlinks = set(), set()
-os.replace, ctypes.CDLL, shutil.disk_usage = _replace, _Library, _usage
-io._WindowsConsoleIO = type("Console", (), {})  # pytest looks for it there
-sys.platform = "win32"
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests():
+    """Play that system before anything of ggmlq is imported."""
+    play()
+
+
+def play():
+    """Take away what Windows lacks."""
+    for name in MODULES:
+        sys.modules[name] = None
+    subprocess.signal = SimpleNamespace(**vars(signal))  # its own build for Windows does without
+    for module, names in ((os, FUNCTIONS.split()), (signal, SIGNALS.split()), (mmap, PAGES)):
+        for name in names:
+            if hasattr(module, name):
+                delattr(module, name)
+    os.supports_dir_fd, os.supports_follow_symlinks = set(), set()
+    os.replace, ctypes.CDLL, shutil.disk_usage = _replace, _Library, _usage
+    sys.platform = "win32"

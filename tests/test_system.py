@@ -63,6 +63,7 @@ def test_the_core_without_what_windows_lacks(request):
 
 SAVES = """
 import elsewhere, sys
+elsewhere.play()
 import numpy as np, ggmlq as gq
 path = sys.argv[1]
 gq.save(path, {"w": gq.quantize(np.ones((4, 64), np.float32), "q4_0")})
@@ -92,7 +93,7 @@ def test_commands_there(tmp_path, words):
     path = tmp_path / "m.gguf"
     gq.save(path, {"w": gq.quantize(np.ones((4, 64), np.float32), "q4_0")})
     line = words.format(path).split()
-    code = f"import elsewhere, sys; from ggmlq.cli import main; sys.exit(main({line}))"
+    code = f"import elsewhere, sys; elsewhere.play(); from ggmlq.cli import main; sys.exit(main({line}))"
     ran = elsewhere("-c", code)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout
