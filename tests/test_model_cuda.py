@@ -243,14 +243,16 @@ def test_logits(card, fresh, tmp_path, family):
     assert gq.nmse(y, expected) < ROUNDED
     cache = m.cache(20)
     m.run(np.array(tokens[:13]), cache)
+    before = card.launches
     for token in tokens[13:]:
         last = m.run(np.array([token]), cache)
     assert type(last) is DeviceArray
     assert last.shape == (1, 288)
     assert len(cache) == 20
     assert gq.nmse(np.asarray(last[-1]), expected[-1]) < ROUNDED
-    expected = (0, STATE) if m.config.state else (7, "")  # each step of one token
-    assert (card.launches, cache.reason) == expected
+    reason = "" if card.attends else "a step of several tokens is recorded where gq.attention has a kernel"
+    expected = (0, STATE) if m.config.state else (7, reason)  # each step of one token
+    assert (card.launches - before, cache.reason) == expected
 
 
 @pytest.mark.parametrize("attends", [True, False])
@@ -291,6 +293,31 @@ def test_prompts_again(card, fresh, tmp_path, monkeypatch, family):
         del cache
     graphs = 0 if m.config.state else m.config.layers + 2
     assert (launches, card.recorded) == ([0, graphs, graphs, graphs], graphs)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_drafts_are_recorded(card, fresh, tmp_path, family):
+    """Steps with the logits of all their few tokens, of one sequence and of some; of many they are none."""
+    path = family_model(tmp_path / "m.gguf", family, int(fresh.integers(1 << 30)), types=("q8_0",))
+    m = gq.model.load(path, device="cuda", cache="f32")
+    oracle = gq.model.load(path, arithmetic="exact", cache="f32")
+    texts = [fresh.integers(3, 259, int(fresh.integers(40, 60))) for _ in range(2)]
+    rows = [oracle.logits(one) for one in texts]
+    cache = m.cache(100)
+    m.prompt(texts[0][:20], cache)
+    for end in (22, 27, 27 + int(fresh.integers(2, 13))):
+        start, before = len(cache), card.launches
+        assert gq.nmse(np.asarray(m.run(texts[0][start:end], cache)), rows[0][start:end]) < ROUNDED
+        assert card.launches > before
+    before = card.launches
+    m.run(fresh.integers(3, 259, 65)[: 100 - len(cache)].repeat(2)[:65], m.cache(100))
+    assert (card.launches, cache.reason) == (before, ""), "it has too many tokens"
+    several = m.cache(70, 2)
+    m.together([Piece(i, one[:9]) for i, one in enumerate(texts)], several.parts, True)
+    before = card.launches
+    y = m.together([Piece(0, texts[0][9:14]), Piece(1, texts[1][9:12])], several.parts, False)
+    assert card.launches > before
+    assert gq.nmse(np.asarray(y), np.concatenate([rows[0][9:14], rows[1][9:12]])) < ROUNDED
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss"])

@@ -38,6 +38,7 @@ class Size(NamedTuple):
     rows: int  # tokens, with those that fill it up
     each: int  # queries of a sequence
     span: int  # positions that attention goes over
+    whole: bool  # logits behind all tokens, and not behind the last ones alone
 
 
 class Fixed(Cuda):
@@ -76,7 +77,7 @@ class Fixed(Cuda):
 
     def set(self, pieces: Pieces) -> None:
         """Write the inputs: tokens behind sequences, and where these are."""
-        numbers, (rows, each, _), row, late = np.zeros(len(self._whole), np.int64), self.size, 0, []
+        numbers, (rows, each, *_), row, late = np.zeros(len(self._whole), np.int64), self.size, 0, []
         inputs = self._views(numbers)
         places = {name: rows for name, rows in inputs.items() if type(name) is int}
         for filled in places.values():
@@ -186,10 +187,10 @@ class FixedRows:
         return self._a.inputs["positions"]
 
     def last(self, count: int) -> Any:
-        """The last row of each sequence; None where they have no others."""
-        if self._a.packed:
-            return self._a.inputs["ends"]
-        return None if self._a.size.each == 1 else slice(count - 1, count)
+        """The last row of each sequence; None where they have no others, or where all rows count."""
+        if self._a.size.whole or self._a.size.each == 1:
+            return None
+        return self._a.inputs["ends"] if self._a.packed else slice(count - 1, count)
 
     def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
         """Queries [B, H, T, D] as they fit the cache, and the first positions of the sequences."""

@@ -400,9 +400,10 @@ class Model:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""
         for piece in pieces:
             parts[piece.sequence].reserve(len(piece.tokens))
-        if last and self._on_gpu and self._prepared and self._fits_graphs(pieces):
+        if self._on_gpu and self._prepared and self._fits_graphs(pieces):
             replay, some = import_module("ggmlq.model.replay"), [(parts[i], tokens) for i, tokens in pieces]
-            if (logits := replay.replayed(self._arithmetic, some, self._rows_and_logits)) is not None:
+            logits = replay.replayed(self._arithmetic, some, self._rows_and_logits, last)
+            if logits is not None:
                 return logits
         rows = [(parts[piece.sequence], len(piece.tokens)) for piece in pieces]
         if self._programs is not None:

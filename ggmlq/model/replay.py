@@ -28,6 +28,7 @@ SIZES = *range(1, FEW + 1), 32, 64, 128, 192, 256, 320, 384, 512, 640, 768, 1024
 QUERIES = 1 << 16  # of packed rows, with those that fill up sequences
 FIRST, LAYERS = (2, 1, 1), 4  # parts of a step of several tokens that a graph has; the device begins early
 STEPS = 64  # recorded ones of a memory
+WHOLE = 64  # tokens of a step, up to which one with the logits of all of them is recorded: drafts have few
 UNIT = 512  # bytes by which CuPy allocates
 
 # (arithmetic, rows, tokens): the rows behind each layer, then logits.
@@ -118,14 +119,16 @@ class Replay:
         self._a.alike = self._arena.spans = None
 
 
-def replayed(a: Cuda, pieces: Pieces, walk: Walk) -> Array | None:
-    """Logits [pieces, vocabulary] behind more tokens of sequences; None where the step cannot be recorded."""
+def replayed(a: Cuda, pieces: Pieces, walk: Walk, last: bool) -> Array | None:
+    """Logits behind more tokens of sequences, or the ``last`` of each; None where no step can be recorded."""
     memory, gpu, numbers = pieces[0][0].memory, cuda_driver(), [part.number for part, _ in pieces]
+    if not last and pieces[0][0].lease is None:  # it is used once
+        return None
     if gpu.stream(gpu.device()).ptr != memory.stream:  # its graphs would run beside others in one arena
         return None
     if any(part.memory is not memory for part, _ in pieces) or len({*numbers}) < len(numbers):
         return None
-    if (size := _size(memory, pieces)) is None:
+    if (size := _size(memory, pieces, last)) is None:
         return None
     arena = memory.arenas.get(memory.stream) or memory.arenas.setdefault(
         memory.stream, Arena(cuda_device().cupy())
@@ -144,26 +147,31 @@ def replayed(a: Cuda, pieces: Pieces, walk: Walk) -> Array | None:
         except (GGMLQError, RuntimeError) as error:
             memory.steps[size], memory.reason = False, str(error)
             return None
-        logits = logits.copy() if numbers == [*range(len(logits))] else logits[numbers]
+        if size.whole:
+            count = sum(len(tokens) for _, tokens in pieces)
+            logits = (logits[-count:] if memory.batch == 1 else logits[:count]).copy()
+        else:
+            logits = logits.copy() if numbers == [*range(len(logits))] else logits[numbers]
     for part, some in pieces:
         part.advance(len(some))
     return logits
 
 
-def _size(memory: Memory, pieces: Pieces) -> Size | None:
+def _size(memory: Memory, pieces: Pieces, last: bool) -> Size | None:
     """The size of a step; None for one that is too large."""
     counts = [len(tokens) for _, tokens in pieces]
     end = max(len(part) + count for (part, _), count in zip(pieces, counts, strict=True))
     most, rows, each = max(counts), padded(sum(counts)), 1
+    whole = not last and most > 1
     if memory.batch == 1:
         each = rows
     elif most == 1:
         rows = memory.batch
     else:
         each = SIZES[max(bisect_left(SIZES, most), FEW - 1)]
-    if not rows or (rows > memory.batch and memory.batch * each > QUERIES):
+    if not rows or (rows > memory.batch and memory.batch * each > QUERIES) or (whole and rows > WHOLE):
         return None
-    return Size(rows, each, min(max(LEAST, 1 << (end - 1).bit_length()), memory.room))
+    return Size(rows, each, min(max(LEAST, 1 << (end - 1).bit_length()), memory.room), whole)
 
 
 def padded(count: int) -> int:
