@@ -11,7 +11,7 @@ import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import MissingDependencyError
 from ggmlq.model.quality import measured, stretches
-from ggmlq.report import quality
+from ggmlq.trace import quality
 from ggmlq.testing.models import Shape, tiny_model
 
 KINDS = dict.fromkeys(("q", "k", "v", "out", "gate", "up", "down", "embd", "head"), "f16")
