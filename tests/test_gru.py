@@ -342,7 +342,7 @@ def test_stages_may_be_replaced(fresh):
 
 
 def test_codes_are_not_spent_where_a_gate_is_flat(fresh):
-    """Inputs of the tables reach far; their formats end where the table's outputs end, and nobody is warned."""
+    """Inputs of the tables reach far; their formats end where the outputs end, without a warning."""
     W, R, bx, br = cases.arrays(fresh, 8, 8)
     g, x = gq.GRU(40 * W, R, bx, br), cases.inputs(fresh, 40, 8, 8)
     g.observe(x)

@@ -31,9 +31,15 @@ rng = np.random.default_rng(0)
 if len(sys.argv) > 2:
     words = sorted(set(re.findall(r"\b[a-z]{2,14}\b", Path(sys.argv[2]).read_text(encoding="utf-8"))))
 else:
-    onsets, vowels, ends = "b c ch d f g h l m n p r s sh st t tr v w", "a e ee i o oo u", "l m n r s t ck nd ng"
+    onsets, vowels, ends = (
+        "b c ch d f g h l m n p r s sh st t tr v w",
+        "a e ee i o oo u",
+        "l m n r s t ck nd ng",
+    )
     parts = [text.split() for text in (onsets, vowels, ends)]
-    words = sorted({"".join(rng.choice(part) for part in parts * int(rng.integers(1, 4))) for _ in range(900)})
+    words = sorted(
+        {"".join(rng.choice(part) for part in parts * int(rng.integers(1, 4))) for _ in range(900)}
+    )
 words = [words[i] for i in rng.permutation(len(words))[:700]]
 typical, unseen = words[:200], words[200:]
 
@@ -72,11 +78,11 @@ for length in sorted(set((said != END).sum(1))):  # what decoders read is calibr
 
 truth = say(decoder, read(encoder, unseen))
 print(f"{len(unseen)} words, such as {', '.join(unseen[:4])}; those whose phonemes are as in floats:\n")
-gates = dict.fromkeys(("z_pre", "r_pre", "g_pre"), {"bits": 10})
+gates = {name: {"bits": 10} for name in ("z_pre", "r_pre", "g_pre")}
 names = ("x", "h", "W", "R", "z_pre", "r_pre", "g_pre", "z_out", "r_out", "g_out")
 CASES = {
     "int8": "int8", "mixed": "mixed", "mixed, 10 bits before gates": gates,
-    "mixed, no tensor below 12 bits": dict.fromkeys(names, {"bits": 12}), "int16": "int16",
+    "mixed, no tensor below 12 bits": {name: {"bits": 12} for name in names}, "int16": "int16",
 }  # fmt: skip
 print(f"{'':32}ema  sqnr   most costs, in the next state (sqnr)")
 for case, widths in CASES.items():

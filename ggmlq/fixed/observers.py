@@ -40,7 +40,7 @@ class Observed:
         self._bins = np.zeros(BINS, np.int64)
 
     def see(self, values: NDArray[np.float64], slopes: Any = 0.0) -> None:
-        """Add finite values of any shape to the extremes and the histogram, and slopes of a result by them."""
+        """Add finite values of any shape, and the slopes of a result by them, to the statistics."""
         if not values.size:
             return
         low, high = float(values.min()), float(values.max())

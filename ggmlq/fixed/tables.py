@@ -45,7 +45,7 @@ FUNCTIONS = {"sigmoid": (sigmoid, 8.0, 12.0), "tanh": (tanh, 4.0, 6.0)}  # where
 
 
 def flat_beyond(function: str, target: QFormat) -> float:
-    """The input beyond which, on both sides, ``"sigmoid"`` or ``"tanh"`` stays within half a code of its limit."""
+    """The input beyond which ``"sigmoid"`` or ``"tanh"`` stays within half a code of its limits."""
     halves = float(np.ldexp(1.0, max(target.exponent, 1) + 1))
     return float(np.log(halves - 1) if function == "sigmoid" else np.log(2 * halves - 1) / 2)
 

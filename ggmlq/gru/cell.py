@@ -29,8 +29,8 @@ FUNCTION_OF = {"table_z": "sigmoid", "table_r": "sigmoid", "table_g": "tanh"}
 class Cell:
     """One direction: formats by the names in ``widths.NAMES``; codes of W R bx br table_z table_r table_g.
 
-    ``ranges``: the least and the largest value of a tensor in the calibration. ``costs``: the error in the next
-    state by the rounding of each tensor; NaN in files that lack it.
+    ``ranges``: the least and the largest value of a tensor in the calibration. ``costs``: the error in the
+    next state by the rounding of each tensor; NaN in files that lack it.
     """
 
     def __init__(

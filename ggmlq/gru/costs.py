@@ -26,7 +26,7 @@ TERMS = {
 
 
 def slopes(run: Mapping[str, Real], h: Real) -> dict[str, Any]:
-    """The change of the next state by that of each tensor, in some neighbouring steps after the states ``h``."""
+    """The change of the next state by that of each tensor, in the steps after the states ``h``."""
     z, r, g, added = (run[name] for name in ("z_out", "r_out", "g_out", "Rh_add_br"))
     by_z = np.concatenate([h[None], run["h"][:-1]]) - g
     by_g_pre = (1 - z) * (1 - g**2)

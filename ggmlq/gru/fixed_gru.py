@@ -164,7 +164,10 @@ class FixedGRU:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (
-            [(dict(cell.formats), dict(cell.codes), dict(cell.ranges), dict(cell.costs)) for cell in self.cells],
+            [
+                (dict(cell.formats), dict(cell.codes), dict(cell.ranges), dict(cell.costs))
+                for cell in self.cells
+            ],
             *self._facts()[1:],
         )
 
