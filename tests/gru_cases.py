@@ -90,7 +90,7 @@ def worked():
     for table, (source, target) in TABLE_OF.items():
         function = "tanh" if table == "table_g" else "sigmoid"
         codes[table] = table_of(function, "direct", formats[source], formats[target])
-    cell = Cell(formats, codes, dict.fromkeys(plain, (-1.0, 1.0)))
+    cell = Cell(formats, codes, dict.fromkeys(plain, (-1.0, 1.0)), dict.fromkeys(formats, 0.0))
     x = formats["x"].decode(np.array([[[100, -50]], [[-128, 127]]]))
     return gq.gru.FixedGRU((cell,), "direct", "half_away", False), x
 

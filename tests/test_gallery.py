@@ -24,6 +24,7 @@ SAID = {  # what each must find
     "fp8_product": ["group", "is the same: True", "e4m3      500  0x7e"],
     "feed_forward_sharded": ["rows 768 + 768", "the same on each", "the same product"],
     "fixed_point_gru": ["int16 ", "oracle in int64: True"],
+    "words_to_phonemes": ["pass the path of checkpoint20.npz", "nothing was run"],
     "llama_in_torch": ["q4_K, 4.5 bits a weight", "KiB packed", "tokens/s"],
     "lora_on_four_bits": ["LoRA(", "step  60", "blocks as before: True"],
     "image_block_in_diffusers": ["replaced GGUFLinear.forward", "put back", "packed "],

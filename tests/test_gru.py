@@ -9,6 +9,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.errors import CalibrationError
 from ggmlq.gru import SaturationWarning, from_torch_order, to_torch_order
+from ggmlq.gru.widths import NAMES
 from ggmlq.reference.gru import STAGES, compensation, exact
 
 gru = gq.reference.gru
@@ -335,3 +336,37 @@ def test_stages_may_be_replaced(fresh):
     right = gru(f, x)
     assert (wrong["Rh"][0] == right["Rh"][0]).all()
     assert (wrong["rRh"] != right["rRh"]).any()
+
+
+# --- what a tensor costs -------------------------------------------------------------------------
+
+
+def test_codes_are_not_spent_where_a_gate_is_flat(fresh):
+    """Inputs of the tables reach far; their formats end where the outputs end, without a warning."""
+    W, R, bx, br = cases.arrays(fresh, 8, 8)
+    g, x = gq.GRU(40 * W, R, bx, br), cases.inputs(fresh, 40, 8, 8)
+    g.observe(x)
+    for observer in ("ema", "minmax", "sqnr", "percentile"):
+        f = g.fixed("int8", observer=observer)
+        p = f.parameters
+        assert (p["z_pre"].exponent, p["r_pre"].exponent, p["g_pre"].exponent) >= (4, 4, 5)
+        assert (f(x, return_codes=True)[0] == gru(f, x)["h"]).all()
+        assert f.diagnostics()["z_pre"].saturated > 0
+        for table in ("table_z", "table_r", "table_g"):  # both ends are the gate's own
+            codes = f.codes[table].astype(int)
+            assert abs(codes[-1] - codes[-2]) <= 1
+            assert abs(codes[1] - codes[0]) <= 1
+
+
+def test_a_cost_is_the_error_that_widening_takes_away(fresh):
+    """One step from drawn states: a tensor of 3 bits among those of 16, beside what its cost announces."""
+    g = cases.made(fresh, 24, 24)
+    x, h = cases.inputs(fresh, 1, 400, 24), fresh.uniform(-0.5, 0.5, (400, 24))
+    truth = g.observe(x, h)[0]
+    every = {name: {"bits": 16} for name in NAMES}
+    for name in ("x", "W", "R", "Wx", "Rh", "z_pre", "r_pre", "g_pre", "r_out", "rRh", "new", "h"):
+        f = g.fixed({**every, name: {"bits": 5 if name in ("x", "W", "R") else 6}}, observer="minmax")
+        error = float(np.sqrt(((f(x, h)[0] - truth) ** 2).mean()))
+        cost = f.diagnostics()[name].cost
+        assert max(f.diagnostics().values(), key=lambda use: use.cost).cost == cost, name
+        assert 0.4 < error / cost < 2.5, (name, error, cost)

@@ -102,9 +102,9 @@ def facts(f: FixedGRU) -> dict[str, Any]:
                 "zero": int(one.zero),
                 "exponent": [int(e.min()), int(e.max())] if e.ndim else int(e),
             }
-            if name in uses:
-                fact |= {"used": uses[name].used, "low": uses[name].low, "high": uses[name].high}
-            tensors.append(fact)
+            use = uses[name]
+            fact |= {"used": use.used, "low": use.low, "high": use.high}
+            tensors.append(fact | {"cost": None if np.isnan(use.cost) else use.cost})
     return {
         "widths": f.widths,
         "inputs": f.inputs,
@@ -129,14 +129,11 @@ def listing(f: FixedGRU) -> str:
     rows = []
     for fact in facts(f)["tensors"]:
         e = fact["exponent"]
-        columns = (
-            [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}"]
-            if "used" in fact
-            else [""] * 3
-        )
+        cost = "" if fact["cost"] is None else f"{fact['cost']:.1e}"
+        columns = [f"{fact['used']:.0%}", f"{fact['low']:.4g}", f"{fact['high']:.4g}", cost]
         name = fact["name"] + ("" if len(f.cells) == 1 else (" →", " ←")[fact["direction"]])
         shown = f"{e[0]} to {e[1]}" if isinstance(e, list) else str(e)
         rows.append(
             [name, f"{'int' if fact['signed'] else 'uint'}{fact['bits']}", shown, fact["zero"], *columns]
         )
-    return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high"], rows)
+    return table(["tensor", "codes", "exponent", "zero", "range used", "low", "high", "cost"], rows)

@@ -35,20 +35,23 @@ class Observed:
         self.low, self.high = np.inf, -np.inf
         self.average: tuple[float, float] | None = None
         self.count = 0
+        self._squares = self._slopes = 0.0  # sums
         self._reach = 0.0  # the histogram is of -reach … reach, a power of two
         self._bins = np.zeros(BINS, np.int64)
 
-    def see(self, values: NDArray[np.float64]) -> None:
-        """Add finite values of any shape to the extremes and the histogram."""
+    def see(self, values: NDArray[np.float64], slopes: Any = 0.0) -> None:
+        """Add finite values of any shape, and the slopes of a result by them, to the statistics."""
         if not values.size:
             return
         low, high = float(values.min()), float(values.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
         self._widen(max(-low, high))
         self.count += values.size
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond 1e154; formats refuse such ranges
+            self._squares += float(np.square(values).sum())
+            self._slopes += float(np.mean(np.square(slopes))) * values.size
         if self._reach:
-            where = np.floor((values.reshape(-1) / self._reach + 1) * (BINS // 2)).astype(np.int64)
-            self._bins += np.bincount(np.clip(where, 0, BINS - 1), minlength=BINS)
+            self._bins += np.bincount(self._bin(values.reshape(-1)), minlength=BINS)
 
     def step(self, values: NDArray[np.float64]) -> None:
         """Add the extremes of one step in time to the average."""
@@ -75,6 +78,16 @@ class Observed:
             self._bins[BINS // 2] = self.count  # so far all were 0
         self._reach = reach
 
+    @property
+    def mean_square(self) -> float:
+        """The mean of the squares of all values."""
+        return self._squares / self.count if self.count else 0.0
+
+    @property
+    def mean_square_slope(self) -> float:
+        """The mean of the squares of all slopes."""
+        return self._slopes / self.count if self.count else 0.0
+
     # --- formats ------------------------------------------------------------------------
 
     def format(self, observer: str, bits: int, signed: bool, symmetric: bool, least: float = 0.0) -> QFormat:
@@ -95,6 +108,21 @@ class Observed:
         if observer == "percentile" and self._reach:
             return self._percentile()
         return self.low, self.high
+
+    def within(self, low: float, high: float) -> Observed:
+        """The same statistics of values that end at ``low`` and ``high``, where 0.0 lies between."""
+        ends = Observed()
+        ends.low, ends.high = (float(np.clip(end, low, high)) for end in (self.low, self.high))
+        ends.count, ends._reach = self.count, self._reach
+        if self._reach:
+            where = np.clip(np.arange(BINS), *(self._bin(np.array(end)) for end in (low, high)))
+            ends._bins = np.bincount(where, self._bins, BINS).astype(np.int64)
+        return ends
+
+    def _bin(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The bins of values."""
+        where = np.floor((values / self._reach + 1) * (BINS // 2))
+        return np.clip(where, 0, BINS - 1).astype(np.int64)
 
     def _percentile(self) -> tuple[float, float]:
         edges = np.linspace(-self._reach, self._reach, BINS + 1)

@@ -44,6 +44,12 @@ def tanh(x: Any) -> Real:
 FUNCTIONS = {"sigmoid": (sigmoid, 8.0, 12.0), "tanh": (tanh, 4.0, 6.0)}  # where pwl16 and interpolated end
 
 
+def flat_beyond(function: str, target: QFormat) -> float:
+    """The input beyond which ``"sigmoid"`` or ``"tanh"`` stays within half a code of its limits."""
+    halves = float(np.ldexp(1.0, max(target.exponent, 1) + 1))
+    return float(np.log(halves - 1) if function == "sigmoid" else np.log(2 * halves - 1) / 2)
+
+
 def table_of(function: str, how: str, source: QFormat, target: QFormat) -> NDArray[Any]:
     """The table of ``"sigmoid"`` or ``"tanh"`` from codes of one format to codes of another.
 

@@ -12,7 +12,7 @@ from ..base.text import table
 from ..fixed.qformat import QFormat
 from .cell import Cell
 from .step import COUNTED
-from .widths import GATES
+from .widths import GATES, WEIGHTS
 
 FAR = "x far"  # values of x that saturate and lie beyond all that calibration saw
 MARGIN = 8  # far is an eighth of the format's width beyond the range
@@ -48,6 +48,7 @@ class Use(NamedTuple):
     used: float  # share of the format's range that calibration has seen values in
     low: float  # the least value that calibration has seen
     high: float
+    cost: float  # root mean square of the error in the next state that rounding to this format makes
 
     @property
     def share(self) -> float:
@@ -66,7 +67,13 @@ class Diagnostics(Named[Use]):
             f, (low, high) = cell.formats[name], cell.ranges[name]
             width = float(np.ldexp(float(f.high - f.low), -f.exponent))
             used = min(1.0, (max(high, 0.0) - min(low, 0.0)) / width) if high >= low else 0.0
-            self._uses[name] = Use(saturated.get(name, 0), of.get(name, 0), used, low, high)
+            self._uses[name] = Use(saturated.get(name, 0), of.get(name, 0), used, low, high, cell.costs[name])
+        for name in WEIGHTS:
+            f, codes = cell.formats[name], cell.codes[name]
+            values = f.decode(codes, np.float64)
+            rows = np.abs(codes.reshape(len(codes), -1).astype(np.int64)).max(1)
+            used = min(1.0, float(rows.mean()) / f.high)
+            self._uses[name] = Use(0, 0, used, float(values.min()), float(values.max()), cell.costs[name])
         self._uses["h0"] = self._uses["h"]._replace(saturated=saturated["h0"], of=of["h0"])
 
     def __getitem__(self, name: str) -> Use:
@@ -85,7 +92,8 @@ class Diagnostics(Named[Use]):
                 f"{use.used:.0%}",
                 f"{use.low:.4g}",
                 f"{use.high:.4g}",
+                f"{use.cost:.1e}",
             ]
             for name, use in self._uses.items()
         ]
-        return table(["tensor", "saturated", "of", "share", "range used", "low", "high"], rows)
+        return table(["tensor", "saturated", "of", "share", "range used", "low", "high", "cost"], rows)

@@ -6,6 +6,7 @@
                     the names in widths.py
     0/exponents     int64 [4, 3H]: of the rows of W, R, bx, br
     0/ranges        float64 [18, 2]: least and largest value in the calibration
+    0/costs         float64 [18]: error in the next state by the rounding of a tensor; older files lack it
 
 A file comes from anywhere: nothing of it is used before shapes, dtypes and every number are checked.
 """
@@ -53,6 +54,7 @@ def save(path: str | os.PathLike[str], cells: Sequence[Cell], facts: Mapping[str
         arrays[f"{d}/formats"] = np.array(table, np.int64)
         arrays[f"{d}/exponents"] = np.array([cell.formats[name].exponent for name in WEIGHTS], np.int64)
         arrays[f"{d}/ranges"] = np.array([cell.ranges.get(name, (0.0, 0.0)) for name in NAMES], np.float64)
+        arrays[f"{d}/costs"] = np.array([cell.costs[name] for name in NAMES], np.float64)
     try:
         write_arrays(os.fsdecode(final), arrays)
     except OSError as error:
@@ -149,7 +151,14 @@ class _Reader:
         ranges = self._array("ranges", np.float64, (len(NAMES), 2))
         self._check(bool(np.isfinite(ranges).all()), "ranges are not finite")
         pairs = {name: (float(low), float(high)) for name, (low, high) in zip(NAMES, ranges, strict=True)}
-        return Cell(formats, codes, {name: pair for name, pair in pairs.items() if name not in WEIGHTS})
+        costs = np.full(len(NAMES), np.nan)
+        if f"{self._prefix}costs" in self._dump:
+            costs = self._array("costs", np.float64, (len(NAMES),))
+            self._check(not (np.isinf(costs) | (costs < 0)).any(), "costs are negative or infinite")
+        return Cell(
+            formats, codes, {name: pair for name, pair in pairs.items() if name not in WEIGHTS},
+            dict(zip(NAMES, costs.tolist(), strict=True)),
+        )  # fmt: skip
 
     def _formats(self) -> dict[str, QFormat]:
         rows = self._array("formats", np.int64, (len(NAMES), 4))

@@ -125,7 +125,8 @@ class FixedGRU:
         return run(self, x, h0, batch_first, return_codes, return_intermediates, kernel)
 
     def diagnostics(self) -> Any:
-        """The share of values that left each tensor's format, and the part of it that calibration used.
+        """The share of values that left each tensor's format, the part of it that calibration used,
+        and the error that its rounding makes in the next state.
 
         A mapping from tensors to ``Use`` that prints as a table; of both directions a pair.
         """
@@ -163,7 +164,10 @@ class FixedGRU:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (
-            [(dict(cell.formats), dict(cell.codes), dict(cell.ranges)) for cell in self.cells],
+            [
+                (dict(cell.formats), dict(cell.codes), dict(cell.ranges), dict(cell.costs))
+                for cell in self.cells
+            ],
             *self._facts()[1:],
         )
 

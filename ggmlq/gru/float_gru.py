@@ -16,6 +16,7 @@ from ..fixed.observers import OBSERVERS, Observed
 from ..fixed.tables import TABLES, sigmoid
 from . import weights
 from .cell import cell_of
+from .costs import slopes
 from .fixed_gru import FixedGRU
 from .onnx import read_onnx
 from .torch import checked_order, read_module
@@ -224,18 +225,19 @@ class GRU:
                 h = np.zeros((n, units)) if starts is None else starts[d].astype(np.float64)
                 out, done = y[::-1] if d else y, 0
                 for run in steps(w, x[::-1] if d else x, h):
+                    if observe:
+                        self._keep(d, run, h)
                     h = run["h"][-1]
                     out[done : done + len(run["h"]), :, d * units : (d + 1) * units] = run["h"]
                     done += len(run["h"])
-                    if observe:
-                        self._keep(d, run)
                     progress.advance(len(run["h"]))
                 last[d] = h
         return (y.swapaxes(0, 1) if batch_first else y), (last if count > 1 else last[0])
 
-    def _keep(self, direction: int, run: dict[str, Any]) -> None:
+    def _keep(self, direction: int, run: dict[str, Any], h: Floats) -> None:
+        by_name = slopes(run, h)
         for name, observed in self._observed[direction].items():
-            observed.see(run[name])
+            observed.see(run[name], by_name[name])
             if name in STEPS:
                 for values in run[name]:
                     observed.step(values)

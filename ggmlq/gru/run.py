@@ -293,7 +293,8 @@ def _warn(f: Fixed, call: Call, totals: NDArray[np.int64]) -> None:
     of = dict(zip(TALLIED, totals.tolist(), strict=True))
     often = [
         name for name, whole in of.items()
-        if name not in ("x", "h", FAR) and saturated[name] > (0 if name == "h0" else max(OFTEN * whole, FEW))
+        if name not in ("x", "h", FAR, *call.cell.clipped)
+        and saturated[name] > (0 if name == "h0" else max(OFTEN * whole, FEW))
     ]  # fmt: skip
     if saturated[FAR]:
         often.insert(0, "x")
