@@ -84,7 +84,7 @@ def test_sums_in_halves_are_right_on_backends_that_have_them(name):
     right = by(in_halves)
     assert (right.verdict, right.arithmetic) == ("ok", "f16 sums"), right.text
     assert by(lambda x, q: in_halves(x, q, order=32)).verdict == "ok"
-    for data in ("outliers", "huge"):
+    for data in ("outliers", "huge", "tiny"):
         assert by(in_halves, data=data).verdict == "ok", data
     assert by(lambda x, q: in_halves(x, q, lost=64)).verdict == "wrong"
     assert by(in_halves, m=8).verdict == "wrong", "few rows are added up in float32 there"

@@ -23,7 +23,7 @@ from .judge import LARGEST_HALF, PARTIAL, Piece, Wide, energy_of
 
 OTHER = "other"  # the name of an arithmetic that is not known
 HALVES = "f16 sums"  # of one that adds up in halves
-IN_HALVES = ("Vulkan",)  # backends whose kernels do so with products, of more rows than FEW_ROWS or in batches
+IN_HALVES = ("Vulkan",)  # backends whose kernels do so with products in batches, or of more than FEW_ROWS
 IN_FLOATS = ("bf16",)  # weights that they add up in float32 all the same
 FEW_ROWS = 8
 SHARE = 0.5  # of an arithmetic's squared error, that a nearer result has at most
