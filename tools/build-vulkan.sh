@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build ggml with Vulkan for tests/llama/test_vulkan.py, from llama-cpp-python's sources, into a folder.
 #
-#     tools/build-vulkan FOLDER [RELEASE]
+#     tools/build-vulkan.sh FOLDER [RELEASE]
 #
 # For Debian 12 with cmake, g++ and pip. Packages are unpacked in the folder, nothing is installed: Mesa's
 # lavapipe, which runs Vulkan on a CPU, glslc, and the headers of Debian 13, as ggml wants newer ones. Then
