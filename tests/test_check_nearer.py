@@ -84,11 +84,20 @@ def test_sums_in_halves_are_right_on_backends_that_have_them(name):
     right = by(in_halves)
     assert (right.verdict, right.arithmetic) == ("ok", "f16 sums"), right.text
     assert by(lambda x, q: in_halves(x, q, order=32)).verdict == "ok"
-    for data in ("outliers", "huge"):
+    for data in ("outliers", "huge", "tiny"):
         assert by(in_halves, data=data).verdict == "ok", data
     assert by(lambda x, q: in_halves(x, q, lost=64)).verdict == "wrong"
     assert by(in_halves, m=8).verdict == "wrong", "few rows are added up in float32 there"
     assert by(in_halves, "CPU").verdict == "wrong"
+    case = Case(gq.formats[name], 3, 33, 1024, "normal", 5)
+    how = Settings("Vulkan0", "Vulkan")
+    few = Kernel(lambda x, q: in_halves(x.reshape(-1, x.shape[-1]), q).reshape(*x.shape[:-1], -1))
+    assert run_case(few, batches.in_batches(case, (2,)), how).verdict == "ok", "batches of few rows"
+
+
+def test_sums_of_bfloats_are_not_in_halves():
+    case = Case(gq.formats["bf16"], 9, 33, 1024, "normal", 5)
+    assert run_case(Kernel(in_halves), case, Settings("Vulkan0", "Vulkan")).verdict == "wrong"
 
 
 def test_mistakes_beside_it_are_wrong():

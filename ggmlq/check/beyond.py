@@ -23,7 +23,8 @@ from .judge import LARGEST_HALF, PARTIAL, Piece, Wide, energy_of
 
 OTHER = "other"  # the name of an arithmetic that is not known
 HALVES = "f16 sums"  # of one that adds up in halves
-IN_HALVES = ("Vulkan",)  # backends whose kernels do so with products, of more rows than FEW_ROWS
+IN_HALVES = ("Vulkan",)  # backends whose kernels do so with products in batches, or of more than FEW_ROWS
+IN_FLOATS = ("bf16",)  # weights that they add up in float32 all the same
 FEW_ROWS = 8
 SHARE = 0.5  # of an arithmetic's squared error, that a nearer result has at most
 EIGHT_BITS = 1e-5  # the usual squared error of 8-bit codes, where an arithmetic overflows everywhere
@@ -50,14 +51,18 @@ def is_nearer(y: NDArray[Any], known: Wide, exact: Wide, sizes: Wide, axis: int)
     return bool(b.sum() <= SHARE * a.sum() and (b + beyond.sum(axis=axis) <= most).all())
 
 
-def beyond_arithmetics(pieces: Sequence[Piece], arithmetics: Sequence[str], backend: str, rows: int) -> str:
+def beyond_arithmetics(
+    pieces: Sequence[Piece], arithmetics: Sequence[str], backend: str, rows: int, batches: int = 1
+) -> str:
     """What makes a product right that none of these arithmetics explains, by name; empty where nothing does.
 
-    ``pieces``: the product, or those of its experts; ``rows`` of the whole, by which a backend takes kernels.
+    ``pieces``: the product, or those of its experts. ``rows``: of a batch, or tokens; a backend takes its
+    kernels by these, and by whether there are ``batches`` of activations.
     """
     if all(product_is_nearer(*piece, arithmetics) for piece in pieces):
         return OTHER
-    summed = backend.startswith(IN_HALVES) and rows > FEW_ROWS
+    many = rows > FEW_ROWS or (rows > 1 and batches > 1)
+    summed = backend.startswith(IN_HALVES) and many and pieces[0][2].format.name not in IN_FLOATS
     return HALVES if summed and all(product_in_halves(*piece) for piece in pieces) else ""
 
 

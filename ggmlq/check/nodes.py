@@ -19,8 +19,8 @@ from ..faults import Diagnosis, diagnose_node
 from ..formats import FORMATS
 from ..llama.program import DTYPES, NAMES, Node, original, source_name
 from ..reference.nodes import ATTENTIONS, NOT_COVERED, OPERATIONS, Result, freedoms, named_words, node
-from .beyond import HALVES, OTHER, is_nearer
-from .judge import by_expert, candidates
+from .beyond import HALVES, OTHER, beyond_arithmetics, is_nearer
+from .judge import Judgement, by_expert, candidates, pieces_of
 
 SLAB = 1 << 20  # elements of a result that are judged at a time
 ATTENTION = "FLASH_ATTN_EXT"
@@ -210,8 +210,10 @@ def judge_product(captured: Node, backend: str) -> NodeVerdict:
     raw = np.stack([np.asarray(matrix.raw) for matrix in matrices])
     q = QuantArray.from_bytes(raw, FORMATS[facts["type"]], (len(matrices), n, k))
     x, y = captured.floats("x"), captured.strided("y")
+    tokens, batches = y.shape[-2], math.prod(y.shape[:-2])
     if captured.op == "MUL_MAT_ID":
-        ids = np.asarray(captured.strided("i")).reshape(y.shape[1], -1)
+        tokens, batches = y.shape[1], 1
+        ids = np.asarray(captured.strided("i")).reshape(tokens, -1)
         x = x.reshape(len(ids), -1, k)
         rows, x = y.reshape(*ids.shape, n), x[:, 0] if x.shape[1] == 1 else x
     else:
@@ -220,8 +222,12 @@ def judge_product(captured: Node, backend: str) -> NodeVerdict:
             ids = ids.repeat(y.shape[axis] // ids.shape[axis], axis)
         ids = ids.reshape(-1, 1).repeat(y.shape[2], 0)
         rows, x = y.reshape(-1, 1, n), x.reshape(-1, k)
+    claims = candidates(backend, tokens)
     with np.errstate(all="ignore"):
-        verdict = by_expert(rows, x, q, ids, candidates(backend, y.shape[-2]))
+        verdict = by_expert(rows, x, q, ids, claims)
+        pieces = pieces_of(rows, x, q, ids) if verdict.out else []
+        if pieces and (name := beyond_arithmetics(pieces, claims, backend, tokens, batches)):
+            verdict = Judgement(name, verdict.from_exact, verdict.from_exact, 0)
     at = {"part": "", "row": 0, "column": 0, "got": np.nan, "wanted": np.nan}
     return NodeVerdict(verdict.arithmetic, y.size, verdict.out, float(verdict.out > 0), verdict.distance, at)
 

@@ -68,7 +68,9 @@ class Cache:
         )
         if len(claims) > 1 and judgement.out:
             pieces = [(result.y, x, q)] if ids is None else pieces_of(result.y, x, q, ids)
-            if name := beyond_arithmetics(pieces, claims, product.how.backend, product.case.m):
+            case, backend = product.case, product.how.backend
+            batches = 1 if case.has_experts else math.prod(case.axes_of()[0][:-2])
+            if name := beyond_arithmetics(pieces, claims, backend, case.m, batches):
                 judgement = Judgement(name, judgement.from_exact, judgement.from_exact, 0)
         if bits.size <= SMALL:
             verdicts.append((bits, judgement))

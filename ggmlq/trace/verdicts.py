@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -75,14 +76,15 @@ class Judge:
         if not all_parts:
             text = "all rows of its activations hold NaN or infinity: look at the nodes before it"
             return replace(product, verdict="not judged", text=text)
-        rows = int(node.tensors["x"]["ne"][2 if node.op == "MUL_MAT_ID" else 1])
+        _, once, *more = map(int, node.tensors["x"]["ne"])
+        rows, batches = (more[0], 1) if node.op == "MUL_MAT_ID" else (once, math.prod(more))
         # Where a result lies says who computed it; memory of a host that a device can reach is a CPU's too.
         on = product.computed_in
         backend = "CPU" if on.startswith("CPU") or on.endswith("_Host") or not on else on
         verdict = judge_parts(all_parts, backend, rows, self._how)
         product = replace(product, judgement=verdict.judgement, worst=verdict.worst, judged=verdict.judged,
                           parts=len(all_parts))  # fmt: skip
-        if not verdict.judgement.ok and (name := _beyond(verdict, backend, rows)):
+        if not verdict.judgement.ok and (name := _beyond(verdict, backend, rows, batches)):
             far = verdict.judgement.from_exact
             product = replace(product, judgement=Judgement(name, far, far, 0), worst={})
         if product.judgement is not None and product.judgement.ok:
@@ -123,11 +125,11 @@ def _diagnosed(operands: Operands, on_cpu: bool) -> Diagnosis:
         return Diagnosis(False, "unknown", 0.5, f"It was not diagnosed: {reason(error)}")
 
 
-def _beyond(verdict: Verdict, backend: str, rows: int) -> str:
+def _beyond(verdict: Verdict, backend: str, rows: int, batches: int) -> str:
     """What makes the most suspicious elements right that no arithmetic explains; empty where nothing does."""
     crop = verdict.crop
     piece = crop.elements.y, crop.part.x[crop.rows], crop.part.q[crop.columns]
-    return beyond_arithmetics([piece], candidates(backend, rows), backend, rows)
+    return beyond_arithmetics([piece], candidates(backend, rows), backend, rows, batches)
 
 
 def _with_diagnosis(product: Product, diagnosis: Diagnosis, verdict: Verdict) -> Product:

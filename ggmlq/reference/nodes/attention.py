@@ -18,7 +18,20 @@ from ...arrays.array import QuantArray
 from ...errors import UnsupportedError
 from ..multiply import STEP
 from . import scores
-from .number import FREEDOMS, HALF, LARGEST, SPREAD, UNIT, Number, Wide, combined, contract, half_step, quick
+from .number import (
+    FREEDOMS,
+    HALF,
+    LARGEST,
+    SMALLEST_HALF,
+    SPREAD,
+    UNIT,
+    Number,
+    Wide,
+    combined,
+    contract,
+    half_step,
+    quick,
+)
 from .registry import Call, Result, oracle, settled
 from .rows import powers, slopes, weights
 
@@ -188,10 +201,11 @@ def in_halves(a: Wide, b: Wide, value: Wide) -> Wide:
     """The rounding of sums a @ b that are kept in halves.
 
     Partial sums of n terms t of random signs reach |value| + 2·sqrt(Σt²); each is rounded once, and sqrt(n)
-    such roundings are more than four of their standard deviations.
+    such roundings are more than four of their standard deviations. Below the smallest normal half each is of
+    half a step of the smallest, and sqrt(n) steps are more than three.
     """
     partial = np.abs(value) + 2 * np.sqrt(a**2 @ b**2)
-    limit: Wide = HALF * np.sqrt(a.shape[-1]) * partial + half_step(partial)
+    limit: Wide = np.sqrt(a.shape[-1]) * (HALF * partial + SMALLEST_HALF) + half_step(partial)
     return limit
 
 
