@@ -13,7 +13,7 @@ import ggmlq as gq
 pytestmark = pytest.mark.models
 END, BEGIN, LAST = 2, 2, 3  # </s> of letters; <s> and </s> of phonemes
 LONGEST = 20
-CALIBRATED, JUDGED = 150, 250
+CALIBRATED, JUDGED = 60, 90
 
 
 @pytest.fixture
