@@ -165,5 +165,5 @@ def test_it_claims_what_was_tried(wheel):
 
 @pytest.mark.slow
 def test_it_is_small(wheel_file):
-    """12 MB, and 0.3 for the tiles of y @ q."""
-    assert wheel_file.stat().st_size < 12.3e6
+    """12 MB, 0.3 for the tiles of y @ q, and 0.1 for eleven families of models and the doctor of ports."""
+    assert wheel_file.stat().st_size < 12.4e6

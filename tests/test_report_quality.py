@@ -11,8 +11,8 @@ import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.errors import MissingDependencyError
 from ggmlq.model.quality import measured, stretches
-from ggmlq.report import quality
 from ggmlq.testing.models import Shape, tiny_model
+from ggmlq.trace import quality
 
 KINDS = dict.fromkeys(("q", "k", "v", "out", "gate", "up", "down", "embd", "head"), "f16")
 TEXT = "Sphinx of black quartz, judge my <b>vow</b>. " * 5

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 def _quality(args: argparse.Namespace) -> int:
     """Models beside their original on a text."""
     from ..pages import check_target
-    from ..report.quality import quality
+    from ..trace.quality import quality
     from . import _quality as lines
 
     if len(args.quality) < 2 or args.text is None or args.file or args.against:

@@ -5,7 +5,6 @@ facts.py      what is known of a tensor, of parts, of the whole, and what of it 
 values.py     how values are spread, dead and outlying rows and columns; errors, measured or estimated
 blocks.py     damaged blocks, scales, codes
 page.py       the facts as a page, with charts and grids
-quality.py    models beside their original on a text, and their page
 survey/       gq.survey: values of many models, and the error of each type on them
 """
 

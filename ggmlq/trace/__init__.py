@@ -28,6 +28,7 @@ Around it:
     page.py        the same as a page
     attached.py    a Python program that runs llama.cpp itself
     logits.py      two builds against each other
+    quality.py     models beside their original on a text, here and in a libllama, as a page
     beside.py      a run beside a model of gq.model, in float64 and in llama.cpp's arithmetic
     explained.py   how far apart roundings may take these two
     activations.py nodes as arrays, and an importance matrix of what the weights are multiplied with

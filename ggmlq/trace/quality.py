@@ -18,8 +18,8 @@ from ..model.quality import Quality, check_alike, distances, layered, shares, st
 from ..pages import Bars, Cell, Column, Figure, Figures, Lines, Page, Section, Series, Table, Text, Value
 from ..pages import write as write_page
 from ..pages.blocks import Block
-from ..trace.activations import logits_of
-from ..trace.libllama import locate_llama
+from .activations import logits_of
+from .libllama import locate_llama
 
 WORST, BEFORE = 16, 24  # tokens of a model that are named, and tokens of text before one
 BINS, DECADES = 48, (-8, 2)  # of the histogram of KL
