@@ -41,7 +41,7 @@ def test_logits_are_as_near_to_float64_as_its(libllama, path, prose):
     assert further.mean() <= CHANCE * error(further), (ours.facts(), its.facts())
     less = ours.loss[0] - its.loss[0]
     assert abs(less.mean()) <= CHANCE * error(less), (ours.facts(), its.facts())
-    assert ours.facts()["same_top"] > 0.9
+    assert ours.facts()["same_top"] > 0.8
 
 
 def error(values):
@@ -65,7 +65,7 @@ def test_greedy_text_parts_only_where_roundings_explain_it(libllama, path, prose
         assert margin <= MARGIN * ((ours[i] - truth[i]).std() + (its[i] - truth[i]).std())
     until = parts[0] if len(parts) else SAID
     assert list(m.generate(tokens, int(until))) == then[:until]
-    assert len(parts) < SAID / 10
+    assert len(parts) < SAID / 5
 
 
 def test_chat_templates_are_jinja2s(smollm2):
