@@ -22,7 +22,7 @@ BY_ANY = {name.lower(): name for name in BLOCKS}  # as names are looked up, with
 FORMATS_OF_A_RUN = 3
 FAST = "not slow"  # -m of setup.cfg
 SLOW = "slow"  # among the draws
-SLOW_MARKS = (SLOW, "llama", "hosts")
+SLOW_MARKS = (SLOW, "llama", "hosts", "models")
 USUAL = ("q4_0", "q8_0", "q4_K")  # what most files hold: all but one format of a draw
 
 

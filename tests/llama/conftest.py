@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from beside import located
 from compiled import library
 
-import ggmlq as gq
-from ggmlq.errors import GGMLQError, LibraryFailedError
 from ggmlq.llama import Bridge
-from ggmlq.llama.process import cause_of
 from ggmlq.testing.models import Shape, tiny_model
-from ggmlq.trace.libllama import locate_llama
 
 
 @pytest.fixture(scope="session")
@@ -59,24 +55,7 @@ LAYERS = [
 @pytest.fixture(scope="session")
 def libllama():
     """A libllama; tests that ask for it are skipped where there is none."""
-    try:
-        build, path = locate_llama()
-    except GGMLQError as error:
-        pytest.skip(str(error))
-    with Bridge(build.named) as bridge:
-        refuse_known_crashes(bridge)
-    return path
-
-
-def refuse_known_crashes(bridge):
-    """A build that its compiler made die in AMX would take down the process that runs tests."""
-    if any("AMX" in device.layouts for device in bridge.devices()):
-        w, x = gq.quantize(np.ones((32, 256), np.float32), "q8_0"), np.ones((8, 256), np.float32)
-        try:
-            bridge.measure(x, w, repack="AMX")
-        except LibraryFailedError as error:
-            if cause := cause_of(error.how, ["AMX"], bridge.libraries):
-                pytest.skip(f"libllama of {bridge.path}: {error.how} in AMX. {cause}")
+    return located(layouts=True)
 
 
 @pytest.fixture(scope="session")

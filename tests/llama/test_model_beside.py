@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+from beside import beside, check_tokens, located, replayed, running
 from vocabularies import hard_texts, pairs_vocabulary, sentence_vocabulary
 
 import ggmlq as gq
-from ggmlq.errors import GGMLQError
 from ggmlq.model.tokenizer.pairs import RULES
 from ggmlq.testing.models import EXPERTS, NAMES, family_model
 from ggmlq.testing.recurrent import RECURRENT
-from ggmlq.trace.libllama import locate_llama
-from ggmlq.trace.session import Run
-from ggmlq.trace.settings import settings
 
 pytestmark = pytest.mark.llama
 # Squared distance of logits. A rounding of float32 may turn a code of 8 bits over; from there on runs part by
@@ -36,34 +32,7 @@ ROUNDING = 1e-9  # nodes before anything was turned over
 @pytest.fixture(scope="session")
 def libllama():
     """A libllama; tests that ask for it are skipped where there is none."""
-    try:
-        return locate_llama()[1]
-    except GGMLQError as error:
-        pytest.skip(str(error))
-
-
-@contextmanager
-def running(path, **how):
-    run = Run(settings(path, threads=1, without="AMX,CPU_REPACK", verify=False, **how))
-    try:
-        yield run
-    finally:
-        run.close()
-
-
-def beside(path, tokens, generate=0, cache="f16"):
-    """The logits behind some tokens and of those that libllama adds, and these tokens."""
-    with running(path, tokens=tokens, generate=generate, cache=cache) as run:
-        (end,) = run.nodes(traced=False)
-    return np.stack(end["logits"]), end["then"]
-
-
-def replayed(path, tokens, then, cache, arithmetic):
-    """The same logits by gq.model: the tokens at once, the others one by one."""
-    m = gq.model.load(path, arithmetic=arithmetic, cache=cache)
-    held = m.cache(len(tokens) + len(then))
-    rows = [m.run(np.array(tokens), held, last=True)[0]]
-    return np.stack(rows + [m.run(np.array([token]), held)[0] for token in then])
+    return located()
 
 
 # --- tokenizers -------------------------------------------------------------------------------
@@ -73,19 +42,12 @@ def replayed(path, tokens, then, cache, arithmetic):
 @pytest.mark.parametrize("pre", [name for name, rule in RULES.items() if rule.as_bytes])
 def test_byte_pairs_give_its_tokens(libllama, fresh, tmp_path, pre):
     vocabulary = pairs_vocabulary(pre)
-    check_tokens(family_model(tmp_path / "m.gguf", "llama", vocabulary=vocabulary), fresh, 150)
+    check_tokens(family_model(tmp_path / "m.gguf", "llama", vocabulary=vocabulary), hard_texts(fresh, 150))
 
 
 def test_sentence_pieces_give_its_tokens(libllama, fresh, tmp_path):
     vocabulary = sentence_vocabulary(fresh)
-    check_tokens(family_model(tmp_path / "m.gguf", "llama", vocabulary=vocabulary), fresh, 300)
-
-
-def check_tokens(path, rng, count):
-    tokenizer = gq.model.load(path).tokenizer
-    with running(path, tokens=1) as run:
-        for text in hard_texts(rng, count):
-            assert tokenizer.encode(text) == run.tokens_of(text)[0], repr(text)
+    check_tokens(family_model(tmp_path / "m.gguf", "llama", vocabulary=vocabulary), hard_texts(fresh, 300))
 
 
 # --- logits -----------------------------------------------------------------------------------

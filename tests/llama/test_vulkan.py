@@ -70,7 +70,7 @@ def rows_exchanged(x, q):
 
 
 def scale_of_a_block(x, q):
-    """One block of one row has twice its scale."""
+    """One block of one row has a scale that is 16 times too large."""
     raw = np.array(q.raw)
     raw[3, 1] += 4  # the exponent of a half, in its upper byte
     return x, QuantArray.from_bytes(raw, q.format, q.shape)
