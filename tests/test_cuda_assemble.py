@@ -221,7 +221,7 @@ def test_threads_load_a_kernel_once(monkeypatch):
 
     monkeypatch.setattr(kernel, "_load_code", make)
     monkeypatch.setattr(launch.device, "capability", lambda: (9, 0))
-    monkeypatch.setattr(launch.device, "refuse_capture", lambda what: None)
+    monkeypatch.setattr(launch.device, "works_aside", lambda: True)
     threads = [threading.Thread(target=lambda: (start.wait(), kernel._load(0))) for _ in range(6)]
     for thread in threads:
         thread.start()

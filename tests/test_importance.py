@@ -21,7 +21,7 @@ def experts(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("m") / "experts.gguf", shape=Shape(experts=6, hidden=256))
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_tells_all_its_matrices(family, tmp_path, fresh):
     """By the fastest kernels as in float64; experts, shared ones, and matrices of heads too."""

@@ -229,7 +229,7 @@ ROUNDED = (1000 * 2.0**-24) ** 2
 STATE = "its layers have a state"  # such steps are not recorded
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", NAMES)
 def test_logits(card, fresh, tmp_path, family):
     """All at once, and one by one through the recorded step: those of the oracle, but for float32."""
@@ -273,7 +273,7 @@ def test_steps_over_more_positions(card, fresh, tmp_path, monkeypatch, attends):
     assert cache.reason == ""
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", NAMES)
 def test_prompts_again(card, fresh, tmp_path, monkeypatch, family):
     """Prompts of nearly the same length in caches that follow each other: run, recorded, replayed."""
@@ -494,7 +494,7 @@ def test_what_is_prepared_lies_outside_the_memory_of_graphs(card, monkeypatch):
         device.once("something is prepared", cuda.get_allocator)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", [name for name in NAMES if name != "deepseek-lite"])
 def test_sequences_together(card, fresh, tmp_path, family):
     """Several sequences: each says what it says alone; a step of all of them is one graph."""

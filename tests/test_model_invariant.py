@@ -27,7 +27,7 @@ def invariant(fresh, tmp_path):
     return model_of
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("family", NAMES)
 def test_bits_of_logits(family, invariant, fresh):
     m = invariant(family)

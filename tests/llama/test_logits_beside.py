@@ -63,7 +63,7 @@ def test_experts_change_places_where_scores_are_near():
 # --- models -----------------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("family", NAMES)
 def test_a_right_run_does_not_part(libllama, fresh, tmp_path, family, cache):
@@ -115,7 +115,7 @@ def test_one_of_both_is_named(capsys):
 # --- faults -----------------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("family", "fault", "node"),
     [

@@ -38,7 +38,7 @@ def libllama():
 # --- tokenizers -------------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("pre", [name for name, rule in RULES.items() if rule.as_bytes])
 def test_byte_pairs_give_its_tokens(libllama, fresh, tmp_path, pre):
     vocabulary = pairs_vocabulary(pre)
@@ -53,7 +53,7 @@ def test_sentence_pieces_give_its_tokens(libllama, fresh, tmp_path):
 # --- logits -----------------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("family", NAMES)
 def test_families_give_its_logits(libllama, fresh, tmp_path, family, cache, drawn_formats):
@@ -80,7 +80,7 @@ def test_families_give_its_logits(libllama, fresh, tmp_path, family, cache, draw
                 assert row.argmax() == other.argmax()
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", NAMES)
 def test_each_node_is_its(libllama, fresh, tmp_path, family):
     """Every node that libllama computes has a name here, and the first layer's differ by a rounding."""
