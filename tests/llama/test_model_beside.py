@@ -100,7 +100,8 @@ def test_each_node_is_its(libllama, fresh, tmp_path, family):
                 continue
             assert here[node.name], f"{node.name} ({node.op}) has no counterpart"
             x, y = here[node.name].pop(0), node.floats("y")
-            first = first and not node.name.startswith("kq")
+            # These read products, which are rounded again: sums in another order may turn a rounding over.
+            first = first and not node.name.startswith(("kq", "q_nope_absorbed"))
             if first:
                 assert gq.nmse(x.reshape(y.shape), y) <= ROUNDING, node.name
     rest = {name.split("-")[0] for name, rest in here.items() if rest}
