@@ -1,4 +1,4 @@
-"""What mappings from names share: iteration, look-ups that read nothing, completion, names as attributes."""
+"""Parts of mappings from names: iteration, look-ups that read nothing, completion, names as attributes."""
 
 from __future__ import annotations
 

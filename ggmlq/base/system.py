@@ -1,4 +1,4 @@
-"""What operating systems do differently: one answer each, and no other file asks which system this is.
+"""Answers to what operating systems do differently, one each: no other file asks which system this is.
 
 Windows has no owners of files, no signals to groups of processes, no functions of the C library by name, and
 lets nobody rename a file over one that is mapped. macOS counts memory in other units and has no ``/proc``.
@@ -26,6 +26,7 @@ WINDOWS, MACOS, LINUX = (sys.platform == name for name in ("win32", "darwin", "l
 MACHINE = platform.machine()  # "x86_64", on Windows "AMD64"; "aarch64", on macOS "arm64"
 WIDE = sys.maxsize > 1 << 32  # a program of 64 bits
 LOCKS = not WINDOWS  # a process may hold a file
+WRITES_BACK = hasattr(os, "posix_fadvise")  # the system takes advice to write a range of a file
 CUDA = "nvcuda.dll" if WINDOWS else "libcuda.so.1"  # the driver's library
 FILES, MEMORY, CPU = Path("/proc/self/maps"), Path("/proc/meminfo"), Path("/proc/cpuinfo")  # on Linux
 RETRIES, PAUSE = 20, 0.05  # of a renaming on Windows: virus scanners hold new files for a moment
@@ -184,14 +185,14 @@ def lock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def replace(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
-    """Rename a file over another one, which goes.
+def replace(old: str | os.PathLike[str], new: str | os.PathLike[str], **folders: int | None) -> None:
+    """Rename a file over another one, which goes; ``folders``: open ones that the names are in.
 
     Windows refuses while any program has that one open, also as a map. A moment's hold is waited for.
     """
     for left in reversed(range(RETRIES)):
         try:
-            os.replace(old, new)
+            os.replace(old, new, **folders)
             return
         except PermissionError as error:
             if not WINDOWS:
@@ -216,11 +217,10 @@ def sync_folder(folder: str) -> None:
 
 
 def write_back(fd: int, start: int, length: int) -> None:
-    """Begin to write a range of a file to the disk, where the system takes such advice."""
-    if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):  # only advice: fsync reports what goes wrong
-            # Linux starts to write back dirty pages of the range, and drops only clean ones.
-            os.posix_fadvise(fd, start, length, os.POSIX_FADV_DONTNEED)
+    """Begin to write a range of a file to the disk, where the system WRITES_BACK."""
+    with contextlib.suppress(OSError):  # only advice: fsync reports what goes wrong
+        # Linux starts to write back dirty pages of the range, and drops only clean ones.
+        os.posix_fadvise(fd, start, length, os.POSIX_FADV_DONTNEED)
 
 
 def grow(fd: int, length: int) -> None:

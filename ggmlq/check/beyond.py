@@ -54,7 +54,7 @@ def is_nearer(y: NDArray[Any], known: Wide, exact: Wide, sizes: Wide, axis: int)
 def beyond_arithmetics(
     pieces: Sequence[Piece], arithmetics: Sequence[str], backend: str, rows: int, batches: int = 1
 ) -> str:
-    """What makes a product right that none of these arithmetics explains, by name; empty where nothing does.
+    """The reason, by name, why a product is right that none of these arithmetics explains; empty without one.
 
     ``pieces``: the product, or those of its experts. ``rows``: of a batch, or tokens; a backend takes its
     kernels by these, and by whether there are ``batches`` of activations.

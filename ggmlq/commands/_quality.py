@@ -16,6 +16,7 @@ from typing import Any
 from .. import gguf
 from ..base.progress import Progress
 from ..base.text import short
+from ..base.writing import write_whole
 from ..convert import Plan, Pruned, Sensitivity, plan_quantize, recipe
 from ..convert import run as write
 from ..errors import ConvertError
@@ -119,12 +120,11 @@ def priced(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: dic
     some = {name: changes[name] for name in chosen(changes, LAYERS)}
     facts = dict(sensitivities(model, pieces[::2], some, bar))
     if args.write_measure is not None:
-        kept = {
+        tensors = {
             name: {"type": changes[name].format.name, "kl": fact["kl"], "kl_error": fact["kl_error"]}
             for name, fact in facts.items()
         }
-        with open(args.write_measure, "w", encoding="utf-8") as out:
-            json.dump({"text": str(args.measure), "tensors": kept}, out, indent=1)
+        write_whole(args.write_measure, json.dumps({"text": str(args.measure), "tensors": tensors}, indent=1))
     known = {name: Sensitivity(changes[name].format, fact["kl"]) for name, fact in facts.items()}
     plan = recipe(file, args.target, size=args.size, sensitivities=known, **settings).plan
     if len(pieces) < 2:

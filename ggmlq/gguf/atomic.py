@@ -153,7 +153,7 @@ class Writeback:
 
     def written(self, n: int) -> None:
         """Count bytes that were written to the file."""
-        if n >= LEAST_RANGE:
+        if n >= LEAST_RANGE and system.WRITES_BACK:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()

@@ -72,7 +72,7 @@ class Alike:
         return parts
 
     def _turn(self, terms: Sequence[Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Where the rows lie, and where those of the layer shall lie."""
+        """The places of the rows that go into a layer, and of those that come out."""
         xp = cuda_device().cupy()
         if not self._places:
             self._places = [(xp.empty_like(terms[0]), xp.empty_like(terms[1])) for _ in range(2)]

@@ -12,7 +12,7 @@ from .weights import Frame, columns
 
 
 def mamba2(step: Step, x: Array, i: int) -> Array:
-    """What Mamba 2 makes of rows."""
+    """The results of Mamba 2 for rows [T, width]."""
     a, count, stem, vector = step.a, len(x), f"blk.{i}", step.weights.vector
     (_, whole), (heads, width, state) = step.config.state
     inner, groups = heads * width, len(vector(f"{stem}.ssm_norm.weight"))

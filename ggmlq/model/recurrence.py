@@ -34,7 +34,7 @@ def convolution(step: Step, x: Array, name: str, layer: int, node: str) -> Array
 
 
 def delta_rule(step: Step, heads: Sequence[Array], layer: int) -> Array:
-    """What queries [T, H, D] read from a state that keys and values were written to, [T, H, D]."""
+    """Readings [T, H, D] of queries from a state that keys and values were written to."""
     return step.a.delta_rule(heads, pasts(step, layer, heads[0]))
 
 

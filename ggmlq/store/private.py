@@ -183,10 +183,7 @@ class Folder:
 
     def rename(self, old: str, new: str) -> None:
         """Give a file or folder another name, which a file may lose by it."""
-        if RELATIVE:
-            os.replace(self._at(old), self._at(new), src_dir_fd=self._opened, dst_dir_fd=self._opened)
-        else:
-            replace(self._at(old), self._at(new))
+        replace(self._at(old), self._at(new), src_dir_fd=self._opened, dst_dir_fd=self._opened)
 
     def make(self, name: str) -> None:
         """Make a folder in this one, for this user alone, unless there is one of this name."""

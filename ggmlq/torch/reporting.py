@@ -47,7 +47,7 @@ def report(model: torch.nn.Module) -> Report:
       1.weight (1): torch.float32 in the file, or decoded by what loaded it
     """
     check_model("report(model)", model)
-    result, told = Report(), _of_host(model)
+    result, reason = Report(), _of_host(model)
     for name, weight in model.named_parameters():
         path, _, kind = name.rpartition(".")
         part = model.get_submodule(path)
@@ -56,7 +56,7 @@ def report(model: torch.nn.Module) -> Report:
             result.packed[name] = gq.formats[number].name
             result.packed_bytes += size
         elif weight.dim() > 1 and weight.dtype.is_floating_point:
-            result.floats[name] = told or _reason(part, kind, weight)
+            result.floats[name] = reason or _reason(part, kind, weight)
             result.floats_bytes += size
     return result
 

@@ -21,6 +21,18 @@ arguments_of = reader(Convolution)
 
 
 @inner
+def _times(x: Any, factor: int, to: Any) -> None:
+    """Columns times those at an address; the columns themselves without one."""
+    if factor:
+        other = floats_at(factor, 1, len(to))[0]
+        for i in range(len(to)):
+            to[i] = x[i] * other[i]
+    else:
+        for i in range(len(to)):
+            to[i] = x[i]
+
+
+@inner
 def _row(f: Any, t: int, start: int, count: int, to: Any) -> None:
     """The columns of token t, or of the state, as they go into the sum."""
     if t < 0:
@@ -29,13 +41,7 @@ def _row(f: Any, t: int, start: int, count: int, to: Any) -> None:
             to[i] = x[i]
         return
     x = floats_at(f.x + 4 * (t * f.pitch + start), 1, count)[0]
-    if f.factor:
-        factor = floats_at(f.factor + 4 * (t * f.pitch + start), 1, count)[0]
-        for i in range(count):
-            to[i] = x[i] * factor[i]
-    else:
-        for i in range(count):
-            to[i] = x[i]
+    _times(x, f.factor + 4 * (t * f.pitch + start) if f.factor else 0, to[:count])
 
 
 @cache
@@ -68,13 +74,7 @@ def convolved(silu: bool) -> Any:
                         x = load(total, i, LANES)
                         store(total, i, x / divisor(x * np.float32(-1)))
                 out = floats_at(f.out + 4 * (t * f.width + start), 1, count)[0]
-                if f.gate:
-                    gate = floats_at(f.gate + 4 * (t * f.pitch + start), 1, count)[0]
-                    for i in range(count):
-                        out[i] = total[i] * gate[i]
-                else:
-                    for i in range(count):
-                        out[i] = total[i]
+                _times(total, f.gate + 4 * (t * f.pitch + start) if f.gate else 0, out)
             for j in range(1, f.taps):
                 behind = floats_at(f.behind + 4 * ((j - 1) * f.width + start), 1, count)[0]
                 _row(f, f.tokens - f.taps + j, start, count, behind)

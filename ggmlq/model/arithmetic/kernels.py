@@ -412,7 +412,7 @@ class Kernels:
         return c * self.convolved(b * z, weights, pasts)
 
     def delta_rule(self, heads: Sequence[Array], pasts: Sequence[Past]) -> Array:
-        """What queries [T, H, D] read from states [H, D, D] that keys and values were written to.
+        """Readings of queries [T, H, D] from states [H, D, D] that keys and values were written to.
 
         ``heads``: queries, keys, values, the logarithm of what stays of a state [T, H], and the share of a
         value that replaces what its key had before [T, H].
@@ -432,7 +432,7 @@ class Kernels:
     def scanned(
         self, values: Array, keys: Array, queries: Array, decay: Array, pasts: Sequence[Past]
     ) -> Array:
-        """What queries [T, H, N] read from states [H, P, N] that decay [T, H] and take values times keys."""
+        """Readings of queries [T, H, N] from states [H, P, N], which decay [T, H] and add values by keys."""
         y = []
         for rows, before, behind in pasts:
             state = before[-1]

@@ -77,7 +77,7 @@ def _delta(step: Step, x: Array, i: int) -> Array:
 
 
 def _at_once(step: Step, x: Array, i: int) -> Array | None:
-    """What the last product of the delta rule multiplies, in few launches; None where there are none."""
+    """The rows that the last product of the delta rule reads, in few launches; None where there are none."""
     c, stem, vector = step.config, f"blk.{i}", step.weights.vector
     heads, groups = c.state[1][0], _key_heads(c)
     net = Net(

@@ -82,8 +82,8 @@ def _limits() -> str:
     version, keeps = _version()
     if not keeps:
         return f"transformers {version} keeps none packed (from {SINCE[0]}.{SINCE[1]} on it keeps a few)"
-    kept = import_module(f"{PACKAGE}.gguf_conversion_mapping").GGUF_ARCHS
-    return f"transformers {version} keeps {', '.join(sorted(kept))} packed"
+    architectures = import_module(f"{PACKAGE}.gguf_conversion_mapping").GGUF_ARCHS
+    return f"transformers {version} keeps {', '.join(sorted(architectures))} packed"
 
 
 def _said() -> str:
