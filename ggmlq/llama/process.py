@@ -45,6 +45,7 @@ class Child:
         self._number = 0
         self._ended = False  # by us
         self._owner = os.getpid()
+        variables = emulated.environment() if emulator else os.environ
         self._process = subprocess.Popen(
             emulated.command(emulator)
             if emulator
@@ -54,9 +55,7 @@ class Child:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,  # a group of its own, and no Ctrl-C from the terminal
-            env={  # ggml would start a debugger
-                "GGML_NO_BACKTRACE": "1", **(more or {}), **(emulated.environment() if emulator else os.environ),
-            },
+            env={"GGML_NO_BACKTRACE": "1", **(more or {}), **variables},  # ggml would start a debugger
         )
         self._end = weakref.finalize(self, _end, self._process, self._owner)
         self._pipes = Pipes(self._process)

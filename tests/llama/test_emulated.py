@@ -1,4 +1,4 @@
-"""A build for another machine, where GGMLQ_EMULATED and GGMLQ_EMULATOR name one: its kernels are judged as ours.
+"""A build for another machine, where GGMLQ_EMULATED and GGMLQ_EMULATOR name one: its kernels are judged, too.
 
 tools/build-emulated.sh makes both. What the command says to wrong names is tried everywhere.
 """
@@ -18,7 +18,9 @@ from ggmlq.cli import main
 from ggmlq.llama import Bridge
 
 BUILD, EMULATOR = (os.environ.get(name, "") for name in ("GGMLQ_EMULATED", "GGMLQ_EMULATOR"))
-needs_one = pytest.mark.skipif(not (BUILD and EMULATOR), reason="GGMLQ_EMULATED names no build of another machine")
+needs_one = pytest.mark.skipif(
+    not (BUILD and EMULATOR), reason="GGMLQ_EMULATED names no build of another machine"
+)
 
 
 @needs_one
@@ -44,7 +46,11 @@ def test_weights_of_another_machine_are_ours(fresh):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("no-such-emulator:/", "no program"), ("sh:/nowhere", "has no python3"), ("sh", "no emulator and folder")],
+    [
+        ("no-such-emulator:/", "no program"),
+        ("sh:/nowhere", "has no python3"),
+        ("sh", "no emulator and folder"),
+    ],
 )
 def test_what_is_missing_is_said(text, says, capsys, tmp_path):
     (tmp_path / "libggml-base.so").write_bytes(b"")
