@@ -35,6 +35,6 @@ def command(text: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The variables of the environment without those that a Python of another machine would take for its own."""
+    """The environment without what a Python of another machine would take for its own."""
     own = ("PYTHON", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
     return {name: value for name, value in os.environ.items() if not name.startswith(own)}
