@@ -28,7 +28,7 @@ needs_one = pytest.mark.skipif(
 def test_kernels_of_another_machine_are_right(name, fresh):
     with Bridge(BUILD, timeout=600, emulator=EMULATOR) as bridge:
         (device,) = bridge.devices()
-        assert {"NEON", "RISCV_V"} & set(device.features.split(", "))
+        assert "NEON" in device.features
         for m, n, blocks in ((1, 33, 3), (9, 64, 2)):
             k = blocks * max(gq.formats[name].block_size, 32)
             case = Case(gq.formats[name], m, n, k, "normal", int(fresh.integers(1 << 30)))
