@@ -179,7 +179,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     cells = [drawn.Product(*map(int, text.split("x"))) for text in (options.cells or "").split(",") if text]
     step = max(64, *(gq.formats[name].block_size for name in names))
     cells = cells or drawn.products(options.seed, options.draw, step)
-    print(f"{len(cells)} cells" + ("" if options.cells else f" of --seed {options.seed}"), flush=True)
+    print("" if options.cells else f"--seed {options.seed}", flush=True)
     if options.tiles:
         compiled({"cuda:warp_specialized"}, set(names))
     facts: dict[str, Any] = {} if options.once else {**machine(), "commit": commit()}
