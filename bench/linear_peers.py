@@ -36,19 +36,32 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 
 import ggmlq as gq
 from bench import drawn, parts
-from bench.bench_shapes import compiled
 from bench.engine import random_bytes
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.driver import device
+from ggmlq.cuda.driver import device, served
+from ggmlq.cuda.driver.launch import FAMILIES
 from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.ladder.linear import r16_warp_specialized
+from ggmlq.testing import ahead
 from ggmlq.testing.machine import commit, machine
 
 GROUP = 32  # of Humming's weights
 ROTATED, TURNS, REST = 150e6, 2, 0.2
 WORST = 3e-4  # mean squared error beside the mean square
+
+
+def compiled(formats: set[str]) -> None:
+    """Compile the tiles of ``cuda:warp_specialized`` whose code does not come with the package."""
+    module, have, tasks = r16_warp_specialized.__name__, device.capability() or (9, 0), []
+    for name, i in ahead.kernels_of({module}, formats):
+        if name.rpartition(".")[0] != module:
+            continue
+        kernel = FAMILIES[name].make(*FAMILIES[name].cases[i])
+        if kernel.origin is not None and not served.code_of(kernel.origin, have, kernel.exact):
+            tasks.append((name, i))
+    ahead.compile_all(tasks, have)
 
 
 def humming(n: int, k: int, copies: int) -> Any:
@@ -181,7 +194,7 @@ def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     cells = cells or drawn.products(options.seed, options.draw, step)
     print("" if options.cells else f"--seed {options.seed}", flush=True)
     if options.tiles:
-        compiled({"cuda:warp_specialized"}, set(names))
+        compiled(set(names))
     facts: dict[str, Any] = {} if options.once else {**machine(), "commit": commit()}
     facts |= {"seed": None if options.cells else options.seed, "part": options.part}
     facts |= {"figures": [], "failed": []}
