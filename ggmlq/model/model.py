@@ -466,7 +466,7 @@ class Model:
 
     def _plans_ahead(self) -> Any:
         """The thread that makes plans of products for steps of all sizes."""
-        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device)
+        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device, self.invariant)
         weakref.finalize(self, ahead.stop)
         return ahead
 
