@@ -113,11 +113,11 @@ def menu() -> str:
     """The hidden tables of contents of the first page, which are the site's menu."""
     groups: dict[str, list[str]] = {"": ["pages"]}
     for line in (ROOT / "docs" / "README.md").read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"\| \*\*(.+)\*\* \|", line):
+        if match := re.match(r"(?:## |\| \*\*)([^|*]+)", line):
             groups[match[1]] = []
         elif match := re.match(r"\| \[(\w+)\.md\]", line):
             groups[[*groups][-1]].append(match[1])
-    groups["Reference"] = [
+    groups["Made from the sources"] = [
         "commands/index",
         "reference/index",
         "book/index",
@@ -126,7 +126,7 @@ def menu() -> str:
         "security",
     ]
     text = ""
-    for name, pages in groups.items():
+    for name, pages in [(name, pages) for name, pages in groups.items() if pages]:
         options = [":hidden:", *([f":caption: {name}"] if name else [])]
         text += "\n".join(["", "", "```{toctree}", *options, "", *pages, "```", ""])
     return text
