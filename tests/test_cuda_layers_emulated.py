@@ -228,3 +228,12 @@ def test_weighted_sums(card, fresh):
     expected = (y.astype(np.float64) * weights[..., None]).sum(axis=1)
     sizes = (np.abs(y) * weights[..., None]).sum(axis=1)
     assert (np.abs(router.mixed(on_device(y), on_device(weights)) - expected) <= 8 * ULP * sizes).all()
+
+
+def test_the_best_columns(card, fresh):
+    """The first of several that are equal, whatever their sign of zero; NaN is the largest."""
+    x = np.round(fresh.standard_normal((6, int(fresh.integers(1, 3 * layers.PART)))), 1).astype(np.float32)
+    x[1], x[2], x[3] = -0.0, -np.inf, -np.abs(x[3])
+    x[1, x.shape[1] // 2 :] = 0
+    x[4, fresh.integers(x.shape[1])] = -np.nan
+    assert np.array_equal(layers.best(on_device(x)), x.argmax(axis=1))

@@ -137,7 +137,8 @@ def kernels_of_layers(put):
         done=lambda work: work(), routed=routed, takes=lambda experts, used: True,
         scored=lambda x, w: single(double(x) @ double(w).T),
         mixed=lambda y, weights: single((double(y) * double(weights)[..., None]).sum(axis=1)),
-        append=append, by_queries=lambda x, places: x[places].transpose(0, 2, 1, 3),
+        append=append, best=lambda rows: rows.argmax(axis=-1),
+        by_queries=lambda x, places: x[places].transpose(0, 2, 1, 3),
         by_rows=lambda y, places: y.transpose(0, 2, 1, 3).reshape(-1, y.shape[1], y.shape[3])[places],
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
@@ -425,7 +426,7 @@ def test_plans_made_ahead(card, fresh, monkeypatch):
             (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (4, "q8_0")
         ])
     ]  # fmt: skip
-    plans = ahead.Ahead("cuda:0", bool(fresh.integers(2)))
+    plans = ahead.Ahead("cuda:0", False)
     plans.add(on_card[:3])
     plans.add(on_card[3:5])
     plans.end()
@@ -434,7 +435,7 @@ def test_plans_made_ahead(card, fresh, monkeypatch):
     assert card.products == 3 * len(sizes)
     assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False] * 2
     plans.stop()
-    plans = ahead.Ahead("cuda:0", bool(fresh.integers(2)))
+    plans = ahead.Ahead("cuda:0", False)
     plans.stop()
     assert not plans._thread.is_alive()
 

@@ -37,6 +37,8 @@ BESIDE = (
     "ggmlq.cuda.kernels.epilogue.gates.gater",
     "ggmlq.cuda.kernels.layers.hadamard_kernel",
     "ggmlq.cuda.kernels.layers.sum_normer", "ggmlq.cuda.kernels.layers.pair_gater",
+    "ggmlq.cuda.kernels.layers.vector_normer", "ggmlq.cuda.kernels.layers.picker",
+    "ggmlq.cuda.kernels.layers.part_finder", "ggmlq.cuda.kernels.layers.best_finder",
     "ggmlq.cuda.kernels.router.scorer", "ggmlq.cuda.kernels.router.router",
     "ggmlq.cuda.kernels.router.mixer", "ggmlq.cuda.kernels.quantize.rope_append.append_kernel",
     "ggmlq.cuda.kernels.quantize.rope_append.spread_kernel",

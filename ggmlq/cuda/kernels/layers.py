@@ -242,10 +242,11 @@ def _norm_in_registers(x: Any, y: Any, weights: Any, sums: Any, out: Any, epsilo
     rows, columns = x.shape
     there = [part for part in (x, y, weights, sums, out) if part is not None]
     fits = MIN_COLUMNS_OF_LARGE_BLOCKS <= columns <= MOST_VECTORED and columns % 4 == 0
-    if fits := fits and not any(part.data.ptr % 16 for part in there):
-        operands = (0 if part is None else part for part in (x, y, weights, sums, out))
-        vector_normer(y is not None)((rows,), (VECTOR_THREADS,), *operands, columns, _bits(epsilon))
-    return fits
+    if not fits or any(part.data.ptr % 16 for part in there):
+        return False
+    operands = (0 if part is None else part for part in (x, y, weights, sums, out))
+    vector_normer(y is not None)((rows,), (VECTOR_THREADS,), *operands, columns, _bits(epsilon))
+    return True
 
 
 def _norm(kernel: Any, operands: tuple[Any, ...], epsilon: float) -> None:
@@ -541,3 +542,93 @@ def gated_pair(name: str, both: Any) -> Any:
     out = xp.empty((len(rows), columns), np.float32)
     pair_gater(name)((-(-out.size // THREADS),), (THREADS,), rows, out, columns, out.size)
     return out.reshape(*both.shape[:-1], columns)
+
+
+# --- the best column of each row --------------------------------------------------------------------
+#
+# A *key* orders numbers and their columns at once: the bits of a number that sort like it, then the column
+# from the last one on, so that of equal numbers the first wins. NaN is above all numbers.
+
+PART = 2048  # columns of a block
+PART_KEYS, KEYS = array(uint64, 2), array(uint64, 1)
+
+
+@inlined
+def key_of(value: Any, column: Any) -> Any:
+    """The key of a number."""
+    bits = ptx.bits_of(ptx.add(value, float32(0)))  # -0 becomes 0, which it is equal to
+    if bits & 0x7FFFFFFF > 0x7F800000:
+        bits = uint32(0xFFFFFFFF)
+    elif bits & 0x80000000:
+        bits = uint32(bits ^ 0xFFFFFFFF)
+    else:
+        bits = uint32(bits | 0x80000000)
+    return uint64(bits) << uint64(32) | uint64(uint32(0xFFFFFFFF - column))
+
+
+@inlined
+def largest_key(key: Any) -> Any:
+    """The largest of the keys of a block's threads."""
+    keys, thread = cuda.shared.array(THREADS, uint64), uint32(cuda.threadIdx.x)
+    keys[thread] = key
+    half = uint32(THREADS // 2)
+    while half > 0:
+        cuda.syncthreads()  # keys of other threads are read next
+        if thread < half:
+            keys[thread] = max(keys[thread], keys[thread + half])
+        half = uint32(half >> 1)
+    return keys[0]  # which this thread may only use if it is the first
+
+
+@family()
+def part_finder() -> Kernel:
+    """The kernel for the largest key of each PART columns of a row; block (part, row)."""
+
+    def kernel(
+        x: Any,  # float32 [rows, columns]
+        keys: Any,  # uint64 [rows, parts]
+        columns: Any,
+    ) -> None:
+        hopper.take_turn()
+        row, best = uint32(cuda.blockIdx.y), uint64(0)
+        first = uint32(cuda.blockIdx.x) * PART + uint32(cuda.threadIdx.x)
+        for i in range(PART // THREADS):
+            column = uint32(first + uint32(i * THREADS))
+            if column < columns:
+                best = max(best, key_of(x[row, column], column))
+        best = largest_key(best)
+        if uint32(cuda.threadIdx.x) == 0:
+            keys[row, uint32(cuda.blockIdx.x)] = best
+
+    return Kernel("best of parts of rows", kernel, ROWS, PART_KEYS, uint32, threads=THREADS, early=True)
+
+
+@family()
+def best_finder() -> Kernel:
+    """The kernel for the column of the largest key of a row; a block a row."""
+
+    def kernel(
+        keys: Any,  # uint64 [rows, parts]
+        ids: Any,  # uint64 [rows]
+        parts: Any,
+    ) -> None:
+        hopper.take_turn()
+        row, best, at = uint32(cuda.blockIdx.x), uint64(0), uint32(cuda.threadIdx.x)
+        while at < parts:
+            best = max(best, keys[row, at])
+            at = uint32(at + THREADS)
+        best = largest_key(best)
+        if uint32(cuda.threadIdx.x) == 0:
+            ids[row] = uint64(0xFFFFFFFF) - (best & uint64(0xFFFFFFFF))
+
+    return Kernel("best of rows", kernel, PART_KEYS, KEYS, uint32, threads=THREADS, early=True)
+
+
+def best(x: Any) -> Any:
+    """The first of the largest columns of each row, int64 [rows]; NaN is the largest."""
+    x, xp = cupy().ascontiguousarray(x, np.float32), cupy()
+    (rows, columns), parts = x.shape, -(-x.shape[1] // PART)
+    keys, ids = xp.empty((rows, parts), np.uint64), xp.empty(rows, np.uint64)
+    part_finder()((parts, rows), (THREADS,), x, keys, columns)
+    best_finder()((rows,), (THREADS,), keys, ids, parts)
+    return ids.view(np.int64)
