@@ -349,6 +349,17 @@ def test_prompts_of_some_sequences(card, fresh, tmp_path, family):
     assert m.together([Piece(1, np.array([5])), Piece(1, np.array([6]))], cache.parts, True).shape == (2, 288)
 
 
+def test_attention_goes_over_few_of_many_sequences(fresh):
+    """Over all that have tokens, and not over many others; from few places on."""
+    for _ in range(100):
+        batch = int(fresh.integers(1, 70))
+        low, high = sorted(fresh.integers(0, batch, 2).tolist())
+        first, count = replay._window([high, low], batch)
+        assert 0 <= first <= low <= high < first + count <= batch
+        assert count < 4 * (high - low + 1)
+        assert first % max(1, (1 << (count - 1).bit_length()) // 2) == 0
+
+
 def test_a_full_cache(card, fresh, tmp_path):
     """Steps that are filled up need no room for that: the last position can be reached."""
     path = family_model(tmp_path / "m.gguf", "qwen3", int(fresh.integers(1 << 30)), types=("q8_0",))
