@@ -1,4 +1,4 @@
-"""Small parts of a layer, each in one launch: norms, RoPE, Hadamard transforms, gates.
+"""Small parts of a step, each in one launch: norms, RoPE, rows in order, Hadamard transforms, gates, tokens.
 
 CuPy takes a launch for each sum, root and product, and between two launches a GPU does nothing for some
 microseconds, which is what a step of one token consists of. In float32 throughout; exponentials are the GPU's
@@ -18,7 +18,7 @@ from ...errors import UnsupportedError
 from ..driver.device import cupy
 from ..driver.launch import Kernel, array, family
 from ..intrinsics import hopper, ptx
-from ..intrinsics.assembly import f32, instruction, only_on_a_gpu, u64
+from ..intrinsics.assembly import f32, instruction
 from ..intrinsics.atoms import inlined
 from ..intrinsics.lane import ALL_LANES, four_into, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
@@ -43,17 +43,7 @@ def power_of_two(a: Any) -> Any:
 
 
 # --- norms ------------------------------------------------------------------------------------
-
-
-# --- norms ------------------------------------------------------------------------------------
-
-
-@instruction("prefetch.global.L2 [$0];", None, u64, effect=True)
-def prefetch_line(address: Any) -> Any:
-    """Prefetch the line of memory at an address into the L2 cache."""
-    only_on_a_gpu()
-
-
+#
 # A row is loaded at once, 16 bytes a load, and stays in registers. So a block waits for memory once, and for
 # its weights while the previous kernel ends.
 
