@@ -160,7 +160,7 @@ def kernels_of_layers(put):
 class Nowhere:
     """Plans that nobody makes ahead."""
 
-    add = end = stop = lambda self, *operands: None
+    add = end = stop = lambda self, *operands, **options: None
 
 
 @pytest.fixture
@@ -423,7 +423,7 @@ def test_memory_goes_from_cache_to_cache(card, fresh, tmp_path, monkeypatch):
 
 def test_plans_made_ahead(card, fresh, monkeypatch):
     """Products of all sizes with the first weights of a kind; what they prepared is made of the others."""
-    run, sizes = PRODUCTS[0].run, (*ahead.KERNELS, *replay.SIZES[replay.FEW :])
+    run, sizes = PRODUCTS[0].run, ahead.ROWS
 
     def make(q):
         return q.shape
@@ -439,17 +439,18 @@ def test_plans_made_ahead(card, fresh, monkeypatch):
     on_card = [
         gq.QuantArray(q.format, q.shape, on_device(q.raw))
         for q in (gq.quantize(fresh.standard_normal((n, 32)), kind) for n, kind in [
-            (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (4, "q8_0")
+            (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (12, "q8_0")
         ])
     ]  # fmt: skip
     plans = ahead.Ahead("cuda:0", False)
     plans.add(on_card[:3])
     plans.add(on_card[3:5])
+    plans.add(on_card[5:], few=True)
     plans.end()
     plans._thread.join()
     # The first product of a kind prepares its weights, and is made again.
-    assert card.products == 3 * len(sizes)
-    assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False] * 2
+    assert card.products == 3 * len(sizes) + len(ahead.KERNELS) + 1
+    assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False, True]
     plans.stop()
     plans = ahead.Ahead("cuda:0", False)
     plans.stop()
