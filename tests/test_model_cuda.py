@@ -54,7 +54,7 @@ class Arrays:
 
 def on_host(q):
     """An array's copy on the host."""
-    return gq.QuantArray(q.format, q.shape, np.array(q.raw))
+    return gq.QuantArray(q.format, q.shape, np.array(q.raw), scale=q._scale)
 
 
 def double(x):

@@ -148,14 +148,17 @@ class FixedRows:
             return None
         return self._a.inputs["ends"] if self._a.packed else slice(count - 1, count)
 
-    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
+    def appended(self, layer: int, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Keys]:
         """Queries [B, H, T, D] as they fit the cache, and the first positions of the sequences."""
-        q, k, v = self._memory.spread(q, k, v)
-        self._memory.layers[layer].put(self._a.inputs[k.shape[1]], k, v)
+        q, k, v = self._memory.spread(layer, q, k, v)
+        if k is not None:
+            self._memory.layers[layer].put(self._a.inputs[k.shape[1]], k, v)
         return self._queries(q), self._keys(layer)
 
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
+        if heads[1] is None:
+            return None
         a, (rows, kv_heads, _) = self._a, heads[1].shape
         batch = rows if a.packed else a.size.batch
         q = self._memory.rope_append(layer, heads, angles, a.inputs[kv_heads], batch)
@@ -174,9 +177,9 @@ class FixedRows:
         size = self._a.size
         return self._memory.rows(layer, size.first, size.batch, size.span)
 
-    def back(self, y: Array) -> Array:
+    def back(self, layer: int, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        y = self._memory.back(y)
+        y = self._memory.back(layer, y)
         if self._a.size.each == 1:
             y = y[:, :, 0]
         else:

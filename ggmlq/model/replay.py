@@ -92,7 +92,7 @@ class Replay:
         arena, graphs, cuda = self._arena, list[Any](), cuda_device().cupy().cuda
         self._graphs, self._logits, self._version = [], None, arena.version
         stream = cuda.get_current_stream()
-        parts = len(memory.layers) + 2  # the embedding, each layer, the logits
+        parts = memory.depth + 2  # the embedding, each layer, the logits
         sizes = chain(FIRST, repeat(LAYERS)) if self._a.size.each > 1 else repeat(parts)
         arena.spans, self._a.alike = [], Alike(memory, arena, self._a.known)
         with arena.stream, cuda.using_allocator(arena), ExitStack() as end:
