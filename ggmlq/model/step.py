@@ -357,8 +357,7 @@ class Step:
         if self.config.seeds:
             self.tell("h_nextn", x)
         self.tell("result_norm", x)
-        head = "output" if "output" in self.weights else "token_embd"
-        y = self.a.linear(x, self.weights.matrix(head), self.weights.optional("output.bias"))
+        y = self.a.linear(x, self.weights.head, self.weights.optional("output.bias"))
         if self.config.logit_scale:
             y = self.a.times(y, float(np.float32(1) / np.float32(self.config.logit_scale)))
         if self.config.logit_cap:
