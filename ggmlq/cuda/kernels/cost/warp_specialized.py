@@ -124,14 +124,10 @@ def most_partials(blocks: int, stages: int, worth: int) -> int:
     return blocks * 3 // 2 if worth < stages else 0
 
 
-TILES = (
-    WarpSpecializedTile(32, 2),
-    *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)),
-)  # fmt: skip
+TILES = tuple(map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)))
 NARROW_COLUMNS, MAX_NARROW_TILES = 64, 4  # columns of a narrow tile, and the most narrow tiles across
-# Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;
-# and microseconds of a kernel that only clears flags.
-MAX_PLAIN_ROWS, MAX_EMPTY_ROWS, CLEAR_US = 512, 32, 0.3
+# Empty rows of a box up to which x is read as it lies; microseconds of a kernel that only clears flags.
+MAX_EMPTY_ROWS, CLEAR_US = 32, 0.3
 
 
 class TileEstimate(NamedTuple):
@@ -176,7 +172,7 @@ class WarpSpecializedShape(NamedTuple):
 
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
-        pays = self.m <= MAX_PLAIN_ROWS and self.across(tile) * tile.columns <= self.m + MAX_EMPTY_ROWS
+        pays = self.across(tile) * tile.columns <= self.m + MAX_EMPTY_ROWS
         return self.plain and pays and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
