@@ -19,9 +19,9 @@ from ggmlq.cuda.intrinsics.language import elements_of
 from ggmlq.cuda.kernels.cost.stage import SHARE
 from ggmlq.cuda.kernels.cost.warp_specialized import (
     CLEAR_US,
+    EMPTY_PART,
     MAX_CLUSTER,
     MAX_EMPTY_ROWS,
-    MAX_PLAIN_ROWS,
     TILES,
     Split,
     WarpSpecializedShape,
@@ -151,15 +151,15 @@ def test_a_tile_is_filled_up_little(fresh):
 
 
 def test_where_plain_rows_pay(fresh):
-    """No kernel before saves time, at most; wide tiles, many rows, empty boxes and fp4 keep x_tiles."""
-    for m in (*fresh.integers(9, MAX_PLAIN_ROWS + 1, 40).tolist(), MAX_PLAIN_ROWS + 1):
+    """No kernel before saves time, at most; wide tiles, empty boxes and fp4 keep x_tiles."""
+    for m in fresh.integers(9, 4097, 40).tolist():
         down, stages, name = int(fresh.integers(8, 300)), int(fresh.integers(8, 120)), BLOCKS[m % len(BLOCKS)]
         shapes = [WarpSpecializedShape(m, down, stages, layout_of(name), 132, 4.5, plain) for plain in (0, 1)]
         x_tiles, plain = map(best_tile, shapes)
         assert plain.us <= x_tiles.us + CLEAR_US
         for tile in TILES:
             empty = -(-m // tile.columns) * tile.columns - m
-            reads = not (tile.wide or layout_of(name).fp4 or m > MAX_PLAIN_ROWS or empty > MAX_EMPTY_ROWS)
+            reads = not (tile.wide or layout_of(name).fp4 or empty > max(MAX_EMPTY_ROWS, m // EMPTY_PART))
             assert shapes[1].reads_plain(tile) == reads
             assert not shapes[0].reads_plain(tile)
 
