@@ -15,7 +15,7 @@ import ggmlq as gq
 from ggmlq.cuda.kernels import layers, router
 from ggmlq.cuda.kernels.epilogue import gates
 from ggmlq.cuda.kernels.quantize import rope_append
-from ggmlq.errors import ShapeError
+from ggmlq.errors import ShapeError, UnsupportedError
 from ggmlq.model.arithmetic.kernels import apply_rope, rope_angles
 from ggmlq.model.arithmetic.oracles import Exact
 from ggmlq.model.config import Rope
@@ -30,7 +30,7 @@ def card(monkeypatch):
     return put_emulated(monkeypatch)
 
 
-@pytest.mark.parametrize("columns", [1, 64, 100, 129, 600, 2050])
+@pytest.mark.parametrize("columns", [1, 64, 100, 129, 600, 2050, 4100])
 def test_norm(card, fresh, columns):
     """A thread sums up to 17 squares one after the other, and 38 sums are added: all have one sign."""
     x = fresh.standard_normal((2, 1, columns)).astype(np.float32) * np.float32(10.0 ** fresh.uniform(-3, 3))
@@ -81,7 +81,7 @@ def test_a_gate_behind_two_products(card, fresh, kind):
         assert np.array_equal(got, want.astype(kind))
 
 
-@pytest.mark.parametrize("columns", [40, 600])
+@pytest.mark.parametrize("columns", [40, 600, 602])
 def test_a_sum_and_its_norm(card, fresh, columns):
     """The sum is that of float32, and the norm that of the sum."""
     x, y = fresh.standard_normal((2, 3, columns)).astype(np.float32)
@@ -90,6 +90,22 @@ def test_a_sum_and_its_norm(card, fresh, columns):
     assert np.array_equal(sums, x + y)
     expected = HOST.norm((x + y).astype(np.float64), 1e-5) * weights
     assert np.allclose(normed, expected, rtol=64 * ULP, atol=0)
+
+
+def test_rows_in_the_order_of_queries(card, fresh):
+    """And back; what fills up a sequence may be any row."""
+    counts, each, heads, width = fresh.integers(0, 8, 3), 8, 3, int(fresh.choice([4, 64]))
+    x = fresh.standard_normal((counts.sum() + 2, heads, width)).astype(np.float32)
+    places, back, row = np.zeros((3, each), np.int64), np.zeros(len(x), np.int64), 0
+    for i, count in enumerate(counts):
+        places[i, each - count :] = np.arange(row, row + count)
+        back[row : row + count] = (i + 1) * each - count + np.arange(count)
+        row += count
+    y = layers.by_queries(on_device(x), on_device(places))
+    assert np.array_equal(y, x[places].transpose(0, 2, 1, 3))
+    assert np.array_equal(np.asarray(layers.by_rows(y, on_device(back)))[:row], x[:row])
+    with pytest.raises(UnsupportedError, match="columns"):
+        layers.by_queries(on_device(x[..., :3]), on_device(places))
 
 
 @pytest.mark.parametrize("name", layers.GATES)

@@ -32,7 +32,7 @@ SHAPES = [
     (130, 300, 2304),
     (33, 128, 14336),
 ]
-# The sizes of a problem in the first experiment (docs/compensation.md): it lists no cases, only that 21
+# The sizes of a problem in the first experiment (bench/notes/ladder.md): it lists no cases, only that 21
 # passed, three kernels by seven.
 THEIR_SHAPES = [(m, 4096, k) for m in (1, 32, 512) for k in (4096, 14336)] + [(128, 4096, 4096)]
 THEIR_KERNELS = {

@@ -54,7 +54,7 @@ class Arrays:
 
 def on_host(q):
     """An array's copy on the host."""
-    return gq.QuantArray(q.format, q.shape, np.array(q.raw))
+    return gq.QuantArray(q.format, q.shape, np.array(q.raw), scale=q._scale)
 
 
 def double(x):
@@ -137,7 +137,8 @@ def kernels_of_layers(put):
         done=lambda work: work(), routed=routed, takes=lambda experts, used: True,
         scored=lambda x, w: single(double(x) @ double(w).T),
         mixed=lambda y, weights: single((double(y) * double(weights)[..., None]).sum(axis=1)),
-        append=append,
+        append=append, by_queries=lambda x, places: x[places].transpose(0, 2, 1, 3),
+        by_rows=lambda y, places: y.transpose(0, 2, 1, 3).reshape(-1, y.shape[1], y.shape[3])[places],
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
         of_stack=lambda *operands: None, of_expert_stack=lambda *operands: None,
@@ -405,14 +406,14 @@ def test_memory_goes_from_cache_to_cache(card, fresh, tmp_path, monkeypatch):
 
 def test_plans_made_ahead(card, fresh, monkeypatch):
     """Products of all sizes with the first weights of a kind; what they prepared is made of the others."""
-    run, sizes = PRODUCTS[0].run, replay.SIZES[replay.FEW :]
+    run, sizes = PRODUCTS[0].run, (*ahead.KERNELS, *replay.SIZES[replay.FEW :])
 
     def make(q):
         return q.shape
 
     def prepares(problem, operands, *rest):
         rows, q = operands
-        if len(rows) == sizes[3]:
+        if len(rows) == sizes[4]:
             raise gq.errors.UnsupportedError("no code for so many rows")
         q.prepared(make)
         return run(problem, operands, *rest)
@@ -424,7 +425,7 @@ def test_plans_made_ahead(card, fresh, monkeypatch):
             (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (4, "q8_0")
         ])
     ]  # fmt: skip
-    plans = ahead.Ahead("cuda:0")
+    plans = ahead.Ahead("cuda:0", bool(fresh.integers(2)))
     plans.add(on_card[:3])
     plans.add(on_card[3:5])
     plans.end()
@@ -433,7 +434,7 @@ def test_plans_made_ahead(card, fresh, monkeypatch):
     assert card.products == 3 * len(sizes)
     assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False] * 2
     plans.stop()
-    plans = ahead.Ahead("cuda:0")
+    plans = ahead.Ahead("cuda:0", bool(fresh.integers(2)))
     plans.stop()
     assert not plans._thread.is_alive()
 

@@ -21,14 +21,16 @@ from ..errors import GGMLQError
 from ..ops.linear import linear, problem_of
 from .replay import FEW, SIZES, Arena
 
+KERNELS = 2, 4, 8, FEW  # the most rows of kernels for few, which are loaded so
 MISSED = suppress(GGMLQError, RuntimeError, MemoryError)  # where it is needed, the call says why
 
 
 class Ahead:
     """A thread that multiplies rows of all sizes with weights of each format and shape, on its own stream."""
 
-    def __init__(self, device: str) -> None:
-        self._device, self._queue, self._stopped = device, SimpleQueue[Any](), Event()
+    def __init__(self, device: str, invariant: bool) -> None:
+        self._device, self._invariant = device, invariant
+        self._queue, self._stopped = SimpleQueue[Any](), Event()
         self._thread = Thread(target=self._work, name="ggmlq: plans of products", daemon=True)
         self._thread.start()
 
@@ -69,11 +71,11 @@ class Ahead:
     def _multiply(self, q: QuantArray) -> None:
         """Products of rows of all sizes, of which nobody reads the results."""
         x = cuda_device().cupy().zeros((SIZES[-1], q.shape[1]), np.float32)
-        for rows in SIZES[FEW:]:
+        for rows in (*KERNELS, *SIZES[FEW:]):
             timed = contenders(problem_of(x[:rows], q, place_of(x)))  # by the first step, not beside others
             if not (timed or self._stopped.is_set()):
                 with MISSED:
                     before = len(q.prepared_by())
-                    linear(x[:rows], q)
+                    linear(x[:rows], q, invariant=self._invariant)
                     if len(q.prepared_by()) > before:  # then its launches were not recorded
-                        linear(x[:rows], q)
+                        linear(x[:rows], q, invariant=self._invariant)

@@ -84,7 +84,7 @@ def test_a_right_run_does_not_part(libllama, fresh, tmp_path, family, cache):
         {"ffn_norm-0"}
         if family == "gpt-oss"
         else {"embd", "ffn_norm-0"}
-        if family in (*RECURRENT, "glm4moe")
+        if family in (*RECURRENT, "glm4moe", "gemma4-moe")
         else set()
     )
     assert any(p.is_choice for p in nodes) == (family in EXPERTS)

@@ -1,4 +1,4 @@
-"""The table of docs/arithmetic.md: how well the reference agrees with llama.cpp's own products.
+"""The table of bench/notes/agreement.md: how well the reference agrees with llama.cpp's own products.
 
 A figure is the worst row of weights over all runs in tests/golden/products.npz: the sum over rows
 of activations of the squared difference, over that of |x|^2 |w|^2 / K.
@@ -24,7 +24,7 @@ def texts(options: Options) -> Texts:
     stored = [name for name in FORMATS if (GOLDEN / f"{name.lower()}.npz").exists()]
     worst = {name: worst_rows(name) for name in stored}
     rows = [[name, *(cell(name, a, worst[name]) for a in PROGRAMS)] for name in stored if worst[name]]
-    yield "docs/arithmetic.md", table(["type", *PROGRAMS], rows)
+    yield "bench/notes/agreement.md", table(["type", *PROGRAMS], rows)
 
 
 def worst_rows(name: str) -> dict[str, str]:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ..driver.device import cupy
 from ..driver.launch import Kernel, array, family
 from ..intrinsics import hopper, ptx
 from ..intrinsics.assembly import f32, instruction, only_on_a_gpu, u64
 from ..intrinsics.atoms import inlined
-from ..intrinsics.lane import ALL_LANES, warp_and_lane
+from ..intrinsics.lane import ALL_LANES, four_into, warp_and_lane
 from ..intrinsics.language import cuda, float32, uint32, uint64
 from ..layouts.floats import aligned_floats
 
@@ -143,11 +144,86 @@ def sum_normer(threads: int) -> Kernel:
     return Kernel(f"sum and norm by {threads}", kernel, *parameters, threads=threads, early=True)
 
 
+# A row of up to MOST_VECTORED columns is loaded at once, 16 bytes a load, and stays in registers. So a block
+# waits for memory once, and for its weights while the previous kernel ends.
+
+VECTOR_THREADS, VECTORS = 512, 4
+MOST_VECTORED = 4 * VECTORS * VECTOR_THREADS
+
+
+@family([(False,), (True,)])
+def vector_normer(summed: bool) -> Kernel:
+    """The kernel that divides rows by the root of their mean square, or with ``summed`` the sums of rows."""
+    warps, count = VECTOR_THREADS // 32, 4 * VECTORS
+
+    def kernel(
+        x: Any,  # address of float32 [rows, columns]
+        y: Any,
+        weights: Any,  # address of float32 [columns]
+        sums: Any,  # address of float32 [rows, columns]
+        out: Any,
+        columns: Any,
+        epsilon: Any,  # bits of a float
+    ) -> None:
+        hopper.let_successor_start()
+        thread = uint32(cuda.threadIdx.x)
+        w, v = cuda.local.array(count, float32), cuda.local.array(count, float32)
+        squares = cuda.shared.array(warps, float32)
+        for i in range(VECTORS):
+            at = uint32(uint32(thread + uint32(i * VECTOR_THREADS)) << 2)
+            if at < columns:
+                four_into(w, 4 * i, ptx.load_floats(weights + uint64(at) * 4))
+        hopper.wait_for_predecessor()
+        first, total = uint64(cuda.blockIdx.x) * uint64(columns), float32(0)
+        for i in range(VECTORS):
+            at = uint32(uint32(thread + uint32(i * VECTOR_THREADS)) << 2)
+            for j in range(4):
+                v[4 * i + j] = float32(0)
+            if at < columns:
+                four_into(v, 4 * i, ptx.load_floats(x + (first + uint64(at)) * 4))
+                if summed:
+                    a, b, c, d = ptx.load_floats(y + (first + uint64(at)) * 4)
+                    v[4 * i], v[4 * i + 1] = ptx.add(v[4 * i], a), ptx.add(v[4 * i + 1], b)
+                    v[4 * i + 2], v[4 * i + 3] = ptx.add(v[4 * i + 2], c), ptx.add(v[4 * i + 3], d)
+        for i in range(count):
+            total = ptx.fma(v[i], v[i], total)
+        for step in (16, 8, 4, 2, 1):
+            total = ptx.add(total, cuda.shfl_xor_sync(ALL_LANES, total, step))
+        warp, lane = warp_and_lane()
+        if lane == 0:
+            squares[warp] = total
+        cuda.syncthreads()  # sums of other warps are read next
+        total = float32(0)
+        for i in range(warps):
+            total = ptx.add(total, squares[i])
+        mean = ptx.div(total, float32(columns))
+        factor = ptx.div(float32(1), square_root(ptx.add(mean, ptx.float_of(epsilon))))
+        for i in range(VECTORS):
+            at = uint32(uint32(thread + uint32(i * VECTOR_THREADS)) << 2)
+            if at < columns:
+                to = (first + uint64(at)) * 4
+                if summed:
+                    store_four(sums + to, v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3])
+                for j in range(4):
+                    v[4 * i + j] = ptx.mul(ptx.mul(v[4 * i + j], factor), w[4 * i + j])
+                store_four(out + to, v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3])
+
+    name = f"{'sum and ' if summed else ''}norm of rows in registers"
+    return Kernel(name, kernel, *(uint64,) * 5, uint32, uint32, threads=VECTOR_THREADS, early=True)
+
+
+@inlined
+def store_four(to: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Store four floats at a multiple of 16."""
+    ptx.store16(to, ptx.bits_of(a), ptx.bits_of(b), ptx.bits_of(c), ptx.bits_of(d))
+
+
 def normed(x: Any, weights: Any, epsilon: float) -> Any:
     """Rows [..., columns] divided by the root of their mean square, times the weights."""
     rows = cupy().ascontiguousarray(x).reshape(-1, x.shape[-1])
     out = cupy().empty(rows.shape, np.float32)
-    _norm(normer, (rows, weights, out), epsilon)
+    if not _norm_in_registers(rows, None, weights, None, out, epsilon):
+        _norm(normer, (rows, weights, out), epsilon)
     return out.reshape(x.shape)
 
 
@@ -156,16 +232,31 @@ def normed_sum(x: Any, y: Any, weights: Any, epsilon: float) -> tuple[Any, Any]:
     xp, columns = cupy(), x.shape[-1]
     x, y = (xp.ascontiguousarray(rows).reshape(-1, columns) for rows in (x, y))
     sums, out = xp.empty(x.shape, np.float32), xp.empty(x.shape, np.float32)
-    _norm(sum_normer, (x, y, weights, sums, out), epsilon)
+    if not _norm_in_registers(x, y, weights, sums, out, epsilon):
+        _norm(sum_normer, (x, y, weights, sums, out), epsilon)
     return sums, out
+
+
+def _norm_in_registers(x: Any, y: Any, weights: Any, sums: Any, out: Any, epsilon: float) -> bool:
+    """Launch the kernel whose blocks load their rows at once; False, and nothing done, for other rows."""
+    rows, columns = x.shape
+    there = [part for part in (x, y, weights, sums, out) if part is not None]
+    fits = MIN_COLUMNS_OF_LARGE_BLOCKS <= columns <= MOST_VECTORED and columns % 4 == 0
+    if fits := fits and not any(part.data.ptr % 16 for part in there):
+        operands = (0 if part is None else part for part in (x, y, weights, sums, out))
+        vector_normer(y is not None)((rows,), (VECTOR_THREADS,), *operands, columns, _bits(epsilon))
+    return fits
 
 
 def _norm(kernel: Any, operands: tuple[Any, ...], epsilon: float) -> None:
     """Launch a kernel of norms; many columns have more threads."""
     rows, columns = operands[0].shape
     threads = 1024 if columns >= MIN_COLUMNS_OF_LARGE_BLOCKS else 128
-    bits = int(np.float32(epsilon).view(np.uint32))
-    kernel(threads)((rows,), (threads,), *operands, columns, bits)
+    kernel(threads)((rows,), (threads,), *operands, columns, _bits(epsilon))
+
+
+def _bits(value: float) -> int:
+    return int(np.float32(value).view(np.uint32))
 
 
 # --- RoPE: pairs of columns are rotated by the angles of their positions ------------------------
@@ -235,6 +326,70 @@ def apply_rope(x: Any, halves: bool, cos: Any, sin: Any) -> Any:
     cos, sin = xp.ascontiguousarray(cos), xp.ascontiguousarray(sin)
     rope_kernel(halves)(blocks, (THREADS,), rows, cos, sin, out, heads, columns, cos.shape[-1], x.size)
     return out.reshape(x.shape)
+
+
+# --- rows of sequences, packed or in the order of queries ----------------------------------------
+
+
+@family([(False,), (True,)])
+def picker(back: bool) -> Kernel:
+    """The kernel that brings rows [T, H, D] into the order of queries [B, H, Q, D], or ``back``."""
+
+    def kernel(
+        x: Any,  # address of float32
+        places: Any,  # address of int64: the row of each query [B, Q], or the query of each row [T]
+        out: Any,  # address of float32
+        heads: Any,
+        each: Any,  # Q
+        chunks: Any,  # of four columns
+        count: Any,  # chunks of all rows
+    ) -> None:
+        hopper.take_turn()
+        i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
+        if i < count:
+            row = uint32(i // chunks)
+            chunk = uint32(i - uint32(row * chunks))
+            if back:
+                token = uint32(row // heads)
+                place = ptx.load4(places + uint64(token) * 8)
+                sequence = uint32(place // each)
+                query, head = uint32(place - uint32(sequence * each)), uint32(row - uint32(token * heads))
+                source = uint32(uint32(uint32(sequence * heads) + head) * each + query)
+            else:
+                line = uint32(row // each)
+                sequence, query = uint32(line // heads), uint32(row - uint32(line * each))
+                head = uint32(line - uint32(sequence * heads))
+                place = ptx.load4(places + uint64(uint32(sequence * each) + query) * 8)
+                source = uint32(uint32(place * heads) + head)
+            w = ptx.load_words(x + (uint64(source) * uint64(chunks) + uint64(chunk)) * 16)
+            ptx.store16(out + uint64(i) * 16, w[0], w[1], w[2], w[3])
+
+    name = f"rows {'from' if back else 'in'} the order of queries"
+    return Kernel(name, kernel, *(uint64,) * 3, *(uint32,) * 4, threads=THREADS, early=True)
+
+
+def by_queries(x: Any, places: Any) -> Any:
+    """Rows [T, H, D] in the order of queries [B, H, Q, D]; ``places`` [B, Q]: rows of T."""
+    (_, heads, width), (batch, each) = x.shape, places.shape
+    return _picked(False, x, places, (batch, heads, each, width), heads, each)
+
+
+def by_rows(x: Any, places: Any) -> Any:
+    """Results of queries [B, H, Q, D] as rows [T, H, D]; ``places`` [T]: queries of all B · Q."""
+    _, heads, each, width = x.shape
+    return _picked(True, x, places, (len(places), heads, width), heads, each)
+
+
+def _picked(back: bool, x: Any, places: Any, shape: tuple[int, ...], heads: int, each: int) -> Any:
+    if shape[-1] % 4:
+        raise UnsupportedError(
+            f"a step of several sequences, whose heads have {shape[-1]} columns: its kernel moves four at a "
+            "time; such steps are not recorded, and sequences one after the other are"
+        )
+    x, out = aligned_floats(x), cupy().empty(shape, np.float32)
+    count = out.size // 4
+    picker(back)((-(-count // THREADS),), (THREADS,), x, places, out, heads, each, shape[-1] // 4, count)
+    return out
 
 
 # --- Hadamard transforms ------------------------------------------------------------------------

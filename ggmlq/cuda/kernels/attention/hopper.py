@@ -78,7 +78,7 @@ HOPPER = (9, 0)
 #
 # All tiles begin at a multiple of 1024 bytes, where the swizzle of 128-byte rows begins anew.
 
-GROUP_WARPS, PRODUCER_WARPS = 4, 4  # of a consumer warpgroup; of the producer
+GROUP_WARPS, PRODUCER_WARPS = 4, 4  # of a consumer warpgroup; of the producer of floats
 GROUP_ROWS = GROUP_WARPS * MMA_ROWS
 STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
 COPIED_TILES = 3  # tiles of blocks that are copied ahead
@@ -112,7 +112,7 @@ class HopperPlan:
     @property
     def threads(self) -> int:
         """Threads of a block, the producer's last."""
-        return LANES * (self.warps + PRODUCER_WARPS)
+        return LANES * self.warps + self.team_threads
 
     @property
     def rows(self) -> int:
@@ -122,7 +122,8 @@ class HopperPlan:
     @property
     def positions(self) -> int:
         """Positions of a step."""
-        return 128 if self.groups > 1 and self.width <= 192 and self.width_v <= 128 else 64
+        wide = self.groups > 1 and self.k in FLOAT16_TYPES
+        return 128 if wide and self.width <= 192 and self.width_v <= 128 else 64
 
     @property
     def blocks(self) -> int:
@@ -134,13 +135,16 @@ class HopperPlan:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a thread that multiplies, and of one that copies; (0, 0): as many as at the start."""
-        # of 65,536 on a multiprocessor: 256 · 224 + 128 · 56 = 64,512; 2 · (128 · 200 + 128 · 56) = 65,536
-        return (224, 56) if self.groups > 1 else (200, 56) if self.blocks > 1 else (0, 0)
+        # of 65,536 on a multiprocessor: 256 · 224 + 128 · 56 = 64,512; 2 · (128 · 200 + 128 · 56) = 65,536;
+        # 256 · 168 + 256 · 88 = 65,536
+        if self.groups > 1:
+            return (224, 56) if self.k in FLOAT16_TYPES else (168, 88)
+        return (200, 56) if self.blocks > 1 else (0, 0)
 
     @property
     def team_threads(self) -> int:
-        """Threads that copy and decode together."""
-        return LANES * PRODUCER_WARPS
+        """Threads that copy and decode together: two consumers would wait for four warps that decode."""
+        return LANES * PRODUCER_WARPS * (1 if self.k in FLOAT16_TYPES else self.groups)
 
     @property
     def team_positions(self) -> int:
@@ -201,8 +205,9 @@ class HopperPlan:
 
 
 def hopper_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> HopperPlan:
-    """The plan for so many rows of a KV head; two warpgroups would wait for one that decodes blocks."""
-    return HopperPlan(k, v, width, width_v, 2 if k in FLOAT16_TYPES and rows > GROUP_ROWS else 1)
+    """The plan for so many rows of a KV head; the sums of wide values leave no registers to decode blocks."""
+    two = rows > GROUP_ROWS and (k in FLOAT16_TYPES or width_v <= 128)
+    return HopperPlan(k, v, width, width_v, 1 + two)
 
 
 def fits_hopper(k: str, v: str, width: int, width_v: int) -> bool:
