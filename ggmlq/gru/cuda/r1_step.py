@@ -1,8 +1,9 @@
 """A step in one launch: the thread that has the sums of a unit goes on to its gates and its state.
 
-Changed: nothing yet, this is the ground. The input terms are computed beforehand, a product for many steps
-at once. The three rows of a unit belong to one thread, so gates need nothing of other threads, and only
-states go through memory, in two buffers by turns: no intermediate numbers do.
+Changed: the three rows of a unit belong to one thread, so gates need nothing of other threads, and only
+states go through memory, in two buffers by turns.
+
+Why it helps: one launch a step, and no intermediate numbers in memory.
 
 Limited by the launch, and by weights that come anew from the second cache in each step.
 """
