@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from scripts import ROOT
 
 import ggmlq as gq
 from ggmlq import cli
@@ -236,30 +232,3 @@ def test_without_a_gpu_a_sentence_says_why(capsys, monkeypatch):
     monkeypatch.setattr(climb, "current_card", lambda device: "a card")
     assert climb.other_ladder("cpu") == "`--device cuda` climbs the GPU's ladder"
     assert not climb.other_ladder("cuda:1")
-
-
-@pytest.mark.slow
-def test_the_ladder_is_a_benchmark(tmp_path):
-    """Run twice, the second time beside the first: ordered names, groups by shape, columns of figures."""
-    command = [
-        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", "bench/bench_ladder.py",
-        "-k", "q4_0 and M1- and (tiles or panels)", "--benchmark-enable", "--benchmark-columns=min",
-        "--benchmark-sort=name", "--benchmark-max-time=0.01", f"--benchmark-storage={tmp_path}",
-    ]  # fmt: skip
-    outputs = []
-    for more in ("--benchmark-save=first", "--benchmark-compare"):
-        done = subprocess.run([*command, more], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-        outputs.append(done.stdout)
-    first, second = outputs
-    assert "'q4_0 M=1 N=4096 K=4096 on cpu: names, GFLOP/s, GB/s, of the roof': 2 tests" in first
-    steps = re.findall(r"^(\d\d_\w+) +([\d.]+) +([\d.]+) +(\d+)%", first, re.MULTILINE)
-    assert [step[0] for step in steps] == ["04_tiles", "06_panels"]
-    operations, nbytes = 2 * 4096**2, 4096 * 4096 // 32 * 18 + 4 * 8192
-    for _, rate, speed, _ in steps:
-        assert float(rate) / float(speed) == pytest.approx(operations / nbytes, rel=0.02)
-    runs = re.findall(r"^(\d\d_\w+) .*\((NOW|0001_first)\)", second, re.MULTILINE)
-    assert sorted(runs) == [
-        (step, run) for step in ("04_tiles", "06_panels") for run in ("0001_first", "NOW")
-    ]
-    assert [step for step, _ in runs] == sorted(step for step, _ in runs)

@@ -77,6 +77,35 @@ def test_the_wheel_works_alone(wheel, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_ladder_is_a_benchmark_of_the_wheel(wheel, tmp_path):
+    """Run twice, the second time beside the first: ordered names, groups by shape, columns of figures."""
+    wheel.extractall(tmp_path)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--pyargs",
+               "ggmlq.testing.ladder_bench", "-k", "q4_0 and M1- and (tiles or panels)", "--benchmark-enable",
+               "--benchmark-sort=name", "--benchmark-max-time=0.01", "--benchmark-columns=min"]  # fmt: skip
+    outputs = []
+    for more in ("--benchmark-save=first", "--benchmark-compare"):
+        done = subprocess.run(
+            [*command, more],
+            cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+        outputs.append(done.stdout)
+    first, second = outputs
+    assert "'q4_0 M=1 N=4096 K=4096 on cpu: names, GFLOP/s, GB/s, of the roof': 2 tests" in first
+    steps = re.findall(r"^(\d\d_\w+) +([\d.]+) +([\d.]+) +(\d+)%", first, re.MULTILINE)
+    assert [step[0] for step in steps] == ["04_tiles", "06_panels"]
+    operations, nbytes = 2 * 4096**2, 4096 * 4096 // 32 * 18 + 4 * 8192
+    for _, rate, speed, _ in steps:
+        assert float(rate) / float(speed) == pytest.approx(operations / nbytes, rel=0.02)
+    runs = re.findall(r"^(\d\d_\w+) .*\((NOW|0001_first)\)", second, re.MULTILINE)
+    assert sorted(runs) == [
+        (step, run) for step in ("04_tiles", "06_panels") for run in ("0001_first", "NOW")
+    ]
+    assert [step for step, _ in runs] == sorted(step for step, _ in runs)
+
+
+@pytest.mark.slow
 def test_the_page_on_an_index_leads_nowhere_wrong(wheel):
     """Nothing there is relative to this tree, which an index does not have."""
     page = wheel.read(f"ggmlq-{ggmlq.__version__}.dist-info/METADATA").decode().partition("\n\n")[2]
