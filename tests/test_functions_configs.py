@@ -39,6 +39,12 @@ def test_the_table_of_a_shape(path, monkeypatch):
     assert table() is None
 
 
+@pytest.mark.parametrize(("m", "rows"), [(3, 2), (12, 8), (20, 16), (1, 1), (7, 8), (9999, 64), (0, 1)])
+def test_the_nearest_entry_and_the_first_of_two(path, m, rows):
+    path.write_text(json.dumps({str(n): GOOD | {"GROUP_SIZE_M": n} for n in (1, 2, 4, 8, 16, 24, 64)}))
+    assert configs.nearest(table(), m)["GROUP_SIZE_M"] == rows
+
+
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\ud800", "[]", "3", '{"a": {}}', '{"1": 3}'])
 def test_a_file_that_says_nonsense(path, text):
     path.write_bytes(text.encode(errors="surrogatepass"))

@@ -5,6 +5,8 @@ A table is a JSON file of ``$GGMLQ_CONFIGS_DIR``, from numbers of rows to tile s
     N=24576,K=1536,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json
     {"1": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1,
            "num_warps": 4, "num_stages": 3}, "64": {…}, …}
+
+For M rows the entry with the nearest number holds; of two as near, the one that comes first in the file.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import importlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,12 @@ from ..base.devices import cuda_device, cuda_driver
 from ..errors import ConfigError, DeviceError, MissingDependencyError
 from .operands import length
 
+Config = dict[str, Any]
+
 
 def get_w8a8_block_fp8_configs(
     N: int, K: int, block_n: int, block_k: int, *, device: str | None = None
-) -> dict[int, dict[str, Any]] | None:
+) -> dict[int, Config] | None:
     """The table of configurations for weights [N, K]: M → configuration; None where there is none.
 
     ``device`` is ``"cpu"`` or ``"cuda"``, by default a GPU if there is one. ``w8a8_block_fp8_matmul`` takes
@@ -46,6 +51,11 @@ def get_w8a8_block_fp8_configs(
         raise ConfigError(
             f"{path}: {error}; a table maps numbers of rows to configurations; repair it, or remove it"
         ) from None
+
+
+def nearest(table: Mapping[int, Config], m: int) -> Config:
+    """The configuration for the number of rows that is nearest to m."""
+    return table[min(table, key=lambda rows: abs(rows - m))]
 
 
 def file_name(n: int, k: int, block: tuple[int, int], device: str | None) -> str:
