@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from right import assert_right, products
+
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.ladder.linear import r7_dequant_cublas, r11_dequant_bf16
@@ -16,7 +18,6 @@ from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
-from ggmlq.testing.oracle import assert_right, products
 
 RUNGS = gq.kernels(device="cuda")
 NAMES = [rung.name for rung in RUNGS]

@@ -6,14 +6,19 @@ of activations of the squared difference, over that of |x|^2 |w|^2 / K.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from ggmlq.formats import FORMATS
 from ggmlq.reference import linear, row_errors, rule
 from ggmlq.reference.rules import Rule
-from ggmlq.testing.oracle import products
 
 from . import ROOT, Options, Texts, table
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from right import products
 
 GOLDEN = ROOT / "tests" / "golden"
 PROGRAMS = ("ggml-cpu", "ggml-mmvq", "ggml-mmq")
