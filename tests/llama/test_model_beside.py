@@ -24,7 +24,7 @@ SPOKEN = "A room imports only rooms that stand on"  # a part of docs/house.md
 AS_VIEWS = (
     "embd", "model.input_embed", "linear_attn_qkv_mixed", "beta", "alpha", "beta_sigmoid", "q_conv_predelta",
     "k_conv_predelta", "attn_output", "final_output", "gate_reshaped", "conv_states", "conv_input",
-    "conv_output_raw", "k_pe", "ffn_out", "ffn_sqr(relu)",
+    "conv_output_raw", "k_pe", "ffn_out",
 )  # fmt: skip
 ROUNDING = 1e-9  # nodes before anything was turned over
 
