@@ -446,7 +446,11 @@ def _chosen(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, 
 
 
 def _gated(step: Step, x: Array, ids: Array, layer: int, activation: str) -> Array:
-    """act(gate · x) ∘ (up · x) of the experts of each token, [T, U, N]."""
+    """act(gate · x) ∘ (up · x) of the experts of each token, [T, U, N]; or relu(up · x)²."""
+    if activation == "relu_sqr":
+        return step.tell(
+            "ffn_moe_relu_sqr", np.square(step.a.relu(_product(step, x, "up", ids, layer))), layer
+        )
     if (both := f"blk.{layer}.ffn_gate_up_exps") in step.weights:
         if step.joins:
             return step.a.gated_experts(activation, x, step.weights.matrix(both), None, ids)
