@@ -43,19 +43,13 @@ ROUNDS = 5
 CALLS = 3
 
 
-class Cell(NamedTuple):
-    """One product to measure."""
-
-    shape: str
-    name: str
-    tokens: int
-
+# --- the feed-forward layer of a mixture of experts, in NumPy -----------------------------------
 
 Floats = NDArray[np.float32]
 
 
 class Layer(NamedTuple):
-    """The weights of the feed-forward layer of a mixture, and the layer in NumPy."""
+    """The weights of the layer."""
 
     router: Floats  # [E, C]
     gate: Any  # [E, F, C]
@@ -77,6 +71,14 @@ class Layer(NamedTuple):
         hidden = gate / (1 + np.exp(-gate)) * up
         y: Floats = (product(hidden.astype(np.float32), self.down, ids) * weights[..., None]).sum(axis=1)
         return y.astype(np.float32)
+
+
+class Cell(NamedTuple):
+    """One product to measure."""
+
+    shape: str
+    name: str
+    tokens: int
 
 
 def main() -> None:

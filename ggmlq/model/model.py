@@ -351,6 +351,11 @@ class Model:
         rows that go into it, with which it begins.
         """
         numbers = checked("layers", tokens, self.vocabulary, self.config.context)
+        if behind is not None and (first := self.config.beginning(behind[0])) != behind[0]:
+            raise UnsupportedError(
+                f"layers(tokens, behind=({behind[0]}, …)): later layers read keys of layer {first}; begin "
+                "with the rows that go into that one"
+            )
         part = self.cache(len(numbers)).parts[0]
         part.reserve(len(numbers))
         step = Step(self.config, self._weights, self._arithmetic, [(part, len(numbers))])
@@ -432,8 +437,8 @@ class Model:
         self, step: Step, tokens: NDArray[np.int64], last: bool, behind: tuple[int, Array] | None = None
     ) -> Iterator[Array]:
         """Yield the rows behind the embedding and each layer, then the logits; or from a layer's rows on."""
+        first, x = 0, self._family.embed(step, step.embed(tokens))
         if behind is None:
-            first, x = 0, self._family.embed(step, step.embed(tokens))
             yield x
         else:
             first, x = behind[0], self._arithmetic.real(behind[1])
@@ -451,6 +456,7 @@ class Model:
             bar.close()
             self._prepared = True
         if ahead is not None:
+            ahead.add([self._weights.head], few=True)
             ahead.end()
         step.counted()
         with walking("the last norm"):
@@ -461,7 +467,7 @@ class Model:
 
     def _plans_ahead(self) -> Any:
         """The thread that makes plans of products for steps of all sizes."""
-        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device)
+        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device, self.invariant)
         weakref.finalize(self, ahead.stop)
         return ahead
 

@@ -115,7 +115,8 @@ class Between(Step):
 
     def rope_attention(self, q: Any, k: Any, v: Any, layer: int, factors: Any = None,
                          sinks: Any = None, scaled: str | None = None, gate: Any = None,
-                         nodes: tuple[str, str] = ("Qcur", "Kcur")) -> Any:  # fmt: skip
+                         nodes: tuple[str, str] = ("Qcur", "Kcur"),
+                         node: str = "attn_out") -> Any:  # fmt: skip
         """Attention of heads that are rotated by their positions, and the module's product behind it."""
         c = self.config
         seen = c.scale, c.windows[layer], c.score_cap
