@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model is not None:
         from ._beside import answer
 
-        return answer(args)
+        return answer(args, telling)
     steps = 6 * len(demo.measure.FORMATS) if args.file is None else 0
     with demo.peer(args.lib) as ggml, telling(steps, args.json) as tell:
         if not args.json:
