@@ -36,6 +36,7 @@ from ggmlq.testing.machine import commit, machine
 
 ROTATED = 300 << 20  # bytes of caches
 MOST, LEAST = 1 << 27, 5  # scores that the oracle computes; replays
+PADDED = 32  # positions of a cache are a multiple
 BYTES_A_SECOND, RATE = 4.46e12, 0.8e15  # of an H200
 COPY = re.compile(r"(?P<op>put|take):(?P<type>\w+):(?P<rows>\d+)x(?P<columns>\d+)")
 
@@ -90,16 +91,17 @@ def microseconds(launch: Callable[[], Any], stream: Any, seconds: float) -> floa
     return float(np.median(times))
 
 
-def figures(q: Any, pair: tuple[Any, Any], options: argparse.Namespace) -> dict[str, Any]:
+def figures(q: Any, pair: tuple[Any, Any], positions: int, options: argparse.Namespace) -> dict[str, Any]:
     """Times of a case, and how far its result is off."""
-    (_, heads, queries, width), positions = q.shape, pair[0].shape[2]
+    _, heads, queries, width = q.shape
     nbytes = sum(x.nbytes for x in pair)
-    caches = [tuple(x.copy() for x in pair) for _ in range(max(2, min(64, ROTATED // nbytes)))]
+    count = max(2, min(64, ROTATED // nbytes))
+    caches = [tuple(x.copy()[:, :, :positions] for x in pair) for _ in range(count)]
     graph, stream, results = recorded([partial(attend, q, *both) for both in caches])
     time = microseconds(partial(graph.launch, stream), stream, options.seconds) / len(caches)
     off = None
     if heads * queries * positions <= MOST:
-        want = gq.reference.attention(q.get(), *(x.to("cpu") for x in pair), causal=True)
+        want = gq.reference.attention(q.get(), *(x.to("cpu")[:, :, :positions] for x in pair), causal=True)
         off = float(gq.nmse(results[0].get(), want))
     peer = None
     if options.torch and pair[0].format.name == "f16":
@@ -132,10 +134,11 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for cell in cells or drawn.attention(options.seed, options.draw):
         queries, positions, heads, kv_heads, width = cell
         q = cp.asarray(rng.standard_normal((1, heads, queries, width)), np.float16)
-        floats = [cp.asarray(rng.standard_normal((1, kv_heads, positions, width), np.float32)) for _ in "kv"]
+        shape = 1, kv_heads, -(-positions // PADDED) * PADDED, width
+        floats = [cp.asarray(rng.standard_normal(shape, np.float32)) for _ in "kv"]
         for name in options.types.split(","):
             k, v = (gq.quantize(x, name) for x in floats)
-            yield {"cell": str(cell), **cell._asdict(), "type": name} | figures(q, (k, v), options)
+            yield {"cell": str(cell), **cell._asdict(), "type": name} | figures(q, (k, v), positions, options)
             cp.get_default_memory_pool().free_all_blocks()
 
 

@@ -133,7 +133,8 @@ def measured(name: str, cell: drawn.Product, tiled: bool) -> dict[str, Any]:
         layers = None
     half = tensor(first.dequantize().astype(np.float16))
     dense = [half, *(half.clone() for _ in range(int(ROTATED / (2 * n * k))))]
-    x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
+    large = float(np.abs(first[:64].dequantize()).max())  # random K-quants can be so large that sums overflow
+    x = (cp.random.standard_normal((m, k), dtype=np.float32) / max(1, large)).astype(np.float16)
     times_by_peer = in_turns(contenders(weights, layers, dense, x, tiled), TURNS, 0.02, REST, 10)
     us = {peer: statistics.median(times) * 1e6 for peer, times in times_by_peer.items()}
     ahead = {peer: us[peer] / us["ggmlq"] for peer in ("Humming", "cuBLAS") if peer in us}

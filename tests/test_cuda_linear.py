@@ -109,6 +109,23 @@ def test_many_rows(rung, cupy):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("name", HOT)
+def test_rows_keep_their_bits(name, cupy, fresh):
+    """With invariant=True, beside others, alone, and in tiles of all widths; the sums are right, too."""
+    n, k, m = int(fresh.integers(1, 700)) * 2, 256 * int(fresh.integers(1, 17)), int(fresh.integers(129, 300))
+    x, host = fresh.standard_normal((m, k), np.float32), weights(name, n, k, int(fresh.integers(1 << 30)))
+    q = host.to("cuda")
+    for kind, dtype in ((np.float32, np.float32), (np.float16, np.float32), (np.float32, np.float16)):
+        rows, residual = cupy.asarray(x, kind), cupy.asarray(fresh.standard_normal((m, n), np.float32))
+        y = gq.linear(rows, q, residual=residual, dtype=dtype, invariant=True)
+        assert gq.nmse(y.get(), gq.reference.linear(x, host) + residual.get()) < 1e-4
+        for size in (1, 1, *fresh.integers(2, 129, 5).tolist()):
+            some = slice(start := int(fresh.integers(m - size)), start + size)
+            alone = gq.linear(rows[some], q, residual=residual[some], dtype=dtype, invariant=True)
+            assert cupy.array_equal(alone, y[some]), (size, n, k, kind, dtype)
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("rung", RUNGS, ids=NAMES)
 def test_nothing_to_multiply(rung, cupy):
     for m, n in ((0, 5), (4, 0)):

@@ -72,6 +72,17 @@ def test_links_and_paths_exist(page):
         assert (ROOT / path).exists(), path
 
 
+def test_pages_fit_in_a_head():
+    """Pages and scripts of docs/ have at most 45,000 words, the first page 110 lines, a path three pages."""
+    texts = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.py")]
+    assert sum(len(path.read_text().split()) for path in texts) <= 45_000
+    assert (ROOT / "README.md").read_text().count("\n") <= 110
+    ways, _, _ = (ROOT / "docs" / "README.md").read_text().partition("\n## Reference")
+    for way in ways.split("\n## ")[1:]:
+        assert len(re.findall(r"^\| \[", way, flags=re.MULTILINE)) <= 3, way
+    assert not [path.name for path in NOTES if path.read_text().count("\n") > 150]
+
+
 def test_the_index_has_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     linked = set(re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|", index, flags=re.MULTILINE))

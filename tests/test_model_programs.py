@@ -48,6 +48,7 @@ OTHERS = [
     ("deepseek-lite", "f16"),
     ("deepseek2", "q8_0"),
     ("granitehybrid", "f16"),
+    ("nemotron_h", "f16"),
     ("gemma4-moe", "f16"),  # whose experts have a scale each
 ]
 

@@ -101,14 +101,17 @@ class Bridge:
     server : str
         ``HOST:PORT`` of a server of ggml's RPC, whose devices come first. If a call ends it, the next one
         waits until somebody has started it again.
+    emulator : str
+        ``EMULATOR:FOLDER``, for a build of another machine: ``qemu-aarch64-static:root``, a folder with a
+        Python of that machine.
     """
 
     def __init__(
         self, lib: str | Path | None = None, *, timeout: float = TIMEOUT, sleeps: bool = False,
-        server: str = "",
+        server: str = "", emulator: str = "",
     ) -> None:  # fmt: skip
         self.build = locate(lib)
-        self.server = server
+        self.server, self.emulator = server, emulator
         self._patience = PATIENCE  # seconds to wait for a server
         self.timeout = timeout
         self._lib = named_for_child(lib)
@@ -304,7 +307,7 @@ class Bridge:
 
     def _start(self) -> dict[str, Any]:
         """Start a fresh process that loads the build; the facts that it reports."""
-        child = self._child = Child.started(more=self._environment)
+        child = self._child = Child.started(more=self._environment, emulator=self.emulator)
         try:
             message = {"do": "load", "lib": self._lib, "server": self.server, "patience": self._patience}
             what = f"loading {self.build.folder}"

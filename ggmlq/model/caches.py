@@ -59,7 +59,7 @@ class Memory:
             )
             for heads, width, width_v in sizes
         ]  # fmt: skip
-        self.state, self.unkeyed = config.state, config.kv_heads.count(0)
+        self.state, self.unkeyed = config.state, config.unkeyed(config.layers)
         self.steps: dict[Any, Any] = {}  # recorded ones, by their sizes; False where there can be none
         self.reason = "its layers have a state" * bool(config.state)  # why there is none
         self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in

@@ -79,6 +79,7 @@ RULES: dict[str, Rule] = {
     "rope.scaling.yarn_log_multiplier": Rule(float, 0, 100), "rope.scaling.finetuned": Rule(bool),
     "attention.scale": CAP, "embedding_scale": CAP, "residual_scale": CAP,
     "logit_scale": Rule(float, 1e-3, 1e6), "expert_shared_feed_forward_length": COUNT,
+    "moe_latent_size": COUNT,
 }  # fmt: skip
 SECTIONS = "rope.dimension_sections"  # pairs with positions in time, in height, in width, and others
 PATTERN = "attention.sliding_window_pattern"  # a period, or true and false for each layer
@@ -221,6 +222,7 @@ class Config:
     window_width: int = 0  # of keys and values in layers with a window, 0 for that of the others
     own: int = 0  # first layers with keys of their own, where later ones read those of their kind's last
     side: int = 0  # columns that each layer has of a token beside its rows
+    bare: tuple[int, ...] = ()  # layers that have neither keys nor a state
 
     def widths(self, layer: int) -> tuple[int, int]:
         """Columns of a layer's keys and of its values."""
@@ -237,15 +239,15 @@ class Config:
         """The number of the layer whose keys a layer reads among those that have keys."""
         if 0 < self.own <= layer:
             layer = self.own - (2 if self.windows[layer] else 1)
-        return layer - self.unkeyed(layer)
+        return layer - self.kv_heads[:layer].count(0)
 
     def beginning(self, layer: int) -> int:
         """The last layer up to one from which on none reads keys of an earlier one."""
         return min(layer, max(self.own - 2, 0)) if self.own and layer < self.layers else layer
 
     def unkeyed(self, layer: int) -> int:
-        """The number of a layer among those that have none."""
-        return self.kv_heads[:layer].count(0)
+        """The number of a layer among those that have a state."""
+        return self.kv_heads[:layer].count(0) - sum(one < layer for one in self.bare)
 
 
 def config_of(

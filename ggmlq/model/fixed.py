@@ -64,15 +64,10 @@ class Fixed(Cuda):
         self._whole = cuda_device().cupy().zeros(ends[-1], np.int64)
         self.inputs = self._views(self._whole)
         self.alike: Alike | None = None  # while the step is recorded
-        self._masks: dict[int, Array] = {}  # of a step, by windows
         self._angles: dict[Rope, tuple[Array, Array]] = {}  # tables that graphs read
 
     def _views(self, numbers: Any) -> dict[Any, Any]:
         return {name: numbers[place].reshape(shape) for name, (place, shape) in self._slots.items()}
-
-    def begin(self) -> None:
-        """Forget what a step has computed on the device."""
-        self._masks.clear()
 
     def set(self, pieces: Pieces) -> None:
         """Write the inputs: tokens behind sequences, and where these are."""
@@ -127,36 +122,9 @@ class Fixed(Cuda):
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention of queries [B, H, T, D] over the positions up to each one's own."""
         y = self.attended(q, cache, seen, self.inputs["lengths"])
-        return self._composed(q, cache, seen, self._mask(seen.window)) if y is None else y
-
-    def _mask(self, window: int) -> Array:
-        """The positions [B, 1, 1, S] that the only token of each sequence sees."""
-        if window not in self._masks:
-            at, place = self._xp.arange(self.size.span), self.inputs["positions"][:, None, None, None]
-            mask = at <= place
-            self._masks[window] = mask & (at > place - window) if window else mask
-        return self._masks[window]
-
-    def _composed(self, q: Array, cache: Keys, seen: Seen, mask: Array) -> Array:
-        """Attention of a token of each sequence without products of cuBLAS, which a graph cannot hold."""
-        xp, (batch, heads, each, width), kv_heads = self._xp, q.shape, cache.k.shape[1]
-        if each > 1:
-            raise UnsupportedError("a step of several tokens is recorded where gq.attention has a kernel")
-        q = (q * np.float32(seen.scale)).reshape(batch, kv_heads, -1, 1, width)
-        scores = (q * cache.k.dequantize()[:, :, None]).sum(axis=-1)  # [B, HK, H / HK, S]
-        if seen.cap:
-            scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
-        scores = xp.where(mask, scores, np.float32(-np.inf))
-        top = scores.max(axis=-1, keepdims=True)
-        if seen.sinks is not None:
-            sinks = seen.sinks.reshape(kv_heads, -1, 1)
-            top = xp.maximum(top, sinks)
-        weights = xp.exp(scores - top)
-        total = weights.sum(axis=-1, keepdims=True)
-        if seen.sinks is not None:
-            total = total + xp.exp(sinks - top)
-        values = cache.v.dequantize()[:, :, None]
-        return ((weights / total)[..., None] * values).sum(axis=3).reshape(batch, heads, 1, -1)
+        if y is None:  # products of cuBLAS, of which it is composed, are not recorded
+            raise UnsupportedError("a step is recorded where gq.attention has a kernel")
+        return y
 
 
 class FixedRows:
@@ -200,10 +168,10 @@ class FixedRows:
 
     def _queries(self, q: Array) -> Array:
         """Queries [B, H, T, D] of rows [T, H, D]."""
-        a, (_, heads, width) = self._a, q.shape
-        if a.packed:
-            return cuda_module("kernels.layers").by_queries(q, a.inputs["queries"])
-        return _ordered(q.reshape(a.size.batch, a.size.each, heads, width).transpose(0, 2, 1, 3))
+        a, (_, batch, _, each, *_) = self._a, self._a.size
+        if each == 1 and q.flags.c_contiguous:  # rows are the sequences
+            return q[:, :, None]
+        return cuda_module("kernels.layers").by_queries(q, a.inputs.get("queries"), batch, each)
 
     def _keys(self, layer: int) -> Keys:
         size = self._a.size
@@ -211,22 +179,12 @@ class FixedRows:
 
     def back(self, layer: int, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        a, (_, heads, _, width), y = self._a, y.shape, self._memory.back(layer, y)
-        if a.packed:
-            y = cuda_module("kernels.layers").by_rows(y, a.inputs["back"])
+        y = self._memory.back(layer, y)
+        if self._a.size.each == 1:
+            y = y[:, :, 0]
         else:
-            y = _ordered(y.transpose(0, 2, 1, 3)).reshape(-1, heads, width)
+            y = cuda_module("kernels.layers").by_rows(y, self._a.inputs.get("back"))
         return y.transpose(1, 0, 2)
 
     def advance(self, count: int) -> None:
         """Positions are counted by who replays the step."""
-
-
-def _ordered(x: Array) -> Array:
-    """An array whose numbers lie in their order, copied if they do not."""
-    if x.flags.c_contiguous:
-        return x
-    xp = cuda_device().cupy()
-    copy = xp.empty(x.shape, x.dtype)
-    cuda_module("driver.tape").done(lambda: xp.copyto(copy, x))
-    return copy

@@ -456,6 +456,7 @@ class Model:
             bar.close()
             self._prepared = True
         if ahead is not None:
+            ahead.add([self._weights.head], few=True)
             ahead.end()
         step.counted()
         with walking("the last norm"):

@@ -85,7 +85,6 @@ class Replay:
         return self._logits
 
     def _begin(self, memory: Memory, walk: Walk) -> Iterator[Array]:
-        self._a.begin()
         return walk(self._a, FixedRows(memory, self._a), self._a.inputs["tokens"])
 
     def _record(self, memory: Memory, walk: Walk) -> None:

@@ -199,8 +199,8 @@ def family_model(
         sizes = replace(sizes, head=sizes.width // sizes.heads)
     if family == "deepseek-lite":  # which llama.cpp knows by their number
         sizes = replace(sizes, layers=27, width=64, hidden=64, heads=2)
-    if family == "gemma4" and sizes.layers < 4:  # two with keys, and two that read them
-        sizes = replace(sizes, layers=4)
+    if family in ("gemma4", *recurrent.NEMOTRON):  # two with keys, and two that read them; one of each kind
+        sizes = replace(sizes, layers=max(4, sizes.layers))
     t = _Tensors(family, np.random.default_rng(seed), types, sizes)
     vocabulary = dict(vocabulary or byte_vocabulary())
     tokens = len(vocabulary["tokenizer.ggml.tokens"])
@@ -216,6 +216,8 @@ def family_model(
             wide.tensors(t, family, i, sizes.layers)
         else:
             (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
+        if family in recurrent.NEMOTRON:
+            continue
         t.feed_forward(f"blk.{i}", dense=not i and (t.deepseek or family in ("lfm2moe", "glm4moe")))
     for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
         t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
@@ -235,7 +237,7 @@ def family_model(
     if t.shares:
         facts["expert_shared_feed_forward_length"] = sizes.hidden
     if family in recurrent.RECURRENT:
-        facts |= recurrent.settings(family, sizes.kv_heads, sizes.width)
+        facts |= recurrent.settings(family, sizes.kv_heads, sizes.width, sizes.hidden)
     if family in wide.WIDE:
         facts |= wide.settings(family, sizes.layers, sizes.head, sizes.window)
     facts |= _settings(family, sizes.window, sizes.context)
