@@ -128,7 +128,7 @@ def _take_apart(blocks: Blocks, fmt: BlockFormat, flat: NDArray[Any], look: int)
 def _runs(blocks: int, fmt: Format, look: int) -> list[int]:
     """The first blocks of the runs that are taken apart: of all, or of evenly spaced ones."""
     starts = range(0, blocks, RUN)
-    most = max(1, look // (RUN * fmt.block_size))
+    most = max(1, -(-look // (RUN * fmt.block_size)))
     if len(starts) <= most:
         return list(starts)
     return [starts[int(i)] for i in np.linspace(0, len(starts) - 1, most)]
