@@ -336,8 +336,8 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of text: each type beside a peer, and beside its floor."""
+def summary(rows: list[dict[str, Any]]) -> Iterator[drawn.Share]:
+    """Each type beside a peer, and beside its floor."""
     peers = {"llama_us": "llama.cpp", "torch_us": "torch on bfloat16", "floor_us": "the floor"}
     return drawn.summary(
         (f"{row['type']} beside {peer}", f"{row['shape']} T={row['T']}", row[name] / row["us"])
