@@ -52,7 +52,7 @@ from .split_kv import rows_writer
 
 HOPPER = (9, 0)
 
-#     warps     0 … 3                4 … 7 (two groups)    the last four
+#     warps     0 … 3                4 … 7 (two groups)    the last four, or eight in two teams
 #             ┌────────────────────┬─────────────────────┬────────────────────────────────────────┐
 #             │ consumer, rows     │ consumer, rows      │ producer                               │
 #             │ 0 … 63: Q in smem  │ 64 … 127            │ memory ─► stages (blocks: decoded)     │
