@@ -1,7 +1,7 @@
 """The tables of bench/notes/engine.md and README.md, and docs/engine.svg: the default path on a GPU.
 
 Figures are those of bench/results/engine_h200.json, which tools/keep.py writes from bench/bench_engine.py's;
-those beside Humming and cuBLAS of bench/results/linear_peers_h200.json.
+those of drawn cells beside cuBLAS are in bench/results/linear_peers_h200.json.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench import engine
+from bench import drawn, engine
 from ggmlq.formats import FORMATS
 
-from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, load, svg, table
+from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, load, shares, svg, table
 
 OPTIONS = PICTURE | {
     "--goals": {
@@ -36,7 +36,7 @@ SHARE_OF_READING, SHARES_OF_CUBLAS, FROM = 0.8, (0.7, 0.85), 2048
 
 def texts(options: Options) -> Texts:
     """The tables, or the picture."""
-    card = engine.load(options.results)
+    card, cells = engine.load(options.results), load(RESULTS / "linear_peers_h200.json")["figures"]
     if not figures(card):
         print(f"{options.results.name}: no figures of auto yet; bench/bench_engine.py measures them")
     elif options.goals:
@@ -46,7 +46,7 @@ def texts(options: Options) -> Texts:
     else:
         yield "bench/notes/engine.md short", short(card)
         yield "README.md", first(card)
-        yield "bench/notes/engine.md humming", beside_humming()
+        yield "bench/notes/engine.md drawn", shares(drawn.shares_of_products(cells))
 
 
 class Figure(NamedTuple):
@@ -63,28 +63,6 @@ class Figure(NamedTuple):
     cublas: float | None  # cuBLAS on halves of the same shape in the same run
     reading: float  # reading the file's bytes of the weights
     roof: float  # the card cannot be faster: reading weights, or cuBLAS on halves at its best
-
-
-def beside_humming() -> str:
-    """Each type and shape, a column a number of rows: microseconds of all, and times as fast as Humming."""
-    times: dict[tuple[str, int, int], dict[int, dict[str, float]]] = {}
-    for figure in load(RESULTS / "linear_peers_h200.json")["figures"]:
-        times.setdefault((figure["format"], figure["N"], figure["K"]), {})[figure["M"]] = figure["us"]
-    times = dict(sorted(times.items(), key=lambda item: item[0][0]))
-    rows = list(dict.fromkeys(m for by_rows in times.values() for m in by_rows))
-
-    def cell(us: dict[str, float]) -> str:
-        ratio = us["Humming"] / us["ggmlq"]
-        each = " / ".join(
-            f"{us[of]:.{0 if us[of] >= 99.95 else 1}f}" for of in ("ggmlq", "Humming", "cuBLAS")
-        )
-        return f"{each} = " + (f"**{ratio:.2f}**" if ratio >= 0.995 else f"{ratio:.2f}")
-
-    lines = [
-        [f"{name}, {n} × {k}", *(cell(by_rows[m]) if m in by_rows else "–" for m in rows)]
-        for (name, n, k), by_rows in times.items()
-    ]
-    return table(["type, N × K", *(f"M={m}" for m in rows)], lines)
 
 
 def figures(card: engine.Results) -> list[Figure]:
