@@ -129,6 +129,7 @@ MANY = [  # capability, heads, queries and their type, positions, heads and type
     ((8, 0), 8, 5, np.float32, 40, 2, ("f16", "f16")),
     ((9, 0), 2, 45, np.float16, 300, 1, ("f16", "f16")),
     ((9, 0), 2, 9, np.float32, 140, 1, ("q8_0", "q8_0")),
+    ((9, 0), 2, 40, np.float16, 140, 1, ("q8_0", "q8_0")),
 ]
 
 
@@ -137,7 +138,7 @@ MANY = [  # capability, heads, queries and their type, positions, heads and type
 @pytest.mark.parametrize("case", MANY, ids=lambda case: f"{case[0][0]}.{case[0][1]}, {case[-1][0]}")
 def test_many_rows(case, card, monkeypatch, fresh):
     """Warps of some rows each; or wgmma, rows of two heads, the last ones few: by two warpgroups with
-    queries of 16 bits, or one over blocks.
+    queries of 16 bits, over blocks, too, or by one.
     """
     capability, heads, queries, kind, positions, kv_heads, types = case
     monkeypatch.setattr(device, "capability", lambda: capability)

@@ -456,6 +456,7 @@ class Model:
             bar.close()
             self._prepared = True
         if ahead is not None:
+            ahead.add([self._weights.head], few=True)
             ahead.end()
         step.counted()
         with walking("the last norm"):
@@ -466,7 +467,7 @@ class Model:
 
     def _plans_ahead(self) -> Any:
         """The thread that makes plans of products for steps of all sizes."""
-        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device)
+        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device, self.invariant)
         weakref.finalize(self, ahead.stop)
         return ahead
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.devices import namespace
 from .arithmetic import Kernels
 from .arithmetic.kernels import Angles, Array, Keys, Routing, Seen, Tell, joined
 from .caches import Heads
@@ -70,7 +69,9 @@ class Step:
         elif stops[-1] > len(stops):
             self.ends = [stop - 1 for stop in stops]
         self.positions = joined([part.following(count) for part, count in sequences])
-        self._tell, self._angles, self._turns = tell, dict[Any, Angles](), dict[Any, list[Angles]]()
+        self._tell = tell
+        self._angles: dict[Any, Angles] = {}
+        self._turns: dict[Any, list[Angles]] = {}
         self.joins = tell is None and arithmetic.joins
         self._whole, self.choices = flash or tell is None, {} if choices is None else choices
         # Where layers need them: all tokens, the rows of the first layer, and what layers have beside rows.
@@ -131,7 +132,8 @@ class Step:
         """Rows times several matrices; those of one type are one product, whose columns these are."""
         if not self.joins:
             return [self.product(x, name, layer, node) for name, node in zip(names, nodes, strict=True)]
-        stems, results = [_of(name, layer) for name in names], dict[str, Array]()
+        stems = [_of(name, layer) for name in names]
+        results: dict[str, Array] = {}
         for stack in self.weights.stacks(*stems):
             y, end = self.a.linear(x, stack.q, stack.bias), 0
             for name, width in zip(stack.names, stack.widths, strict=True):
@@ -278,8 +280,8 @@ class Step:
 
     def _rows_of(self, part: Rows, layer: int, y: Array) -> Array:
         """Results of attention as rows [T, H · DV]."""
-        y = part.back(self.config.keyed(layer), y).transpose(1, 0, 2)
-        return namespace(y).ascontiguousarray(y).reshape(len(y), -1)
+        y = part.back(self.config.keyed(layer), y).swapaxes(0, 1)
+        return y.reshape(len(y), -1)
 
     def latent_attention(self, q: Array, keys: Array, layer: int) -> Array | None:
         """Attention over short vectors, and the products behind it; None where it takes several launches.
@@ -305,7 +307,7 @@ class Step:
         stem = f"blk.{layer}.{name}"
         y = self.a.by_head(x, self.weights.matrix(stem))
         if node:
-            self.tell(node, y.transpose(1, 0, 2), layer)
+            self.tell(node, y.swapaxes(0, 1), layer)
         return y
 
     # --- feed forward -----------------------------------------------------------------------
@@ -357,8 +359,7 @@ class Step:
         if self.config.seeds:
             self.tell("h_nextn", x)
         self.tell("result_norm", x)
-        head = "output" if "output" in self.weights else "token_embd"
-        y = self.a.linear(x, self.weights.matrix(head), self.weights.optional("output.bias"))
+        y = self.a.linear(x, self.weights.head, self.weights.optional("output.bias"))
         if self.config.logit_scale:
             y = self.a.times(y, float(np.float32(1) / np.float32(self.config.logit_scale)))
         if self.config.logit_cap:
@@ -441,7 +442,7 @@ def _chosen(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, 
     order = step.tell("ffn_moe_argsort", a.ranked(_scores(step, shares, layer)), layer)
     ids = step.tell("ffn_moe_topk", order[:, : c.used_experts], layer)
     ids = step.choices.get(f"ffn_moe_topk-{layer}", ids)
-    weights = namespace(shares).take_along_axis(shares, ids, -1)
+    weights = a.xp(shares).take_along_axis(shares, ids, -1)
     step.tell("ffn_moe_weights", weights[..., None], layer)
     return ids, _shares(step, weights, layer, after)
 
@@ -470,7 +471,7 @@ def _gated(step: Step, x: Array, ids: Array, layer: int, activation: str) -> Arr
 
 def _scores(step: Step, shares: Array, layer: int) -> Array:
     """The scores by which experts are chosen: shares and a bias, of the best groups alone."""
-    c, xp = step.config, namespace(shares)
+    c, xp = step.config, step.a.xp(shares)
     bias = step.weights.optional(f"blk.{layer}.exp_probs_b.bias")
     scores = shares if bias is None else step.tell("ffn_moe_probs_biased", shares + bias, layer)
     if c.groups <= 1:

@@ -240,6 +240,11 @@ class Weights:
                 self._matrices[name] = self.layouts.part(tensor, *self._places[name])
         return self._matrices[name]
 
+    @property
+    def head(self) -> QuantArray:
+        """The matrix that gives logits, which may be the embedding."""
+        return self.matrix("output" if "output" in self else "token_embd")
+
     def replaced(self, tensors: Mapping[str, QuantArray]) -> Weights:
         """The same with other tensors in the place of some."""
         other, names = copy(self), {name.removesuffix(".weight") for name in tensors}

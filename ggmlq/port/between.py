@@ -22,11 +22,9 @@ from ..model.families import Family
 from ..model.step import Step
 from ..model.weights import Weights
 from .attention import CAPPED, Operands, fitted, head_tries, off, rope_tries, score_tries
-from .judge import SCALED, Floats, Judge, Try, factor_between
+from .judge import FLOORS, SCALED, Floats, Judge, Try, factor_between
 from .parts import Order
 from .watched import Call
-
-FLOORS = {"float64": 1e-9, "float32": 1e-9, "float16": 1e-4, "bfloat16": 3e-3}
 
 
 class Rows:

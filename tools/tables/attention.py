@@ -1,4 +1,4 @@
-"""The tables of times in docs/attention.md, docs/attention.svg, and docs/cache_error.svg: errors by type.
+"""Tables of times in bench/notes/attention.md; docs/attention.svg, and docs/cache_error.svg: errors by type.
 
 Times are measured by: python bench/attention_peers.py --json bench/results/attention_h200.json, and on a CPU
 by bench_attention.py there; llama.cpp's on a GPU are in bench/baseline. Errors are computed here: of the
@@ -47,8 +47,8 @@ def texts(options: Options) -> Texts:
             listed([row["floor"] for row in cases]), figure(cases[-1]["torch"]) + mark,
             listed([llama.get((*key, name)) for name in TYPES]),
         ])  # fmt: skip
-    yield "docs/attention.md", table(header, lines)
-    yield "docs/attention.md cpu", cpu()
+    yield "bench/notes/attention.md", table(header, lines)
+    yield "bench/notes/attention.md cpu", cpu()
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, int, int, str]:

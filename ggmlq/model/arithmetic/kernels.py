@@ -232,6 +232,7 @@ class Kernels:
     latent = False  # attention over short vectors has kernels
     joins = False  # parts that follow each other are one launch, where nobody looks between them
     invariant = False  # bits of a row do not depend on the rows beside it, in any part
+    xp = staticmethod(namespace)  # the module of an array's type
 
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device."""
