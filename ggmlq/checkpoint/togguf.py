@@ -169,7 +169,7 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     if not fmt.can_quantize:
         raise UnsupportedError(f"--type {fmt.name}: this version cannot encode it; convert to bf16")
     metadata: dict[str, Any] = {"general.architecture": config.family.arch}
-    metadata |= general(config, values_by_name) | parameters(config, FILE_TYPES[fmt.name])
+    metadata |= general(config, values_by_name) | parameters(config, FILE_TYPES[fmt.name], values_by_name)
     metadata |= {"general.quantization_version": Typed(rules.QUANTIZATION_VERSION, "uint32")} | words
     listed = [Tensor(name, _format(name, values, fmt), values) for name, values in values_by_name.items()]
     return Plan(file.path, config.family.arch, listed, metadata)
