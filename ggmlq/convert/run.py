@@ -339,7 +339,7 @@ class _Tensors(Mapping[str, Any]):
             return q
 
         def rows() -> Iterator[QuantArray]:
-            moments = self._moments.get(name) if self._moments is not None else None
+            moments = self._moments.get(name) if self._moments and step.after.block_size > 1 else None
             return converted(self._file[name], step, self.tally[name], moments=moments)
 
         return Streamed(step.after, shape, rows)
