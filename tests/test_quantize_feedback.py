@@ -11,7 +11,7 @@ import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.convert import plan_quantize
 from ggmlq.convert.stream import Tally, converted
-from ggmlq.formats.direct import direct
+from ggmlq.formats._direct import direct
 from ggmlq.model import moments
 from ggmlq.ops.feedback import Moments
 from ggmlq.testing.models import Shape, family_model, tiny_model

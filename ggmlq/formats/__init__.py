@@ -14,14 +14,12 @@ from ._table import REMOVED, Formats
 from .format import CATALOGUE, BlockFormat, Format
 from .scalars import SCALARS
 
-NO_FORMATS = ("format", "scalars", "atoms", "packing", "direct")
-
 
 def _discover() -> list[Format]:
     """The scalars, and the FORMAT of every module of this folder that describes a block."""
     formats: list[Format] = list(SCALARS)
     for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_") and module.name not in NO_FORMATS:
+        if not module.name.startswith("_") and module.name not in ("format", "scalars", "atoms", "packing"):
             formats.append(importlib.import_module(f"{__name__}.{module.name}").FORMAT)
     return sorted(formats, key=attrgetter("id"))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..base.text import short
 from ..errors import ImportanceError
 from ..formats import Format
-from ..formats.direct import Direct, direct
+from ..formats._direct import Direct, direct
 from ..formats.format import Bytes, Floats
 
 DAMPING = 0.01  # of the mean of the diagonal, added to it: directions that no input had

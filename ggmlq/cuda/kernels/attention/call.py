@@ -124,9 +124,9 @@ def _decodes(a: Any, rows: int) -> bool:
     widths, many = (a.k.shape[3], a.v.shape[3]), MIN_ROWS_DEQUANTIZED
     if _by_wgmma(a, rows, "f16", "f16", *widths):
         many = MIN_ROWS_DEQUANTIZED_HOPPER
-        names = [x.format.name if isinstance(x, QuantArray) else "" for x in (a.k, a.v)]
-        if names[0] in REGISTER_TYPES and fits_hopper(*names, *widths):
-            many = 1 + MAX_TILES_DECODED * hopper_plan_of(*names, *widths, rows).rows
+        k, v = (x.format.name if isinstance(x, QuantArray) else "" for x in (a.k, a.v))
+        if k in REGISTER_TYPES and fits_hopper(k, v, *widths):
+            many = 1 + MAX_TILES_DECODED * hopper_plan_of(k, v, *widths, rows).rows
     return rows >= many and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MAX_DEQUANTIZED_BYTES
 
 
