@@ -21,7 +21,7 @@ from ..arrays.array import QuantArray
 from ..base.text import short
 from ..errors import ConvertError
 from ..formats import FORMATS, BlockFormat
-from ..formats.direct import direct
+from ..formats._direct import direct
 from ..safetensors import SafetensorsFile
 from ..safetensors.header import Entry
 from .values import Values
