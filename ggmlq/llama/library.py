@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -241,9 +243,16 @@ def _load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path.absolute()), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
     except OSError as error:
-        raise MissingDependencyError(
-            f"libggml: cannot load {path}: {printable(str(error))}; {HOW}"
-        ) from error
+        why = f"{printable(str(error))}; {HOW}"
+        with suppress(OSError), path.open("rb") as file:
+            head = file.read(20)
+            built_for = MACHINES.get(head[18], "") if len(head) == 20 and head[:4] == b"\x7fELF" else ""
+            if built_for and built_for != platform.machine():
+                why = f"it is for {built_for}, this is {platform.machine()}; --emulate EMULATOR:ROOT runs it"
+        raise MissingDependencyError(f"libggml: cannot load {path}: {why}") from error
+
+
+MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 22: "s390x", 21: "ppc64le"}  # in an ELF header
 
 
 # --- libraries that are loaded: do they belong to the build that the user named? ------------------

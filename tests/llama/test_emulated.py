@@ -55,3 +55,10 @@ def test_what_is_missing_is_said(text, says, capsys, tmp_path):
     (tmp_path / "libggml-base.so").write_bytes(b"")
     assert main(["check", "--lib", str(tmp_path), "--emulate", text]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_library_of_another_machine_says_so(capsys, tmp_path):
+    head = b"\x7fELF\x02\x01\x01" + bytes(9) + (3).to_bytes(2, "little")
+    (tmp_path / "libggml-base.so").write_bytes(head + (243).to_bytes(2, "little") + bytes(100))  # RISC-V
+    assert main(["check", "--lib", str(tmp_path)]) == 2
+    assert "it is for riscv64" in capsys.readouterr().err
