@@ -43,7 +43,7 @@ from ggmlq.cuda.kernels.hopper.tiles import (
 from ggmlq.cuda.ladder.linear import r16_warp_specialized
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.cuda.layouts.pack import PackedWeights
-from ggmlq.dispatch.card import UNKNOWN, clusters
+from ggmlq.dispatch.card import CARDS, UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
 
@@ -218,6 +218,18 @@ def test_a_map_as_words_of_a_launch(monkeypatch):
     monkeypatch.setattr(tensor_maps, "encoded", lambda box: encoded(box)[::-1])
     assert tensor_maps.words_behind_address(box) is None
     tensor_maps.words_behind_address.cache_clear()
+
+
+def test_rows_alone_have_one_split(fresh, monkeypatch):
+    """Whatever their number: then each sum has its products in one order. x is never read as it lies."""
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
+    card = next(card for card in CARDS if card.name == "NVIDIA H200")
+    layout, rows = layout_of(fresh.choice(BLOCKS)), (1, 16, 17, 64, 65, 128)
+    for _ in range(20):
+        n, steps = fresh.integers(1, (40000, 300)).tolist()
+        plans = [r16_warp_specialized.plan_alone(m, card, layout, n, steps) for m in rows]
+        assert len({(plan.split, plan.tile.fragments, plan.order) for plan in plans}) == 1
+        assert all(plan.tile.columns >= m and not plan.plain for plan, m in zip(plans, rows, strict=True))
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile

@@ -257,9 +257,8 @@ def _fault_beside(outcome: Outcome) -> str:
 
 def _fault_name(diagnosis: Diagnosis, outcome: Outcome) -> str:
     """The fault of the values, or one that only the memory around them shows."""
-    if (outcome.strays or outcome.leaked) and (
-        diagnosis.ok or diagnosis.fault in ("unknown", "nan", "unwritten")
-    ):
+    blind = diagnosis.ok or diagnosis.fault in ("unknown", "nan", "unwritten")
+    if (outcome.leaked and outcome.leaked >= outcome.out) or (blind and (outcome.leaked or outcome.strays)):
         return "out-of-bounds"
     if outcome.unwritten and (diagnosis.ok or diagnosis.fault == "unknown"):
         return "unwritten"

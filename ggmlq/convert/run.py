@@ -258,6 +258,10 @@ def run(
     for (fmt, weighted), count in sums.items():  # compiled here, it is in the cache for all workers
         prepare(fmt, count, weighted)
     tensors, settings = _Tensors(plan, keep_split), _settings(plan, keep_split)
+    if executor is not None and plan.moments is not None:
+        raise ConvertError(
+            "error feedback runs the model here, and workers have no moments; drop the workers"
+        )
     if executor is None:
         paths = gguf.save(final, tensors, plan.new_metadata, **settings)
     else:
@@ -265,7 +269,22 @@ def run(
             tensors.tally = carry_out(executor, plan, places, sums)
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
     warned = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.warnings]
-    return Report(paths, done, plan.notes + warned)
+    return Report(paths, done, [*plan.notes, *_fed_back(plan, tensors.tally), *warned])
+
+
+def _fed_back(plan: Plan, tallies: Mapping[str, Tally]) -> Iterator[str]:
+    """A note of the rows that error feedback served, and of tensors without moments."""
+    if plan.moments is None:
+        return
+    served, alone = (sum(getattr(one, key) for one in tallies.values()) for key in ("fed_back", "alone"))
+    without = [
+        s.name for s in plan.steps if s.changes and not tallies[s.name].fed_back + tallies[s.name].alone
+    ]
+    yield (
+        f"error feedback: {served} of {served + alone} rows have nearer outputs with it on inputs held back, "
+        "the others are encoded without"
+        + (f", as are {len(without)} tensors of experts or of no layer ({without[0]})" if without else "")
+    )
 
 
 def layout(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = False) -> list[tuple[str, int]]:
@@ -305,7 +324,7 @@ class _Tensors(Mapping[str, Any]):
     """
 
     def __init__(self, plan: Plan, keep_split: bool) -> None:
-        self._file = plan.file
+        self._file, self._moments = plan.file, plan.moments
         steps = {step.name: step for step in plan.steps}
         self._steps = steps if keep_split else {name: steps[name] for name in rules.in_order(steps)}
         self.tally = {step.name: Tally() for step in plan.steps}
@@ -318,7 +337,12 @@ class _Tensors(Mapping[str, Any]):
             while q.ndim > len(shape):
                 q = q[0]
             return q
-        return Streamed(step.after, shape, lambda: converted(self._file[name], step, self.tally[name]))
+
+        def rows() -> Iterator[QuantArray]:
+            moments = self._moments.get(name) if self._moments is not None else None
+            return converted(self._file[name], step, self.tally[name], moments=moments)
+
+        return Streamed(step.after, shape, rows)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._steps)

@@ -22,11 +22,9 @@ from ..model.families import Family
 from ..model.step import Step
 from ..model.weights import Weights
 from .attention import CAPPED, Operands, fitted, head_tries, off, rope_tries, score_tries
-from .judge import SCALED, Floats, Judge, Try, factor_between
+from .judge import FLOORS, SCALED, Floats, Judge, Try, factor_between
 from .parts import Order
 from .watched import Call
-
-FLOORS = {"float64": 1e-9, "float32": 1e-9, "float16": 1e-4, "bfloat16": 3e-3}
 
 
 class Rows:
@@ -117,7 +115,8 @@ class Between(Step):
 
     def rope_attention(self, q: Any, k: Any, v: Any, layer: int, factors: Any = None,
                          sinks: Any = None, scaled: str | None = None, gate: Any = None,
-                         nodes: tuple[str, str] = ("Qcur", "Kcur")) -> Any:  # fmt: skip
+                         nodes: tuple[str, str] = ("Qcur", "Kcur"),
+                         node: str = "attn_out") -> Any:  # fmt: skip
         """Attention of heads that are rotated by their positions, and the module's product behind it."""
         c = self.config
         seen = c.scale, c.windows[layer], c.score_cap

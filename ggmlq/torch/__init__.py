@@ -10,6 +10,8 @@ replacing.py   quantize_: the layers of a model, picked by their names, become p
 loading.py     load_: a model is filled from a GGUF file, and its layers become packed ones
 mixtures.py    the experts of a layer, in place of those of transformers
 reporting.py   report: which weights are packed, which are floats, and why
+whole.py       model: a module of parts of this package from a GGUF file
+steps.py       what its layers, which are gq.model's families, are computed by
 hosts/         programs that hold GGUF weights, switched on and off
 
 >>> import torch, ggmlq.torch
@@ -44,6 +46,7 @@ from .mixtures import GatedExperts
 from .modules import Embedding, Experts, Linear, packed_bytes
 from .replacing import Replaced, quantize_
 from .reporting import Report, report
+from .whole import Model, model
 
 __all__ = [
     "PREPARED",
@@ -52,6 +55,7 @@ __all__ = [
     "GatedExperts",
     "Linear",
     "LoRA",
+    "Model",
     "Replaced",
     "Report",
     "compare",
@@ -62,6 +66,7 @@ __all__ = [
     "load_",
     "lora_",
     "merge_",
+    "model",
     "packed_bytes",
     "quantize_",
     "report",

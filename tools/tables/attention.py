@@ -1,4 +1,4 @@
-"""The tables of times in docs/attention.md, docs/attention.svg, and docs/cache_error.svg: errors by type.
+"""Tables of times in bench/notes/attention.md; docs/attention.svg, and docs/cache_error.svg: errors by type.
 
 Drawn cells are measured by: python bench/attention_peers.py --json bench/results/attention_peers_h200.json,
 and on a CPU by bench_attention.py; those of the picture are in attention_h200.json, llama.cpp's in
@@ -42,8 +42,8 @@ def texts(options: Options) -> Texts:
         yield "docs/cache_error.svg", errors()
         return
     cells = load(RESULTS / "attention_peers_h200.json")["rows"]
-    yield "docs/attention.md", shares(drawn.shares_of_attention(cells))
-    yield "docs/attention.md cpu", cpu()
+    yield "bench/notes/attention.md", shares(drawn.shares_of_attention(cells))
+    yield "bench/notes/attention.md cpu", cpu()
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, int, int, str]:

@@ -1,4 +1,4 @@
-"""The tables of docs/engine.md and README.md, and docs/engine.svg: the default path on a GPU.
+"""The tables of bench/notes/engine.md and README.md, and docs/engine.svg: the default path on a GPU.
 
 Figures are those of bench/results/engine_h200.json, which tools/keep.py writes from bench/bench_engine.py's;
 those of drawn cells beside cuBLAS are in bench/results/linear_peers_h200.json.
@@ -44,9 +44,9 @@ def texts(options: Options) -> Texts:
     elif options.picture:
         yield "docs/engine.svg", picture(card)
     else:
-        yield "docs/engine.md short", short(card)
+        yield "bench/notes/engine.md short", short(card)
         yield "README.md", first(card)
-        yield "docs/engine.md drawn", shares(drawn.shares_of_products(cells))
+        yield "bench/notes/engine.md drawn", shares(drawn.shares_of_products(cells))
 
 
 class Figure(NamedTuple):

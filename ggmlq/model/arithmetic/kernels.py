@@ -232,6 +232,7 @@ class Kernels:
     latent = False  # attention over short vectors has kernels
     joins = False  # parts that follow each other are one launch, where nobody looks between them
     invariant = False  # bits of a row do not depend on the rows beside it, in any part
+    xp = staticmethod(namespace)  # the module of an array's type
 
     def placed(self, q: QuantArray) -> QuantArray:
         """Weights on the device."""
@@ -382,6 +383,10 @@ class Kernels:
                 return self.gelu(gate) * up
             gate, up = np.minimum(gate, self.dtype(7)), np.clip(up, self.dtype(-7), self.dtype(7))
             return gate / (1 + np.exp(self.dtype(-1.702) * gate)) * (up + 1)
+
+    def relu(self, x: Array) -> Array:
+        """Numbers above 0, and 0."""
+        return np.maximum(x, self.dtype(0))
 
     def gelu(self, x: Array) -> Array:
         """GELU by its approximation with a hyperbolic tangent."""

@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...base.devices import namespace
 from ..arithmetic.kernels import Array
 from ..config import Config, Facts
 from ..step import Step, experts
-from ..weights import Frame, columns
+from ..weights import Frame
 from .family import Family
 
 SIGMOID = 2  # expert_gating_func; a softmax otherwise
@@ -36,26 +35,26 @@ def layer(step: Step, x: Array, i: int) -> Array:
 
 
 def _attention(step: Step, x: Array, i: int) -> Array:
-    c, xp = step.config, namespace(x)
+    c, xp, some_columns = step.config, step.a.xp(x), step.a.some_columns
     latent, rope_columns = c.latent, c.rope.dims
     q = _queries(step, x, i)
     plain = q.shape[-1] - rope_columns
     both = step.product(x, "attn_kv_a_mqa", i, "kv_cmpr_pe")
     if c.shared and (y := step.latent_attention(q, both, i)) is not None:
         return y
-    short, k_pe = columns(both, [latent, rope_columns])
-    q_pe = step.rope(xp.ascontiguousarray(q[..., plain:]), "q_pe", i)
-    k_pe = step.rope(k_pe[:, None, :], "k_pe", i)
-    short = step.tell("kv_cmpr", step.norm(short, "attn_kv_a_norm", i), i)
+    q_pe = step.rope(some_columns(q, plain, rope_columns), "q_pe", i)
+    k_pe = step.rope(some_columns(both, latent, rope_columns)[:, None, :], "k_pe", i)
+    short = step.norm(some_columns(both, 0, latent), "attn_kv_a_norm", i)
+    short = step.tell("kv_cmpr", short, i)
     if c.shared:
-        inside = step.by_head(xp.ascontiguousarray(q[..., :plain]), "attn_k_b", i, "q_nope_absorbed")
+        inside = step.by_head(some_columns(q, 0, plain), "attn_k_b", i, "q_nope_absorbed")
         q = step.tell("Qcur", xp.concatenate([inside, q_pe], axis=-1), i)
         k = step.tell("Kcur", xp.concatenate([short[:, None, :], k_pe], axis=-1), i)
         return step.attention(q, k, None, i, behind="attn_v_b")
     kv = step.product(short, "attn_kv_b", i, "kv").reshape(len(x), c.heads[i], -1)
-    v = step.tell("Vcur_cont", xp.ascontiguousarray(kv[..., plain:]), i)
+    v = step.tell("Vcur_cont", some_columns(kv, plain, kv.shape[-1] - plain), i)
     q = step.tell("Qcur", xp.concatenate([q[..., :plain], q_pe], axis=-1), i)
-    k_pe = xp.repeat(k_pe, c.heads[i], axis=1)
+    k_pe = xp.broadcast_to(k_pe, q_pe.shape)
     k = step.tell("Kcur", xp.concatenate([kv[..., :plain], k_pe], axis=-1), i)
     return step.attention(q, k, v, i)
 

@@ -6,8 +6,6 @@ x = x + feed_forward(norm(x))      or the sum of two experts
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..arithmetic.kernels import Array
 from ..step import Step, experts, longest
 from ..weights import Frame
@@ -23,8 +21,9 @@ def layer(step: Step, x: Array, i: int) -> Array:
         y = step.rope_attention(q, k, v, i, factors)
     else:
         q, k = step.rope(q, "Qcur", i, factors), step.rope(k, "Kcur", i, factors)
-        steps = np.floor(step.positions / step.config.rope.context)
-        q = q * step.a.real((np.log(steps + 1) * grows + 1)[:, None, None])
+        steps = step.positions // step.config.rope.context
+        growth = step.a.xp(steps).log(steps + 1) * grows + 1
+        q = q * step.a.real(growth)[:, None, None]
         y = step.attention(step.tell("Qcur_attn_temp_scaled", q, i), k, v, i)
     x = step.plus(y, x, "ffn_inp", i)
     normed = step.tell("ffn_norm", step.norm(x, "ffn_norm", i), i)
