@@ -80,6 +80,8 @@ def converted(
         values = dequantize(rows)
         release(rows.blocks)
         check_finite(step.name, step.shape, values, first, step.after.name)
+        if step.scale is not None:
+            values = values / step.scale
         encoded = _encoded(step, values, weights, first, tally.warnings)
         if moments is not None:
             fed = quantize(values, step.after, weights, moments=moments)
@@ -109,6 +111,21 @@ def slabs(
     for start in range(first, last, whole):
         for row in range(start, start + whole, count):
             yield row, piece(q, row * columns, (min(count, start + whole - row), columns))
+
+
+LARGEST = np.float32(
+    6 * 240
+)  # of nvfp4: its largest code times the last scale that ggml's encoder rounds finely
+
+
+def scale_of(q: QuantArray) -> np.float32:
+    """The scale of all values with which the largest has the largest scale of nvfp4; 1 for zeros."""
+    largest = np.float32(0)
+    for _, rows in slabs(q, None):
+        largest = max(largest, np.abs(dequantize(rows)).max(initial=0))
+        release(rows.blocks)
+    scale = np.float32(largest / LARGEST)
+    return scale if np.isfinite(scale) and scale > 0 else np.float32(1)
 
 
 def _matrix(step: Step, row: int) -> int:

@@ -25,7 +25,6 @@ OPTIONS = PICTURE | {
     "--results": {"type": Path, "default": RESULTS / "engine_h200.json", "help": "a file of another card"},
 }
 LONG, PICTURED = 14336, "q4_0"  # K of the short tables and of the picture
-FIRST = (1, 8, 64, 512, 4096)  # rows of activations on the first page
 
 # What the default path is meant to reach: times as fast as llama.cpp, at least and aimed at, up to so many
 # rows (few of them: the time that reading takes at 80 % of the rate, if that is longer); and the share of
@@ -45,8 +44,8 @@ def texts(options: Options) -> Texts:
         yield "docs/engine.svg", picture(card)
     else:
         yield "bench/notes/engine.md short", short(card)
-        yield "README.md", first(card)
         yield "bench/notes/engine.md drawn", shares(drawn.shares_of_products(cells))
+        yield "README.md drawn", shares(drawn.shares_of_products(cells))
 
 
 class Figure(NamedTuple):
@@ -98,18 +97,6 @@ def short(card: engine.Results) -> str:
     return f"{table(header, [[m, *cells] for m, cells, _ in rows])}\n\n{_roofs(card)}"
 
 
-def first(card: engine.Results) -> str:
-    """For a few numbers of rows: time, how many times as fast as llama.cpp, and the kernels."""
-    shown = [f for f in figures(card) if f.k == LONG and f.m in FIRST]
-    header, rows = _by_format(shown, _brief)
-    lines = []
-    for m, cells, row in rows:
-        kernels = dict.fromkeys(f.row["kernel"].removeprefix("cuda:") for f in row)
-        lines.append([m, *cells, ", ".join(kernels)])
-    run = card["runs"][max(f.row["run"] for f in shown)]
-    return f"{table([*header, 'kernel'], lines)}\n\n{run['device']}, {run['date']}."
-
-
 def _by_format(shown: list[Figure], cell: Any) -> tuple[list[str], list[tuple[int, list[str], list[Figure]]]]:
     """A header of formats; for each number of rows its cells, and the figures in them."""
     by_problem = {(f.name, f.m): f for f in shown}
@@ -124,10 +111,6 @@ def _by_format(shown: list[Figure], cell: Any) -> tuple[list[str], list[tuple[in
 def _compact(f: Figure) -> str:
     llama = " / –" if f.llama is None else f" / {f.llama:.1f} = {f.llama / f.us:.1f}×"
     return f"{f.us:.1f}{llama}, {f.roof / f.us:.0%}"
-
-
-def _brief(f: Figure) -> str:
-    return f"{f.us:.1f} µs" + ("" if f.llama is None else f", {f.llama / f.us:.1f}×")
 
 
 def _roofs(card: engine.Results) -> str:
