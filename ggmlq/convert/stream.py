@@ -84,7 +84,7 @@ def converted(
             values = values / step.scale
         encoded = _encoded(step, values, weights, first, tally.warnings)
         if moments is not None:
-            fed = quantize(values, step.after, weights, moments=moments)
+            fed = _encoded(step, values, weights, first, tally.warnings, moments)
             near = moments.better(values, dequantize(fed), dequantize(encoded))
             tally.fed_back, tally.alone = tally.fed_back + int(near.sum()), tally.alone + int((~near).sum())
             raw = np.where(near[:, None], fed.raw, encoded.raw)
@@ -154,11 +154,11 @@ def _row(name: str, shape: tuple[int, ...], row: int, becomes: str) -> str:
 
 def _encoded(
     step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None,
-    first: int, said: dict[str, None],
+    first: int, said: dict[str, None], moments: Moments | None = None,
 ) -> QuantArray:  # fmt: skip
     with LISTENING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        encoded = quantize(values, step.after, weights)
+        encoded = quantize(values, step.after, weights, moments=moments)
     if caught:
         _check_held(step, values, encoded, first)
         said.update(dict.fromkeys(str(warning.message) for warning in caught))

@@ -496,7 +496,22 @@ def stage_decoder(plan: HopperPlan, values: bool) -> Any:
 
 
 # The tiles of a work tile have numbers: 2 n is that of keys of step n, 2 n + 3 that of its values. One team
-# takes all of them, K0 K1 V0 K2 V1 …; of two the first takes keys, the second values.
+# takes all of them, K0 K1 V0 K2 V1 …, and leaves out 1; of two the first takes keys, the second values.
+
+
+@cache
+def later_number(plan: HopperPlan) -> Any:
+    """The device function for the number of a team's tile so many tiles after another one of its own."""
+    alone, teams = plan.teams == 1, plan.teams
+
+    @inlined
+    def later(number: Any, tiles: Any) -> Any:
+        number += uint32(tiles * teams)
+        if alone and number == tiles:
+            number += 1
+        return number
+
+    return later
 
 
 @cache
@@ -527,7 +542,7 @@ def block_producer(plan: HopperPlan) -> Any:
     copy, fill_keys, fill_values = block_copier(plan), stage_decoder(plan, False), stage_decoder(plan, True)
     wait, meet = ptx.wait_for_all_but(COPIED_TILES - 2), hopper.ping_pong(plan.team_threads)[0]
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
-    teams, threads = plan.teams, plan.team_threads
+    threads, later = plan.team_threads, later_number(plan)
 
     @inlined
     def produce(at: Any, work: Any, strides: Any, before: Any) -> None:
@@ -538,12 +553,13 @@ def block_producer(plan: HopperPlan) -> Any:
         steps = uint32(max(int32(0), work.kv.end_step - work.kv.first_step))
         place, free, number = uint32(0), uint32(COPIED_TILES - 1), team
         meet(barrier)  # nobody decodes tiles of the work tile before, over which the first copies go
-        for i in range(COPIED_TILES - 1):
-            copy(ring + i * size, work, strides, number + i * teams, rank)
+        copy(ring, work, strides, number, rank)
+        for i in range(1, COPIED_TILES - 1):
+            copy(ring + i * size, work, strides, later(number, i), rank)
         while number < 2 * steps + 2:
             wait()  # this thread's copies of the tile have arrived
             meet(barrier)  # … and its team's; and all have decoded the tile whose place is filled next
-            copy(ring + free * size, work, strides, number + (COPIED_TILES - 1) * teams, rank)
+            copy(ring + free * size, work, strides, later(number, COPIED_TILES - 1), rank)
             copied, half = ring + place * size, number >> 1
             if number & 1 == 0:
                 if half < steps:
@@ -552,7 +568,7 @@ def block_producer(plan: HopperPlan) -> Any:
                 fill_values(at, copied, before + half - 1, rank)
             free = place
             place = place + 1 if place + 1 < COPIED_TILES else 0
-            number += teams
+            number = later(number, 1)
 
     return produce
 
