@@ -1,14 +1,13 @@
 """Attention on a GPU beside torch's scaled_dot_product_attention, in turns in one process.
 
-    python bench/attention_peers.py [--types f16,q8_0,q4_0] [--shapes 32/8x128,28/4x128] [--further 1x16384]
-                                         [--cases 1x1024,1x16384,512x4096] [--copies put:q8_0:4096x1024]
-                                         [--seconds 0.2] [--json FILE]
+    python bench/attention_peers.py [--types f16,q8_0,q4_0] [--draw 18] [--seed 5] [--json FILE]
+                                    [--cells 32/8x128:24x12000,28/4x128:1x5000] [--copies put:q8_0:4096x1024]
 
-A case is queries x positions; queries are the last ones of the positions, causal. A shape is heads, heads of
-keys, and columns; shapes behind the first have the cases of --further alone. Queries and results are
-float16 on both sides. Calls are recorded in a CUDA graph, each on a cache of its own, of 300 MB together, so
-that keys and values come from memory. torch has float16 keys and values, beside those of f16, and its mask is
-causal where there are as many queries as positions, or one query; otherwise it computes without a mask, more.
+Cells are drawn by a seed (drawn.py): heads, heads of keys, columns, and queries, the last ones of the
+positions, causal. Queries and results are float16 on both sides. Calls are recorded in a CUDA graph, each on
+a cache of its own, of 300 MB together, so that keys and values come from memory. torch has float16 keys and
+values, and its mask is causal where there are as many queries as positions, or one query; otherwise it
+computes without a mask, more.
 Copies are rows that gq.put encodes, from float32, and rows that gq.take decodes, likewise: rows x columns.
 """
 
@@ -20,19 +19,24 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
 import ggmlq as gq
+from bench import drawn
 from ggmlq.base.text import meant
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
+from ggmlq.testing.machine import commit, machine
 
 ROTATED = 300 << 20  # bytes of caches
 MOST, LEAST = 1 << 27, 5  # scores that the oracle computes; replays
+PADDED = 32  # positions of a cache are a multiple
 BYTES_A_SECOND, RATE = 4.46e12, 0.8e15  # of an H200
 COPY = re.compile(r"(?P<op>put|take):(?P<type>\w+):(?P<rows>\d+)x(?P<columns>\d+)")
 
@@ -87,16 +91,17 @@ def microseconds(launch: Callable[[], Any], stream: Any, seconds: float) -> floa
     return float(np.median(times))
 
 
-def figures(q: Any, pair: tuple[Any, Any], options: argparse.Namespace) -> dict[str, Any]:
+def figures(q: Any, pair: tuple[Any, Any], positions: int, options: argparse.Namespace) -> dict[str, Any]:
     """Times of a case, and how far its result is off."""
-    (_, heads, queries, width), positions = q.shape, pair[0].shape[2]
+    _, heads, queries, width = q.shape
     nbytes = sum(x.nbytes for x in pair)
-    caches = [tuple(x.copy() for x in pair) for _ in range(max(2, min(64, ROTATED // nbytes)))]
+    count = max(2, min(64, ROTATED // nbytes))
+    caches = [tuple(x.copy()[:, :, :positions] for x in pair) for _ in range(count)]
     graph, stream, results = recorded([partial(attend, q, *both) for both in caches])
     time = microseconds(partial(graph.launch, stream), stream, options.seconds) / len(caches)
     off = None
     if heads * queries * positions <= MOST:
-        want = gq.reference.attention(q.get(), *(x.to("cpu") for x in pair), causal=True)
+        want = gq.reference.attention(q.get(), *(x.to("cpu")[:, :, :positions] for x in pair), causal=True)
         off = float(gq.nmse(results[0].get(), want))
     peer = None
     if options.torch and pair[0].format.name == "f16":
@@ -115,20 +120,25 @@ def attend(q: Any, k: Any, v: Any) -> Any:
     return gq.attention(q, k, v, causal=True, dtype=np.float16)
 
 
+def cell_of(words: str) -> drawn.Attention:
+    """The cell of words such as 32/8x128:24x12000."""
+    heads, kv_heads, width, queries, positions = map(int, re.split("[/x:]", words))
+    return drawn.Attention(queries, positions, heads, kv_heads, width)
+
+
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each shape, case and type."""
+    """A row for each cell and type."""
     cp = device.cupy()
     rng = np.random.default_rng(options.seed)
-    for number, words in enumerate(options.shapes.split(",")):
-        heads, kv_heads, width = (int(n) for n in words.replace("/", "x").split("x"))
-        cases = options.further if number else options.cases
-        for case, name in product(cases.split(","), options.types.split(",")):
-            queries, positions = (int(n) for n in case.split("x"))
-            q = cp.asarray(rng.standard_normal((1, heads, queries, width)), np.float16)
-            shape = 1, kv_heads, positions, width
-            k, v = (gq.quantize(cp.asarray(rng.standard_normal(shape, np.float32)), name) for _ in "kv")
-            row = {"shape": words, "queries": queries, "positions": positions, "type": name}
-            yield row | figures(q, (k, v), options)
+    cells = [cell_of(words) for words in options.cells.split(",")] if options.cells else None
+    for cell in cells or drawn.attention(options.seed, options.draw):
+        queries, positions, heads, kv_heads, width = cell
+        q = cp.asarray(rng.standard_normal((1, heads, queries, width)), np.float16)
+        shape = 1, kv_heads, -(-positions // PADDED) * PADDED, width
+        floats = [cp.asarray(rng.standard_normal(shape, np.float32)) for _ in "kv"]
+        for name in options.types.split(","):
+            k, v = (gq.quantize(x, name) for x in floats)
+            yield {"cell": str(cell), **cell._asdict(), "type": name} | figures(q, (k, v), positions, options)
             cp.get_default_memory_pool().free_all_blocks()
 
 
@@ -188,27 +198,25 @@ def main(arguments: list[str] | None = None) -> int:
     """Print a row for each case."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--types", default="f16,q8_0,q4_0")
-    parser.add_argument("--shapes", default="32/8x128,28/4x128,16/2x256,32/32x64")
-    parser.add_argument(
-        "--cases",
-        default="1x1024,1x4096,1x16384,1x65536,4x16384,16x16384,512x4096,2048x8192,4096x4096",
-    )
-    parser.add_argument("--further", default="1x4096,1x16384,512x4096")
+    parser.add_argument("--cells", help="as 32/8x128:24x12000, instead of drawn ones")
+    drawn.add_options(parser, 18)
     parser.add_argument(
         "--copies", type=copies_of, metavar="OP:TYPE:ROWSxCOLUMNS,…",
-        default="put:q8_0:4096x1024,put:q4_0:4096x1024,take:q4_K:4096x4096,take:q4_0:4096x4096",
+        default=[], help="copies to time, too",
     )  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=0.2)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=0.1)
     parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     results = []
+    print(f"--seed {options.seed}", flush=True)
     for row in chain(rows(options), copies(options)):
         results.append(row)
         print(row, flush=True)
+    print(*drawn.shares_of_attention(results), sep="\n")
     if options.json:
-        write_whole(options.json, json.dumps(results, indent=1) + "\n")
+        facts = {**machine(), "commit": commit(), "seed": options.seed, "rows": results}
+        write_whole(options.json, json.dumps(facts, indent=1) + "\n")
     return 0
 
 

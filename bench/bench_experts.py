@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import ggmlq as gq
 from ggmlq.base.threads import num_threads
@@ -26,7 +27,6 @@ from ggmlq.base.writing import write_whole
 from ggmlq.llama import Bridge
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
-from ggmlq.testing.models import Layer
 
 # Experts, used, N, K; and the types that such models come in.
 SHAPES = {
@@ -41,6 +41,36 @@ QUICK = ("128/8 768x2048", "32/4 2880x2880")
 TOKENS = (1, 2, 4, 8, 32, 128, 512)
 ROUNDS = 5
 CALLS = 3
+
+
+# --- the feed-forward layer of a mixture of experts, in NumPy -----------------------------------
+
+Floats = NDArray[np.float32]
+
+
+class Layer(NamedTuple):
+    """The weights of the layer."""
+
+    router: Floats  # [E, C]
+    gate: Any  # [E, F, C]
+    up: Any  # [E, F, C]
+    down: Any  # [E, C, F]
+
+    def route(self, x: Floats, used: int) -> tuple[NDArray[np.int64], Floats]:
+        """The experts of each token, the likeliest first, and their shares: [T, U] both."""
+        logits = x @ self.router.T
+        likely = np.exp(logits - logits.max(axis=1, keepdims=True))
+        likely /= likely.sum(axis=1, keepdims=True)
+        ids = np.argsort(-likely, axis=1, kind="stable")[:, :used]
+        return ids, np.take_along_axis(likely, ids, axis=1)
+
+    def __call__(self, x: Floats, used: int, product: Callable[..., Any] = gq.expert_linear) -> Floats:
+        """The output [T, C] of the layer for x [T, C]; ``product(x, q, ids)`` multiplies with experts."""
+        ids, weights = self.route(x, used)
+        gate, up = product(x, self.gate, ids), product(x, self.up, ids)
+        hidden = gate / (1 + np.exp(-gate)) * up
+        y: Floats = (product(hidden.astype(np.float32), self.down, ids) * weights[..., None]).sum(axis=1)
+        return y.astype(np.float32)
 
 
 class Cell(NamedTuple):

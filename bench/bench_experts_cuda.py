@@ -2,18 +2,18 @@
 
     python bench/bench_experts_cuda.py --compile         # without a GPU: machine code, some minutes
     python bench/bench_experts_cuda.py --check           # every rung and some formats against the oracle
-    python bench/bench_experts_cuda.py --time --baseline ggml_cuda_experts_h200.json --json FILE
-    python bench/bench_experts_cuda.py --tiles           # cuda:grouped with each of its tiles
-    python bench/bench_experts_cuda.py --types e4m3,int8 --check --time      # codes
-    python bench/bench_experts_cuda.py --beside-dense    # many rows of e4m3, in turns with one dense product
+    python bench/bench_experts_cuda.py --time --json FILE              # cells of a seed: drawn.py
+    python bench/bench_experts_cuda.py --time --baseline ggml_cuda_experts_h200.json    # its cells
+    python bench/bench_experts_cuda.py --tiles --cells 128/8:768x2048:64                # with each tile
+    python bench/bench_experts_cuda.py --types e4m3,int8 --check --time                 # codes
 
 A time is that of a product in a CUDA graph of twelve, over three sets of weights, each product with ids of
-its own: the median of replays. ``floor`` is the larger of two: the weights of all experts that are used over
-the card's bandwidth (of an H200 4456 GB/s), operations over 790 TFLOP/s, of e4m3 over 1451, of int8 over 862.
-Rows of x are codes already where weights are. ``aim`` is what is asked for at most. ``skewed``: half of all
-tokens use expert 0; ``few``: a hundredth of the experts are used, one at least; ``sorted``: an expert's
-tokens follow each other. What is in turns with a dense product counts right after a rest, as in
-scaled_peers.py: such products are as fast as the card's power lets them be.
+its own: the median of replays. Beside it stand llama.cpp's time, if the baseline has the cell, or that of
+torch's ``_grouped_mm`` on weights of bfloat16 and rows that are sorted before, and ``floor``, the larger of
+two: the weights of all experts that are used over the card's bandwidth (of an H200 4456 GB/s), operations
+over 790 TFLOP/s, of e4m3 over 1451, of int8 over 862. Rows of x are codes already where weights are; every
+second cell has a row for each use. ``skewed``: half of all tokens use expert 0; ``few``: a hundredth of the
+experts are used, one at least; ``sorted``: an expert's tokens follow each other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -35,10 +37,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
-from bench.on_card import Replays, bandwidth, in_turns
+from bench import drawn
+from bench.on_card import Replays, bandwidth
+from bench.scaled_peers import TorchReplays, tensor
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
-from ggmlq.cuda.kernels.codes8 import small_m
 from ggmlq.cuda.kernels.codes8.small_m import SPLITS
 from ggmlq.cuda.kernels.codes8.tiles import EXPERT_FLOAT_TILES, EXPERT_INTEGER_TILES, expert_variants
 from ggmlq.cuda.ladder.expert_linear import r4_gemv, r5_grouped, r6_grouped_codes, r7_small_m_codes
@@ -57,36 +60,24 @@ PEAKS = {"e4m3": 1451e12, "int8": 862e12}  # of codes
 TILES = {"e4m3": ((1, 128), (128, 128)), "int8": ((1, None), (1, None))}  # of activations and weights
 BOUNDS = {"e4m3": 2e-7, "int8": 1e-11}  # errors that are allowed
 COPIES, SETS = 12, 3  # products of a graph; sets of weights
+MOST_FEW_TOKENS = 32  # with which the kernel for few codes is timed with each cut
 
 
 class Shape(NamedTuple):
-    """Sizes of a mixture. ``row_per_use``: x has a row for each use; ``tokens``: in place of TOKENS."""
+    """Sizes of a mixture. ``row_per_use``: x has a row for each use."""
 
     experts: int
     used: int
     n: int
     k: int
-    types: tuple[str, ...]
     row_per_use: bool = False
-    tokens: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.experts}/{self.used} {self.n}x{self.k}"
 
 
-SHAPES = (
-    Shape(128, 8, 768, 2048, ("q4_K", "q4_0", "e4m3", "int8")),
-    Shape(128, 8, 2048, 768, ("q4_K", "q6_K"), True),
-    Shape(32, 4, 2880, 2880, ("mxfp4",)),
-    Shape(8, 2, 14336, 4096, ("q4_K",)),
-    Shape(8, 2, 4096, 14336, ("q8_0", "q4_K"), True),
-    Shape(64, 6, 1408, 2048, ("q4_K",)),
-    Shape(256, 8, 2048, 7168, ("e4m3",)),
-    Shape(4, 1, 4096, 7168, ("e4m3",), tokens=(256, 2048, 8192, 32768)),  # DeepGEMM's kind
-)
 TIMED = ("q4_K", "q4_0", "mxfp4", "q8_0", "q6_K", "e4m3", "int8")
-TOKENS = (1, 2, 4, 8, 16, 32, 64, 512, 4096)
-ROUTINGS = ("even", "skewed", "few")
+ROUTINGS = ("even", "skewed", "few", "sorted")
 CHECKS = (  # T, used, experts, N, rows of x for each use, ids
     (1, 3, 5, 100, False, "even"), (9, 2, 4, 140, True, "skewed"), (50, 3, 7, 300, False, "skewed"),
     (200, 1, 3, 64, False, "few"), (700, 2, 3, 130, True, "skewed"), (400, 2, 4, 256, False, "even"),
@@ -187,7 +178,7 @@ def check(names: list[str]) -> int:
         for t, u, e, n, row_per_use, routing in CHECKS:
             q = weights(name, e, n, k, i)
             x = rng.standard_normal((t * u if row_per_use else t, k)).astype(np.float32)
-            ids = ids_of(routing, t, Shape(e, u, n, k, ()), rng)
+            ids = ids_of(routing, t, Shape(e, u, n, k), rng)
             if t > 1 and routing != "sorted":
                 ids[-1, -1], ids[0, 0] = ids[-1, 0], e
             try:
@@ -255,14 +246,14 @@ class Cell:
             }
 
     def timed(
-        self, tokens: int, routing: str, kernel: str, dtype: str = "float32", **more: Any
+        self, tokens: int, routing: str, kernel: str, peer: bool = False, **more: Any
     ) -> dict[str, Any]:
         """A row of the table, from a product in a CUDA graph."""
         cp, shape, rng = device.cupy(), self.shape, np.random.default_rng(tokens)
         rows = tokens * shape.used if shape.row_per_use else tokens
         x = rows_of(self.name, cp.random.RandomState(0).standard_normal((rows, shape.k), dtype=cp.float32))
         listed = [ids_of(routing, tokens, shape, rng) for _ in range(COPIES)]
-        y = cp.empty((tokens, shape.used, shape.n), dtype)
+        y = cp.empty((tokens, shape.used, shape.n), np.float32)
         on_card = [cp.asarray(ids) for ids in listed]
         if kernel == "auto":
             choice = ladder.choose(ExpertLinear.of(x, self.sets[0], on_card[0]))
@@ -277,104 +268,99 @@ class Cell:
         peak = PEAKS.get(self.name, PEAK)
         floor = 1e6 * max(read, 2 * tokens * shape.used * shape.n * shape.k / peak)
         row = {"shape": str(shape), "type": self.name, "T": tokens, "ids": routing, "kernel": choice.name}
-        row |= {"results": dtype} if dtype != "float32" else {}
+        row |= {"torch_us": grouped_us(self.sets, listed) if peer else None}
         return row | {"used": touched, "us": us, "floor_us": floor} | {k: str(v) for k, v in more.items()}
 
 
-def aim(tokens: int, theirs: float | None, floor: float) -> float:
-    """The time to reach, in microseconds: a part of llama.cpp's, or a little above the floor."""
-    part, times, more = (2, 1.4, 3) if tokens <= 4 else (4, 1.4, 4) if tokens <= 512 else (3, 1.5, 5)
-    return max((theirs or 0) / part, times * floor + more)
+def grouped_us(sets: list[Any], listed: list[Any]) -> float:
+    """Microseconds of torch's products of bfloat16, of sorted rows and all weights decoded before."""
+    import torch
+
+    (e, _, k), uses = sets[0].shape, listed[0].size
+    ends = [np.bincount(ids.ravel(), minlength=e).cumsum() for ids in listed]
+    offsets = [tensor(device.cupy().asarray(last, np.int32)) for last in ends]
+    decoded = [tensor(q.dequantize()).to(torch.bfloat16).transpose(1, 2) for q in sets]
+    x = torch.randn((uses, k), dtype=torch.bfloat16, device="cuda")
+    work = lambda i: torch._grouped_mm(x, decoded[i % len(decoded)], offs=offsets[i])
+    return round(statistics.median(TorchReplays(work, len(listed), COPIES).times(0.02, least=9)) * 1e6, 2)
+
+
+def cell_of(words: str) -> drawn.Experts:
+    """The cell of words such as 128/8:768x2048:64."""
+    experts, used, n, k, tokens = map(int, re.split("[/:x]", words))
+    return drawn.Experts(tokens, experts, used, n, k)
+
+
+def cells(args: argparse.Namespace) -> list[tuple[str, drawn.Experts, float | None]]:
+    """Types and cells, and llama.cpp's microseconds."""
+    names = args.types.split(",") if args.types else list(TIMED)
+    if args.baseline:
+        rows = [row for row in json.loads(args.baseline.read_text())["rows"] if row["type"].lower() in names]
+        numbers = [[row[name] for name in "TEUNK"] for row in rows]
+        return [
+            (row["type"].lower(), drawn.Experts(*sizes), row["us"])
+            for row, sizes in zip(rows, numbers, strict=True)
+        ]
+    chosen = [cell_of(words) for words in args.cells.split(",")] if args.cells else None
+    return [
+        (name, cell, None) for cell in chosen or drawn.experts(args.seed, args.draw, 256) for name in names
+    ]
 
 
 def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
-    """Measure all shapes and print each line as soon as it is known."""
-    theirs = {}
-    if args.baseline:
-        for row in json.loads(Path(args.baseline).read_text())["rows"]:
-            theirs[row["type"], f"{row['E']}/{row['U']} {row['N']}x{row['K']}", row["T"]] = row["us"]
-    for shape in SHAPES:
-        for name in shape.types:
-            if args.types and name not in args.types.split(","):
+    """Measure all cells and print each line as soon as it is known."""
+    print(f"--seed {args.seed}", flush=True)
+    for number, (name, (tokens, *sizes), theirs) in enumerate(cells(args)):
+        shape = Shape(*sizes, number % 2 > 0)
+        cell = Cell(shape, name, [weights(name, shape.experts, shape.n, shape.k, i) for i in range(SETS)])
+        beside = theirs is None and not args.tiles
+        rows = tile_rows(cell, tokens) if args.tiles else [cell.time(tokens, args.ids, "auto", peer=beside)]
+        for row in rows:
+            if "failed" in row:
+                print(row["failed"][:300], flush=True)
                 continue
-            sets = [weights(name, shape.experts, shape.n, shape.k, i) for i in range(SETS)]
-            cell = Cell(shape, name, sets)
-            for row in tile_rows(cell) if args.tiles else chosen_rows(cell, args):
-                if "failed" in row:
-                    print(row["failed"][:300], flush=True)
-                    continue
-                other = theirs.get((name.upper(), row["shape"], row["T"])) if row["ids"] == "even" else None
-                row |= {"llama_us": other, "aim_us": aim(row["T"], other, row["floor_us"])}
-                facts["rows"].append(row)
-                print(line(row), flush=True)
-            del sets, cell
-            device.cupy().get_default_memory_pool().free_all_blocks()
+            row["llama_us"] = theirs
+            facts["rows"].append(row)
+            print(line(row), flush=True)
+        del cell
+        device.cupy().get_default_memory_pool().free_all_blocks()
+    print(*summary(facts["rows"]), sep="\n")
 
 
 def line(row: dict[str, Any]) -> str:
     """A row as a line of the table."""
-    verdict, tile = "met" if row["us"] <= row["aim_us"] else "MISSED", row.get("cut", row.get("tile", ""))
     return (
-        f"{row['shape']:16} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:18} "
-        f"{row['us']:9.2f} us  floor {row['floor_us']:8.2f}  aim {row['aim_us']:8.2f} {verdict:6} "
-        f"llama.cpp {row['llama_us'] or '-'} {tile} {row.get('results', '')}"
+        f"{row['shape']:18} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:18} "
+        f"{row['us']:9.2f} us  floor {row['floor_us']:8.2f}  llama.cpp {row['llama_us'] or '-'}  "
+        f"torch {row['torch_us'] or '-'} {row.get('cut', row.get('tile', ''))}"
     )
 
 
-def chosen_rows(cell: Cell, args: argparse.Namespace) -> Any:
-    """Rows of the chosen kernel; for few tokens also of the other one."""
-    pair, most = ("gemv", "grouped"), MOST_LISTED
-    if cell.name in TILES:
-        pair, most = ("small_m_codes", "grouped_codes"), small_m.MAX_USES
-    usual = cell.shape.tokens or TOKENS
-    for tokens in [int(t) for t in args.tokens.split(",")] if args.tokens else usual:
-        row = cell.time(tokens, "even", "auto")
-        yield row
-        if cell.shape.tokens:
-            yield cell.time(tokens, "sorted", "auto")
-            yield cell.time(tokens, "sorted", "auto", dtype="float16")
-        if 1 < tokens <= most // cell.shape.used:
-            yield cell.time(tokens, "even", pair[row.get("kernel") == f"cuda:{pair[0]}"])
-        if tokens in (4, 64, 512, 4096):
-            for routing in ROUTINGS[1:]:
-                yield cell.time(tokens, routing, "auto")
+def summary(rows: list[dict[str, Any]]) -> Iterator[drawn.Share]:
+    """Each type beside a peer, and beside its floor."""
+    peers = {"llama_us": "llama.cpp", "torch_us": "torch on bfloat16", "floor_us": "the floor"}
+    return drawn.summary(
+        (f"{row['type']} beside {peer}", f"{row['shape']} T={row['T']}", row[name] / row["us"])
+        for name, peer in peers.items()
+        for row in rows
+        if row[name]
+    )
 
 
-def tile_rows(cell: Cell) -> Any:
+def tile_rows(cell: Cell, tokens: int) -> Iterator[dict[str, Any]]:
     """Rows of the grouped kernel with each tile, and of the one for few codes with each cut."""
     shares = {"e4m3": EXPERT_FLOAT_TILES, "int8": EXPERT_INTEGER_TILES}.get(cell.name, ())
-    few = shares and not cell.shape.tokens
-    for tokens, tile, parts in product((1, 2, 4, 8, 16, 32), r7_small_m_codes.TILES, SPLITS) if few else ():
+    few = shares and tokens <= MOST_FEW_TOKENS
+    for tile, parts in product(r7_small_m_codes.TILES, SPLITS) if few else ():
         yield cell.time(tokens, "even", "small_m_codes", cut=r7_small_m_codes.Cut(tile, parts))
-    for tokens in cell.shape.tokens or (64, 512, 4096):
-        mean = tokens * cell.shape.used / cell.shape.experts
-        for share in shares:
-            yield cell.time(tokens, "even", "grouped_codes", tile=share.tile)
-        for tile in () if shares else r5_grouped.TILES:
-            if tile.columns <= 4 * max(mean, 4) and tile.columns * 10 > mean:
-                yield cell.time(tokens, "even", "grouped", tile=tile)
-
-
-def beside_dense(facts: dict[str, Any]) -> None:
-    """Experts of many rows and one dense product of as many, in turns, each after a rest."""
-    cp, shape = device.cupy(), SHAPES[-1]
-    (name,), n, k = shape.types, shape.n, shape.k
-    q, rng = weights(name, shape.experts, n, k, 0), np.random.default_rng(0)
-    for tokens in shape.tokens[-2:]:
-        x = rows_of(name, cp.random.RandomState(0).standard_normal((tokens, k), dtype=cp.float32))
-        outs = {dtype: cp.empty((tokens, n), dtype) for dtype in ("float32", "float16")}
-        works = {f"dense, {dtype}": partial(gq.scaled_linear, x, q[0], out=y) for dtype, y in outs.items()}
-        for routing, (dtype, y) in product(("even", "sorted"), outs.items()):
-            ids, there = cp.asarray(ids_of(routing, tokens, shape, rng)), y.reshape(tokens, 1, n)
-            works[f"{routing}, {dtype}"] = partial(rung("grouped_codes").launch, x, q, ids, there)
-        graphs = {what: Replays([work], 4, warm=2) for what, work in works.items()}
-        for what, seconds in in_turns(graphs, 3, 0.02, 0.3, 3).items():
-            us = statistics.median(seconds) * 1e6
-            row = {"shape": str(shape), "type": name, "T": tokens, "rows": what, "rested_us": us}
-            facts["rows"].append(row | {"T/s": 2e-6 * tokens * n * k / us})
-            print(
-                f"{shape} {name} T={tokens:<6} {what:16} {us:9.2f} us {2e-6 * tokens * n * k / us:6.0f} T/s"
-            )
+    mean = tokens * cell.shape.used / cell.shape.experts
+    for share in shares:
+        yield cell.time(tokens, "even", "grouped_codes", tile=share.tile)
+    if not shares and tokens * cell.shape.used <= MOST_LISTED:
+        yield cell.time(tokens, "even", "gemv")
+    for tile in () if shares else r5_grouped.TILES:
+        if tile.columns <= 4 * max(mean, 4) and tile.columns * 10 > mean:
+            yield cell.time(tokens, "even", "grouped", tile=tile)
 
 
 def main() -> int:
@@ -386,13 +372,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="right or wrong, small products")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--tiles", action="store_true", help="time each tile of cuda:grouped, or of codes")
-    parser.add_argument(
-        "--beside-dense", action="store_true", help="many rows of e4m3, in turns with one product"
-    )
     parser.add_argument("--types", help=f"default: {','.join(TIMED)}")
-    parser.add_argument("--tokens", help=f"default: {','.join(map(str, TOKENS))}")
+    parser.add_argument("--cells", help="as 128/8:768x2048:64: used experts, N x K, tokens; not drawn ones")
+    drawn.add_options(parser, 12)
+    parser.add_argument("--ids", choices=ROUTINGS, default="even", help="experts of tokens (%(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
-    parser.add_argument("--baseline", help="llama.cpp's times")
+    parser.add_argument("--baseline", type=Path, help="llama.cpp's times, whose cells are measured")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     names = args.types.split(",") if args.types else list(TIMED)
@@ -402,13 +387,10 @@ def main() -> int:
         compile_all(names, args.jobs)
         return 0
     wrong = check(names) if args.check else 0
-    if args.time or args.tiles or args.beside_dense:
-        facts: dict[str, Any] = {"machine": machine(), "commit": commit(), "rows": []}
+    if args.time or args.tiles:
+        facts: dict[str, Any] = {"machine": machine(), "commit": commit(), "seed": args.seed, "rows": []}
         try:
-            if args.beside_dense:
-                beside_dense(facts)
-            if args.time or args.tiles:
-                time_all(args, facts)
+            time_all(args, facts)
         finally:
             if args.json:
                 write_whole(args.json, json.dumps(facts, indent=1) + "\n")

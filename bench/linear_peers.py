@@ -1,9 +1,9 @@
 """``linear`` on a Hopper card beside Humming's products and cuBLAS on halves, in turns in one process.
 
-    python bench/linear_peers.py --json linear_peers.json          # shapes of a seed, which is printed
+    python bench/linear_peers.py --json linear_peers.json    # cells of a seed: drawn.py
     python bench/linear_peers.py --draw 12 --seed 5
-    python bench/linear_peers.py --shapes 4096x14336 --rows 64,512 --formats q4_0
-    python bench/linear_peers.py --tiles --rows 256,512,4096   # each tile of cuda:warp_specialized, too
+    python bench/linear_peers.py --cells 64x4096x14336,300x2560x2048 --formats q4_0
+    python bench/linear_peers.py --tiles    # each tile of cuda:warp_specialized, too
     python bench/linear_peers.py --seed 5 --part 2/4 --json 2.json   # on several cards, and --join: parts.py
 
 Humming (``pip install humming-kernels``; with torch, nvcc and CUDA_HOME) multiplies int4 in groups of 32,
@@ -11,7 +11,7 @@ beside which both types stand here: it has no groups of 32 with offsets, as q4_K
 of float16. All get the same float16 activations and give float16. Every product is judged before its time
 counts.
 
-Times are those of a product in a CUDA graph of several: the median of replays after a rest of 0.2 s, two such
+Times are those of a product in a CUDA graph of several: the median of replays after a rest of 0.1 s, two such
 turns each. Weights are rotated over more than 150 MB. Where kernels are compiled at the first call, runs with
 ``--once`` side by side, each of some rows, have done so before: they multiply once and time nothing.
 """
@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import secrets
 import statistics
 import sys
 import time
@@ -36,21 +35,33 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
-from bench import parts
-from bench.bench_shapes import compiled
+from bench import drawn, parts
 from bench.engine import random_bytes
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
 from ggmlq.base.writing import write_whole
-from ggmlq.cuda.driver import device
+from ggmlq.cuda.driver import device, served
+from ggmlq.cuda.driver.launch import FAMILIES
 from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.ladder.linear import r16_warp_specialized
+from ggmlq.testing import ahead
 from ggmlq.testing.machine import commit, machine
 
-ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 GROUP = 32  # of Humming's weights
-ROTATED, TURNS, REST = 150e6, 2, 0.2
+ROTATED, TURNS, REST = 150e6, 2, 0.1
 WORST = 3e-4  # mean squared error beside the mean square
+
+
+def compiled(formats: set[str]) -> None:
+    """Compile the tiles of ``cuda:warp_specialized`` whose code does not come with the package."""
+    module, have, tasks = r16_warp_specialized.__name__, device.capability() or (9, 0), []
+    for name, i in ahead.kernels_of({module}, formats):
+        if name.rpartition(".")[0] != module:
+            continue
+        kernel = FAMILIES[name].make(*FAMILIES[name].cases[i])
+        if kernel.origin is not None and not served.code_of(kernel.origin, have, kernel.exact):
+            tasks.append((name, i))
+    ahead.compile_all(tasks, have)
 
 
 def humming(n: int, k: int, copies: int) -> Any:
@@ -108,12 +119,11 @@ def contenders(weights: list[Any], layers: Any, dense: list[Any], x: Any, tiled:
     return graphs
 
 
-def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool) -> list[dict[str, Any]]:
-    """The figures of a shape, a line for each number of rows."""
-    cp, fmt = device.cupy(), gq.formats[name]
+def measured(name: str, cell: drawn.Product, tiled: bool) -> dict[str, Any]:
+    """The figures of a cell, which are printed as a line."""
+    cp, fmt, (m, n, k) = device.cupy(), gq.formats[name], cell
     first = gq.QuantArray.from_bytes(random_bytes(fmt, n, k, 1), fmt, (n, k)).to("cuda")
     weights = [first, *(first.copy() for _ in range(int(ROTATED / first.nbytes)))]
-    figures = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -123,79 +133,33 @@ def measured(name: str, n: int, k: int, rows: list[int], left: Any, tiled: bool)
         layers = None
     half = tensor(first.dequantize().astype(np.float16))
     dense = [half, *(half.clone() for _ in range(int(ROTATED / (2 * n * k))))]
-    for m in rows:
-        if left() < 0:
-            break
-        x = cp.random.standard_normal((m, k), dtype=np.float32).astype(np.float16)
-        try:
-            times_by_peer = in_turns(contenders(weights, layers, dense, x, tiled), TURNS, 0.02, REST, 10)
-        except Exception as failed:
-            print(f"{name} {n}x{k} M={m}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
-            continue
-        us = {peer: statistics.median(times) * 1e6 for peer, times in times_by_peer.items()}
-        text = "  ".join(f"{peer} {value:8.1f} us" for peer, value in us.items())
-        ahead = {peer: us[peer] / us["ggmlq"] for peer in ("Humming", "cuBLAS") if peer in us}
-        print(
-            f"{name} {n}x{k} M={m:5}  {text}  {2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  "
-            + "  ".join(f"{ratio:.2f} x {peer}" for peer, ratio in ahead.items()),
-            flush=True,
-        )
-        figures.append({"format": name, "N": n, "K": k, "M": m, "us": us, "ours is faster by": ahead})
-    return figures
+    large = float(np.abs(first[:64].dequantize()).max())  # random K-quants can be so large that sums overflow
+    x = (cp.random.standard_normal((m, k), dtype=np.float32) / max(1, large)).astype(np.float16)
+    times_by_peer = in_turns(contenders(weights, layers, dense, x, tiled), TURNS, 0.02, REST, 10)
+    us = {peer: statistics.median(times) * 1e6 for peer, times in times_by_peer.items()}
+    ahead = {peer: us[peer] / us["ggmlq"] for peer in ("Humming", "cuBLAS") if peer in us}
+    print(
+        f"{name} {cell!s:17}  {'  '.join(f'{peer} {value:8.1f} us' for peer, value in us.items())}  "
+        f"{2e-6 * m * n * k / us['ggmlq']:5.0f} T/s  "
+        + "  ".join(f"{ratio:.2f} x {peer}" for peer, ratio in ahead.items()),
+        flush=True,
+    )
+    return {"format": name, "N": n, "K": k, "M": m, "us": us, "ours is faster by": ahead}
 
 
-def once(name: str, n: int, k: int, rows: list[int], left: Any) -> None:
+def once(name: str, cell: drawn.Product) -> None:
     """Multiply once, ours and Humming's, so that what is compiled lies on disk."""
-    cp, fmt = device.cupy(), gq.formats[name]
+    cp, fmt, (m, n, k) = device.cupy(), gq.formats[name], cell
     q = gq.QuantArray.from_bytes(random_bytes(fmt, n, k, 1), fmt, (n, k)).to("cuda")
-    layer = None
-    for m in rows:
-        x = cp.zeros((m, k), np.float16)
-        for peer in ("ggmlq", "Humming"):
-            if left() < 0:
-                return
-            try:
-                if peer == "ggmlq":
-                    gq.linear(x, q, out=cp.empty((m, n), np.float16))
-                else:
-                    layer = layer or humming(n, k, 1)[0][0]
-                    layer(tensor(x))
-            except Exception as failed:
-                what = f"{peer} {name} {n}x{k} M={m}"
-                print(f"  {what}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
-
-
-def drawn(count: int, seed: int) -> list[tuple[int, int]]:
-    """Shapes of weights that no benchmark names, as many small as large ones: 1 to 250 million weights."""
-    rng = np.random.default_rng(seed)
-    shapes: list[tuple[int, int]] = []
-    while len(shapes) < count:
-        n, k = 128 * int(8 * 28 ** rng.random()), 256 * int(4 * 19 ** rng.random())
-        shapes += [(n, k)] * (n * k <= 250e6)
-    return shapes
-
-
-def summary(figures: list[dict[str, Any]]) -> str:
-    """Lines of text: how often ours is ahead of each peer, the geometric mean and the least of the ratios."""
-    lines = []
-    for name, peer in itertools.product(dict.fromkeys(f["format"] for f in figures), ("Humming", "cuBLAS")):
-        ratios = np.array(
-            [r for f in figures if f["format"] == name and (r := f["ours is faster by"].get(peer))]
-        )
-        if len(ratios):
-            lines.append(
-                f"{name} beside {peer}: ahead in {(ratios >= 1).sum()} of {len(ratios)}, geometric mean "
-                f"{np.exp(np.log(ratios).mean()):.2f}, least {ratios.min():.2f}"
-            )
-    return "\n".join(lines)
+    x = cp.zeros((m, k), np.float16)
+    gq.linear(x, q, out=cp.empty((m, n), np.float16))
+    humming(n, k, 1)[0][0](tensor(x))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shapes", help="as 4096x14336,5120x13824, instead of drawn ones")
-    parser.add_argument("--draw", type=int, default=12, help="so many shapes (%(default)s)")
-    parser.add_argument("--seed", type=int, help="of the shapes; a new one is printed")
-    parser.add_argument("--rows", help="as 1,64,512")
+    parser.add_argument("--cells", help="as 64x4096x14336,300x2560x2048: M x N x K, instead of drawn ones")
+    drawn.add_options(parser, 20)
     parser.add_argument("--formats", default="q4_0,q4_K")
     parser.add_argument(
         "--tiles", action="store_true", help="cuda:warp_specialized with each of its tiles, too"
@@ -208,35 +172,35 @@ def main() -> int:
     for facts in [parts.joined(options.join)] if options.join else run(options):
         if options.json and facts["figures"]:
             write_whole(options.json, json.dumps(facts, indent=1))
-    print(summary(facts["figures"]))
+    print(*drawn.shares_of_products(facts["figures"]), sep="\n")
     return parts.status(facts)
 
 
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The figures of this run's part and facts about the machine, again after each product."""
-    begun = time.perf_counter()
-    texts = options.shapes.split(",") if options.shapes else []
-    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-    shapes = [tuple(map(int, text.split("x"))) for text in texts] or drawn(options.draw, seed)
-    print(f"{len(shapes)} shapes" + ("" if texts else f" of --seed {seed}"), flush=True)
-    rows = [int(text) for text in options.rows.split(",")] if options.rows else list(ROWS)
+    begun, names = time.perf_counter(), options.formats.split(",")
+    cells = [drawn.Product(*map(int, text.split("x"))) for text in (options.cells or "").split(",") if text]
+    step = max(64, *(gq.formats[name].block_size for name in names))
+    cells = cells or drawn.products(options.seed, options.draw, step)
+    print("" if options.cells else f"--seed {options.seed}", flush=True)
     if options.tiles:
-        compiled({"cuda:warp_specialized"}, set(options.formats.split(",")))
-    left = lambda: options.seconds - (time.perf_counter() - begun)
+        compiled(set(names))
     facts: dict[str, Any] = {} if options.once else {**machine(), "commit": commit()}
-    facts |= {"seed": None if texts else seed, "part": options.part, "figures": [], "failed": []}
+    facts |= {"seed": None if options.cells else options.seed, "part": options.part}
+    facts |= {"figures": [], "failed": []}
     yield facts
-    for n, k in parts.of_part(shapes, options.part):
-        for name in options.formats.split(","):
-            try:
-                if options.once:
-                    once(name, n, k, rows, left)
-                else:
-                    facts["figures"] += measured(name, n, k, rows, left, options.tiles)
-            except Exception as failed:  # what was timed stays
-                print(f"  {name} {n}x{k}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
-                facts["failed"].append(f"{name} {n}x{k}")
-            yield facts
+    for cell, name in itertools.product(parts.of_part(cells, options.part), names):
+        if time.perf_counter() - begun > options.seconds:
+            return
+        try:
+            if options.once:
+                once(name, cell)
+            else:
+                facts["figures"].append(measured(name, cell, options.tiles))
+        except Exception as failed:  # what was timed stays
+            print(f"  {name} {cell}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+            facts["failed"].append(f"{name} {cell}")
+        yield facts
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Case = TypeVar("Case")
-CASE = ("case", "shape", "N", "K")  # the names in a figure that say its case, as far as it has them
+CASE = ("case", "shape", "M", "N", "K")  # the names in a figure that say its case, as far as it has them
 
 
 def part(text: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """``scaled_linear`` on a Hopper card beside DeepGEMM and cuBLASLt, in turns in one process.
 
-    python bench/scaled_peers.py --json peers.json
-    python bench/scaled_peers.py --shapes 4096x7168x16384,64x7168x2048 --sustained
+    python bench/scaled_peers.py --json peers.json        # cells of a seed: drawn.py
+    python bench/scaled_peers.py --cells 4096x7168x16384,64x7168x2048 --codes fp8 --sustained
     python bench/scaled_peers.py --part 2/4 --json 2.json    # on several cards, and --join: parts.py
 
 Peers are those that can be imported: ``deep_gemm`` (DeepGEMM from source, for the torch that is there, or the
@@ -29,22 +29,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
-from bench import hopper, parts
+from bench import drawn, hopper, parts
 from bench.hopper import OUTSIDE, Replays, empty, operands, wrong
 from bench.on_card import in_turns
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.testing.machine import commit, machine
 
-SHAPES: dict[str, list[tuple[int, ...]]] = {
-    "fp8": [*hopper.SHAPES, (8192, 8192, 8192), *((m, n, k) for n, k in hopper.FEW for m in (1, 8, 64))],
-    "int8": [*hopper.INTEGERS, (64, 7168, 2048)],
-}
+CODES, STEP = ("fp8", "int8"), 128  # K is a multiple of the columns of a scale
 TURNS, ROTATED = 3, 150_000_000
 Work = Callable[[int], Any]  # product with the weights of that number
 
@@ -197,30 +192,31 @@ def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[st
     return figures
 
 
-def summary(figures: list[dict[str, Any]]) -> str:
-    """Lines of text: how often ours is ahead of each peer, rested and sustained, and by how much at least."""
+def summary(figures: list[dict[str, Any]]) -> Iterator[drawn.Share]:
+    """How often ours is ahead of each peer, rested and sustained, and by how much at least."""
     ours = {(f["case"], f["shape"]): f for f in figures if f["of"] == "ggmlq"}
-    comparisons: dict[tuple[str, ...], dict[str, float]] = {}
-    for f in figures:
-        reference = ours.get((f["case"], f["shape"]), {})
-        for how, name in (("rested", "us"), ("sustained", "sustained us")):
-            if f["of"] != "ggmlq" and name in f and name in reference:
-                ratios = comparisons.setdefault((f["case"], f["of"], how), {})
-                ratios[f["shape"]] = f[name] / reference[name]
-    lines = []
-    for (case, peer, how), ratios in comparisons.items():
-        values, least = np.array(list(ratios.values())), min(ratios, key=ratios.__getitem__)
-        lines.append(
-            f"{case} beside {peer}, {how}: ahead in {(values >= 1).sum()} of {len(values)}, geometric mean "
-            f"{np.exp(np.log(values).mean()):.3f}, least {values.min():.3f} ({least})"
+    return drawn.summary(
+        (
+            f"{f['case']} beside {f['of']}, {how}",
+            cell_of(f["shape"]),
+            f[name] / ours[f["case"], f["shape"]][name],
         )
-    return "\n".join(lines)
+        for f in figures
+        for how, name in (("rested", "us"), ("sustained", "sustained us"))
+        if f["of"] != "ggmlq" and name in f and (f["case"], f["shape"]) in ours
+    )
+
+
+def cell_of(text: str) -> drawn.Product:
+    """The cell of words such as 64x7168x2048."""
+    return drawn.Product(*map(int, text.split("x")))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shapes", help="as 4096x4096x4096,64x7168x2048; of FP8")
-    parser.add_argument("--integers", help="likewise, of int8")
+    parser.add_argument("--cells", help="as 4096x4096x4096,64x7168x2048: M x N x K, instead of drawn ones")
+    drawn.add_options(parser, 20)
+    parser.add_argument("--codes", default=",".join(CODES), help="%(default)s")
     parser.add_argument("--sustained", action="store_true", help="also two seconds of replays each")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further shape after so many")
     parser.add_argument("--json")
@@ -229,33 +225,29 @@ def main() -> int:
     for facts in [parts.joined(options.join)] if options.join else run(options):
         if options.json and facts["figures"]:
             write_whole(options.json, json.dumps(facts, indent=1))
-    print(summary(facts["figures"]))
+    print(*summary(facts["figures"]), sep="\n")
     return parts.status(facts)
 
 
 def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The figures of this run's part and facts about the machine, again after each shape."""
     begun = time.perf_counter()
-    texts = {"fp8": options.shapes, "int8": options.integers}
-    chosen: dict[str, list[tuple[int, ...]]] = {
-        case: [tuple(map(int, shape.split("x"))) for shape in text.split(",")] if text else []
-        for case, text in texts.items()
-    }
-    if not any(chosen.values()):
-        chosen = SHAPES
-    cases = [(case, shape) for case, shapes in chosen.items() for shape in shapes]
+    shapes = [cell_of(text) for text in options.cells.split(",")] if options.cells else None
+    shapes = shapes or drawn.products(options.seed, options.draw, STEP)
+    print("" if options.cells else f"--seed {options.seed}", flush=True)
+    cases = [(case, shape) for case in options.codes.split(",") for shape in shapes]
     facts: dict[str, Any] = {**machine(), "commit": commit(), "peers": versions()}
-    facts |= {"part": options.part, "figures": [], "failed": []}
+    facts |= {"seed": None if options.cells else options.seed, "part": options.part}
+    facts |= {"figures": [], "failed": []}
     yield facts
     for case, shape in parts.of_part(cases, options.part):
         if time.perf_counter() - begun > options.seconds:
             return
         try:
-            m, n, k = shape
-            facts["figures"] += measured(case, m, n, k, options.sustained)
+            facts["figures"] += measured(case, *shape, options.sustained)
         except Exception as failed:  # what was timed stays
             print(f"  {case} {shape}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
-            facts["failed"].append(f"{case} {'x'.join(map(str, shape))}")
+            facts["failed"].append(f"{case} {shape}")
         yield facts
 
 

@@ -16,7 +16,10 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
 ]
+copybutton_prompt_text = r">>> |\.\.\. |\$ "  # what a button leaves out, with all lines that have no prompt
+copybutton_prompt_is_regexp = True
 myst_heading_anchors = 4  # links to headings work in the tree too
 highlight_language = "text"
 smartquotes = False  # options begin with two hyphens

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from .report.survey import survey
     from .safetensors.either import open, save
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Diagnosis",

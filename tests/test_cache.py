@@ -79,21 +79,6 @@ def test_entries_that_were_not_used_for_longest_go_first(place, monkeypatch):
     assert made().load("e")
 
 
-def test_folders_of_earlier_versions_go_and_nothing_else(place):
-    place.mkdir(mode=0o700)
-    (place / HOME).mkdir(mode=0o700)
-    for name in ("thesis", "cpu-1", "cuda-2"):
-        (place / HOME / name).mkdir(mode=0o700)
-        (place / HOME / name / f"a{disk.ENTRY}").write_text("all of it")
-    for name in ("cpu-1", "cuda-2"):
-        (place / HOME / name / MARK).write_bytes(disk.MARK_TEXT)
-    (place / HOME / "cuda-2" / "notes.txt").write_text("mine")
-    made()
-    assert sorted(os.listdir(place / HOME)) == ["cuda-2", KERNELS, "thesis"]
-    assert sorted(os.listdir(place / HOME / "cuda-2")) == [MARK, "notes.txt"]
-    assert (place / HOME / "thesis" / f"a{disk.ENTRY}").read_text() == "all of it"
-
-
 def test_a_link_is_not_followed_to_be_emptied(place, tmp_path):
     made().save("a", b"content")
     (place / HOME / KERNELS).rename(tmp_path / "elsewhere")

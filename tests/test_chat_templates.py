@@ -206,6 +206,7 @@ WITH_TOOLS = r"""
 {% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}
 {% for m in messages if m.role == 'assistant' %}{% set c = m.content.split('</think>')[-1].lstrip('\n') %}{{ c }}{% for call in m.tool_calls %}{% for k, v in call.function.arguments|items %}<{{ k }}>{{ v|string if v is string else v|tojson }}</{{ k }}>{% endfor %}{% endfor %}{% endfor %}
 {{ tools | selectattr('type', 'equalto', 'function') | map(attribute='function.name') | list }}{{ documents is defined }}
+{%- macro said(x, keys=True) -%}{%- if x is boolean -%}{{- 'true' if x else 'false' -}}{%- elif x is string -%}{{- '<|"|>' + x + '<|"|>' -}}{%- elif x is mapping -%}{ {%- set ns = namespace(first=true) -%}{%- for key, value in x | dictsort -%}{%- if not ns.first %},{% endif -%}{%- set ns.first = false -%}{{- key if keys else '' -}}:{{- said(value, keys=keys) -}}{%- endfor -%} }{%- elif x is sequence -%}[{%- for one in x -%}{{- said(one) -}}{%- if not loop.last %},{% endif -%}{%- endfor -%}]{%- else -%}{{- x -}}{%- endif -%}{%- endmacro -%}{{- said(tools[0]) | trim -}}{%- for part in '<|channel>a<channel|>b<|channel>'.split('<channel|>') -%}{{- part.split('<|channel>')[0] if '<|channel>' in part else part -}}{%- endfor -%}{%- if not enable_thinking | default(false) -%}{{- '<|channel>thought\n<channel|>' -}}{%- endif -%}
 """  # noqa: E501
 
 

@@ -9,6 +9,7 @@ from emulated_amx import Emulated
 from llvmlite.ir import VoidType
 from numba import njit, types
 from numba.extending import intrinsic
+from right import assert_right
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
@@ -33,7 +34,6 @@ from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
 from ggmlq.testing.models import tiny_model
-from ggmlq.testing.oracle import assert_right
 
 KEPT = [fmt.name for fmt in FORMATS.values() if layout_of(fmt)]
 # One of each way that a panel holds weights: by bits, levels, scales of scales, offsets, groups of 16.

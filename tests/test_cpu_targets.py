@@ -25,7 +25,7 @@ import sys
 import numpy as np, ggmlq as gq
 from ggmlq.cpu.machine.target import target
 from ggmlq.testing.cases import weights
-from ggmlq.testing.oracle import assert_right
+from right import assert_right
 from ggmlq.arrays.rows import rows
 print(target().dot)
 for name in sys.argv[1:]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from right import assert_right
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
@@ -22,7 +23,6 @@ from ggmlq.cpu.panels.layout import RUN, layout_of
 from ggmlq.cpu.panels.multiply import panels
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import weights
-from ggmlq.testing.oracle import assert_right
 
 
 @pytest.fixture(autouse=True)

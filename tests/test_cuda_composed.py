@@ -178,15 +178,19 @@ def test_what_a_kernel_does_not_add_is_added_behind_it(ends, adds, card, q, fres
 
 
 @pytest.mark.parametrize("m", [1, 63, 64, 65, 200])
-def test_rows_go_in_pieces_of_one_size(m, card, q, fresh):
-    x, bias = floats(fresh, m, 64), floats(fresh, 24)
+@pytest.mark.parametrize("alone", [False, True])
+def test_rows_go_in_pieces_of_one_size(m, alone, card, q, fresh, monkeypatch):
+    """``alone``: a kernel keeps bits itself, and takes as many rows as there are."""
+    monkeypatch.setattr(PRODUCTS[0], "takes_alone", lambda problem, kernel, arithmetic: alone)
+    x, bias, most = floats(fresh, m, 64), floats(fresh, 24), product.ALONE if alone else product.ROWS
+    sizes = [min(most, m - start) if alone else most for start in range(0, m, most)]
     y = gq.linear(x, q, bias=bias, invariant=True, dtype=np.float16)
     assert np.allclose(y, np.asarray(x) @ decoded(q).T + bias, rtol=2e-3, atol=2e-3)
-    assert card.calls == [(product.ROWS, np.float16)] * -(-m // product.ROWS)
-    assert card.kernels == {"cuda:chosen"}
+    assert card.calls == [(size, np.float16) for size in sizes]
+    assert card.kernels == {"auto" if alone else "cuda:chosen"}
     out = floats(fresh, m, 24)
     assert gq.linear(x, q, residual=out.copy(), invariant=True, out=out) is out
-    assert {rows for rows, _ in card.calls} == {product.ROWS}
+    assert [rows for rows, _ in card.calls] == 2 * sizes
 
 
 def test_weights_as_they_lie(card, q, fresh, monkeypatch):

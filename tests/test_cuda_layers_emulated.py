@@ -15,7 +15,7 @@ import ggmlq as gq
 from ggmlq.cuda.kernels import layers, router
 from ggmlq.cuda.kernels.epilogue import gates
 from ggmlq.cuda.kernels.quantize import rope_append
-from ggmlq.errors import ShapeError
+from ggmlq.errors import ShapeError, UnsupportedError
 from ggmlq.model.arithmetic.kernels import apply_rope, rope_angles
 from ggmlq.model.arithmetic.oracles import Exact
 from ggmlq.model.config import Rope
@@ -30,15 +30,22 @@ def card(monkeypatch):
     return put_emulated(monkeypatch)
 
 
-@pytest.mark.parametrize("columns", [1, 64, 100, 129, 600, 2050])
+@pytest.mark.parametrize("columns", [4, 64, 100, 600, 2052, 8196])
 def test_norm(card, fresh, columns):
-    """A thread sums up to 17 squares one after the other, and 38 sums are added: all have one sign."""
+    """A thread sums up to 16 squares one after the other, and 37 sums are added: all have one sign."""
     x = fresh.standard_normal((2, 1, columns)).astype(np.float32) * np.float32(10.0 ** fresh.uniform(-3, 3))
     weights = fresh.standard_normal(columns).astype(np.float32)
     y = np.asarray(layers.normed(on_device(x), on_device(weights), 1e-5))
     expected = HOST.norm(x.astype(np.float64), 1e-5) * weights
     assert y.shape == x.shape
     assert np.allclose(y, expected, rtol=64 * ULP, atol=0)
+
+
+@pytest.mark.parametrize("columns", [6, 16388])
+def test_norms_that_are_refused(card, columns):
+    x = on_device(np.ones((1, columns), np.float32))
+    with pytest.raises(UnsupportedError, match="multiple of 4"):
+        layers.normed(x, x[0], 1e-5)
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -90,6 +97,27 @@ def test_a_sum_and_its_norm(card, fresh, columns):
     assert np.array_equal(sums, x + y)
     expected = HOST.norm((x + y).astype(np.float64), 1e-5) * weights
     assert np.allclose(normed, expected, rtol=64 * ULP, atol=0)
+
+
+def test_rows_in_the_order_of_queries(card, fresh):
+    """And back; what fills up a sequence may be any row, and rows may be columns of longer ones."""
+    counts, each, heads, width = fresh.integers(1, 8, 3), 8, 3, int(fresh.choice([4, 64]))
+    wide = on_device(fresh.standard_normal((max(counts.sum() + 2, 6), heads * width + 8)).astype(np.float32))
+    card.memory.add(wide)
+    x = wide[:, : heads * width].reshape(-1, heads, width)
+    places, back, row = np.zeros((3, each), np.int64), np.zeros(len(x), np.int64), 0
+    for i, count in enumerate(counts):
+        places[i, each - count :] = np.arange(row, row + count)
+        back[row : row + count] = (i + 1) * each - count + np.arange(count)
+        row += count
+    y = layers.by_queries(x, on_device(places), 3, each)
+    assert np.array_equal(y, np.asarray(x)[places].transpose(0, 2, 1, 3))
+    assert np.array_equal(np.asarray(layers.by_rows(y, on_device(back)))[:row], x[:row])
+    y = layers.by_queries(x[:6], None, 2, 3)
+    assert np.array_equal(y, np.asarray(x[:6]).reshape(2, 3, heads, width).transpose(0, 2, 1, 3))
+    assert np.array_equal(layers.by_rows(y, None), x[:6])
+    with pytest.raises(UnsupportedError, match="columns"):
+        layers.by_queries(on_device(x[..., :3]), on_device(places), 3, each)
 
 
 @pytest.mark.parametrize("name", layers.GATES)
@@ -212,3 +240,12 @@ def test_weighted_sums(card, fresh):
     expected = (y.astype(np.float64) * weights[..., None]).sum(axis=1)
     sizes = (np.abs(y) * weights[..., None]).sum(axis=1)
     assert (np.abs(router.mixed(on_device(y), on_device(weights)) - expected) <= 8 * ULP * sizes).all()
+
+
+def test_the_best_columns(card, fresh):
+    """The first of several that are equal, whatever their sign of zero; NaN is the largest."""
+    x = np.round(fresh.standard_normal((6, int(fresh.integers(1, 3 * layers.PART)))), 1).astype(np.float32)
+    x[1], x[2], x[3] = -0.0, -np.inf, -np.abs(x[3])
+    x[1, x.shape[1] // 2 :] = 0
+    x[4, fresh.integers(x.shape[1])] = -np.nan
+    assert np.array_equal(layers.best(on_device(x)), x.argmax(axis=1))

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from right import assert_right, products
+
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.ladder.linear import r7_dequant_cublas, r11_dequant_bf16
@@ -16,7 +18,6 @@ from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.testing.cases import weights
-from ggmlq.testing.oracle import assert_right, products
 
 RUNGS = gq.kernels(device="cuda")
 NAMES = [rung.name for rung in RUNGS]
@@ -32,7 +33,7 @@ SHAPES = [
     (130, 300, 2304),
     (33, 128, 14336),
 ]
-# The sizes of a problem in the first experiment (docs/compensation.md): it lists no cases, only that 21
+# The sizes of a problem in the first experiment (bench/notes/ladder.md): it lists no cases, only that 21
 # passed, three kernels by seven.
 THEIR_SHAPES = [(m, 4096, k) for m in (1, 32, 512) for k in (4096, 14336)] + [(128, 4096, 4096)]
 THEIR_KERNELS = {
@@ -105,6 +106,23 @@ def test_activations(rung, kind, cupy):
 def test_many_rows(rung, cupy):
     check(cupy, rung, "q4_0", 4096, 72, 256)
     check(cupy, rung, "q8_0", 600, 1200, 512)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", HOT)
+def test_rows_keep_their_bits(name, cupy, fresh):
+    """With invariant=True, beside others, alone, and in tiles of all widths; the sums are right, too."""
+    n, k, m = int(fresh.integers(1, 700)) * 2, 256 * int(fresh.integers(1, 17)), int(fresh.integers(129, 300))
+    x, host = fresh.standard_normal((m, k), np.float32), weights(name, n, k, int(fresh.integers(1 << 30)))
+    q = host.to("cuda")
+    for kind, dtype in ((np.float32, np.float32), (np.float16, np.float32), (np.float32, np.float16)):
+        rows, residual = cupy.asarray(x, kind), cupy.asarray(fresh.standard_normal((m, n), np.float32))
+        y = gq.linear(rows, q, residual=residual, dtype=dtype, invariant=True)
+        assert gq.nmse(y.get(), gq.reference.linear(x, host) + residual.get()) < 1e-4
+        for size in (1, 1, *fresh.integers(2, 129, 5).tolist()):
+            some = slice(start := int(fresh.integers(m - size)), start + size)
+            alone = gq.linear(rows[some], q, residual=residual[some], dtype=dtype, invariant=True)
+            assert cupy.array_equal(alone, y[some]), (size, n, k, kind, dtype)
 
 
 @pytest.mark.cuda

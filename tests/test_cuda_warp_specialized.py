@@ -19,9 +19,9 @@ from ggmlq.cuda.intrinsics.language import elements_of
 from ggmlq.cuda.kernels.cost.stage import SHARE
 from ggmlq.cuda.kernels.cost.warp_specialized import (
     CLEAR_US,
+    EMPTY_PART,
     MAX_CLUSTER,
     MAX_EMPTY_ROWS,
-    MAX_PLAIN_ROWS,
     TILES,
     Split,
     WarpSpecializedShape,
@@ -43,7 +43,7 @@ from ggmlq.cuda.kernels.hopper.tiles import (
 from ggmlq.cuda.ladder.linear import r16_warp_specialized
 from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.cuda.layouts.pack import PackedWeights
-from ggmlq.dispatch.card import UNKNOWN, clusters
+from ggmlq.dispatch.card import CARDS, UNKNOWN, clusters
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import BLOCKS, weights
 
@@ -151,15 +151,16 @@ def test_a_tile_is_filled_up_little(fresh):
 
 
 def test_where_plain_rows_pay(fresh):
-    """No kernel before saves time, at most; wide tiles, many rows, empty boxes and fp4 keep x_tiles."""
-    for m in (*fresh.integers(9, MAX_PLAIN_ROWS + 1, 40).tolist(), MAX_PLAIN_ROWS + 1):
+    """No kernel before saves time, at most; wide tiles, empty boxes and fp4 keep x_tiles."""
+    for m in fresh.integers(9, 4097, 40).tolist():
         down, stages, name = int(fresh.integers(8, 300)), int(fresh.integers(8, 120)), BLOCKS[m % len(BLOCKS)]
         shapes = [WarpSpecializedShape(m, down, stages, layout_of(name), 132, 4.5, plain) for plain in (0, 1)]
         x_tiles, plain = map(best_tile, shapes)
         assert plain.us <= x_tiles.us + CLEAR_US
         for tile in TILES:
-            empty = -(-m // tile.columns) * tile.columns - m
-            reads = not (tile.wide or layout_of(name).fp4 or m > MAX_PLAIN_ROWS or empty > MAX_EMPTY_ROWS)
+            rows = -(-m // tile.columns) * tile.columns
+            empty = rows - m > max(MAX_EMPTY_ROWS, rows // (8 * EMPTY_PART) * 8)
+            reads = not (tile.wide or layout_of(name).fp4 or empty)
             assert shapes[1].reads_plain(tile) == reads
             assert not shapes[0].reads_plain(tile)
 
@@ -218,6 +219,18 @@ def test_a_map_as_words_of_a_launch(monkeypatch):
     monkeypatch.setattr(tensor_maps, "encoded", lambda box: encoded(box)[::-1])
     assert tensor_maps.words_behind_address(box) is None
     tensor_maps.words_behind_address.cache_clear()
+
+
+def test_rows_alone_have_one_split(fresh, monkeypatch):
+    """Whatever their number: then each sum has its products in one order. x is never read as it lies."""
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
+    card = next(card for card in CARDS if card.name == "NVIDIA H200")
+    layout, rows = layout_of(fresh.choice(BLOCKS)), (1, 16, 17, 64, 65, 128)
+    for _ in range(20):
+        n, steps = fresh.integers(1, (40000, 300)).tolist()
+        plans = [r16_warp_specialized.plan_alone(m, card, layout, n, steps) for m in rows]
+        assert len({(plan.split, plan.tile.fragments, plan.order) for plan in plans}) == 1
+        assert all(plan.tile.columns >= m and not plan.plain for plan, m in zip(plans, rows, strict=True))
 
 
 FEW = 5, 140, 512, TILES[0]  # M, N, K, tile

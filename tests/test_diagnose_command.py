@@ -10,7 +10,7 @@ from test_diagnose import some
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.faults.catalogue import CATALOGUE, EXPERTS, SCALED
+from ggmlq.faults.catalogue import CATALOGUE, EXPERTS, GRU_FAULTS, NODES, SCALED
 
 
 @pytest.fixture
@@ -128,12 +128,9 @@ def test_a_tensor_behind_a_colon_is_answered_with_the_option(capsys, files):
 def test_list(capsys):
     status, said = run(capsys, "--list")
     assert status == 0
-    assert [line for line in said.out.splitlines() if line[:1] not in (" ", "")] == list(
-        CATALOGUE | SCALED | EXPERTS
-    )
-    assert [fault["id"] for fault in json.loads(run(capsys, "--list", "--json")[1].out)] == list(
-        CATALOGUE | SCALED | EXPERTS
-    )
+    known = list(CATALOGUE | SCALED | EXPERTS | NODES | GRU_FAULTS)
+    assert [line for line in said.out.splitlines() if line[:1] not in (" ", "")] == known
+    assert [fault["id"] for fault in json.loads(run(capsys, "--list", "--json")[1].out)] == known
 
 
 @pytest.mark.parametrize(

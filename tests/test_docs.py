@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 from scripts import ROOT, load
@@ -12,7 +14,7 @@ from stale import skip_if_stale
 from ggmlq.cpu.amx import permission
 from ggmlq.cuda.driver import served
 
-PACKED = ("cards.md",)  # pages that say which kernels come with the package
+PACKED = ("device.md",)  # pages that say which kernels come with the package
 WANTED = {"torch.md": "torch"}  # page: what its examples import, which the tests do without
 table = load("tools", "table")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,12 +44,23 @@ def test_examples_run_without_a_matrix_unit(name, tmp_path, monkeypatch, matrix_
 
 
 def run_examples(page):
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
+    """Doctests, and blocks of ``py``, which have no prompts, so that they can be pasted."""
+    found = re.findall(r"```(python|py)\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    blocks = [code if kind == "python" else f">>> pasted({code!r}, globals())\n" for kind, code in found]
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {"pasted": pasted}, page.name, str(page), 0)
     said: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
     runner.run(test, out=said.append)
     assert not runner.failures, "".join(said)
+
+
+def pasted(code, names):
+    """Run a block; each line that it prints stands in a comment of it."""
+    with redirect_stdout(StringIO()) as said:
+        exec(code, names)
+    comments = " ".join(re.findall(r"#(.*)", code))
+    for line in said.getvalue().splitlines():
+        assert line in comments, line
 
 
 @pytest.mark.parametrize("page", [*PAGES, *NOTES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -57,6 +70,17 @@ def test_links_and_paths_exist(page):
         assert (page.parent / target).exists(), target
     for path in re.findall(r"`((?:ggmlq|tests|tools|docs|bench)/[\w./]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+def test_pages_fit_in_a_head():
+    """Pages and scripts of docs/ have at most 45,000 words, the first page 110 lines, a path three pages."""
+    texts = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.py")]
+    assert sum(len(path.read_text().split()) for path in texts) <= 45_000
+    assert (ROOT / "README.md").read_text().count("\n") <= 110
+    ways, _, _ = (ROOT / "docs" / "README.md").read_text().partition("\n## Reference")
+    for way in ways.split("\n## ")[1:]:
+        assert len(re.findall(r"^\| \[", way, flags=re.MULTILINE)) <= 3, way
+    assert not [path.name for path in NOTES if path.read_text().count("\n") > 150]
 
 
 def test_the_index_has_every_page():
@@ -93,7 +117,7 @@ def test_commands_of_the_pages_exist():
             assert command in known, (page.name, command)
 
 
-QUICK = ["arithmetic", "attention", "cpu", "engine", "faults", "formats", "gru", "ladder", "scaled"]
+QUICK = ["arithmetic", "attention", "cpu", "engine", "formats", "ladder", "scaled"]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -102,18 +126,18 @@ def test_generated_tables_are_fresh(name, capsys):
 
 
 def test_comments_of_tables_name_their_files():
-    comments = [re.findall(r"<!-- table: (\S+)", page.read_text()) for page in PAGES]
+    comments = [re.findall(r"<!-- table: (\S+)", page.read_text()) for page in [*PAGES, *NOTES]]
     assert {ROOT / path for paths in comments for path in paths} <= {*table.TABLES.values()}
 
 
 def test_a_table_needs_its_place(tmp_path, monkeypatch):
     """A page without the table's two comments is an error that names them; nothing is written."""
     monkeypatch.setattr(table, "ROOT", tmp_path)
-    page = tmp_path / "docs" / "arithmetic.md"
-    page.parent.mkdir()
+    page = tmp_path / "bench" / "notes" / "agreement.md"
+    page.parent.mkdir(parents=True)
     page.write_text("no place\n")
     with pytest.raises(
-        SystemExit, match=r"docs/arithmetic.md has no place.*<!-- table: tools/tables/arithmetic.py -->"
+        SystemExit, match=r"bench/notes/agreement.md has no place.*<!-- table: tools/tables/arithmetic.py -->"
     ):
         table.main(["arithmetic"])
     assert page.read_text() == "no place\n"

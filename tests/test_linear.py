@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from right import assert_right
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 from ggmlq.testing.cases import FEW, weights
-from ggmlq.testing.oracle import assert_right
 
 # Rungs that explain and that nobody is given unasked: what they read of a format is its atoms, and
 # test_atoms.py has those of all. Each would be compiled for each type.

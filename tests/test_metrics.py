@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from right import assert_right
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.testing.oracle import assert_right
 
 
 def test_nmse():

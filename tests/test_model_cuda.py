@@ -54,7 +54,7 @@ class Arrays:
 
 def on_host(q):
     """An array's copy on the host."""
-    return gq.QuantArray(q.format, q.shape, np.array(q.raw))
+    return gq.QuantArray(q.format, q.shape, np.array(q.raw), scale=q._scale)
 
 
 def double(x):
@@ -127,6 +127,14 @@ def kernels_of_layers(put):
         q, k, v = map(single, parts)
         return q.reshape(batch, -1, *q.shape[1:]).transpose(0, 2, 1, 3), k, v
 
+    def by_queries(x, places, batch, each):
+        rows = x if places is None else x[places.reshape(-1)]
+        return rows.reshape(batch, each, *x.shape[1:]).transpose(0, 2, 1, 3)
+
+    def by_rows(y, places):
+        rows = y.transpose(0, 2, 1, 3).reshape(-1, y.shape[1], y.shape[3])
+        return rows if places is None else rows[places]
+
     def routed(scores, used, after, of_one, scale):
         ids = np.argsort(-scores, axis=-1, kind="stable")[:, :used]
         weights = np.take_along_axis(Exact().softmax(double(scores)), np.array(ids), -1)
@@ -134,10 +142,11 @@ def kernels_of_layers(put):
         return ids, single(weights)
 
     return SimpleNamespace(
-        done=lambda work: work(), routed=routed, takes=lambda experts, used: True,
+        routed=routed, takes=lambda experts, used: True,
         scored=lambda x, w: single(double(x) @ double(w).T),
         mixed=lambda y, weights: single((double(y) * double(weights)[..., None]).sum(axis=1)),
-        append=append,
+        append=append, best=lambda rows: rows.argmax(axis=-1),
+        by_queries=by_queries, by_rows=by_rows,
         normed_sum=lambda x, y, w, e: (x + y, single(Exact().norm(double(x + y), e) * w)),
         gated_pair=lambda name, both: single(Exact().gated(name, *map(double, np.split(both, 2, axis=-1)))),
         of_stack=lambda *operands: None, of_expert_stack=lambda *operands: None,
@@ -151,7 +160,7 @@ def kernels_of_layers(put):
 class Nowhere:
     """Plans that nobody makes ahead."""
 
-    add = end = stop = lambda self, *operands: None
+    add = end = stop = lambda self, *operands, **options: None
 
 
 @pytest.fixture
@@ -250,15 +259,13 @@ def test_logits(card, fresh, tmp_path, family):
     assert last.shape == (1, 288)
     assert len(cache) == 20
     assert gq.nmse(np.asarray(last[-1]), expected[-1]) < ROUNDED
-    reason = "" if card.attends else "a step of several tokens is recorded where gq.attention has a kernel"
-    expected = (0, STATE) if m.config.state else (7, reason)  # each step of one token
+    expected = (7, "") if card.attends else (0, "a step is recorded where gq.attention has a kernel")
+    expected = (0, STATE) if m.config.state else expected  # each step of one token
     assert (card.launches - before, cache.reason) == expected
 
 
-@pytest.mark.parametrize("attends", [True, False])
-def test_steps_over_more_positions(card, fresh, tmp_path, monkeypatch, attends):
+def test_steps_over_more_positions(card, fresh, tmp_path, monkeypatch):
     """A sequence that grows beyond the positions of a recorded step, and one that is cut back."""
-    card.attends = attends
     monkeypatch.setattr(replay, "LEAST", 4)
     path = family_model(tmp_path / "m.gguf", "gemma3", int(fresh.integers(1 << 30)), types=("q8_0",))
     tokens = fresh.integers(3, 259, 19).tolist()
@@ -342,6 +349,17 @@ def test_prompts_of_some_sequences(card, fresh, tmp_path, family):
     assert m.together([Piece(1, np.array([5])), Piece(1, np.array([6]))], cache.parts, True).shape == (2, 288)
 
 
+def test_attention_goes_over_few_of_many_sequences(fresh):
+    """Over all that have tokens, and not over many others; from few places on."""
+    for _ in range(100):
+        batch = int(fresh.integers(1, 70))
+        low, high = sorted(fresh.integers(0, batch, 2).tolist())
+        first, count = replay._window([high, low], batch)
+        assert 0 <= first <= low <= high < first + count <= batch
+        assert count < 4 * (high - low + 1)
+        assert first % max(1, (1 << (count - 1).bit_length()) // 2) == 0
+
+
 def test_a_full_cache(card, fresh, tmp_path):
     """Steps that are filled up need no room for that: the last position can be reached."""
     path = family_model(tmp_path / "m.gguf", "qwen3", int(fresh.integers(1 << 30)), types=("q8_0",))
@@ -405,14 +423,14 @@ def test_memory_goes_from_cache_to_cache(card, fresh, tmp_path, monkeypatch):
 
 def test_plans_made_ahead(card, fresh, monkeypatch):
     """Products of all sizes with the first weights of a kind; what they prepared is made of the others."""
-    run, sizes = PRODUCTS[0].run, replay.SIZES[replay.FEW :]
+    run, sizes = PRODUCTS[0].run, ahead.ROWS
 
     def make(q):
         return q.shape
 
     def prepares(problem, operands, *rest):
         rows, q = operands
-        if len(rows) == sizes[3]:
+        if len(rows) == sizes[4]:
             raise gq.errors.UnsupportedError("no code for so many rows")
         q.prepared(make)
         return run(problem, operands, *rest)
@@ -421,19 +439,20 @@ def test_plans_made_ahead(card, fresh, monkeypatch):
     on_card = [
         gq.QuantArray(q.format, q.shape, on_device(q.raw))
         for q in (gq.quantize(fresh.standard_normal((n, 32)), kind) for n, kind in [
-            (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (4, "q8_0")
+            (4, "q8_0"), (4, "q8_0"), (4, "q4_0"), (8, "q8_0"), (4, "f16"), (12, "q8_0")
         ])
     ]  # fmt: skip
-    plans = ahead.Ahead("cuda:0")
+    plans = ahead.Ahead("cuda:0", False)
     plans.add(on_card[:3])
     plans.add(on_card[3:5])
+    plans.add(on_card[5:], few=True)
     plans.end()
     plans._thread.join()
     # The first product of a kind prepares its weights, and is made again.
-    assert card.products == 3 * len(sizes)
-    assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False] * 2
+    assert card.products == 3 * len(sizes) + len(ahead.KERNELS) + 1
+    assert [q.prepared_copy(make) is not None for q in on_card] == [True] * 4 + [False, True]
     plans.stop()
-    plans = ahead.Ahead("cuda:0")
+    plans = ahead.Ahead("cuda:0", False)
     plans.stop()
     assert not plans._thread.is_alive()
 

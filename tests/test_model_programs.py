@@ -27,6 +27,7 @@ DENSE = (
     "qwen3",
     "gemma2",
     "gemma3",
+    "gemma4",
     "glm4",
     "granite",
     "qwen35",
@@ -43,7 +44,13 @@ MIXTURES = (
     "qwen35moe",
     "lfm2moe",
 )
-OTHERS = [("deepseek-lite", "f16"), ("deepseek2", "q8_0"), ("granitehybrid", "f16")]
+OTHERS = [
+    ("deepseek-lite", "f16"),
+    ("deepseek2", "q8_0"),
+    ("granitehybrid", "f16"),
+    ("nemotron_h", "f16"),
+    ("gemma4-moe", "f16"),  # whose experts have a scale each
+]
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +167,7 @@ def together(model, caches, tokens):
     [
         ("llama3", "f16"),
         ("gemma2", "q8_0"),
+        ("gemma4", "q8_0"),
         ("deepseek2", "bf16"),
         ("gpt-oss", "q4_0"),
         ("qwen35", "f16"),

@@ -109,6 +109,36 @@ def test_layers_that_guess_further_tokens_are_left_out(loaded, fresh, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("family", "facts", "words"),
+    [
+        ("nemotron_h", {"attention.head_count_kv": [0, 2, 2, 0]}, "with a feed_forward_length has no keys"),
+        ("nemotron_h", {"attention.head_count_kv": 0}, "some layer has keys"),
+        ("nemotron_h", {"feed_forward_length": [0, 192, 0, 0]}, "no tensor blk.3.ssm_in.weight"),
+        ("nemotron_h", {"feed_forward_length": [0, 96, 0, 192]}, r"1.ffn_up.weight has shape \(192, 128\)"),
+        ("nemotron_h", {"expert_count": 6, "expert_used_count": 2}, "nemotron_h has no experts"),
+        ("nemotron_h_moe", {"expert_count": 0}, "nemotron_h_moe has some"),
+        ("nemotron_h_moe", {"moe_latent_size": 32}, r"blk.1.ffn_latent_down.weight has shape \(64, 128\)"),
+        ("nemotron_h_moe", {"expert_group_count": 2}, "no groups here"),
+        ("nemotron_h_moe", {"expert_shared_feed_forward_length": None}, "ffn_up_shexp.weight has shape"),
+    ],
+)  # fmt: skip
+def test_layers_that_are_of_no_kind(loaded, tmp_path, family, facts, words):
+    m, _ = loaded(family)
+    with pytest.raises(GGUFError, match=words):
+        gq.model.load(with_facts(m, facts, tmp_path))
+
+
+def with_facts(m, facts, folder):
+    """The path of a model with other metadata."""
+    with gq.open(m.file.path) as file:
+        tensors, kept = dict(file.items()), dict(file.metadata.items())
+    kept |= {f"{m.config.architecture}.{key}": value for key, value in facts.items()}
+    kept = {key: value for key, value in kept.items() if value is not None}
+    gq.save(folder / "x.gguf", tensors, kept)
+    return folder / "x.gguf"
+
+
+@pytest.mark.parametrize(
     ("facts", "words"),
     [
         ({"ssm.group_count": 3}, "ssm.group_count is 3; heads are a multiple"),
@@ -123,9 +153,5 @@ def test_layers_that_guess_further_tokens_are_left_out(loaded, fresh, tmp_path):
 )  # fmt: skip
 def test_sizes_that_do_not_go_together(loaded, tmp_path, facts, words):
     m, _ = loaded("qwen35")
-    with gq.open(m.file.path) as file:
-        tensors, kept = dict(file.items()), dict(file.metadata.items())
-    kept |= {f"qwen35.{key}": value for key, value in facts.items()}
-    gq.save(tmp_path / "x.gguf", tensors, {key: value for key, value in kept.items() if value is not None})
     with pytest.raises(GGUFError, match=words):
-        gq.model.load(tmp_path / "x.gguf")
+        gq.model.load(with_facts(m, facts, tmp_path))

@@ -7,6 +7,7 @@ import importlib
 import numpy as np
 import pytest
 from made_up import FORMATS as MADE_UP
+from right import assert_right
 
 import ggmlq as gq
 from ggmlq.cpu.atoms import atoms
@@ -16,7 +17,6 @@ from ggmlq.dispatch.ladder import rungs
 from ggmlq.formats.packing import halves, over, packing, sub_scales
 from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.cases import BLOCKS, weights
-from ggmlq.testing.oracle import assert_right
 
 made_up = pytest.mark.parametrize("fmt", MADE_UP.values(), ids=list(MADE_UP))
 

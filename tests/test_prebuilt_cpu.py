@@ -235,7 +235,7 @@ level = next(level for level in levels.LEVELS if level.folder == sys.argv[1])
 target.compiled_for = served.compiled_for = permission.compiled_for = lambda: level.needed  # and no more
 import ggmlq as gq
 from ggmlq.testing.cases import weights
-from ggmlq.testing.oracle import assert_right
+from right import assert_right
 from ggmlq.arrays.rows import rows
 from ggmlq.testing.blocks import random_blocks
 assert served.level() is level

@@ -186,7 +186,7 @@ WAYS = {
     "cuda:gemv": (_gemv, "plan_for", -1, [GemvSplit(TWO, SplitBlocks(1, most)) for most in (1, 2)]),
     "cuda:wgmma": (r15_wgmma, "plan_tiles", 1, [r15_wgmma.TILES[:1], r15_wgmma.TILES[1:]]),
     "cuda:mma_bf16": (cost_mma, "plan_tiles", -1, [MmaSplit(MMA_TILES[0], s) for s in (1, 2)]),
-    "cuda:warp_specialized": (r16_warp_specialized, "plan_for", -1, TILES[1:3]),
+    "cuda:warp_specialized": (r16_warp_specialized, "plan_for", -1, TILES[:2]),
 }
 
 

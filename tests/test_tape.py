@@ -33,15 +33,13 @@ def one(function, *words):
 
 
 def test_again_for_other_arrays(launched):
-    """Words in a span follow it, with their offsets; functions come in their order; no other word changes."""
-    work = []
+    """Words in a span follow it, with their offsets; no other word changes."""
     prepared = PreparedLaunches([one(7, submit.Slot(0, 8), 5, 1 << 50), one(8, submit.Slot(1), 6, 2)])
     with tape.taped() as steps:
         submit.submit(1, (4,), (32,), (1000, 3, 2064), 0, 99, early=True)
-        tape.done(lambda: work.append(len(launched)))
         prepared.launch((1000, 3000), 99)
     submit.submit(2, (4,), (32,), (0, 0, 0), 0, 99, early=False)
-    assert len(steps) == 4, "what comes behind is not on the tape"
+    assert len(steps) == 3, "what comes behind is not on the tape"
     spans = [tape.Span(1000, 64), tape.Span(2000, 100), tape.Span(5000, 8)]
     copy = tape.Tape(steps, spans)
     assert (copy.used, sorted(copy.words)) == ({0, 1}, [2, 3, 5, 6, 3000, 1 << 50])
@@ -53,7 +51,6 @@ def test_again_for_other_arrays(launched):
             (7, (2, 3, 1), 64, 77, [first + 8, 5, 1 << 50]),
             (8, (2, 3, 1), 64, 77, [3000, 6, 2]),
         ]
-    assert work == [1, 1, 4]
     assert copy.strangers([*spans], [])
     assert not copy.strangers([*spans], [(2990, 20)])
     assert not copy.strangers([tape.Span(1000, 64)], [(0, 1)]), "3000 is no address among these"

@@ -1,10 +1,9 @@
-"""Vectors: the same bytes each time; the readers of docs/vectors.md accept them and refuse mutants."""
+"""Vectors: the same bytes each time; the readers in docs/vectors accept them and refuse mutants."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +16,7 @@ from ggmlq.check import vectors
 from ggmlq.cli import main
 from ggmlq.faults import CATALOGUE
 
-PAGE = Path(__file__).parent.parent / "docs" / "vectors.md"
+READERS = Path(__file__).parent.parent / "docs" / "vectors"
 CASES = ("all_codes", "hostile_scales", "scales_not_finite", "one_block", "odd_numbers_of_blocks", "mutants")
 
 
@@ -77,11 +76,11 @@ def test_every_row_of_every_grid_is_there():
         assert len(np.unique(row_numbers(grid_of(fmt), codes))) == len(grid_of(fmt).rows), name
 
 
-# --- the readers on the page ------------------------------------------------------------------------
+# --- the readers ------------------------------------------------------------------------------------
 
 
 def code(language):
-    return re.search(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
+    return (READERS / f"reader.{language}").read_text()
 
 
 def built(tmp_path, language, compiler, *options):
@@ -110,7 +109,7 @@ def ran(*command):
 
 @pytest.mark.parametrize(("language", "compiler", "options"), [
     ("c", "gcc", ("-std=gnu17", "-O1", "-Wall", "-Werror")),
-    ("rust", "rustc", ("--edition", "2021", "-C", "opt-level=0")),
+    ("rs", "rustc", ("--edition", "2021", "-C", "opt-level=0")),
 ])  # fmt: skip
 def test_compiled_readers(written, tmp_path, language, compiler, options):
     reader = built(tmp_path, language, compiler, *options)
@@ -138,5 +137,5 @@ def test_the_reader_in_javascript(written, tmp_path):
 
 
 def test_readers_are_short():
-    for language in ("c", "js", "rust"):
-        assert code(language).count("\n") <= 66
+    for language in ("c", "js", "rs"):
+        assert code(language).count("\n") <= 68

@@ -30,9 +30,8 @@ def hard_texts(rng, count):
     ]
 
 
-def pairs_vocabulary(pre, merges=150):
-    """Metadata of a vocabulary of byte pairs: those that are frequent in ``HARD``, joined again and again."""
-    words = [[LETTERS[byte] for byte in word.encode()] for word in HARD.replace(" ", " \0").split("\0")]
+def _frequent(words, merges):
+    """The pairs of letters that are frequent in words, joined again and again."""
     ranks = []
     for _ in range(merges):
         counts = Counter(pair for word in words for pair in pairwise(word))
@@ -44,6 +43,13 @@ def pairs_vocabulary(pre, merges=150):
                 if (word[at], word[at + 1]) == pair:
                     word[at : at + 2] = ["".join(pair)]
                 at += 1
+    return ranks
+
+
+def pairs_vocabulary(pre, merges=150):
+    """Metadata of a vocabulary of byte pairs: those that are frequent in ``HARD``."""
+    words = [[LETTERS[byte] for byte in word.encode()] for word in HARD.replace(" ", " \0").split("\0")]
+    ranks = _frequent(words, merges)
     tokens = [*LETTERS, *dict.fromkeys("".join(pair) for pair in ranks), "<|begin|>", "<|im_end|>"]
     kinds = [1] * (len(tokens) - 2) + [3, 3]
     spare = -len(tokens) % 32
@@ -53,6 +59,30 @@ def pairs_vocabulary(pre, merges=150):
         "tokenizer.ggml.token_type": kinds + [4] * spare,
         "tokenizer.ggml.merges": [" ".join(pair) for pair in ranks],
         "tokenizer.ggml.bos_token_id": len(tokens) - 2, "tokenizer.ggml.eos_token_id": len(tokens) - 1,
+    }  # fmt: skip
+
+
+def characters_vocabulary(merges=150):
+    """Metadata of a vocabulary of pairs of characters, as Gemma 4 has it, with its names of turns."""
+    text = HARD.replace(" ", "▁").replace("\0", "") + "\n\n\n▁▁▁▁"
+    ranks = [
+        pair
+        for pair in _frequent([list(text)], merges)
+        if {*"".join(pair)} <= {"\n"} or "\n" not in "".join(pair)
+    ]
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|tool_response>", "<|think|>"]
+    letters = [c for c in dict.fromkeys(text) if c not in "€🦙"]  # which are bytes
+    tokens = [*names, *(f"<0x{i:02X}>" for i in range(256)), *letters]
+    tokens += [token for token in dict.fromkeys("".join(pair) for pair in ranks) if token not in tokens]
+    kinds = [3] * len(names) + [6] * 256 + [1] * (len(tokens) - len(names) - 256)
+    spare = -len(tokens) % 32
+    return {
+        "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": tokens + [f"<spare{i}>" for i in range(spare)],
+        "tokenizer.ggml.token_type": kinds + [4] * spare,
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in ranks], "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.padding_token_id": 0, "tokenizer.ggml.add_space_prefix": False,
     }  # fmt: skip
 
 

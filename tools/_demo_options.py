@@ -26,7 +26,7 @@ def words(arguments):
     )
     demo.add_options(parser)
     args = parser.parse_args(arguments)
-    save = [] if args.file or args.save else ["--save", str(_environment.ROOT / demo.FILE)]
+    save = [] if args.file or args.model or args.save else ["--save", str(_environment.ROOT / demo.FILE)]
     try:
         demo.checked(args)
     except ValueError as error:

@@ -2,7 +2,8 @@
 
 The pages of docs/ lie flat in one folder, README.md is the first of them, and each link goes where its
 target went; the groups of docs/README.md are the site's menu. Made are a page for every command, from its
-parser; for every public module, from its docstrings; and for each file of the sources that a page links to.
+parser; for each group of functions and public module, from docstrings; and for each file of the sources
+that a page links to.
 Scripts of the gallery are shown with what they print, or with the packages that they lack.
 """
 
@@ -38,6 +39,16 @@ FIRST = (
     "SECURITY.md",
 )  # others: linked, or in docs/
 BESIDE = ("codes", "formats", "pages")  # packages that pages import from; others ggmlq itself names
+GROUPS = {  # a page each for the names of ggmlq itself
+    "Arrays of blocks": "quantize dequantize fake_quantize QuantArray Format empty put take"
+    " concatenate stack equal",
+    "Products": "linear gated_linear expert_linear kernels set_num_threads nmse",
+    "Files": "open save survey GGUFError",
+    "Eight bits and scales": "quantize_scaled scaled_linear ScaledArray error_table",
+    "Attention": "attention KVCache cache_error",
+    "A GRU in integers": "GRU FixedGRU diagnose_gru",
+    "Right and wrong": "check diagnose Diagnosis GGMLQError",
+}
 ORPHAN = "---\norphan: true\n---\n\n"  # a page that is linked to, and not in the menu
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 
@@ -102,11 +113,11 @@ def menu() -> str:
     """The hidden tables of contents of the first page, which are the site's menu."""
     groups: dict[str, list[str]] = {"": ["pages"]}
     for line in (ROOT / "docs" / "README.md").read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"\| \*\*(.+)\*\* \|", line):
+        if match := re.match(r"(?:## |\| \*\*)([^|*]+)", line):
             groups[match[1]] = []
         elif match := re.match(r"\| \[(\w+)\.md\]", line):
             groups[[*groups][-1]].append(match[1])
-    groups["Reference"] = [
+    groups["Made from the sources"] = [
         "commands/index",
         "reference/index",
         "book/index",
@@ -115,7 +126,7 @@ def menu() -> str:
         "security",
     ]
     text = ""
-    for name, pages in groups.items():
+    for name, pages in [(name, pages) for name, pages in groups.items() if pages]:
         options = [":hidden:", *([f":caption: {name}"] if name else [])]
         text += "\n".join(["", "", "```{toctree}", *options, "", *pages, "```", ""])
     return text
@@ -235,41 +246,81 @@ def said(*words: str) -> str:
 
 
 def write_reference(folder: Path) -> None:
-    """A page for each public module: its table of names, then all of them from their docstrings."""
+    """A page for each group of functions and each public module, and the list of mistakes."""
     from sphinx.ext.autodoc.mock import mock
 
     folder.mkdir()
     homes: dict[int, str] = {}  # names that ggmlq has from its modules are described with them
+    rows = {"ggmlq": words_of("ggmlq")[0]}
     with mock(["torch"]):  # which the site does without: it has gigabytes
         within = [name for name in dir(ggmlq) if inspect.ismodule(getattr(ggmlq, name))]
-        modules = ["ggmlq", *(f"ggmlq.{name}" for name in sorted({*within, *BESIDE}))]
-        for name in [*modules[1:], modules[0]]:
-            (folder / f"{name}.rst").write_text(module_page(name, modules, homes), encoding="utf-8")
-    table = "\n".join(f"| [{name}]({name}.rst) | {plain(words_of(name)[0])} |" for name in modules)
-    tree = "\n".join(modules)
-    text = f"# Python\n\n| module | |\n|---|---|\n{table}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
-    (folder / "index.md").write_text(text, encoding="utf-8")
+        modules = [f"ggmlq.{name}" for name in sorted({*within, *BESIDE})]
+        for name in modules:
+            things = {key: getattr(import_module(name), key) for key in public(import_module(name))}
+            things = {key: thing for key, thing in things.items() if f"{name}.{key}" not in modules}
+            text = f"{head(name)}.. module:: {name}\n\n{prose(name)}{described(name, things, homes)}"
+            (folder / f"{name}.rst").write_text(text, encoding="utf-8")
+        grouped = {name for names in GROUPS.values() for name in names.split()}
+        if left := {*ggmlq.__all__} - grouped - {name.removeprefix("ggmlq.") for name in modules}:
+            sys.exit(f"{', '.join(sorted(left))}: names of ggmlq in none of GROUPS (site_pages.py); add them")
+        for title, names in GROUPS.items():
+            file = title.lower().replace(" ", "_")
+            things = {key: getattr(ggmlq, key) for key in names.split()}
+            text = f"{head(title)}.. currentmodule:: ggmlq\n\n{described('ggmlq', things, homes)}"
+            (folder / f"{file}.rst").write_text(text, encoding="utf-8")
+            rows[file] = title
+    text = f"{head('ggmlq')}.. module:: ggmlq\n\n{prose('ggmlq')}"
+    (folder / "ggmlq.rst").write_text(text, encoding="utf-8")
+    (folder / "mistakes.md").write_text(mistakes(), encoding="utf-8")
+    rows |= {name: words_of(name)[0] for name in modules}
+    rows["mistakes"] = "what `gq.diagnose`, `check`, `trace` and `gq.diagnose_gru` name"
+    table = "\n".join(f"| [{name}]({name}.rst) | {plain(words)} |" for name, words in rows.items())
+    tree = "\n".join(rows)
+    text = f"# Python\n\n| page | |\n|---|---|\n{table}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
+    (folder / "index.md").write_text(text.replace("(mistakes.rst)", "(mistakes.md)"), encoding="utf-8")
 
 
-def module_page(name: str, modules: list[str], homes: dict[int, str]) -> str:
-    """The page of a module, in RST, which autodoc writes."""
-    module = import_module(name)
-    things = {key: getattr(module, key) for key in public(module) if f"{name}.{key}" not in modules}
-    names = [homes.get(id(thing), key) for key, thing in things.items() if callable(thing)]
-    rows = textwrap.indent("\n".join(names), "   ")
+def head(title: str) -> str:
+    """A title in RST."""
+    return f"{title}\n{'=' * len(title)}\n\n"
+
+
+def prose(name: str) -> str:
+    """The docstring of a module; its maps and examples stay as they are."""
     first, *rest = words_of(name)
-    code = textwrap.indent("\n".join(rest).strip("\n"), "   ")  # maps and examples stay as they are
+    code = textwrap.indent("\n".join(rest).strip("\n"), "   ")
     language = "python" if ">>>" in code[:8] else "text"
-    words = f"{first}\n\n.. code-block:: {language}\n\n{code}" if code else first
-    text = f"{name}\n{'=' * len(name)}\n\n.. module:: {name}\n\n{words}\n\n"
-    text += f".. autosummary::\n   :nosignatures:\n\n{rows}\n\n"
+    return f"{first}\n\n.. code-block:: {language}\n\n{code}\n\n" if code else f"{first}\n\n"
+
+
+def described(module: str, things: dict[str, Any], homes: dict[int, str]) -> str:
+    """A table of names, and what autodoc writes of each that has no home yet."""
+    names = [homes.get(id(thing), key) for key, thing in things.items() if callable(thing)]
+    text = f".. autosummary::\n   :nosignatures:\n\n{textwrap.indent(chr(10).join(names), '   ')}\n\n"
     for key, thing in things.items():
         if not callable(thing):
             text += data(key, thing)
         elif id(thing) not in homes:
             text += f".. {directive(thing)}:: {key}\n{members(thing)}\n"
-            homes[id(thing)] = f"{name}.{key}".removeprefix("ggmlq.")
+            homes[id(thing)] = f"{module}.{key}".removeprefix("ggmlq.")
     return text
+
+
+def mistakes() -> str:
+    """The list of all mistakes that the doctor names, as Markdown."""
+    from ggmlq.faults.catalogue import CATALOGUE, EXPERTS, GRU_FAULTS, NODES, SCALED
+
+    kinds = {
+        "Products": CATALOGUE, "Codes with scales": SCALED, "Experts": EXPERTS, "Operations": NODES,
+        "GRUs in integers": GRU_FAULTS,
+    }  # fmt: skip
+    text, listed = "# Mistakes of kernels", set[str]()
+    for title, kind in kinds.items():
+        rows = [fault for name, fault in kind.items() if name not in listed]
+        listed |= kind.keys()
+        text += f"\n\n## {title}\n\n| mistake | the kernel | look at |\n|---|---|---|\n"
+        text += "\n".join(f"| `{f.id}` | {plain(f.says)} | {plain(f.look)} |" for f in rows)
+    return text + "\n"
 
 
 def public(module: Any) -> list[str]:

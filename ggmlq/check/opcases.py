@@ -363,4 +363,4 @@ def large_concats(s: Sketch) -> Iterator[str]:
 
 
 # They fill CASES, the special ones behind all others.
-from . import opcases_images, opcases_models, opcases_moves, opcases_special  # noqa: E402, F401
+from . import opcases_edges, opcases_images, opcases_models, opcases_moves, opcases_special  # noqa: E402, F401

@@ -14,6 +14,8 @@ CORNERS, SMOOTH = 1 << 8, 1 << 9  # flags of a mode: align corners, antialias
 @cases("OUT_PROD")
 def out_prod(s: Sketch) -> Iterator[str]:
     """Outer products, the first tensor serving several of the second; also of blocks."""
+    s.call("out_prod", s.leaf(20, 7, 2, 3), s.leaf(17, 7, 4, 6))
+    yield "[20,7,2,3] and [17,7,4,6]"
     for m, n, p, outer in ((5, 7, 3, (1, 1)), (33, 20, 17, (2, 3)), (16, 1, 16, (1, 1)), (64, 35, 9, (1, 2))):
         s.call("out_prod", s.leaf(m, n), s.leaf(p, n, *outer))
         yield f"[{m},{n}] and [{p},{n},{outer[0]},{outer[1]}]"

@@ -129,6 +129,8 @@ def parts(s: Sketch, function: str) -> Iterator[str]:
         a, b = s.leaf(20, 9, 3), s.leaf(15, 5, 2)
         s.call(f"{function}{suffix}", a, b, 80, 720, 2160, offset)
         yield f"ne=[20,9,3,1], part [15,5,2] at {offset}{suffix}"
+    s.call(function, s.leaf(20, 9, 3, 2), s.leaf(15, 5, 2, 2), 80, 720, 2160, 720 + 80)
+    yield "ne=[20,9,3,2], part [15,5,2,2] at 800"
 
 
 @cases("CONCAT")

@@ -202,6 +202,8 @@ class Diagnoser:
         fault = _fault_name(diagnosis, outcome)
         self._faults.setdefault(kernels, []).append((fault, diagnosis.confidence))
         lines = [_observed(outcome), self._report(diagnosis, fault, kernels)]
+        if product.ids is not None and not product.case.has_experts:
+            lines.append("An expert is a matrix of the batches here, and a token a row of one.")
         if fault == "race" and product.how.backend == "CPU":
             lines.append(_with_one_thread(product, outcome))
         unsure = fault == "unknown" or (diagnosis.confidence < SURE and not diagnosis.ok)
@@ -257,9 +259,8 @@ def _fault_beside(outcome: Outcome) -> str:
 
 def _fault_name(diagnosis: Diagnosis, outcome: Outcome) -> str:
     """The fault of the values, or one that only the memory around them shows."""
-    if (outcome.strays or outcome.leaked) and (
-        diagnosis.ok or diagnosis.fault in ("unknown", "nan", "unwritten")
-    ):
+    blind = diagnosis.ok or diagnosis.fault in ("unknown", "nan", "unwritten")
+    if (outcome.leaked and outcome.leaked >= outcome.out) or (blind and (outcome.leaked or outcome.strays)):
         return "out-of-bounds"
     if outcome.unwritten and (diagnosis.ok or diagnosis.fault == "unknown"):
         return "unwritten"

@@ -129,14 +129,14 @@ class Sketch:
         return Tensor(False, results - 1)
 
     def apart(self, *ne: int, data: str = "normal", type: str = "f32") -> Tensor:
-        """A part of a larger tensor: its rows lie apart, and it begins behind the memory's beginning."""
+        """A part of a larger tensor: rows, planes and sequences lie apart, behind the memory's beginning."""
         fmt = FORMATS[type]
         ne = (*ne, 1, 1, 1)[:4]
         more = fmt.block_size if fmt.block_size > 1 else 3
-        wide, tall = ne[0] + more, ne[1] + 2
-        whole = self.leaf(wide, tall, ne[2], ne[3], type=type, data=data)
+        wide, tall, deep = ne[0] + more, ne[1] + 2, ne[2] + (ne[3] > 1)
+        whole = self.leaf(wide, tall, deep, ne[3], type=type, data=data)
         row = wide // fmt.block_size * fmt.dtype.itemsize
-        strides = (row, row * tall, row * tall * ne[2])
+        strides = (row, row * tall, row * tall * deep)
         return self.call("view_4d", whole, *ne, *strides, row + fmt.dtype.itemsize)
 
     def part(self, whole: Tensor, width: int, *ne: int) -> Tensor:
@@ -199,6 +199,9 @@ OF_NORMAL: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "wide": lambda v: v * 6,
     "small": lambda v: v * 0.3,
     "equal": lambda v: np.round(v * 2),  # many equal elements
+    "spread": lambda v: v * 100,  # exp of the differences is beyond float32
+    # rows of all sizes, down to those that an epsilon outweighs
+    "graded": lambda v: v * np.logspace(0, -9, math.prod(v.shape[:-1])).reshape(*v.shape[:-1], 1),
     # lower triangles that a system can be solved with
     "triangle": lambda v: np.tril(v * 0.2) + 2.0 * np.eye(*v.shape[-2:]),
 }

@@ -121,6 +121,7 @@ def default_cases(fmt: Format, seed: int) -> list[Case]:
         Strided(fmt, 4, 17, odd, *sizes, (3, 2), (3, 2), "f32", (0, 2, 1, 3)),
         Strided(fmt, 9, 32, usual, *sizes, (2, 3), (1, 3), "f32", (0, 3, 2, 1)),
         Strided(fmt, 9, 33, usual, *sizes, (1, 2), (1, 2), "f32", PLAIN, usual + 2 * block),
+        Strided(fmt, 5, 33, odd, *sizes, (2, 1), (2, 1), "f32", (0, 1, 3, 2)),
     ]
     if fmt.name in ACTIVATIONS[1:]:
         cases += [Strided(fmt, m, 33, odd, *sizes, (1, 2), (1, 1), fmt.name) for m in (1, 9)]

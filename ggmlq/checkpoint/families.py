@@ -52,7 +52,12 @@ BARE = (SCORE_BIAS, SINKS)  # names without weight or bias behind them
 GATE_AND_UP = "mlp.experts.gate_up_proj"  # newer checkpoints have experts stacked, these two in one tensor
 STACKED_DOWN = "mlp.experts.down_proj"
 
-ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
+ALWAYS_F32 = (
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "ssm_conv1d.weight",
+    "shortconv.conv.weight",
+)
 UNUSED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
 # Parts of names of tensors for images and sound, which go into a file of their own.
 OTHER_SENSES = (
@@ -79,6 +84,11 @@ class Family:
     drops_output: bool = False  # lm_head is never used
     vocabulary: str = "gpt2"  # what is tried: "llama" everything, "spm" tokenizer.model alone, "gpt2" …
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of config.json, as transformers fills them in
+    # Of families that go to GGUF alone (newer.py): functions that make tensors of others, by their names;
+    # names of tensors outside of layers; and a function that gives keys of the metadata.
+    made: Mapping[str, Any] = field(default_factory=dict)
+    outer: Mapping[str, str] = field(default_factory=dict)
+    keys: Any = None
 
 
 LLAMA = dict[str, Any](max_position_embeddings=2048, rms_norm_eps=1e-6, rope_theta=10000.0, vocab_size=32000)

@@ -9,6 +9,8 @@ sizes, numbers and plurals through base/text.py. A summary comes last, above the
     _options.py          light: the parser; options and kinds of values of many commands; workers
     _plain.py            light: text from files made harmless for a terminal, and JSON
     _files.py            light: files as a command line names them, and those that it writes
+    _trained.py          light: trained models that packages of the index bring, fetched once
+    _beside.py           a whole model beside libllama, of demo
     _quality.py          a model's quality in lines, of run; the search for a size by it, of quantize
     _talk.py             a conversation, of run
     _check.py            parts of check: cases that are named, operations, invariance, nodes of trace

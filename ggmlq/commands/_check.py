@@ -196,7 +196,8 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
 def _where(args: argparse.Namespace) -> str:
     """The options of the command that say on which library and device a case ran."""
     options = ("--lib", args.lib), ("--device", args.device if args.device != "CPU" else None)
-    every = (*options, ("--rpc", args.rpc or None), ("--arithmetic", args.arithmetic))
+    places = ("--rpc", args.rpc or None), ("--emulate", args.emulate or None)
+    every = (*options, *places, ("--arithmetic", args.arithmetic))
     return "".join(f" {name} {shlex.quote(str(value))}" for name, value in every if value is not None)
 
 

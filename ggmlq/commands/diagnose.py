@@ -182,17 +182,17 @@ def _described(diagnosis: Diagnosis) -> str:
 
 
 def _listed(as_json: bool) -> int:
-    from ..faults.catalogue import CATALOGUE, EXPERTS, SCALED
+    from ..faults.catalogue import CATALOGUE, EXPERTS, GRU_FAULTS, NODES, SCALED
 
-    others = [fault for name, fault in (SCALED | EXPERTS).items() if name not in CATALOGUE]
-    faults = [*CATALOGUE.values(), *others]
+    others = SCALED | EXPERTS | NODES | GRU_FAULTS
+    faults = [*CATALOGUE.values(), *(fault for name, fault in others.items() if name not in CATALOGUE)]
     if as_json:
         _plain.print_json([fault.__dict__ for fault in faults])
         return 0
     for fault in faults:
         print(f"{fault.id}\n    {fault.says}")
         if fault.wrong:
-            print(f"    wrong: {fault.wrong}\n    right: {fault.right}")
+            print(f"    wrong: {fault.wrong}\n    right: {fault.right}\n    look:  {fault.look}")
         if fault.bugs:
             print(f"    seen:  {fault.bugs}")
     return 0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .. import gguf
     from ..convert import Plan, Pruned, Report
+    from ..convert.step import MomentsByName
 
 SUMMARY = "quantize a model to a type or mix, with llama.cpp's bytes"
 ABOUT = """\
@@ -35,6 +36,7 @@ EXAMPLES = """\
   ggmlq quantize model-f16.gguf small.gguf --size 5GiB --write-types recipe.txt
   ggmlq quantize model-f16.gguf small.gguf --kl 0.05 --text text.txt
   ggmlq quantize model-f16.gguf small.gguf --target 4.5bpw --imatrix imatrix.gguf --measure text.txt
+  ggmlq quantize model-f16.gguf small.gguf --type q4_K_M --imatrix imatrix.gguf --feedback text.txt
   ggmlq quantize in.gguf out.gguf --type q4_0 --keep '^output=q6_K' --keep 'ffn_down=q5_0'
   ggmlq quantize in.gguf out.gguf --type q8_0 --keep '^token_embd=same' --dry-run
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K --workers 8
@@ -106,6 +108,11 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
         help="with --target or --size: a text on which KL is measured that each tensor alone costs, for the "
         "least sum of it; or a .json that --write-measure wrote",
     )  # fmt: skip
+    parser.add_argument(
+        "--feedback", type=Path, metavar="FILE",
+        help="a text by whose inputs later columns make good what a column loses by rounding; rows that this "
+        "does not help on inputs held back go without",
+    )  # fmt: skip
     parser.add_argument("--write-measure", metavar="JSON", help="write what --measure measured on a text")
     parser.add_argument("--write-types", metavar="FILE", help="write the types of this model to such a file")
 
@@ -150,6 +157,8 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
         model = Pruned(file, args.prune_layers) if args.prune_layers else file
         plan = _planned(model, args, has_target)
         plan = replace(plan, metadata=overridden(plan.metadata, args.override_kv))
+        if args.feedback is not None:
+            plan = replace(plan, moments=_moments(model, args))
         return carry_out(plan, args, split=args.keep_split, write_types=args.write_types, executor=executor)
 
 
@@ -181,6 +190,20 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target
             model, args.type, mixed=args.mixed, allow_fallback=not args.no_fallback, **settings
         )
     return replace(plan, notes=plan.notes + notes)
+
+
+def _moments(model: gguf.GGUFFile | Pruned, args: argparse.Namespace) -> MomentsByName:
+    """Second moments of what products read on ``args.feedback``."""
+    from ..convert import Pruned
+    from ..model import load
+    from ..model.moments import Gathered
+    from ..model.quality import stretches
+
+    if isinstance(model, Pruned):
+        raise ConvertError("--feedback with --prune-layers: the original has other layers; prune it first")
+    original = load(model)
+    pieces = stretches(original, _plain.text_of("--feedback", args.feedback), args.stretch)
+    return Gathered(original, pieces, False if args.json else None)
 
 
 def _importance(args: argparse.Namespace) -> Mapping[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,14 @@ from ..base.folding import counted, groups, span
 from ..base.text import printable, size, table
 from ..formats import Format
 from ..gguf import Metadata
+from ..ops.feedback import Moments
 from .model import Model
+
+
+class MomentsByName(Protocol):
+    """Second moments of what tensors are multiplied with, made when they are asked for."""
+
+    def get(self, name: str, /) -> Moments | None: ...
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Step:
     why: str = ""
     weights: NDArray[np.float32] | None = None  # importance [experts, K]
     left: bool = False  # out of every conversion: a norm, one axis, integers
+    scale: np.float32 | None = None  # of all values, which a tensor beside this one holds
 
     @property
     def changes(self) -> bool:
@@ -51,6 +59,7 @@ class Plan:
     steps: list[Step]
     metadata: dict[str, Any]  # added to that of the file, or in the place of its keys
     notes: list[str] = field(default_factory=list)  # what a user should know of
+    moments: MomentsByName | None = None  # of what products read, for error feedback
 
     @property
     def new_metadata(self) -> Metadata:

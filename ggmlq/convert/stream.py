@@ -16,6 +16,7 @@ from ..errors import ConvertError
 from ..gguf.header import piece
 from ..gguf.source import release
 from ..ops import dequantize, quantize
+from ..ops.feedback import Moments
 from .step import Step
 
 SLAB = 1 << 18  # elements that a thread converts at a time: a few MiB, and a short wait for Ctrl-C
@@ -32,6 +33,7 @@ class Tally:
     def __init__(self, keep: bool = False) -> None:
         self._energy = self._error = 0.0
         self.warnings: dict[str, None] = {}
+        self.fed_back = self.alone = 0  # rows with error feedback, and those nearer without
         self.rows: list[NDArray[np.float64]] | None = [] if keep else None  # sums, for another tally
 
     def add(self, values: NDArray[np.float32], encoded: NDArray[np.float32]) -> None:
@@ -63,41 +65,67 @@ class Tally:
 
 
 def converted(
-    q: QuantArray, step: Step, tally: Tally, part: tuple[int, int] | None = None, origin: int = 0
-) -> Iterator[QuantArray]:
+    q: QuantArray, step: Step, tally: Tally, part: tuple[int, int] | None = None, origin: int = 0,
+    moments: Moments | None = None,
+) -> Iterator[QuantArray]:  # fmt: skip
     """The rows of a tensor in its new type, a few at a time and in order.
 
     ``part``: rows from one to another only; ``origin``: the matrix that the weights begin with.
+    ``moments``: for error feedback; a row keeps it where that is nearer on the inputs held back.
     """
-    for first, rows in slabs(q, None if step.weights is None else len(step.weights), part):
+    count = None if step.weights is None else len(step.weights)
+    for first, rows in slabs(q, count, part, 0 if moments is None else MOST):
         at = 0 if step.weights is None else (_matrix(step, first) - origin) % len(step.weights)
         weights = None if step.weights is None else step.weights[at]
         values = dequantize(rows)
         release(rows.blocks)
         check_finite(step.name, step.shape, values, first, step.after.name)
+        if step.scale is not None:
+            values = values / step.scale
         encoded = _encoded(step, values, weights, first, tally.warnings)
+        if moments is not None:
+            fed = _encoded(step, values, weights, first, tally.warnings, moments)
+            near = moments.better(values, dequantize(fed), dequantize(encoded))
+            tally.fed_back, tally.alone = tally.fed_back + int(near.sum()), tally.alone + int((~near).sum())
+            raw = np.where(near[:, None], fed.raw, encoded.raw)
+            encoded = QuantArray.from_bytes(raw, step.after, encoded.shape)
         tally.add(values, dequantize(encoded))
         yield encoded
 
 
 def slabs(
-    q: QuantArray, weights: int | None, part: tuple[int, int] | None = None
+    q: QuantArray, weights: int | None, part: tuple[int, int] | None = None, most: int = 0
 ) -> Iterator[tuple[int, QuantArray]]:
     """The rows of a tensor in slabs [N, K], each with its first row, counted through all leading axes.
 
     ``weights``: the number of matrices with importance of their own, if any; then a slab lies in one matrix.
     Otherwise it may span many: there are as many as a file claims, small or empty ones. ``part``: only rows
-    from one to another, whole matrices where they have weights.
+    from one to another, whole matrices where they have weights. ``most``: elements of a slab.
     """
     if not prod(q.shape):
         return
     columns = q.shape[-1] if q.shape else 1
     first, last = part or (0, prod(q.shape[:-1]))
     whole = q.shape[-2] if weights is not None and weights > 1 else last - first
-    count = max(1, min(SLAB * num_threads(), MOST) // columns)
+    count = max(1, (most or min(SLAB * num_threads(), MOST)) // columns)
     for start in range(first, last, whole):
         for row in range(start, start + whole, count):
             yield row, piece(q, row * columns, (min(count, start + whole - row), columns))
+
+
+LARGEST = np.float32(
+    6 * 240
+)  # of nvfp4: its largest code times the last scale that ggml's encoder rounds finely
+
+
+def scale_of(q: QuantArray) -> np.float32:
+    """The scale of all values with which the largest has the largest scale of nvfp4; 1 for zeros."""
+    largest = np.float32(0)
+    for _, rows in slabs(q, None):
+        largest = max(largest, np.abs(dequantize(rows)).max(initial=0))
+        release(rows.blocks)
+    scale = np.float32(largest / LARGEST)
+    return scale if np.isfinite(scale) and scale > 0 else np.float32(1)
 
 
 def _matrix(step: Step, row: int) -> int:
@@ -126,11 +154,11 @@ def _row(name: str, shape: tuple[int, ...], row: int, becomes: str) -> str:
 
 def _encoded(
     step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None,
-    first: int, said: dict[str, None],
+    first: int, said: dict[str, None], moments: Moments | None = None,
 ) -> QuantArray:  # fmt: skip
     with LISTENING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        encoded = quantize(values, step.after, weights)
+        encoded = quantize(values, step.after, weights, moments=moments)
     if caught:
         _check_held(step, values, encoded, first)
         said.update(dict.fromkeys(str(warning.message) for warning in caught))

@@ -3,7 +3,7 @@
     GGMLQ_TUNE=FILE   a file of ``ggmlq tune --out FILE``
     the cache         times of ``ggmlq tune``, and of first products on a CPU or card of no shipped table
                       (ops/tuning.py), beside compiled code
-    measured.json     the shipped table, which ``ggmlq tune`` makes again (its last example, docs/cards.md)
+    measured.json     the shipped table, which ``ggmlq tune`` makes again (its last example, docs/device.md)
 
 The first of them that has a product decides. Where none has it, the device's module orders the kernels that
 could be fastest, by estimates or by instructions (cpu/choice.py, cuda/kernels/cost/choice.py).

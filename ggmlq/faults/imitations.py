@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..reference.nodes.elementwise import GATES, UNARY
+from ..reference.nodes.rows import slopes
 
 TILES = (16, 32, 64, 128, 256)  # positions of a cache that kernels take at a time
 NEIGHBOURS = ((-1, 1), (-1, -1), (-2, 1), (-2, -1))  # an axis, and a step along it
@@ -78,15 +80,29 @@ def _strides(n: Node) -> Iterator[Imitation]:
     for i, x in enumerate(n.inputs):
         if not isinstance(x, np.ndarray) or x.flags.c_contiguous or x.ndim < 2 or not x.size:
             continue
-        dense = [x.itemsize * int(np.prod(x.shape[axis + 1 :])) for axis in range(x.ndim)]
-        rows = list(x.strides)  # planes begin where the rows before them end
-        for axis in reversed(range(x.ndim - 2)):
-            rows[axis] = rows[axis + 1] * x.shape[axis + 1]
-        inner = [[*x.strides[:at], *dense[at:]] for at in range(1, x.ndim - 1)]  # outer axes are right
-        for strides in (dense, rows, *inner):
-            if tuple(strides) != x.strides and _reach(x.shape, strides) <= _reach(x.shape, x.strides):
+        order = sorted(range(x.ndim), key=lambda axis: (x.strides[axis], -axis))  # as memory has the axes
+        turned = {axes for axes in permutations(range(x.ndim)) if axes[0] == order[0]}
+        inward = range(x.ndim)[::-1]
+        dense = _dense(x, inward)
+        each = [dense, *(_dense(x, axes) for axes in sorted(turned))]
+        for axes in (order, inward):  # some inner axes are right, the outer ones not
+            each += [_dense(x, axes, inner) for inner in range(1, x.ndim)]
+        each += [(*x.strides[:at], *dense[at:]) for at in range(1, x.ndim - 1)]  # outer axes are right
+        long = [axis for axis in range(x.ndim) if x.shape[axis] > 1]
+        for strides in dict.fromkeys(each):
+            same = all(strides[axis] == x.strides[axis] for axis in long)
+            if not same and _reach(x.shape, strides) <= _reach(x.shape, x.strides):
                 other = np.lib.stride_tricks.as_strided(x, x.shape, strides, writeable=False)
                 yield n.source("node-stride", i, other)
+
+
+def _dense(x: NDArray[Any], axes: Sequence[int], right: int = 0) -> tuple[int, ...]:
+    """Strides of memory with these axes from the inner one on, and no gaps behind the first ``right``."""
+    strides = list(x.strides)
+    for at, axis in enumerate(axes):
+        if at >= right:
+            strides[axis] = strides[axes[at - 1]] * x.shape[axes[at - 1]] if at else x.itemsize
+    return tuple(strides)
 
 
 def _reach(shape: tuple[int, ...], strides: Any) -> int:
@@ -101,6 +117,10 @@ def _exchanged(n: Node) -> Iterator[Imitation]:
 
 
 def _broadcast(n: Node) -> Iterator[Imitation]:
+    if n.op == "OUT_PROD" and isinstance(n.inputs[0], np.ndarray):
+        x = n.inputs[0]
+        for axis, (a, b) in enumerate(zip(x.shape[:-2], n.inputs[1].shape[:-2], strict=True)):
+            yield n.source("node-broadcast", 0, x.take(np.arange(b) % a, axis))
     if n.op not in ("ADD", "SUB", "MUL", "DIV", "REPEAT", "SOFT_MAX"):
         return
     whole, i = (n.params.get("shape"), 0) if n.op == "REPEAT" else (n.inputs[0].shape, 1)
@@ -141,6 +161,10 @@ def _norms(n: Node) -> Iterator[Imitation]:
         yield n.but("node-epsilon", "DIV", [x, size + eps])
         yield n.but("node-mean", "L2_NORM", [x])
         yield n.but("node-mean", "DIV", [x, np.sqrt(size**2 * width / max(width - 1, 1) + eps)])
+    else:
+        total = (x * x).sum(axis=-1, keepdims=True)
+        for size in (np.sqrt(np.maximum(total, eps)), np.sqrt(total + eps), np.sqrt(total) + eps):
+            yield n.but("node-epsilon", "DIV", [x, size])
     yield n.but("node-epsilon", eps=0.0)
 
 
@@ -209,7 +233,24 @@ def _masks(n: Node) -> Iterator[Imitation]:
     if n.params.get("bias"):
         yield n.but("node-alibi", bias=0.0)
         yield n.but("node-alibi", bias=2 * n.params["bias"])
+        if n.has(at):
+            yield from _slopes(n, at)
     yield n.but("node-scale-ignored", scale=1.0)
+
+
+def _slopes(n: Node, at: int) -> Iterator[Imitation]:
+    """Slopes of heads beyond a power of two that are none, 1, or go on as those before them."""
+    heads, most, mask = n.inputs[0].shape[-3], n.params["bias"], np.asarray(n.inputs[at], np.float64)
+    if mask.ndim > 2:
+        mask = mask.take(np.arange(heads) % mask.shape[-3], axis=-3)
+    low = 1 << (heads.bit_length() - 1)
+    right, h = slopes(heads, most), np.arange(heads)
+    for later in (0.0 * h, 1.0 + 0 * h, 2.0 ** (-most / low * (h + 1)), 2.0 ** (-most / heads * (h + 1))):
+        other = np.where(h < low, right, later)
+        for every in (other, later):
+            with np.errstate(invalid="ignore"):
+                biased = np.where(np.isinf(mask), mask, mask * every[:, None, None])
+            yield n.but("node-alibi", inputs=[*n.inputs[:at], biased, *n.inputs[at + 1 :]], bias=0.0)
 
 
 def _other_masks(mask: Any, shape: tuple[int, ...]) -> Iterator[Any]:
@@ -234,8 +275,13 @@ def _attention(n: Node) -> Iterator[Imitation]:
     q, k, v = n.inputs[:3]
     heads, ours = q.shape[-3], k.shape[-3]
     if 1 < ours < heads:
-        for at in (np.arange(heads) % ours, *([one] for one in range(ours))):
-            yield n.but("node-gqa", inputs=[q, _picked(k, -3, at), _picked(v, -3, at), *n.inputs[3:]])
+        of = heads // ours
+        others = [np.arange(heads) // wide for wide in (1 << of.bit_length(), 1 << (of.bit_length() - 1))]
+        for at in (np.arange(heads) % ours, *(x % ours for x in others), *([one] for one in range(ours))):
+            other = _picked(k, -3, at), _picked(v, -3, at)
+            own = np.arange(heads) // of
+            for keys, values in (other, (other[0], _picked(v, -3, own)), (_picked(k, -3, own), other[1])):
+                yield n.but("node-gqa", inputs=[q, keys, values, *n.inputs[3:]])
     yield from _positions(n)
     yield from _padding(n)
 

@@ -9,7 +9,7 @@ arrays that may be written to.
                  plain array operations
     int8.py      int8_gemm_fp32_output, quantize_int8, quantize_fp8_e4m3
     operands.py  their operands: codes however they are spelled, scales, block sizes; torch tensors in and out
-    configs.py   tables of tile sizes: where they lie, which entry holds, what is allowed
+    configs.py   tables of tile sizes that other programs exchange
 
 Codes are uint8 arrays. Where a float8 dtype of ml_dtypes or torch comes in it is taken for what it is.
 """

@@ -14,7 +14,6 @@ from ..codes import CODES
 from ..dispatch.checks import as_floats, float_dtype
 from ..errors import ShapeError
 from ..ops import quantize_scaled, scaled_linear
-from . import configs
 from .operands import as_codes, as_scales, block_pair, length, product, through_arrays, together, writable
 
 
@@ -157,7 +156,7 @@ NAMES = "A B As Bs"
 @through_arrays
 def w8a8_block_fp8_matmul(
     A: Any, B: Any, As: Any, Bs: Any, block_size: Any, output_dtype: Any = np.float16,
-    config: Mapping[str, int] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
     """``A [..., K] @ B [N, K].T`` of codes e4m3 with scales of groups (1, block_k) and of blocks.
 
@@ -172,20 +171,13 @@ def w8a8_block_fp8_matmul(
     output_dtype : dtype
         Of the result; sums are float32. In float16 what does not fit becomes infinite.
     config : mapping, optional
-        Tile sizes of a Triton kernel: BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M, num_warps and
-        num_stages. They are checked and have no effect: the fastest kernel is taken, as by
-        ``gq.scaled_linear``. Without them the same holds for the table's entry that is nearest to the number
-        of rows, see :func:`get_w8a8_block_fp8_configs`.
+        Tile sizes of a Triton kernel. They have no effect: the fastest kernel is taken, as by
+        ``gq.scaled_linear``.
     """
     request = "w8a8_block_fp8_matmul(A, B, As, Bs, block_size)"
     block = block_pair(request, block_size)
     p = product(request, A, B, As, Bs, block, NAMES)
-    kind, (n, k) = float_dtype(request, output_dtype), p.w.shape
-    if config is None:  # read for its errors alone, as the other
-        configs.chosen(p.x.shape[0], n, k, block, p.w.device)
-    else:
-        configs.checked(request, config, block)
-    return scaled_linear(p.x, p.w, dtype=kind).reshape(p.shape)
+    return scaled_linear(p.x, p.w, dtype=float_dtype(request, output_dtype)).reshape(p.shape)
 
 
 @through_arrays

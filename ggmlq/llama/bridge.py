@@ -27,7 +27,7 @@ from ..dispatch.checks import as_floats
 from ..errors import DeviceError, LibraryFailedError, ShapeError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..formats.format import Floats
-from ..ops.operands import check_linear, check_matrices, experts
+from ..ops.operands import check_linear, experts
 from .devices import Device
 from .files import locate, named_for_child
 from .graph import Recorded
@@ -101,14 +101,17 @@ class Bridge:
     server : str
         ``HOST:PORT`` of a server of ggml's RPC, whose devices come first. If a call ends it, the next one
         waits until somebody has started it again.
+    emulator : str
+        ``EMULATOR:FOLDER``, for a build of another machine: ``qemu-aarch64-static:root``, a folder with a
+        Python of that machine.
     """
 
     def __init__(
         self, lib: str | Path | None = None, *, timeout: float = TIMEOUT, sleeps: bool = False,
-        server: str = "",
+        server: str = "", emulator: str = "",
     ) -> None:  # fmt: skip
         self.build = locate(lib)
-        self.server = server
+        self.server, self.emulator = server, emulator
         self._patience = PATIENCE  # seconds to wait for a server
         self.timeout = timeout
         self._lib = named_for_child(lib)
@@ -248,15 +251,6 @@ class Bridge:
         """``y[t, u] = x[t] @ q[ids[t, u]].T``, as :func:`ggmlq.expert_linear`, by the library's kernels."""
         return self.measure(x, q, device, threads=threads, repack=repack, ids=ids).y
 
-    def expert_layer(self, x: Any, weights: Any, used: int, device: str = "CPU") -> Floats:
-        """[T, C]: the feed-forward layer of a mixture as ggml's graph computes it.
-
-        ``weights``: router float32 [E, C], and gate, up [E, F, C] and down [E, C, F] as QuantArrays.
-        """
-        request, message, arrays = layer(x, weights, used, device)
-        _, (y,) = self._call(request, message, arrays)
-        return np.asarray(y)
-
     # --- the process ----------------------------------------------------------------------
 
     def close(self) -> None:
@@ -313,7 +307,7 @@ class Bridge:
 
     def _start(self) -> dict[str, Any]:
         """Start a fresh process that loads the build; the facts that it reports."""
-        child = self._child = Child.started(more=self._environment)
+        child = self._child = Child.started(more=self._environment, emulator=self.emulator)
         try:
             message = {"do": "load", "lib": self._lib, "server": self.server, "patience": self._patience}
             what = f"loading {self.build.folder}"
@@ -399,25 +393,3 @@ def batches(request: str, x: Any, q: QuantArray) -> tuple[Arrays, tuple[int, ...
             "of up to 4 axes, and each axis of x is a multiple of that of q; pass x of such a shape"
         )
     return [x, q.raw], (*x.shape[:-1], q.shape[-2])
-
-
-def layer(x: Any, weights: Any, used: int, device: str) -> tuple[str, dict[str, Any], Arrays]:
-    """The request of a layer of experts for error messages, the message to send, and its arrays."""
-    router, *matrices = weights
-    request = "expert_layer(x, (router, gate, up, down), used)"
-    for q in matrices:
-        check_matrices(request, q)
-        if not isinstance(q, QuantArray):
-            raise UnsupportedError(f"{request}: {q!r}; ggml has no weights with scales beside them")
-    x = np.asarray(as_floats(request, to_host(x)), np.float32)
-    e, f, c = matrices[0].shape
-    fits = [q.shape for q in matrices] == [(e, f, c), (e, f, c), (e, c, f)] and router.shape == (e, c)
-    if not (fits and x.ndim == 2 and x.shape[1] == c and 1 <= used <= e and len(x)):
-        raise ShapeError(
-            f"{request}: x {x.shape}, router {router.shape}, {used} of experts "
-            f"{[q.shape for q in matrices]}; they are [T, C], [E, C], and [E, F, C] twice and [E, C, F]; "
-            "pass weights of one layer"
-        )
-    message = {"do": "expert_layer", "device": device, "formats": [q.format.name for q in matrices]}
-    arrays = [x, np.asarray(router, np.float32), *(q.raw for q in matrices)]
-    return request, message | {"sizes": [e, used, f, c]}, arrays

@@ -25,6 +25,7 @@ from .. import errors
 from ..base.system import kill_group
 from ..base.text import printable
 from ..errors import DeviceError, LibraryFailedError
+from . import emulated
 from .protocol import Arrays, GarbledError, receive, send
 
 TAIL = 2000  # characters of the child's stderr that a report quotes
@@ -37,28 +38,36 @@ CODE = "import sys; sys.path[:] = {path!r}; from ggmlq.llama.worker import main;
 class Child:
     """One worker process. For one thread at a time; only :meth:`kill` is for any."""
 
-    def __init__(self, code: str | None = None, more: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, code: str | None = None, more: Mapping[str, str] | None = None, emulator: str = ""
+    ) -> None:
         self.in_step = False  # True once the last question has its whole answer
         self._number = 0
         self._ended = False  # by us
         self._owner = os.getpid()
+        variables = emulated.environment() if emulator else os.environ
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code or CODE.format(path=sys.path)],
+            emulated.command(emulator)
+            if emulator
+            else [sys.executable, "-c", code or CODE.format(path=sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,  # a group of its own, and no Ctrl-C from the terminal
-            env={"GGML_NO_BACKTRACE": "1", **(more or {}), **os.environ},  # ggml would start a debugger
+            env={"GGML_NO_BACKTRACE": "1", **(more or {}), **variables},  # ggml would start a debugger
         )
         self._end = weakref.finalize(self, _end, self._process, self._owner)
         self._pipes = Pipes(self._process)
 
     @classmethod
-    def started(cls, code: str | None = None, more: Mapping[str, str] | None = None) -> Child:
+    def started(
+        cls, code: str | None = None, more: Mapping[str, str] | None = None, emulator: str = ""
+    ) -> Child:
         """Start a new child, so that no interrupt leaves its process behind.
 
-        ``more``: variables of its environment, where the user has not set them.
+        ``more``: variables of its environment, where the user has not set them. ``emulator``: with the
+        folder of another machine's Python, which runs instead.
         Only the main thread is interrupted. So another one waits between the start of the process and
         the note of its pid; a child that nobody fetches from there is collected, and thereby ended.
         """
@@ -68,7 +77,7 @@ class Child:
 
         def make() -> None:
             try:
-                results.append(cls(code, more))
+                results.append(cls(code, more, emulator))
             except BaseException as error:
                 results.append(error)
             done.release()

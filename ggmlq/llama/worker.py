@@ -11,23 +11,19 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from queue import SimpleQueue
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..base.system import LINUX, end_group, hidden, wake_when_orphaned
-from ..errors import DeviceError, GGMLQError
-from ..formats import FORMATS, Format
-from ..formats.format import Bytes, Floats
+from ..errors import GGMLQError
+from ..formats import FORMATS
 from . import devices, graph
 from .files import locate
 from .graph import RecordedGraph
-from .guards import F32
-from .library import Library, address, libraries
-from .product import COMPUTE, Multiplier, Request
+from .library import Library, libraries
+from .product import Multiplier, Request
 from .protocol import Arrays, Stream, receive, send
 from .structs import Tensors
 
@@ -111,14 +107,6 @@ class Worker:
             self._multipliers[name] = Multiplier(self.library, handle)
         return self._multipliers[name]
 
-    def expert_layer(self, message: dict[str, Any], arrays: Arrays) -> Answer:
-        """Compute the output of a layer of experts from activations, router and three weights."""
-        handle = devices.find(self.library.symbols, message["device"])
-        formats = [FORMATS[name] for name in message["formats"]]
-        x, router, *raw = arrays
-        sizes = Sizes(*message["sizes"])
-        return {}, [run(Multiplier(self.library, handle), x, router, raw, formats, sizes)]
-
 
 def answer(method: Callable[[dict[str, Any], Arrays], Answer], message: Any, arrays: Arrays) -> Answer:
     """The answer of the method; an error becomes a message too."""
@@ -184,78 +172,6 @@ def main() -> None:
     wake_when_orphaned()
     share_cxx_runtime()
     serve(*take_pipes())
-
-
-# --- the feed-forward layer of a mixture of experts as a graph of ggml ----------------------------
-#
-# The graph has the router, the products with experts, SwiGLU and the weighted sum.
-
-TENSORS = 128  # of a graph, views among them
-
-
-class Sizes(NamedTuple):
-    """The sizes of the layer."""
-
-    experts: int
-    used: int
-    hidden: int  # rows of gate and up
-    columns: int  # of the activations
-
-
-class LayerGraph:
-    """The graph of the layer; :func:`run` fills its leaves ``x``, ``router`` and ``weights``."""
-
-    def __init__(self, symbols: Any, context: int, formats: list[Format], sizes: Sizes, tokens: int) -> None:
-        s, (e, u, f, c) = symbols, sizes
-        self.x: int = s.ggml_new_tensor_2d(context, F32, c, tokens)
-        self.router: int = s.ggml_new_tensor_2d(context, F32, c, e)
-        shapes = (c, f), (c, f), (f, c)
-        self.weights = [
-            s.ggml_new_tensor_3d(context, fmt.id, k, n, e)
-            for fmt, (k, n) in zip(formats, shapes, strict=True)
-        ]
-        likely = s.ggml_soft_max(context, s.ggml_mul_mat(context, self.router, self.x))
-        name = "ggml_argsort_top_k" if s.has("ggml_argsort_top_k") else "ggml_top_k"
-        ids = getattr(s, name)(context, likely, u)
-        counts = s.ggml_get_rows(context, s.ggml_reshape_3d(context, likely, 1, e, tokens), ids)
-        x = s.ggml_reshape_3d(context, self.x, c, 1, tokens)
-        gate, up = (s.ggml_mul_mat_id(context, w, x, ids) for w in self.weights[:2])
-        hidden = s.ggml_mul(context, s.ggml_silu(context, gate), up)
-        outputs = s.ggml_mul(context, s.ggml_mul_mat_id(context, self.weights[2], hidden, ids), counts)
-        self.result: int = s.ggml_view_2d(context, outputs, c, tokens, 4 * c * u, 0)
-        for i in range(1, u):
-            other = s.ggml_view_2d(context, outputs, c, tokens, 4 * c * u, 4 * c * i)
-            self.result = s.ggml_add(context, self.result, other)
-        if u == 1:
-            self.result = s.ggml_scale(context, self.result, 1.0)  # a view is not computed
-
-
-def run(
-    m: Multiplier, x: Floats, router: Floats, raw: list[Bytes], formats: list[Format], sizes: Sizes
-) -> Floats:
-    """The output [T, C] of the layer for activations x [T, C], computed on the multiplier's device."""
-    s = m.symbols
-    for fmt in formats:
-        m.library.check_type(fmt)
-    with ExitStack() as stack:
-        context = m.context(stack, TENSORS)
-        graph = LayerGraph(s, context, formats, sizes, len(x))
-        buffer = s.ggml_backend_alloc_ctx_tensors_from_buft(
-            context, s.ggml_backend_dev_buffer_type(m.handle.dev)
-        )
-        if not buffer:
-            raise DeviceError("a layer of experts: the device has no memory for it; take smaller sizes")
-        stack.callback(s.ggml_backend_buffer_free, buffer)
-        s.ggml_backend_buffer_set_usage(buffer, COMPUTE)
-        leaves: list[Any] = [x, router, *raw]
-        for tensor, array in zip((graph.x, graph.router, *graph.weights), leaves, strict=True):
-            s.ggml_backend_tensor_set(tensor, address(array), 0, array.nbytes)
-        plan = s.ggml_new_graph(context)
-        s.ggml_build_forward_expand(plan, graph.result)
-        m.compute(plan, Request(formats[0], sizes.hidden, sizes.columns, lead=(sizes.experts,)))
-        y = np.empty((len(x), sizes.columns), np.float32)
-        s.ggml_backend_tensor_get(graph.result, address(y), 0, y.nbytes)
-        return y
 
 
 if __name__ == "__main__":

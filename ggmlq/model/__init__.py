@@ -21,6 +21,7 @@ From a call down:
     importance.py  sums of squares of what products read, by tensor
     quality.py     perplexity on a text, and the distance from another model
     sensitivity.py the same distance with one tensor quantized, tensor by tensor
+    moments.py     second moments of what products read, for error feedback
     sampling.py    the choice of the next token, and the tokens and texts after which a sequence ends
     tokenizer/     text to tokens and back, chat templates
 """

@@ -21,22 +21,25 @@ from ..errors import GGMLQError
 from ..ops.linear import linear, problem_of
 from .replay import FEW, SIZES, Arena
 
+KERNELS = 2, 4, 8, FEW  # the most rows of kernels for few, which are loaded so
+ROWS = *KERNELS, *SIZES[FEW:]
 MISSED = suppress(GGMLQError, RuntimeError, MemoryError)  # where it is needed, the call says why
 
 
 class Ahead:
     """A thread that multiplies rows of all sizes with weights of each format and shape, on its own stream."""
 
-    def __init__(self, device: str) -> None:
-        self._device, self._queue, self._stopped = device, SimpleQueue[Any](), Event()
+    def __init__(self, device: str, invariant: bool) -> None:
+        self._device, self._invariant = device, invariant
+        self._queue, self._stopped = SimpleQueue[Any](), Event()
         self._thread = Thread(target=self._work, name="ggmlq: plans of products", daemon=True)
         self._thread.start()
 
-    def add(self, weights: Iterable[QuantArray]) -> None:
-        """Have plans made for weights, and what is prepared of them for these."""
+    def add(self, weights: Iterable[QuantArray], few: bool = False) -> None:
+        """Have plans made for weights, or for ``few`` rows of these, and what is prepared for these."""
         for q in weights:
             if q.ndim == 2 and q.format.block_size > 1:
-                self._queue.put(q)
+                self._queue.put((q, ROWS[: len(KERNELS)] if few else ROWS))
 
     def end(self) -> None:
         """Say that there are no more weights."""
@@ -55,10 +58,10 @@ class Ahead:
             arena, cuda_module("driver.launch").RECORDING.ahead = Arena(xp), True
             with arena.stream, xp.cuda.using_allocator(arena):
                 firsts = dict[Any, QuantArray]()
-                for q in iter(self._queue.get, None):
+                for q, sizes in iter(self._queue.get, None):
                     first = firsts.setdefault((q.format.name, q.shape), q)
                     if first is q:
-                        self._multiply(q)
+                        self._multiply(q, sizes)
                     for make, _ in first.prepared_by():
                         if not self._stopped.is_set():
                             with MISSED:
@@ -66,14 +69,14 @@ class Ahead:
                 arena.stream.synchronize()
             arena.drop()
 
-    def _multiply(self, q: QuantArray) -> None:
-        """Products of rows of all sizes, of which nobody reads the results."""
+    def _multiply(self, q: QuantArray, sizes: Iterable[int]) -> None:
+        """Products of so many rows, of which nobody reads the results."""
         x = cuda_device().cupy().zeros((SIZES[-1], q.shape[1]), np.float32)
-        for rows in SIZES[FEW:]:
+        for rows in sizes:
             timed = contenders(problem_of(x[:rows], q, place_of(x)))  # by the first step, not beside others
             if not (timed or self._stopped.is_set()):
                 with MISSED:
                     before = len(q.prepared_by())
-                    linear(x[:rows], q)
+                    linear(x[:rows], q, invariant=self._invariant)
                     if len(q.prepared_by()) > before:  # then its launches were not recorded
-                        linear(x[:rows], q)
+                        linear(x[:rows], q, invariant=self._invariant)

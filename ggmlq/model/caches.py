@@ -33,7 +33,7 @@ from .config import Config
 from .state import State, floats_of
 
 Array = Any  # an array of the arithmetic's type
-Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values
+Heads = tuple[Array, Array, Array]  # queries [T, H, D], keys [T, HK, D] and values, or None of these
 FLOATS, SPREAD = {"f16", "bf16", "f32"}, (64, 128, 256)  # types, and columns that one launch spreads
 LEAST = 64  # columns that are spread together
 ANGLES, END, CACHE = 0, 16, 17  # slots of a sequence in a program: two of each angle, the end, each layer's
@@ -48,41 +48,48 @@ class Memory:
 
     def __init__(self, config: Config, room: int, types: tuple[str, str], device: str, batch: int) -> None:
         k, v = types
-        self.room, self.batch, self.shared = room, batch, config.shared
+        self.room, self.batch, self.shared, self.depth = room, batch, config.shared, config.layers
         # What programs have in common: strides and decoders of rows are theirs for good.
-        self.kind = types, config.key_width, config.value_width, tuple(config.kv_heads), config.shared
+        sizes = [(config.kv_heads[layer], *config.widths(layer)) for layer in config.keys]
+        self.kind = types, tuple(sizes), config.shared
         self.layers = [
             KVCache(
-                heads, config.key_width, room, k=k, v=v, batch=batch, width_v=config.value_width,
-                shared=config.shared, device=device,
+                heads, width, room, k=k, v=v, batch=batch, width_v=width_v, shared=config.shared,
+                device=device,
             )
-            for heads in config.kv_heads
-            if heads
+            for heads, width, width_v in sizes
         ]  # fmt: skip
-        self.state, self.unkeyed = config.state, config.kv_heads.count(0)
+        self.state, self.unkeyed = config.state, config.unkeyed(config.layers)
         self.steps: dict[Any, Any] = {}  # recorded ones, by their sizes; False where there can be none
         self.reason = "its layers have a state" * bool(config.state)  # why there is none
         self.stream, self.arenas = 0, dict[int, Any]()  # on which steps run, and memory that they work in
         self._value_width = config.value_width
         first = self.layers[0]
-        self._spread_columns = (0, 0) if self.shared else (_columns(first.k, True), _columns(first.v, False))
-        names, alike = {first.k.format.name, first.v.format.name}, config.key_width == config.value_width
+        # By layers: columns of keys and of values that are spread together, 0 for none.
+        self.spread_columns = [
+            (0, 0) if self.shared else (_columns(one.k, True), _columns(one.v, False)) for one in self.layers
+        ]
+        names = {first.k.format.name, first.v.format.name}
         self._joins = device != "cpu" and not self.shared and len(names) == 1 and names <= FLOATS
         formats = first.k.format, first.v.format
         self._repeats = device == "cpu" and all(map(host_layers().stores, formats))
         self._repeats &= not self.shared or first.k.format.name in FLOATS
         self._words: dict[int, NDArray[np.int64]] = {}
-        self._spreads = device != "cpu" and alike and config.key_width in SPREAD
-        self._spreads &= self._spread_columns == (config.key_width, LEAST)
+        self._spreads = [
+            device != "cpu" and width == width_v and width in SPREAD and columns == (width, LEAST)
+            for (_, width, width_v), columns in zip(sizes, self.spread_columns, strict=True)
+        ]
 
-    def spread(self, q: Array, k: Array, v: Array | None) -> tuple[Array, Array, Array | None]:
-        """Queries, keys and values, spread as types in blocks want it."""
-        keys, values = self._spread_columns
-        return _spread(q, keys), _spread(k, keys), None if v is None else _spread(v, values)
+    def spread(
+        self, layer: int, q: Array, k: Array | None, v: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
+        """Queries, keys and values of a layer, spread as types in blocks want it."""
+        keys, values = self.spread_columns[layer]
+        return _spread(q, keys), k if k is None else _spread(k, keys), v if v is None else _spread(v, values)
 
-    def back(self, y: Array) -> Array:
+    def back(self, layer: int, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        columns = self._spread_columns[1]
+        columns = self.spread_columns[layer][1]
         if self._repeats and columns and y.dtype == np.float32:
             rows = y.transpose(1, 0, 2)
             if rows.flags.c_contiguous:
@@ -94,17 +101,20 @@ class Memory:
     ) -> Array | None:
         """Queries [B, H, T / B, D] with RoPE; keys with RoPE, and values, are appended; None on the host.
 
-        It is one launch for floats, and three for types in blocks; None also for other widths.
+        It is one launch for floats, and three for types in blocks; None also for other widths, and without
+        keys.
         """
         cache = self.layers[layer]
-        if self._joins:
+        if heads[1] is None:
+            q = None
+        elif self._joins:
             rows = cache.k, cache.v
             q = cuda_module("kernels.quantize.rope_append").append(
                 heads, angles.neox, angles[1:], places, rows, batch
             )
             for one in rows:
                 one.written()
-        elif self._spreads:
+        elif self._spreads[layer]:
             kernels = cuda_module("kernels.quantize.rope_append")
             q, k, v = kernels.spread(heads, angles.neox, angles[1:], batch)
             cache.put(places, k, v)
@@ -125,11 +135,6 @@ class Memory:
         return (number * heads + np.arange(heads)) * self.room
 
     # --- on the host: steps that are programs (programs.py) ---------------------------------
-
-    @property
-    def spread_columns(self) -> tuple[int, int]:
-        """Columns of keys and of values that are spread together, 0 for none."""
-        return self._spread_columns
 
     @property
     def repeats(self) -> bool:
@@ -205,27 +210,30 @@ class Part:
         """The last one of a step's rows; None where there is no other."""
         return slice(count - 1, count) if count > 1 else None
 
-    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
+    def appended(self, layer: int, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Keys]:
         """Queries [H, T, D] as they fit the cache, and all keys and values with the new ones [T, HK, D].
 
-        Without values these are the first columns of the keys. The positions count once all layers have them.
+        Without values these are the first columns of the keys; without keys the layer before has put them.
+        The positions count once all layers have them.
         """
         memory = self.memory
-        q, k, v = memory.spread(q, k, v)
-        memory.layers[layer].put(self._rows(k), k, v)
-        keys = memory.rows(layer, self.number, 1, self._length + len(k))
+        q, k, v = memory.spread(layer, q, k, v)
+        if k is not None:
+            memory.layers[layer].put(self._rows(k), k, v)
+        keys = memory.rows(layer, self.number, 1, self._length + len(q))
         return namespace(q).ascontiguousarray(q.transpose(1, 0, 2)), keys
 
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
         if self.memory.repeats:
-            self.end[0] = end = self._length + len(heads[1])
-            sequence, columns = self._sequence(layer, end), self.memory.spread_columns
+            self.end[0] = end = self._length + len(heads[0])
+            sequence, columns = self._sequence(layer, end), self.memory.spread_columns[layer]
             return host_layers().rope_append(heads, *self._turns(angles), sequence, columns), sequence
-        q = self.memory.rope_append(layer, heads, angles, self._rows(heads[1]), 1)
+        places = None if heads[1] is None else self._rows(heads[1])
+        q = self.memory.rope_append(layer, heads, angles, places, 1)
         if q is None:
             return None
-        return q[0], self.memory.rows(layer, self.number, 1, self._length + len(heads[1]))
+        return q[0], self.memory.rows(layer, self.number, 1, self._length + len(heads[0]))
 
     @property
     def repeats(self) -> bool:
@@ -272,9 +280,9 @@ class Part:
             self._places[heads, count] = namespace(k).asarray(places)
         return self._places[heads, count]
 
-    def back(self, y: Array) -> Array:
+    def back(self, layer: int, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        return self.memory.back(y)
+        return self.memory.back(layer, y)
 
     def advance(self, count: int) -> None:
         """Count positions whose rows are there."""

@@ -54,6 +54,8 @@ RULES: dict[str, Rule] = {
     "feed_forward_length": Rule(int, 0, each=True),
     "attention.head_count": EACH, "attention.head_count_kv": Rule(int, 0, each=True),
     "attention.key_length": SIZE, "attention.value_length": SIZE,
+    "attention.key_length_swa": SIZE, "attention.value_length_swa": SIZE,
+    "attention.shared_kv_layers": COUNT, "embedding_length_per_layer_input": COUNT,
     "attention.key_length_mla": COUNT, "attention.value_length_mla": COUNT,
     "attention.kv_lora_rank": SIZE, "attention.q_lora_rank": COUNT,
     "attention.layer_norm_rms_epsilon": Rule(float, 1e-30, 1),
@@ -67,8 +69,9 @@ RULES: dict[str, Rule] = {
     "expert_shared_count": COUNT, "expert_group_count": COUNT, "expert_group_used_count": COUNT,
     "expert_gating_func": COUNT, "expert_weights_norm": Rule(bool),
     "expert_weights_scale": Rule(float, 0, 1e6), "leading_dense_block_count": COUNT,
-    "rope.dimension_count": Rule(int, 2), "rope.freq_base": Rule(float, 2, 1e15),
-    "rope.freq_base_swa": Rule(float, 2, 1e15), "rope.scale_linear": CAP, "rope.scaling.factor": CAP,
+    "rope.dimension_count": Rule(int, 2), "rope.dimension_count_swa": Rule(int, 2),
+    "rope.freq_base": Rule(float, 2, 1e15), "rope.freq_base_swa": Rule(float, 2, 1e15),
+    "rope.scale_linear": CAP, "rope.scaling.factor": CAP,
     "rope.scaling.type": Rule(str, words=("none", "linear", "yarn", "longrope")),
     "rope.scaling.attn_factor": Rule(float, 1e-3, 1e3), "rope.scaling.original_context_length": COUNT,
     "rope.scaling.yarn_beta_fast": Rule(float, 1e-3, 1e6),
@@ -76,6 +79,7 @@ RULES: dict[str, Rule] = {
     "rope.scaling.yarn_log_multiplier": Rule(float, 0, 100), "rope.scaling.finetuned": Rule(bool),
     "attention.scale": CAP, "embedding_scale": CAP, "residual_scale": CAP,
     "logit_scale": Rule(float, 1e-3, 1e6), "expert_shared_feed_forward_length": COUNT,
+    "moe_latent_size": COUNT,
 }  # fmt: skip
 SECTIONS = "rope.dimension_sections"  # pairs with positions in time, in height, in width, and others
 PATTERN = "attention.sliding_window_pattern"  # a period, or true and false for each layer
@@ -172,6 +176,7 @@ class Rope:
     fast: float = 32.0  # rotations within the context, from which on YaRN keeps angles
     slow: float = 1.0
     context: int = 0  # of the training before it was stretched
+    factors: bool = False  # of pairs, in layers of this kind alone
 
 
 @dataclass(frozen=True)
@@ -214,14 +219,35 @@ class Config:
     last_norm: str = "output_norm"
     seeds: bool = False  # what the last norm gives goes into layers that guess further tokens, too
     state: tuple[tuple[int, ...], ...] = ()  # shapes of the state of a layer without keys
+    window_width: int = 0  # of keys and values in layers with a window, 0 for that of the others
+    own: int = 0  # first layers with keys of their own, where later ones read those of their kind's last
+    side: int = 0  # columns that each layer has of a token beside its rows
+    bare: tuple[int, ...] = ()  # layers that have neither keys nor a state
+
+    def widths(self, layer: int) -> tuple[int, int]:
+        """Columns of a layer's keys and of its values."""
+        if self.window_width and self.windows[layer]:
+            return self.window_width, self.window_width
+        return self.key_width, self.value_width
+
+    @property
+    def keys(self) -> list[int]:
+        """The layers that have keys of their own."""
+        return [i for i, heads in enumerate(self.kv_heads) if heads and not 0 < self.own <= i]
 
     def keyed(self, layer: int) -> int:
-        """The number of a layer among those that have keys."""
-        return layer - self.unkeyed(layer)
+        """The number of the layer whose keys a layer reads among those that have keys."""
+        if 0 < self.own <= layer:
+            layer = self.own - (2 if self.windows[layer] else 1)
+        return layer - self.kv_heads[:layer].count(0)
+
+    def beginning(self, layer: int) -> int:
+        """The last layer up to one from which on none reads keys of an earlier one."""
+        return min(layer, max(self.own - 2, 0)) if self.own and layer < self.layers else layer
 
     def unkeyed(self, layer: int) -> int:
-        """The number of a layer among those that have none."""
-        return self.kv_heads[:layer].count(0)
+        """The number of a layer among those that have a state."""
+        return self.kv_heads[:layer].count(0) - sum(one < layer for one in self.bare)
 
 
 def config_of(

@@ -35,6 +35,8 @@ Pieces = Sequence[tuple[Part, Any]]  # sequences of one memory, and their tokens
 class Size(NamedTuple):
     """The size of a recorded step."""
 
+    first: int  # sequence of the memory
+    batch: int  # sequences from that one on, over which attention goes
     rows: int  # tokens, with those that fill it up
     each: int  # queries of a sequence
     span: int  # positions that attention goes over
@@ -47,14 +49,13 @@ class Fixed(Cuda):
     def __init__(self, a: Cuda, memory: Memory, size: Size) -> None:
         super().__init__(a.device, a.invariant)
         self.size, self._tables, self._refused, self._memory = size, a._tables, a._refused, memory
-        self.batch, kinds = memory.batch, sorted({layer.k.shape[1] for layer in memory.layers})
-        self.packed = self.batch > 1 < size.each
+        self.packed, kinds = size.batch > 1 < size.each, sorted({layer.k.shape[1] for layer in memory.layers})
         shapes: dict[Any, tuple[int, ...]] = {
-            "tokens": (size.rows,), "positions": (size.rows,), "lengths": (self.batch,),
+            "tokens": (size.rows,), "positions": (size.rows,), "lengths": (size.batch,),
             **{heads: (size.rows, heads) for heads in kinds},
         }  # fmt: skip
         if self.packed:  # the last row of each sequence; the row of each query; the query of each row
-            shapes |= {"ends": (self.batch,), "queries": (self.batch, size.each), "back": (size.rows,)}
+            shapes |= {"ends": (size.batch,), "queries": (size.batch, size.each), "back": (size.rows,)}
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()]).tolist()
         self._slots = {
             name: (slice(end - int(np.prod(shape)), end), shape)
@@ -63,29 +64,23 @@ class Fixed(Cuda):
         self._whole = cuda_device().cupy().zeros(ends[-1], np.int64)
         self.inputs = self._views(self._whole)
         self.alike: Alike | None = None  # while the step is recorded
-        self._masks: dict[int, Array] = {}  # of a step, by windows
-        self._numbers: dict[Any, Array] = {}  # of rows and queries of all heads, by the number of these
         self._angles: dict[Rope, tuple[Array, Array]] = {}  # tables that graphs read
 
     def _views(self, numbers: Any) -> dict[Any, Any]:
         return {name: numbers[place].reshape(shape) for name, (place, shape) in self._slots.items()}
 
-    def begin(self) -> None:
-        """Forget what a step has computed on the device."""
-        self._masks.clear()
-        self._numbers.clear()
-
     def set(self, pieces: Pieces) -> None:
         """Write the inputs: tokens behind sequences, and where these are."""
-        numbers, (rows, each, *_), row, late = np.zeros(len(self._whole), np.int64), self.size, 0, []
+        numbers, row, late = np.zeros(len(self._whole), np.int64), 0, []
+        first, batch, rows, each, *_ = self.size
         inputs = self._views(numbers)
         places = {name: rows for name, rows in inputs.items() if type(name) is int}
         for filled in places.values():
             filled[...] = NOWHERE
         for part, tokens in pieces:
-            count, start, number = len(tokens), len(part), part.number
+            count, start, number = len(tokens), len(part), part.number - first
             if not self.packed:
-                row = number if self.batch > 1 else rows - count
+                row = number if batch > 1 else rows - count
             here = slice(row, row + count)
             if is_host(tokens):
                 inputs["tokens"][here] = tokens
@@ -94,7 +89,7 @@ class Fixed(Cuda):
             inputs["positions"][here] = at = np.arange(start, start + count)
             inputs["lengths"][number] = start + count
             for heads, filled in places.items():
-                filled[here] = self._memory.starts(heads, number) + at[:, None]
+                filled[here] = self._memory.starts(heads, part.number) + at[:, None]
             if self.packed:
                 inputs["ends"][number] = row + count - 1
                 inputs["queries"][number, each - count :] = np.arange(row, row + count)
@@ -127,48 +122,9 @@ class Fixed(Cuda):
     def attend(self, q: Array, cache: Keys, seen: Seen) -> Array:
         """Attention of queries [B, H, T, D] over the positions up to each one's own."""
         y = self.attended(q, cache, seen, self.inputs["lengths"])
-        return self._composed(q, cache, seen, self._mask(seen.window)) if y is None else y
-
-    def numbers(self, name: str, heads: int) -> Array:
-        """Numbers of heads: of rows for each query [B, H, T], or of queries for each row [T, H]."""
-        if (name, heads) not in self._numbers:
-            each, places, xp = self.size.each, self.inputs[name], self._xp
-            if name == "queries":
-                numbers = places[:, None] * heads + xp.arange(heads)[:, None]
-            else:
-                sequences, queries = (places // each)[:, None], (places % each)[:, None]
-                numbers = (sequences * heads + xp.arange(heads)) * each + queries
-            self._numbers[name, heads] = numbers
-        return self._numbers[name, heads]
-
-    def _mask(self, window: int) -> Array:
-        """The positions [B, 1, 1, S] that the only token of each sequence sees."""
-        if window not in self._masks:
-            at, place = self._xp.arange(self.size.span), self.inputs["positions"][:, None, None, None]
-            mask = at <= place
-            self._masks[window] = mask & (at > place - window) if window else mask
-        return self._masks[window]
-
-    def _composed(self, q: Array, cache: Keys, seen: Seen, mask: Array) -> Array:
-        """Attention of a token of each sequence without products of cuBLAS, which a graph cannot hold."""
-        xp, (batch, heads, each, width), kv_heads = self._xp, q.shape, cache.k.shape[1]
-        if each > 1:
-            raise UnsupportedError("a step of several tokens is recorded where gq.attention has a kernel")
-        q = (q * np.float32(seen.scale)).reshape(batch, kv_heads, -1, 1, width)
-        scores = (q * cache.k.dequantize()[:, :, None]).sum(axis=-1)  # [B, HK, H / HK, S]
-        if seen.cap:
-            scores = xp.tanh(scores * np.float32(1 / seen.cap)) * np.float32(seen.cap)
-        scores = xp.where(mask, scores, np.float32(-np.inf))
-        top = scores.max(axis=-1, keepdims=True)
-        if seen.sinks is not None:
-            sinks = seen.sinks.reshape(kv_heads, -1, 1)
-            top = xp.maximum(top, sinks)
-        weights = xp.exp(scores - top)
-        total = weights.sum(axis=-1, keepdims=True)
-        if seen.sinks is not None:
-            total = total + xp.exp(sinks - top)
-        values = cache.v.dequantize()[:, :, None]
-        return ((weights / total)[..., None] * values).sum(axis=3).reshape(batch, heads, 1, -1)
+        if y is None:  # products of cuBLAS, of which it is composed, are not recorded
+            raise UnsupportedError("a step is recorded where gq.attention has a kernel")
+        return y
 
 
 class FixedRows:
@@ -192,16 +148,19 @@ class FixedRows:
             return None
         return self._a.inputs["ends"] if self._a.packed else slice(count - 1, count)
 
-    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]:
+    def appended(self, layer: int, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Keys]:
         """Queries [B, H, T, D] as they fit the cache, and the first positions of the sequences."""
-        q, k, v = self._memory.spread(q, k, v)
-        self._memory.layers[layer].put(self._a.inputs[k.shape[1]], k, v)
+        q, k, v = self._memory.spread(layer, q, k, v)
+        if k is not None:
+            self._memory.layers[layer].put(self._a.inputs[k.shape[1]], k, v)
         return self._queries(q), self._keys(layer)
 
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None:
         """Queries and keys as :meth:`appended` gives them, with RoPE; None: it takes several launches."""
+        if heads[1] is None:
+            return None
         a, (rows, kv_heads, _) = self._a, heads[1].shape
-        batch = rows if a.packed else a.batch
+        batch = rows if a.packed else a.size.batch
         q = self._memory.rope_append(layer, heads, angles, a.inputs[kv_heads], batch)
         if q is None:
             return None
@@ -209,40 +168,23 @@ class FixedRows:
 
     def _queries(self, q: Array) -> Array:
         """Queries [B, H, T, D] of rows [T, H, D]."""
-        a, (_, heads, width) = self._a, q.shape
-        if a.packed:
-            return _picked(q.reshape(-1, width), a.numbers("queries", heads))
-        return _ordered(q.reshape(a.batch, a.size.each, heads, width).transpose(0, 2, 1, 3))
+        a, (_, batch, _, each, *_) = self._a, self._a.size
+        if each == 1 and q.flags.c_contiguous:  # rows are the sequences
+            return q[:, :, None]
+        return cuda_module("kernels.layers").by_queries(q, a.inputs.get("queries"), batch, each)
 
     def _keys(self, layer: int) -> Keys:
-        return self._memory.rows(layer, 0, self._a.batch, self._a.size.span)
+        size = self._a.size
+        return self._memory.rows(layer, size.first, size.batch, size.span)
 
-    def back(self, y: Array) -> Array:
+    def back(self, layer: int, y: Array) -> Array:
         """Results of attention [H, T, DV] as they were before values were spread."""
-        a, (_, heads, _, width), y = self._a, y.shape, self._memory.back(y)
-        if a.packed:
-            y = _picked(y.reshape(-1, width), a.numbers("back", heads))
+        y = self._memory.back(layer, y)
+        if self._a.size.each == 1:
+            y = y[:, :, 0]
         else:
-            y = _ordered(y.transpose(0, 2, 1, 3)).reshape(-1, heads, width)
+            y = cuda_module("kernels.layers").by_rows(y, self._a.inputs.get("back"))
         return y.transpose(1, 0, 2)
 
     def advance(self, count: int) -> None:
         """Positions are counted by who replays the step."""
-
-
-def _ordered(x: Array) -> Array:
-    """An array whose numbers lie in their order, copied if they do not."""
-    if x.flags.c_contiguous:
-        return x
-    xp = cuda_device().cupy()
-    copy = xp.empty(x.shape, x.dtype)
-    cuda_module("driver.tape").done(lambda: xp.copyto(copy, x))
-    return copy
-
-
-def _picked(rows: Array, numbers: Array) -> Array:
-    """Rows of an array by their numbers, of any shape."""
-    xp = cuda_device().cupy()
-    picked = xp.empty((*numbers.shape, rows.shape[1]), rows.dtype)
-    cuda_module("driver.tape").done(lambda: xp.take(rows, numbers, axis=0, out=picked))
-    return picked

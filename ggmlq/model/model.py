@@ -351,6 +351,11 @@ class Model:
         rows that go into it, with which it begins.
         """
         numbers = checked("layers", tokens, self.vocabulary, self.config.context)
+        if behind is not None and (first := self.config.beginning(behind[0])) != behind[0]:
+            raise UnsupportedError(
+                f"layers(tokens, behind=({behind[0]}, …)): later layers read keys of layer {first}; begin "
+                "with the rows that go into that one"
+            )
         part = self.cache(len(numbers)).parts[0]
         part.reserve(len(numbers))
         step = Step(self.config, self._weights, self._arithmetic, [(part, len(numbers))])
@@ -432,8 +437,8 @@ class Model:
         self, step: Step, tokens: NDArray[np.int64], last: bool, behind: tuple[int, Array] | None = None
     ) -> Iterator[Array]:
         """Yield the rows behind the embedding and each layer, then the logits; or from a layer's rows on."""
+        first, x = 0, self._family.embed(step, step.embed(tokens))
         if behind is None:
-            first, x = 0, self._family.embed(step, step.embed(tokens))
             yield x
         else:
             first, x = behind[0], self._arithmetic.real(behind[1])
@@ -450,18 +455,19 @@ class Model:
         if bar is not None:
             bar.close()
             self._prepared = True
-        if ahead is not None:
-            ahead.end()
         step.counted()
         with walking("the last norm"):
             x = step.logits(x, last)
+        if ahead is not None:
+            ahead.add([self._weights.head], few=True)
+            ahead.end()
         if bar is not None and self._weights.layouts is not None:
             self._weights.layouts.keep()
         yield x
 
     def _plans_ahead(self) -> Any:
         """The thread that makes plans of products for steps of all sizes."""
-        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device)
+        ahead = import_module("ggmlq.model.ahead").Ahead(self._arithmetic.device, self.invariant)
         weakref.finalize(self, ahead.stop)
         return ahead
 

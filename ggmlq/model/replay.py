@@ -85,7 +85,6 @@ class Replay:
         return self._logits
 
     def _begin(self, memory: Memory, walk: Walk) -> Iterator[Array]:
-        self._a.begin()
         return walk(self._a, FixedRows(memory, self._a), self._a.inputs["tokens"])
 
     def _record(self, memory: Memory, walk: Walk) -> None:
@@ -93,7 +92,7 @@ class Replay:
         arena, graphs, cuda = self._arena, list[Any](), cuda_device().cupy().cuda
         self._graphs, self._logits, self._version = [], None, arena.version
         stream = cuda.get_current_stream()
-        parts = len(memory.layers) + 2  # the embedding, each layer, the logits
+        parts = memory.depth + 2  # the embedding, each layer, the logits
         sizes = chain(FIRST, repeat(LAYERS)) if self._a.size.each > 1 else repeat(parts)
         arena.spans, self._a.alike = [], Alike(memory, arena, self._a.known)
         with arena.stream, cuda.using_allocator(arena), ExitStack() as end:
@@ -149,9 +148,10 @@ def replayed(a: Cuda, pieces: Pieces, walk: Walk, last: bool) -> Array | None:
             return None
         if size.whole:
             count = sum(len(tokens) for _, tokens in pieces)
-            logits = (logits[-count:] if memory.batch == 1 else logits[:count]).copy()
+            logits = (logits[-count:] if size.batch == 1 else logits[:count]).copy()
         else:
-            logits = logits.copy() if numbers == [*range(len(logits))] else logits[numbers]
+            places = [number - size.first for number in numbers]
+            logits = logits.copy() if places == [*range(len(logits))] else logits[places]
     for part, some in pieces:
         part.advance(len(some))
     return logits
@@ -161,17 +161,25 @@ def _size(memory: Memory, pieces: Pieces, last: bool) -> Size | None:
     """The size of a step; None for one that is too large."""
     counts = [len(tokens) for _, tokens in pieces]
     end = max(len(part) + count for (part, _), count in zip(pieces, counts, strict=True))
-    most, rows, each = max(counts), padded(sum(counts)), 1
+    most, rows, each, first, batch = max(counts), padded(sum(counts)), 1, 0, memory.batch
     whole = not last and most > 1
-    if memory.batch == 1:
-        each = rows
-    elif most == 1:
-        rows = memory.batch
+    if most == 1 < batch:
+        rows = batch
     else:
-        each = SIZES[max(bisect_left(SIZES, most), FEW - 1)]
-    if not rows or (rows > memory.batch and memory.batch * each > QUERIES) or (whole and rows > WHOLE):
+        first, batch = _window([part.number for part, _ in pieces], batch)
+        each = rows if batch == 1 else SIZES[max(bisect_left(SIZES, most), FEW - 1)]
+    if not rows or (most > 1 < batch and batch * each > QUERIES) or (whole and rows > WHOLE):
         return None
-    return Size(rows, each, min(max(LEAST, 1 << (end - 1).bit_length()), memory.room), whole)
+    span = min(max(LEAST, 1 << (end - 1).bit_length()), memory.room)
+    return Size(first, batch, rows, each, span, whole)
+
+
+def _window(numbers: list[int], batch: int) -> tuple[int, int]:
+    """The first of some sequences that follow each other and hold these, and their count: one of few."""
+    low, high, count = min(numbers), max(numbers), 1
+    while high >= (first := low // (step := max(count // 2, 1)) * step) + count:
+        count *= 2
+    return first, min(count, batch - first)
 
 
 def padded(count: int) -> int:

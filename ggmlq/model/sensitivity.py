@@ -40,6 +40,7 @@ def sensitivities(
             quality = Quality()
             for piece, rows, right in before:
                 start = int(place[1]) if place else len(rows) - 1 if name.startswith("output") else None
+                start = start and model.config.beginning(start)
                 behind = None if start is None else (start, rows[start])
                 *_, logits = other.layers(piece, behind)
                 quality.add(piece, shares(logits), right)

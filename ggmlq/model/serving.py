@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.devices import is_host, namespace, to_host
+from ..base.devices import namespace, to_host
 from ..base.text import short
 from ..dispatch.checks import is_whole
 from ..errors import BlockIndexError, ShapeError, UnsupportedError
-from .batch import BATCH, ENDED, RECORDED, Piece, Runs, checked, portions
+from .batch import BATCH, ENDED, RECORDED, Best, Piece, Runs, checked, portions
 from .caches import Cache
 from .drafts import drafts_of
 from .sampling import Sampling, Stop, Stops, finite
@@ -201,7 +201,7 @@ class Batch:
         """Give sequences their next tokens by the logits behind them."""
         best, greedy = self._model.best, all(one.sampling.temperature == 0 for one in running)
         if best is None or not greedy or self._steps <= RECORDED or any(one.draft for one in running):
-            for one, draw in zip(running, draws(running, rows), strict=True):
+            for one, draw in zip(running, draws(running, rows, best), strict=True):
                 one.take(draw())
             return
         ids, arrived = best(rows)
@@ -233,7 +233,7 @@ class Batch:
         running = sorted(drafts, key=lambda one: one.seat)
         pieces = [Piece(one.seat, np.array(self._behind(one) + drafts[one])) for one in running]
         owners = [one for one in running for _ in range(1 + len(drafts[one]))]
-        draw = iter(draws(owners, self._together(pieces, False)))
+        draw = iter(draws(owners, self._together(pieces, False), self._model.best))
         for one in running:
             accepted, going = 0, True
             for guess in [*drafts[one], ENDED]:
@@ -248,14 +248,16 @@ class Batch:
             one.draft.judged(len(drafts[one]), accepted)
 
 
-def draws(owners: Sequence[Running], rows: Any) -> list[Callable[[], int]]:
+def draws(owners: Sequence[Running], rows: Any, best_of: Best | None) -> list[Callable[[], int]]:
     """For each row of logits a function that draws its token, by the rule of the sequence that it is of.
 
-    At random each call uses one number, whether the row came alone or behind a draft.
+    At random each call uses one number, whether the row came alone or behind a draft. ``best_of``: the
+    model's, which is on a GPU; numbers alone come from there.
     """
-    if not is_host(rows):  # those of the host have been looked at
-        finite(rows)
-    best: NDArray[np.int64] = to_host(rows.argmax(axis=-1))  # numbers alone come from a GPU
+    if best_of is None:
+        best: NDArray[np.int64] = rows.argmax(axis=-1)
+    else:
+        best = best_of(finite(rows))[1]()  # those of the host have been looked at
     each = to_host(rows) if any(one.sampling.temperature for one in owners) else rows
 
     def draw(i: int, one: Running) -> Callable[[], int]:

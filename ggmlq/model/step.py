@@ -39,10 +39,10 @@ class Rows(Protocol):
     def repeats(self) -> bool: ...
     def following(self, count: int) -> Any: ...
     def last(self, count: int) -> Any: ...
-    def appended(self, layer: int, q: Array, k: Array, v: Array | None) -> tuple[Array, Keys]: ...
+    def appended(self, layer: int, q: Array, k: Array | None, v: Array | None) -> tuple[Array, Keys]: ...
     def rope_append(self, layer: int, heads: Heads, angles: Angles) -> tuple[Array, Keys] | None: ...
     def latent_append(self, layer: int, parts: Sequence[Array], angles: Angles) -> tuple[Array, Keys]: ...
-    def back(self, y: Array) -> Array: ...
+    def back(self, layer: int, y: Array) -> Array: ...
     def advance(self, count: int) -> None: ...
 
 
@@ -74,6 +74,10 @@ class Step:
         self._turns: dict[Any, list[Angles]] = {}
         self.joins = tell is None and arithmetic.joins
         self._whole, self.choices = flash or tell is None, {} if choices is None else choices
+        # Where layers need them: all tokens, the rows of the first layer, and what layers have beside rows.
+        self.tokens: Any = None
+        self.first: Any = None
+        self.side: Any = None  # [T, layers · columns]
 
     @staticmethod
     def is_sum(x: Any) -> bool:
@@ -95,7 +99,7 @@ class Step:
 
     def embed(self, tokens: NDArray[np.int64]) -> Array:
         """The rows of tokens, [T, width]."""
-        x = self.a.rows(self.weights.matrix("token_embd"), tokens)
+        self.tokens, x = tokens, self.a.rows(self.weights.matrix("token_embd"), tokens)
         if self.config.embed_scale:
             x = self.a.times(x, self.config.embed_scale)
         return self.tell("embd", x)
@@ -111,6 +115,12 @@ class Step:
         if self._tell is None:
             return self.a.weighted_norm(x, self.config.epsilon, weights)
         return self.tell("norm", self.a.norm(x, self.config.epsilon), None if plain else layer) * weights
+
+    def plain_norm(self, x: Array) -> Array:
+        """The norm of rows without weights."""
+        if self._tell is not None:
+            return self.a.norm(x, self.config.epsilon)
+        return self.a.weighted_norm(x, self.config.epsilon, self.weights.ones(x.shape[-1]))
 
     def plus(self, y: Array, x: Array, node: str, layer: int) -> Any:
         """The sum of rows; where nobody looks at it, a norm behind it adds them on the way."""
@@ -149,10 +159,10 @@ class Step:
 
     def heads(self, x: Array, layer: int) -> tuple[Array, Array, Array]:
         """Queries [T, H, D], keys [T, HK, D] and values of rows, from three matrices or from one."""
-        c = self.config
+        c, (width, width_v) = self.config, self.config.widths(layer)
         sizes = {
-            "attn_q": (c.heads[layer], c.key_width), "attn_k": (c.kv_heads[layer], c.key_width),
-            "attn_v": (c.kv_heads[layer], c.value_width),
+            "attn_q": (c.heads[layer], width), "attn_k": (c.kv_heads[layer], width),
+            "attn_v": (c.kv_heads[layer], width_v),
         }  # fmt: skip
         stem = f"blk.{layer}"
         if f"{stem}.attn_qkv" in self.weights and f"{stem}.attn_q" not in self.weights:
@@ -188,26 +198,28 @@ class Step:
             ]
         return self._turns[how]
 
-    def rope_attention(self, q: Array, k: Array, v: Array, layer: int, factors: Any = None,
+    def rope_attention(self, q: Array, k: Array | None, v: Array | None, layer: int, factors: Any = None,
                          sinks: Array | None = None, scaled: str | None = None,
-                         gate: Array | None = None,
-                         nodes: tuple[str, str] = ("Qcur", "Kcur")) -> Array:  # fmt: skip
+                         gate: Array | None = None, nodes: tuple[str, str] = ("Qcur", "Kcur"),
+                         node: str = "attn_out") -> Array:  # fmt: skip
         """The attention of heads that are rotated by their positions, and the product behind it.
 
-        ``scaled``: queries are multiplied by the scale of scores before, and told as this node, "" for none.
-        ``gate``: see :meth:`attention`. ``nodes``: of queries and keys with RoPE.
+        Without keys and values those of an earlier layer are read. ``scaled``: queries are multiplied by the
+        scale of scores before, and told as this node, "" for none. ``nodes``: of queries and keys with RoPE.
+        ``gate`` and ``node``: see :meth:`attention`.
         """
         if not self._how(layer).dims:
             return self.attention(q, k, v, layer, sinks=sinks, gate=gate)
         if appended := self._rope_appended((q, k, v), layer, factors):
             seen = Seen(self.config.scale, self.config.windows[layer], self.config.score_cap, sinks)
-            y = self._rows_of(self.parts[0][0], self.a.attend_all(appended, seen))
+            y = self._rows_of(self.parts[0][0], layer, self.a.attend_all(appended, seen))
             if gate is not None:
                 y = self.a.gated("sigmoid", gate, y)
             return self.product(y, "attn_output", layer)
-        q, k = (self.rope(x, node, layer, factors) for x, node in zip((q, k), nodes, strict=True))
+        q = self.rope(q, nodes[0], layer, factors)
+        k = None if k is None else self.rope(k, nodes[1], layer, factors)
         if scaled is None:
-            return self.attention(q, k, v, layer, sinks=sinks, gate=gate)
+            return self.attention(q, k, v, layer, sinks=sinks, gate=gate, node=node)
         q = q * q.dtype.type(self.config.scale)
         q = self.tell(scaled, q, layer) if scaled else q
         return self.attention(q, k, v, layer, 1.0, sinks, gate=gate)
@@ -218,19 +230,20 @@ class Step:
             return []
         appended = []
         for (part, rows), angles in zip(self.parts, self._angles_of(layer, factors), strict=True):
-            q, k, v = (one[rows] for one in heads)
+            q, k, v = (_some(one, rows) for one in heads)
             if (one := part.rope_append(self.config.keyed(layer), (q, k, v), angles)) is None:
                 return []  # said by the first sequence, for all: their caches are of one kind
             appended.append(one)
         return appended
 
-    def attention(self, q: Array, k: Array, v: Array | None, layer: int, scale: float | None = None,
-                  sinks: Array | None = None, behind: str = "",
-                  gate: Array | None = None) -> Array:  # fmt: skip
+    def attention(self, q: Array, k: Array | None, v: Array | None, layer: int, scale: float | None = None,
+                  sinks: Array | None = None, behind: str = "", gate: Array | None = None,
+                  node: str = "attn_out") -> Array:  # fmt: skip
         """Attention of heads over all positions so far, and the product behind it, [T, width].
 
-        Without ``v`` values are the first columns of keys. ``behind``: matrices of heads for its results.
-        ``gate``: rows by whose sigmoid results are multiplied.
+        Without ``v`` values are the first columns of keys; without both they are an earlier layer's.
+        ``behind``: matrices of heads for its results. ``gate``: rows by whose sigmoid results are multiplied.
+        ``node``: of the product.
         """
         c = self.config
         seen = Seen(c.scale if scale is None else scale, c.windows[layer], c.score_cap, sinks)
@@ -239,34 +252,35 @@ class Step:
         else:
             y = joined(
                 [
-                    self._attended(part, q[rows], k[rows], None if v is None else v[rows], layer, seen)
+                    self._attended(part, q[rows], _some(k, rows), _some(v, rows), layer, seen)
                     for part, rows in self.parts
                 ]
             )
         if behind:
-            node = "fattn_mla" if self._whole else "kqv_mla"
-            heads = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, node)
+            behind_of = "fattn_mla" if self._whole else "kqv_mla"
+            heads = self.by_head(y.reshape(len(y), c.heads[layer], -1), behind, layer, behind_of)
             y = heads.reshape(len(y), -1)
         if gate is None:
             self.tell("kqv_out", y, layer)
-            return self.product(y, "attn_output", layer, "attn_out")
+            return self.product(y, "attn_output", layer, node)
         self.tell("attn_pregate", y, layer)
         y = self.tell("attn_gated", y * self.tell("gate_sigmoid", self.a.sigmoid(gate), layer), layer)
         return self.product(y, "attn_output", layer, "attn_output")
 
-    def _attended(self, part: Rows, q: Array, k: Array, v: Array | None, layer: int, seen: Seen) -> Array:
+    def _attended(
+        self, part: Rows, q: Array, k: Array | None, v: Array | None, layer: int, seen: Seen
+    ) -> Array:
         """The attention of a sequence's heads over its cache, [T, H · DV]."""
         q, keys = part.appended(self.config.keyed(layer), q, k, v)
         if self._whole:
             y = self.a.attend(q, keys, seen)
         else:
             y = self.a.attend_in_steps(q, keys, seen, lambda name, x: self.tell(name, x, layer))
-        return self._rows_of(part, y)
+        return self._rows_of(part, layer, y)
 
-    @staticmethod
-    def _rows_of(part: Rows, y: Array) -> Array:
+    def _rows_of(self, part: Rows, layer: int, y: Array) -> Array:
         """Results of attention as rows [T, H · DV]."""
-        y = part.back(y).swapaxes(0, 1)
+        y = part.back(self.config.keyed(layer), y).swapaxes(0, 1)
         return y.reshape(len(y), -1)
 
     def latent_attention(self, q: Array, keys: Array, layer: int) -> Array | None:
@@ -345,8 +359,7 @@ class Step:
         if self.config.seeds:
             self.tell("h_nextn", x)
         self.tell("result_norm", x)
-        head = "output" if "output" in self.weights else "token_embd"
-        y = self.a.linear(x, self.weights.matrix(head), self.weights.optional("output.bias"))
+        y = self.a.linear(x, self.weights.head, self.weights.optional("output.bias"))
         if self.config.logit_scale:
             y = self.a.times(y, float(np.float32(1) / np.float32(self.config.logit_scale)))
         if self.config.logit_cap:
@@ -361,6 +374,10 @@ def value(x: Any) -> Array:
     if x.value is None:
         x.value = x.terms[0] + x.terms[1]
     return x.value
+
+
+def _some(x: Array | None, rows: slice) -> Array | None:
+    return None if x is None else x[rows]
 
 
 def _of(name: str, layer: int | None, kind: str = "") -> str:
@@ -383,14 +400,17 @@ def _trained(how: Rope) -> int:
 # --- a mixture of experts, of which each token chooses some by its scores --------------------
 
 
-def experts(step: Step, x: Array, layer: int, activation: str, after: bool = False) -> Array:
+def experts(
+    step: Step, x: Array, layer: int, activation: str, after: bool = False, scored: Array | None = None
+) -> Array:
     """The weighted sum of the experts that each token chooses.
 
     Weights are shares of 1 among all experts, which most families make add up to 1 again; ``after``:
-    among those chosen.
+    among those chosen. ``scored``: the rows by which experts are chosen, where they are not ``x``.
     """
     a, stem = step.a, f"blk.{layer}.ffn"
-    logits = step.tell("ffn_moe_logits", a.linear(x, step.weights.matrix(f"{stem}_gate_inp")), layer)
+    router = step.weights.matrix(f"{stem}_gate_inp")
+    logits = step.tell("ffn_moe_logits", a.linear(x if scored is None else scored, router), layer)
     bias = step.weights.optional(f"{stem}_gate_inp.bias")
     if bias is not None:
         node = "ffn_moe_probs" if after else "ffn_moe_logits_biased"
@@ -428,15 +448,25 @@ def _chosen(step: Step, logits: Array, layer: int, after: bool) -> tuple[Array, 
 
 
 def _gated(step: Step, x: Array, ids: Array, layer: int, activation: str) -> Array:
-    """act(gate · x) ∘ (up · x) of the experts of each token, [T, U, N]."""
-    if step.joins:
-        stack, *others = step.weights.stacks(*(f"blk.{layer}.ffn_{role}_exps" for role in ("gate", "up")))
-        if not others:
-            return step.a.gated_experts(activation, x, stack.q, stack.bias, ids)
-    up = _product(step, x, "up", ids, layer)
-    gate = _product(step, x, "gate", ids, layer)
-    name = {"silu": "ffn_moe_swiglu", "swiglu_oai": "ffn_moe_swiglu_oai"}[activation]
-    return step.tell(name, step.a.gated(activation, gate, up), layer)
+    """act(gate · x) ∘ (up · x) of the experts of each token, [T, U, N]; or relu(up · x)²."""
+    if activation == "relu_sqr":
+        return step.tell(
+            "ffn_moe_relu_sqr", np.square(step.a.relu(_product(step, x, "up", ids, layer))), layer
+        )
+    if (both := f"blk.{layer}.ffn_gate_up_exps") in step.weights:
+        if step.joins:
+            return step.a.gated_experts(activation, x, step.weights.matrix(both), None, ids)
+        y = _product(step, x, "gate_up", ids, layer)
+        gate, up = columns(y, [y.shape[-1] // 2] * 2)
+    else:
+        if step.joins:
+            stack, *others = step.weights.stacks(*(f"blk.{layer}.ffn_{role}_exps" for role in ("gate", "up")))
+            if not others:
+                return step.a.gated_experts(activation, x, stack.q, stack.bias, ids)
+        up = _product(step, x, "up", ids, layer)
+        gate = _product(step, x, "gate", ids, layer)
+    name = {"silu": "swiglu", "gelu": "geglu", "swiglu_oai": "swiglu_oai"}[activation]
+    return step.tell(f"ffn_moe_{name}", step.a.gated(activation, gate, up), layer)
 
 
 def _scores(step: Step, shares: Array, layer: int) -> Array:
@@ -477,6 +507,7 @@ def _of_one(step: Step, weights: Array, layer: int) -> Array:
 def _product(step: Step, x: Array, role: str, ids: Array, layer: int) -> Array:
     stem = f"blk.{layer}.ffn_{role}_exps"
     q = step.weights.matrix(stem)
-    y = step.tell(f"ffn_moe_{role}", step.a.expert_linear(x, q, ids), layer)
+    node = f"ffn_moe_{role}" if q.scale is None else f"ffn_moe_{role}_scaled"
+    y = step.tell(node, step.a.expert_linear(x, q, ids), layer)
     bias = step.weights.optional(f"{stem}.bias")
     return y if bias is None else step.tell(f"ffn_moe_{role}_biased", step.a.biased(y, bias, ids), layer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -42,11 +43,18 @@ class Frame:
     def __init__(self, config: Config, facts: Facts, tensors: Mapping[str, QuantArray]) -> None:
         self.config, self.facts, self._tensors = config, facts, tensors
         self._taken: set[str] = set()
-        self.layer, self._stem = 0, ""
+        self.layer, self._stem, self.tokens = 0, "", 0
 
     def enter(self, layer: int) -> None:
         """Names are those of a layer from now on."""
         self.layer, self._stem = layer, f"blk.{layer}."
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Names are those of no layer meanwhile."""
+        stem, self._stem = self._stem, ""
+        yield
+        self._stem = stem
 
     def has(self, name: str) -> bool:
         """True where the file has a tensor."""
@@ -62,6 +70,11 @@ class Frame:
         self.tensor(f"{name}.weight", *shape)
         if bias and self.has(f"{name}.bias"):
             self.tensor(f"{name}.bias", *shape[:-1])
+
+    def row(self, name: str, length: int) -> None:
+        """The weights of a product with one result, which files have as a vector or as a row."""
+        q = self._tensors.get(f"{self._stem}{name}.weight")
+        self.tensor(f"{name}.weight", *((1, length) if q is not None and q.ndim == 2 else (length,)))
 
     def tensor(self, name: str, *shape: int) -> None:
         """A tensor of this shape; its scales may be a tensor of their own."""
@@ -100,7 +113,7 @@ class Frame:
     def ends(self) -> None:
         """The embedding, the last norm, and the head, which may be the embedding."""
         width, first = self.config.width, self._tensors.get("token_embd.weight")
-        tokens = first.shape[0] if first is not None and first.ndim else 0
+        self.tokens = tokens = first.shape[0] if first is not None and first.ndim else 0
         if TOKENS in self.facts.metadata:  # which may be hundreds of thousands: they are not decoded
             texts = self.facts.metadata.length(TOKENS)
             if first is not None and texts != tokens:
@@ -117,22 +130,22 @@ class Frame:
 
     def factors(self) -> None:
         """Factors of the pairs that RoPE rotates, one for all contexts or for long and short ones."""
-        stem, self._stem = self._stem, ""
-        for name in ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"):
-            if self.has(name):
-                self.tensor(name, self.config.rope.dims // 2)
-        self._stem = stem
+        with self.outside():
+            for name in ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"):
+                if self.has(name):
+                    self.tensor(name, self.config.rope.dims // 2)
 
     def attention(self) -> None:
         """Queries, keys and values by three matrices or by one, and the product behind attention."""
         c, i = self.config, self.layer
-        q, k, v = c.heads[i] * c.key_width, c.kv_heads[i] * c.key_width, c.kv_heads[i] * c.value_width
+        width, width_v = c.widths(i)
+        q, k, v = c.heads[i] * width, c.kv_heads[i] * width, c.kv_heads[i] * width_v
         if self.has("attn_qkv.weight") and not self.has("attn_q.weight"):
             self.matrix("attn_qkv", q + k + v, c.width)
         else:
             for role, rows in {"q": q, "k": k, "v": v}.items():
                 self.matrix(f"attn_{role}", rows, c.width)
-        self.matrix("attn_output", c.width, c.heads[i] * c.value_width)
+        self.matrix("attn_output", c.width, c.heads[i] * width_v)
 
     def feed_forward(self, end: str = "", joined: bool = False, hidden: int = 0) -> None:
         """Gate, up and down, with ``end`` at their names; ``joined``: gate and up may be one matrix.
@@ -156,8 +169,11 @@ class Frame:
             raise self.facts.wrong("expert_count", f"layer {self.layer} of this family has experts")
         hidden = self.facts.each(key, 0)[self.layer] or self.columns("ffn_down_exps")
         self.matrix("ffn_gate_inp", count, width)
-        self.matrix("ffn_gate_exps", count, hidden, width)
-        self.matrix("ffn_up_exps", count, hidden, width)
+        if self.has("ffn_gate_up_exps.weight"):
+            self.matrix("ffn_gate_up_exps", count, 2 * hidden, width, bias=False)
+        else:
+            self.matrix("ffn_gate_exps", count, hidden, width)
+            self.matrix("ffn_up_exps", count, hidden, width)
         self.matrix("ffn_down_exps", count, width, hidden)
 
     def finish(self) -> None:
@@ -224,6 +240,11 @@ class Weights:
                 self._matrices[name] = self.layouts.part(tensor, *self._places[name])
         return self._matrices[name]
 
+    @property
+    def head(self) -> QuantArray:
+        """The matrix that gives logits, which may be the embedding."""
+        return self.matrix("output" if "output" in self else "token_embd")
+
     def replaced(self, tensors: Mapping[str, QuantArray]) -> Weights:
         """The same with other tensors in the place of some."""
         other, names = copy(self), {name.removesuffix(".weight") for name in tensors}
@@ -278,6 +299,16 @@ class Weights:
         value = self.optional(name)
         assert value is not None
         return value
+
+    def number(self, name: str) -> float | None:
+        """A number that is a tensor, None where the file has none."""
+        return float(self.tensors[name].dequantize()[0]) if name in self.tensors else None
+
+    def ones(self, width: int) -> NDArray[Any]:
+        """The weights of a norm that has none."""
+        if (name := f"ones.{width}") not in self._floats:
+            self._floats[name] = self._a.real(np.ones(width, np.float32))
+        return self._floats[name]  # type: ignore[return-value]
 
     def optional(self, name: str) -> NDArray[Any] | None:
         """A vector of floats, or the rows of several, None where the file has none."""

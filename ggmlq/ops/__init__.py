@@ -13,6 +13,7 @@
     tuning           in it, kernels timed where no table says which is fastest
     dry_run          the kernels that products launch on a card, which need not be there
     quantize         floats to blocks
+    feedback         the same by error feedback: later columns make good what a column loses
     dequantize       blocks to floats; floats as blocks would have them
     attention        softmax(scale·q·kᵀ + mask)·v over keys and values in blocks
     cache            KVCache: keys and values of sequences, and what was appended to each; rotated columns

@@ -18,7 +18,7 @@ from . import plan, transposed
 from .door import Operation, enter
 from .epilogue import Result, Wishes, ended, lies_as_results, result_of, sums_dtype
 from .operands import activations, check_blocks
-from .product import by_pieces, divided, kernel_of, run
+from .product import ALONE, by_pieces, divided, kernel_of, run, takes_alone
 
 FLOAT16 = np.dtype(np.float16)
 REQUEST = "linear(x, q)"
@@ -130,11 +130,13 @@ def multiply(q: QuantArray, x: Any, wishes: Wishes, lies: bool = False) -> Any:
             x = x.astype(FLOAT32)
     problem = problem_of(x, q, result.place)
     if invariant and not floats.on_host:
-        named = kernel_of(problem.with_rows(1), str(kernel), arithmetic)
-        piece = Wishes(None, result.bias, None, sums_dtype(result), named, arithmetic)
-        with on_device_of(problem, q.memory, q):
-            y = by_pieces(x, len(q), piece.dtype, lambda rows: multiply(q, rows, piece))
-            return ended(y, result)
+        alone = takes_alone(one := problem.with_rows(1), str(kernel), arithmetic)
+        if not alone or problem.m > ALONE or result.residual is not None:
+            named = kernel if alone else kernel_of(one, str(kernel), arithmetic)
+            piece = Wishes(None, result.bias, None, sums_dtype(result), named, arithmetic, alone)
+            with on_device_of(problem, q.memory, q):
+                y = by_pieces(x, len(q), piece.dtype, lambda rows: multiply(q, rows, piece), alone)
+                return ended(y, result)
     return run(problem, (x, q), result, wishes, plan.linear_key(x, problem.m, kernel, wishes.how))
 
 

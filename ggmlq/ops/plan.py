@@ -653,7 +653,8 @@ def launched(
     if template is not None and (launches := template.launches(q, m)) is not None:
         q.keep_recording(place, launches)
         ends = {template.rows[0], template.rows[-1]} - {m}
-        if all(choose(problem.with_rows(rows), kernel, arithmetic) is rung for rows in ends):
+        how = (arithmetic[1], True) if type(arithmetic) is tuple else (arithmetic,)  # of invariant=True
+        if all(choose(problem.with_rows(rows), kernel, *how) is rung for rows in ends):
             TEMPLATES.keep(q, m, kernel, arithmetic, letters, template)
     return True
 

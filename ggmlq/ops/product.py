@@ -33,6 +33,7 @@ from ..dispatch import ladder
 from ..dispatch.checks import FLOAT32
 from ..dispatch.epilogue import PLAIN, Epilogue, is_written
 from ..dispatch.ladder import Problem, Rung
+from ..errors import UnsupportedError
 from . import tuning
 from .door import Operation, enter
 from .epilogue import (
@@ -52,9 +53,19 @@ from .quantize_scaled import coded, static_scales
 # --- products on a GPU of which no row depends on the rows beside it ----------------------------
 # Kernels there choose tiles, and how they share sums along K, by the number of rows. In pieces of
 # ``ROWS`` rows that choice is always the same. Experts are multiplied one row at a time, since all rows
-# of all experts share one plan. On the CPU kernels themselves have this property (``Rung.invariant``).
+# of all experts share one plan. On the CPU kernels themselves have this property (``Rung.invariant``), and
+# on Hopper for up to ``ALONE`` rows.
 
-ROWS = 64
+ROWS, ALONE = 64, 128
+
+
+@cache
+def takes_alone(problem: Problem, kernel: str, arithmetic: str | None) -> bool:
+    """True where a kernel itself keeps the bits of rows, which need no others beside them."""
+    try:
+        return bool(ladder.choose(problem, kernel, arithmetic, True).invariant)
+    except UnsupportedError:
+        return False
 
 
 @cache
@@ -63,16 +74,20 @@ def kernel_of(problem: Problem, kernel: str, arithmetic: str | None) -> str:
     return ladder.choose(problem.with_rows(ROWS), kernel, arithmetic).name
 
 
-def by_pieces(x: Any, n: int, dtype: Any, product: Callable[[Any], Any]) -> Any:
-    """``product(x)`` [..., N] of x [..., K], floats or codes with scales, ``ROWS`` rows at a time."""
-    m = math.prod(x.shape[:-1])
+def by_pieces(x: Any, n: int, dtype: Any, product: Callable[[Any], Any], alone: bool = False) -> Any:
+    """``product(x)`` [..., N] of x [..., K], floats or codes with scales, ``ROWS`` rows at a time.
+
+    ``alone``: of floats, up to ``ALONE`` rows at a time, and the last piece may have fewer.
+    """
+    m, size = math.prod(x.shape[:-1]), ALONE if alone else ROWS
     floats = not hasattr(x, "codes")
     rows = x.reshape(m, x.shape[-1]) if floats else x.as_rows()
     xp = namespace(x if floats else x.codes)
     y = xp.empty((m, n), dtype)
-    for start in range(0, m, ROWS):
-        count = min(ROWS, m - start)
-        part = rows[start : start + ROWS] if count == ROWS and floats else _filled(xp, rows, start, m)
+    for start in range(0, m, size):
+        count = min(size, m - start)
+        whole = floats and (alone or count == size)
+        part = rows[start : start + size] if whole else _filled(xp, rows, start, m)
         y[start : start + count] = product(part)[:count]
     return y.reshape(*x.shape[:-1], n)
 

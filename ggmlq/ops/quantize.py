@@ -26,6 +26,7 @@ from ..errors import FormatError, NonFiniteError, ShapeError, UnsupportedError
 from ..formats import FORMATS, BlockFormat, Format
 from ..formats.format import Bytes, Floats
 from ..formats.scalars import ScalarFormat
+from . import feedback
 from .door import operand
 
 # A format has a ``pack`` in NumPy, an encoder compiled by ``ggmlq/cpu/encode``, or both. Both write the
@@ -136,7 +137,7 @@ HARMLESS = 1e4  # importance that overflows nothing with values that a half scal
 
 
 @untraced
-def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantArray:
+def quantize(x: Any, format: str | int | Format, imatrix: Any = None, *, moments: Any = None) -> QuantArray:
     """Encode floats into blocks, with the bytes that ggml writes.
 
     Parameters
@@ -150,6 +151,10 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     imatrix : array, optional
         Importance of each column, 1-D of length K, at least 0. Formats whose encoder in ggml
         takes no notice of it ignore it here too; a few cannot be encoded without it.
+    moments : array, optional
+        Error feedback: ``x_in.T @ x_in`` of inputs of the product, [K, K]. Later columns make good what a
+        column loses by rounding, so outputs are nearer, values farther, and bytes are not ggml's. Its
+        diagonal is the importance where there is no imatrix.
 
     Raises
     ------
@@ -170,25 +175,38 @@ def quantize(x: Any, format: str | int | Format, imatrix: Any = None) -> QuantAr
     fmt = _format(format)
     request = f"quantize(x, {fmt.name!r})"
     check_can_quantize(request, fmt)
-    imatrix, floats = to_host(imatrix), operand(request, x, bfloat16=True)
+    imatrix, moments, floats = to_host(imatrix), to_host(moments), operand(request, x, bfloat16=True)
     if floats.device == "cpu":
-        return _encoded(request, fmt, floats.array, imatrix)
+        return _encoded(request, fmt, floats.array, imatrix, moments)
     with on_device_of(request, floats.array):
-        encoded = None if imatrix is not None else cuda_module("kernels.quantize").quantize(floats.array, fmt)
-        return encoded or _encoded(request, fmt, floats.array.get(), imatrix).to(floats.device)
+        alone = imatrix is None and moments is None
+        encoded = cuda_module("kernels.quantize").quantize(floats.array, fmt) if alone else None
+        return encoded or _encoded(request, fmt, floats.array.get(), imatrix, moments).to(floats.device)
 
 
-def _encoded(request: str, fmt: Format, x: NDArray[Any], imatrix: Any) -> QuantArray:
+def _encoded(request: str, fmt: Format, x: NDArray[Any], imatrix: Any, moments: Any) -> QuantArray:
     """Floats on the host in blocks; their shape and the importance of columns are checked here."""
     if x.ndim == 0:
         raise ShapeError(f"{request}: x is a scalar; blocks need an axis, pass at least 1-D")
     columns = x.shape[-1]
     if columns % fmt.block_size:
         check_row(request, fmt, columns, _fallback(fmt, columns))
+    if moments is not None:
+        moments = feedback.checked(request, moments, columns)
+        imatrix = moments.values.diagonal() if imatrix is None else imatrix
     weights = check_imatrix(request, fmt, imatrix, columns)
     if x.size and weights is not None:
         _warn_of_overflow(request, fmt, x, weights)
-    return QuantArray(fmt, x.shape, frozen(encoded_rows(request, fmt, x, weights)))
+    if moments is None or fmt.block_size == 1 or not x.size:
+        return QuantArray(fmt, x.shape, frozen(encoded_rows(request, fmt, x, weights)))
+    rows = finite_float32(request, x.reshape(-1, columns), x.shape, 0)
+    raw = feedback.fed_back(
+        fmt, rows, moments.root,
+        lambda values, some: encoded_rows(request, fmt, values, None if weights is None else weights[some]),
+    )  # fmt: skip
+    if any_invalid(fmt, raw):
+        warn_of_invalid(request, fmt, raw.view(fmt.dtype), x.shape)
+    return QuantArray(fmt, x.shape, frozen(raw.reshape(*x.shape[:-1], -1)))
 
 
 def _format(format: str | int | Format) -> Format:

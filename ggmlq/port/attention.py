@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..model.arithmetic.kernels import Seen, apply_rope, rope_angles, weighed
+from .. import reference
+from ..model.arithmetic.kernels import apply_rope, rope_angles
 from ..model.config import Config, Rope
 from .judge import Floats, Try
 
@@ -37,14 +38,11 @@ class Operands:
         q, k = o.q if q is None else q, o.k if k is None else k
         cos, sin = rope_angles(o.rope, np.arange(len(q)), o.factors)
         q, k = (apply_rope(x, o.rope, cos, sin) for x in (q, k))
-        group = q.shape[1] // k.shape[1]
-        scores = np.einsum("thd,shd->hts", q, np.repeat(k, group, 1))
-        if o.cap:
-            scores = np.tanh(scores * o.scale / o.cap) * o.cap
-        seen = Seen(o.scale, o.window, o.cap, o.sinks)
-        weights = weighed(scores if o.cap else scores * o.scale, seen)
-        y: Floats = np.einsum("hts,shd->thd", weights, np.repeat(o.v, group, 1)).reshape(len(q), -1)
-        return y
+        y: Floats = reference.attention(
+            *(x.swapaxes(0, 1)[None] for x in (q, k, o.v)),
+            causal=True, scale=o.scale, window=o.window or None, softcap=o.cap, sinks=o.sinks,
+        )[0]  # fmt: skip
+        return y.swapaxes(0, 1).reshape(len(q), -1)
 
 
 def rope_tries(o: Operands, c: Config, frequencies: Sequence[Floats], module: Any) -> Iterator[Try]:

@@ -18,7 +18,7 @@ Try = tuple[str, str, Floats]  # a mistake's name, words, and what a part with i
 Tries = Callable[[], Iterable[Try]]
 
 # Up to here, as a share of the square of what was summed, two computations in a type are the same.
-FLOORS = {"float64": 1e-9, "float32": 1e-9, "float16": 1e-5, "bfloat16": 1e-3}
+FLOORS = {"float64": 1e-9, "float32": 1e-9, "float16": 1e-4, "bfloat16": 3e-3}
 SCALED = ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")  # a factor may be in the scale of scores as well
 BETTER = 8  # times smaller is the error with a mistake that explains it, where quantization might as well
 

@@ -21,7 +21,6 @@ import hashlib
 import os
 import re
 import secrets
-import stat
 import time
 from contextlib import AbstractContextManager
 from functools import cache
@@ -173,7 +172,6 @@ def _ready(path: Path) -> str | None:
         with below(path.parents[1], HOME, new=True) as home:
             if not home.has(path.name):
                 _create(home, path.name)
-                _remove_older(home, path.name)
     except OSError:
         if not path.is_dir():
             raise
@@ -201,26 +199,6 @@ def _create(home: Folder, name: str) -> None:
             home.remove_folder(partial)
         if not home.has(name):
             raise
-
-
-def _remove_older(home: Folder, current: str) -> None:
-    """Remove the folders that earlier versions of ggmlq filled: one for each state of the sources."""
-    for name in home.names():
-        with contextlib.suppress(OSError, Refused):
-            if name != current and stat.S_ISDIR(home.facts(name).st_mode):
-                _remove(home, name)
-
-
-def _remove(home: Folder, name: str) -> None:
-    """Our files in a folder with our mark, and the folder if nothing else is in it."""
-    with Folder(home.path / name, home) as folder:
-        _check_mark(folder)
-        for entry in folder.names():
-            if entry.endswith((ENTRY, PARTIAL)):
-                folder.remove(entry)
-        if folder.names() == [MARK]:
-            folder.remove(MARK)
-            home.remove_folder(name)
 
 
 def _check_mark(folder: Folder) -> None:

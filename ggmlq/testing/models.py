@@ -6,19 +6,18 @@ them (a shared expert beside the chosen ones). A few hundred kilobytes; every te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..arrays.array import QuantArray
 from ..gguf import save
-from ..ops import expert_linear, quantize
-from . import recurrent
+from ..ops import quantize
+from . import recurrent, wide
 
 BYTES = 256
 LARGE, ROWS = 1 << 22, 256  # elements of a matrix whose rows repeat, and how many differ
@@ -152,12 +151,12 @@ def byte_vocabulary(least: int = 0) -> dict[str, Any]:
 
 EXPERTS = {
     "mixtral": 6, "qwen3moe": 6, "gpt-oss": 6, "deepseek2": 8, "deepseek-lite": 8, "granitemoe": 6,
-    "glm4moe": 6,
+    "glm4moe": 6, "gemma4-moe": 6,
 } | recurrent.EXPERTS  # fmt: skip
 NAMES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
     "gpt-oss", "phi3", "phi3-long", "deepseek2", "deepseek-lite", "glm4", "glm4-sections", "glm4moe",
-    "granite", "granite-nope", "granitemoe", *recurrent.RECURRENT,
+    "granite", "granite-nope", "granitemoe", *wide.WIDE, *recurrent.RECURRENT,
 )  # fmt: skip
 ARCHITECTURES = {
     "llama3": "llama",
@@ -167,6 +166,7 @@ ARCHITECTURES = {
     "deepseek-lite": "deepseek2",
     "glm4-sections": "glm4",
     "granite-nope": "granite",
+    "gemma4-moe": "gemma4",
 }
 
 
@@ -199,6 +199,8 @@ def family_model(
         sizes = replace(sizes, head=sizes.width // sizes.heads)
     if family == "deepseek-lite":  # which llama.cpp knows by their number
         sizes = replace(sizes, layers=27, width=64, hidden=64, heads=2)
+    if family in ("gemma4", *recurrent.NEMOTRON):  # two with keys, and two that read them; one of each kind
+        sizes = replace(sizes, layers=max(4, sizes.layers))
     t = _Tensors(family, np.random.default_rng(seed), types, sizes)
     vocabulary = dict(vocabulary or byte_vocabulary())
     tokens = len(vocabulary["tokenizer.ggml.tokens"])
@@ -210,8 +212,12 @@ def family_model(
     for i in range(sizes.layers):
         if family in recurrent.RECURRENT:
             recurrent.tensors(t, family, i)
+        elif family in wide.WIDE:
+            wide.tensors(t, family, i, sizes.layers)
         else:
             (t.latent_attention if t.deepseek else t.attention)(f"blk.{i}")
+        if family in recurrent.NEMOTRON:
+            continue
         t.feed_forward(f"blk.{i}", dense=not i and (t.deepseek or family in ("lfm2moe", "glm4moe")))
     for name in {"llama3": ("freqs",), "phi3": FACTORS, "phi3-long": FACTORS}.get(family, ()):
         t.all[f"rope_{name}.weight"] = t.rng.uniform(1, 8, sizes.head // 2).astype(np.float32)
@@ -231,7 +237,9 @@ def family_model(
     if t.shares:
         facts["expert_shared_feed_forward_length"] = sizes.hidden
     if family in recurrent.RECURRENT:
-        facts |= recurrent.settings(family, sizes.kv_heads, sizes.width)
+        facts |= recurrent.settings(family, sizes.kv_heads, sizes.width, sizes.hidden)
+    if family in wide.WIDE:
+        facts |= wide.settings(family, sizes.layers, sizes.head, sizes.window)
     facts |= _settings(family, sizes.window, sizes.context)
     if t.deepseek:
         facts |= _latent(family, sizes)
@@ -319,6 +327,9 @@ class _Tensors:
             self.vector(f"{stem}.exp_probs_b.bias", experts)
         if oss:
             self.vector(f"{stem}.ffn_gate_inp.bias", 6)
+        if self.family == wide.WIDE[1]:
+            wide.experts(self, stem, experts)
+            experts = 0  # beside a feed-forward part
         if joined := self.phi or self.glm:
             self.matrix(f"{stem}.ffn_up", 2 * s.hidden, s.width)
             self.matrix(f"{stem}.ffn_down", s.width, s.hidden)
@@ -405,33 +416,3 @@ def _yarn(context: int) -> dict[str, Any]:
         "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": context // 4,
     }  # fmt: skip
-
-
-# --- the feed-forward layer of a mixture of experts, in NumPy -----------------------------------
-
-Floats = NDArray[np.float32]
-
-
-class Layer(NamedTuple):
-    """The weights of the layer."""
-
-    router: Floats  # [E, C]
-    gate: Any  # [E, F, C]
-    up: Any  # [E, F, C]
-    down: Any  # [E, C, F]
-
-    def route(self, x: Floats, used: int) -> tuple[NDArray[np.int64], Floats]:
-        """The experts of each token, the likeliest first, and their shares: [T, U] both."""
-        logits = x @ self.router.T
-        likely = np.exp(logits - logits.max(axis=1, keepdims=True))
-        likely /= likely.sum(axis=1, keepdims=True)
-        ids = np.argsort(-likely, axis=1, kind="stable")[:, :used]
-        return ids, np.take_along_axis(likely, ids, axis=1)
-
-    def __call__(self, x: Floats, used: int, product: Callable[..., Any] = expert_linear) -> Floats:
-        """The output [T, C] of the layer for x [T, C]; ``product(x, q, ids)`` multiplies with experts."""
-        ids, weights = self.route(x, used)
-        gate, up = product(x, self.gate, ids), product(x, self.up, ids)
-        hidden = gate / (1 + np.exp(-gate)) * up
-        y: Floats = (product(hidden.astype(np.float32), self.down, ids) * weights[..., None]).sum(axis=1)
-        return y.astype(np.float32)

@@ -9,10 +9,12 @@ import numpy as np
 NEXT = ("qwen3next", "qwen35", "qwen35moe")  # every second layer has attention
 SHORT = ("lfm2", "lfm2moe")
 MAMBA = "granitehybrid"
-RECURRENT = (*NEXT, *SHORT, MAMBA)
-EXPERTS = {"qwen3next": 6, "qwen35moe": 6, "lfm2moe": 6}
+NEMOTRON = ("nemotron_h", "nemotron_h_moe")  # layers by turns: Mamba 2, feed forward, attention, feed forward
+RECURRENT = (*NEXT, *SHORT, MAMBA, *NEMOTRON)
+EXPERTS = {"qwen3next": 6, "qwen35moe": 6, "lfm2moe": 6, "nemotron_h_moe": 6}
 STATE, HEADS, GROUPS, TAPS = 32, 4, 2, 4  # of the delta rule and its convolution
 ROTATED = 32  # columns of a head
+LATENT = 64  # columns of the rows that Nemotron's experts read
 
 
 def tensors(t: Any, family: str, number: int) -> None:
@@ -22,8 +24,11 @@ def tensors(t: Any, family: str, number: int) -> None:
     if family in SHORT:
         _short(t, stem, number)
         return
-    if family == MAMBA:
-        _mamba(t, stem, number)
+    if family in NEMOTRON and number % 2:
+        _squared(t, stem, EXPERTS.get(family, 0))
+        return
+    if family == MAMBA or family in NEMOTRON:
+        _mamba(t, stem, number % 2 or number % 4 // 2)
         return
     t.vector(f"{stem}.post_attention_norm.weight", s.width, mean=1.0)
     if number % 2:
@@ -71,6 +76,22 @@ def _mamba(t: Any, stem: str, number: int) -> None:
     t.matrix(f"{stem}.ssm_out", width, 2 * width)
 
 
+def _squared(t: Any, stem: str, experts: int) -> None:
+    """A feed-forward part without a gate, or experts of short rows beside a shared one."""
+    hidden, width = t.sizes.hidden, t.sizes.width
+    end = "_shexp" * bool(experts)
+    t.matrix(f"{stem}.ffn_up{end}", hidden, width)
+    t.matrix(f"{stem}.ffn_down{end}", width, hidden)
+    if not experts:
+        return
+    t.matrix(f"{stem}.ffn_gate_inp", experts, width, kind="f32")
+    t.vector(f"{stem}.exp_probs_b.bias", experts)
+    t.matrix(f"{stem}.ffn_latent_down", LATENT, width)
+    t.matrix(f"{stem}.ffn_latent_up", width, LATENT)
+    t.matrix(f"{stem}.ffn_up_exps", experts, hidden, LATENT)
+    t.matrix(f"{stem}.ffn_down_exps", experts, LATENT, hidden)
+
+
 def _attention(t: Any, stem: str, parts: int, norms: bool = True) -> None:
     """Attention, with norms of heads or without; a query has so many parts, of which one may be a gate."""
     s = t.sizes
@@ -81,13 +102,22 @@ def _attention(t: Any, stem: str, parts: int, norms: bool = True) -> None:
         t.vector(f"{stem}.attn_{role}_norm.weight", s.head, mean=1.0)
 
 
-def settings(family: str, kv_heads: int, width: int) -> dict[str, Any]:
+def settings(family: str, kv_heads: int, width: int, hidden: int = 0) -> dict[str, Any]:
     """The metadata that only these families have, of so many heads of keys and columns of rows."""
+    mamba = {
+        "attention.head_count_kv": [0, kv_heads], "ssm.conv_kernel": TAPS, "ssm.inner_size": 2 * width,
+        "ssm.state_size": STATE, "ssm.time_step_rank": HEADS, "ssm.group_count": GROUPS,
+    }  # fmt: skip
     if family == MAMBA:
-        return {
-            "attention.head_count_kv": [0, kv_heads], "ssm.conv_kernel": TAPS, "ssm.inner_size": 2 * width,
-            "ssm.state_size": STATE, "ssm.time_step_rank": HEADS, "ssm.group_count": GROUPS,
+        return mamba
+    if family in NEMOTRON:
+        parts: dict[str, Any] = {
+            "attention.head_count_kv": [0, 0, kv_heads, 0], "feed_forward_length": [0, hidden] * 2,
+            "attention.layer_norm_epsilon": 1e-3,  # which libllama wants, and has no use for
         }  # fmt: skip
+        moe = {"expert_weights_norm": True, "expert_weights_scale": 2.5, "moe_latent_size": LATENT}
+        moe["expert_shared_feed_forward_length"] = hidden
+        return mamba | parts | (moe if family in EXPERTS else {})
     if family in SHORT:
         moe = {"leading_dense_block_count": 1, "expert_gating_func": 2} if family == "lfm2moe" else {}
         return {"shortconv.l_cache": TAPS - 1, "attention.head_count_kv": [0, kv_heads]} | moe

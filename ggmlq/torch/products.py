@@ -23,7 +23,7 @@ from .checks import format_of
 # gains more than decoding costs.
 
 MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
-FEWEST_DECODED = 725  # rows of x from which on weights are decoded for torch's own product (docs/engine.md)
+FEWEST_DECODED = 725  # rows of x from which on weights are decoded for torch's own product (docs/torch.md)
 HOPPERS_DECODED = 4096  # the same on Hopper, whose kernel of packed weights is faster
 PLAIN_FLOATS = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,

@@ -142,6 +142,8 @@ def compare_with_model(
 
 LAYER = re.compile(r"(.+)-(\d+)")
 LOGITS = "result_output"
+# The last node of a layer, where it is not l_out.
+ENDS = dict.fromkeys(("nemotron_h", "nemotron_h_moe"), "nemotron_h_block_out")
 GROUPS = "ffn_moe_group_topk"
 CHOICES = ("ffn_moe_argsort", "ffn_moe_topk", GROUPS)
 SEEN = ("ffn_moe_topk", GROUPS, "kqv_out", "ffn_moe_weights_softmax")  # nodes that are views somewhere
@@ -238,6 +240,7 @@ class TwoModels:
         ]  # fmt: skip
         self._caches = [m.cache(positions) for m in self._models]
         self._flash, self.step, self._count = flash, -1, 0
+        self._end = ENDS.get(model.config.architecture, "l_out")
         self._longest = int(max(model.file[name].shape[-1] for name in model.file))
         self._views = {*SEEN} - ({"kqv_out"} if FORMATS[model.types[1]].block_size > 1 else set())
         self._past: dict[Key, Rounding] = {}
@@ -289,7 +292,7 @@ class TwoModels:
         for name, _, y in group.nodes:
             if layer_of(name)[0] in CHOICES:
                 self._follow(name, y)
-        computed = self._computed("" if group.last else f"l_out-{group.layer}")
+        computed = self._computed("" if group.last else f"{self._end}-{group.layer}")
         counts = Counter[str]()
         for name, op, y in group.nodes:
             at, counts[name] = counts[name], counts[name] + 1

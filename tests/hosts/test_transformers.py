@@ -188,7 +188,7 @@ def test_a_llama_is_decoded(fresh, tmp_path, host):
 
 def test_the_example_of_the_page(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
-    example = page.partition("### A model of transformers")[2].partition("```python\n")[2].partition("```")[0]
+    example = page.partition("## A model of transformers")[2].partition("```python\n")[2].partition("```")[0]
     (tmp_path / "models").mkdir()
     path = tmp_path / example.partition('from_gguf("')[2].partition('"')[0]
     family_model(path, "llama", vocabulary=pairs_vocabulary("smollm"))

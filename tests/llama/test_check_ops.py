@@ -38,7 +38,7 @@ pytestmark = pytest.mark.llama
 KNOWN = {
     "CLAMP": ("rows apart", "permuted"), "IM2COL": ("apart",), "CONV_TRANSPOSE_2D": ("2 images",),
     "RMS_NORM": ("transposed",), "RWKV_WKV7": ("heads 3x32", "heads 4x16", "heads 2x96"),
-    "SET_ROWS": ("f16 into f32", "f16 into q8_0"),
+    "SET_ROWS": ("f16 into f32", "f16 into q8_0"), "POOL_2D": ("rows apart",),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.testing.models import EXPERTS, NAMES, family_model
-from ggmlq.testing.recurrent import RECURRENT
+from ggmlq.testing.recurrent import NEMOTRON, RECURRENT
 from ggmlq.trace import explained
 from ggmlq.trace.explained import Rounding, Rows, choice
 
@@ -80,13 +80,10 @@ def test_a_right_run_does_not_part(libllama, fresh, tmp_path, family, cache):
     assert comparison.ok, comparison.logits
     assert {name.partition("-")[0] for name in comparison.unpaired} <= {"v_cont"}
     assert {p.step for p in nodes} == {0, 1, 2}
-    assert {"embd", "ffn_norm-0", "Qcur-1", "l_out-1", "result_output"} - {p.node for p in nodes} <= (
-        {"ffn_norm-0"}
-        if family == "gpt-oss"
-        else {"embd", "ffn_norm-0"}
-        if family in (*RECURRENT, "glm4moe")
-        else set()
-    )
+    seen = {p.node for p in nodes}
+    assert {"Qcur-2" if family in NEMOTRON else "Qcur-1", "l_out-1", "result_output"} <= seen
+    if family not in (*RECURRENT, "glm4moe", "gemma4-moe"):  # which have others, or other names
+        assert {"embd", "ffn_norm-0"} - seen <= ({"ffn_norm-0"} if family == "gpt-oss" else set())
     assert any(p.is_choice for p in nodes) == (family in EXPERTS)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from beside import beside, check_tokens, located, replayed, running
-from vocabularies import hard_texts, pairs_vocabulary, sentence_vocabulary
+from vocabularies import characters_vocabulary, hard_texts, pairs_vocabulary, sentence_vocabulary
 
 import ggmlq as gq
 from ggmlq.model.tokenizer.pairs import RULES
@@ -43,6 +43,12 @@ def libllama():
 def test_byte_pairs_give_its_tokens(libllama, fresh, tmp_path, pre):
     vocabulary = pairs_vocabulary(pre)
     check_tokens(family_model(tmp_path / "m.gguf", "llama", vocabulary=vocabulary), hard_texts(fresh, 150))
+
+
+def test_pairs_of_characters_give_its_tokens(libllama, fresh, tmp_path):
+    vocabulary = characters_vocabulary()
+    path = family_model(tmp_path / "m.gguf", "gemma4", vocabulary=vocabulary)
+    check_tokens(path, [*hard_texts(fresh, 150), "<|turn>user\n\nHe  llo 🦙€<turn|>\n\n\n"])
 
 
 def test_sentence_pieces_give_its_tokens(libllama, fresh, tmp_path):
@@ -115,7 +121,7 @@ def test_each_node_is_its(libllama, fresh, tmp_path, family):
         "ffn_moe_group_scores",
         "ffn_moe_probs_masked",
         "ffn_shexp",
-        *(AS_VIEWS if family in RECURRENT else ()),
+        *(AS_VIEWS if family in (*RECURRENT, "gemma4-moe") else ()),
     }  # without a name there, or views
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from beside import located
-from scripts import load
 
-files = load("tools", "_models")
+from ggmlq.commands import _trained as files
 
 
 def trained(model):

@@ -1,4 +1,4 @@
-"""The table of docs/arithmetic.md: how well the reference agrees with llama.cpp's own products.
+"""The table of bench/notes/agreement.md: how well the reference agrees with llama.cpp's own products.
 
 A figure is the worst row of weights over all runs in tests/golden/products.npz: the sum over rows
 of activations of the squared difference, over that of |x|^2 |w|^2 / K.
@@ -6,14 +6,19 @@ of activations of the squared difference, over that of |x|^2 |w|^2 / K.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from ggmlq.formats import FORMATS
 from ggmlq.reference import linear, row_errors, rule
 from ggmlq.reference.rules import Rule
-from ggmlq.testing.oracle import products
 
 from . import ROOT, Options, Texts, table
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from right import products
 
 GOLDEN = ROOT / "tests" / "golden"
 PROGRAMS = ("ggml-cpu", "ggml-mmvq", "ggml-mmq")
@@ -24,7 +29,7 @@ def texts(options: Options) -> Texts:
     stored = [name for name in FORMATS if (GOLDEN / f"{name.lower()}.npz").exists()]
     worst = {name: worst_rows(name) for name in stored}
     rows = [[name, *(cell(name, a, worst[name]) for a in PROGRAMS)] for name in stored if worst[name]]
-    yield "docs/arithmetic.md", table(["type", *PROGRAMS], rows)
+    yield "bench/notes/agreement.md", table(["type", *PROGRAMS], rows)
 
 
 def worst_rows(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The table of docs/compensation.md: the first experiment's error figures beside our own.
+"""The table of bench/notes/ladder.md: the first experiment's error figures beside our own.
 
 The experiment multiplied M=512 rows of activations with N=K=4096 weights and gave one NMSE against
 the product of the floats. It names neither its data nor its encoder; the columns here do.
@@ -37,7 +37,7 @@ def texts(options: Options) -> Texts:
         cells = [f"{run[name]:.2e}".replace("e-0", "e-").replace("e+00", "") for run in errors]
         rows.append([name, FIRST_FIGURES.get(name, ""), *cells])
     header = ["", "first experiment", *(f"{data}, {encoder}" for data, encoder in runs)]
-    yield "docs/compensation.md", table(header, rows)
+    yield "bench/notes/ladder.md", table(header, rows)
 
 
 def figures(data: str, encoder: str, m: int) -> dict[str, float]:

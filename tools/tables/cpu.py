@@ -1,4 +1,4 @@
-"""The tables of docs/cpu.md and README.md: what bench/bench_cpu.py measured, machines side by side."""
+"""The tables of bench/notes/cpu.md and README.md: what bench/bench_cpu.py measured, machines side by side."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Report = dict[str, Any]
 
 
 def texts(options: Options) -> Texts:
-    """The page's tables, and the short one of the first page."""
+    """The note's tables, and the short one of the first page."""
     reports = [load(path) for path in options.results]
     most = max(run["threads"] for report in reports for run in report["results"])
-    yield "docs/cpu.md", "\n".join([*map(roofs, reports), "", full(reports, most)])
+    yield "bench/notes/cpu.md", "\n".join([*map(roofs, reports), "", full(reports, most)])
     yield "README.md", short(reports)
 
 

@@ -1,20 +1,15 @@
-"""The tables and lists of docs/faults.md: what ``gq.diagnose`` makes of wrong kernels, and all faults.
-
-The tables take minutes; --check compares the lists alone.
-"""
+"""The tables of bench/notes/doctor.md: what ``gq.diagnose`` makes of wrong kernels. They take minutes."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
 
 from tqdm import tqdm
 
 import ggmlq
-from ggmlq.faults.catalogue import CATALOGUE, SCALED, Fault
 
-from . import ROOT, Options, Texts, table
+from . import ROOT, Options, Texts
 
 OPTIONS = {
     "--full": {"action": "store_true", "help": "all formats, three times as many cases"},
@@ -25,21 +20,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 
 def texts(options: Options) -> Texts:
-    """Two lists, then the tables of measured verdicts."""
-    scaled = [fault for fault in SCALED.values() if fault is not CATALOGUE.get(fault.id) and fault.wrong]
-    yield "docs/faults.md list", faults(CATALOGUE.values())
-    yield "docs/faults.md list of scaled", faults(scaled)
-    if not options.check:
-        yield "docs/faults.md scaled", scaled_verdicts(options.seed)
-    if not (options.check or options.scaled):
-        yield "docs/faults.md blocks", verdicts(options.seed, options.full)
-
-
-def faults(some: Iterable[Fault]) -> str:
-    """A row for each fault; ``ggmlq diagnose --list`` has formulas and known bugs besides."""
-    return table(
-        ["fault", "the kernel", "look at"], [[f"`{fault.id}`", fault.says, fault.look] for fault in some]
-    )
+    """The tables of measured verdicts."""
+    yield "bench/notes/doctor.md scaled", scaled_verdicts(options.seed)
+    if not options.scaled:
+        yield "bench/notes/doctor.md blocks", verdicts(options.seed, options.full)
 
 
 def counted(verdicts: Counter[tuple[str, str]], title: str) -> str:

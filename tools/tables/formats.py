@@ -1,4 +1,4 @@
-"""The tables of docs/formats.md: types, from the format files themselves, and the speed of coding.
+"""The table of types in docs/formats.md, from their files, and that of speeds in bench/notes/cpu_formats.md.
 
 Speed is measured by: python bench/bench_formats.py --json bench/results/formats.json
 """
@@ -32,7 +32,7 @@ def texts(options: Options) -> Texts:
         f"{facts['python']}, NumPy {facts['packages']['numpy']}, Numba {facts['packages']['numba']}; "
         f"ggmlq at {run['commit']}."
     )
-    yield "docs/formats.md speed", f"{table(SPEED, rows)}\n\n{note}"
+    yield "bench/notes/cpu_formats.md speed", f"{table(SPEED, rows)}\n\n{note}"
 
 
 def line(fmt: Format) -> list[object]:

@@ -1,6 +1,6 @@
-"""Tables of docs/gru.md, its list of mistakes, and its picture docs/gru.svg.
+"""The table of accuracy in docs/gru.md, and its picture docs/gru.svg.
 
---check compares the list of mistakes alone; the rest takes a minute and depends on the last bits of floats.
+They take a minute and depend on the last bits of floats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from tqdm import tqdm
 
 import ggmlq as gq
-from ggmlq.faults.catalogue import GRU_FAULTS
 from ggmlq.gru import SaturationWarning
 
 from . import Options, Texts, table, voice
@@ -26,14 +25,11 @@ WIDE, HIGH, LEFT = 760, 190, 40
 
 
 def texts(options: Options) -> Texts:
-    """The list of mistakes, then what is measured."""
-    mistakes = [(f"`{f.id}`", f.says, f.look) for f in GRU_FAULTS.values() if f.look]
-    yield "docs/gru.md faults", table(("id", "what it is", "look at"), mistakes)
-    if not options.check:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SaturationWarning)
-            yield "docs/gru.md accuracy", accuracy()
-            yield "docs/gru.svg", picture()
+    """The table and the picture."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SaturationWarning)
+        yield "docs/gru.md accuracy", accuracy()
+        yield "docs/gru.svg", picture()
 
 
 def random_gru(rng: np.random.Generator) -> gq.GRU:

@@ -1,4 +1,4 @@
-"""The tables of docs/ladder.md, one of docs/cpu.md, and docs/ladder.svg: the ladder rung by rung.
+"""Tables of docs/ladder.md and of notes (ladder.md, cpu.md), and docs/ladder.svg: the ladder rung by rung.
 
 Figures are those of bench/results/ladder_<device>.json, which tools/keep.py writes.
 """
@@ -13,7 +13,7 @@ from . import PICTURE, RESULTS, Options, Texts, chart, llama, load, svg, table
 
 OPTIONS = PICTURE
 BENCHMARK = (512, 4096, 14336)  # the shape of the ladder
-FIRST = (512, 4096, 4096)  # that of the first experiment, docs/compensation.md
+FIRST = (512, 4096, 4096)  # that of the first experiment, bench/notes/ladder.md
 CPU_TYPES = ("q4_0", "q8_0")
 FIRST_FIGURES = {
     "cuda:naive": 0.147,
@@ -31,8 +31,8 @@ def texts(options: Options) -> Texts:
         yield "docs/ladder.svg", picture(card, "q4_0")
         return
     yield "docs/ladder.md ladder q4_0", ladder(card, "q4_0", BENCHMARK)
-    yield "docs/ladder.md first experiment", ladder(card, "q4_0", FIRST)
-    yield "docs/cpu.md", on_cpu(load(RESULTS / "ladder_znver4.json"))
+    yield "bench/notes/ladder.md first experiment", ladder(card, "q4_0", FIRST)
+    yield "bench/notes/cpu.md", on_cpu(load(RESULTS / "ladder_znver4.json"))
 
 
 def ladder(card: Figures, name: str, shape: Shape) -> str:

@@ -1,4 +1,4 @@
-"""The table of docs/recipes.md: recipes against llama.cpp's mixes of the same size, errors and logits.
+"""The table of bench/notes/recipes.md: recipes against llama.cpp's mixes of the same size, errors and logits.
 
 Models are made up, with a trait of real ones: heavy tails, loud channels, layers that matter more than
 others, experts. For each mix the recipe may have as many bytes as the mix. Errors are those of all weights,
@@ -45,7 +45,7 @@ def texts(options: Options) -> Texts:
     summary = f"The recipe's error is the smaller one in {better} of {len(lines)} rows"
     if options.logits:
         summary += f", its KL in {sum(float(line[9]) < 1 for line in lines)}"
-    yield "docs/recipes.md", f"{summary}.\n\n{table(header, lines)}"
+    yield "bench/notes/recipes.md", f"{summary}.\n\n{table(header, lines)}"
 
 
 class Model(NamedTuple):

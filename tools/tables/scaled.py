@@ -1,8 +1,8 @@
-"""The tables of docs/scaled.md: number formats, errors, why sums are promoted; and docs/scaled.svg.
+"""The tables of docs/scaled.md: number formats, errors, why sums are promoted; peers; and docs/scaled.svg.
 
 All but one are computed: they are the same on every machine. That one and the picture have scaled products
 beside DeepGEMM and cuBLASLt, whose times are those of bench/results/scaled_peers_h200.json; the picture also
-has each rung of the ladder, whose times stand in docs/scaled.md, which is read.
+has each rung of the ladder, whose times are read from bench/notes/codes8_peers.md, where the peers stand too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ NUMBER = (
     "infinities", "NaN",
 )  # fmt: skip
 UNSCALED = ("int8_full", "fp8_naive", "e4m3", "e5m2")
-CALIBRATED = ("int8", "int8_asym", "e4m3", "e5m2", "bf16", "f16")
 PEERS = {"deep_gemm": ("DeepGEMM", "#c05020"), "cuBLASLt": ("cuBLASLt", "#6a9a50")}
 
 
@@ -37,11 +36,9 @@ def texts(options: Options) -> Texts:
         return
     more = (0.001, 0.123, 1.234, 17.0, 33.0, *DOCUMENT[3:])
     yield "docs/scaled.md numbers", table(NUMBER, map(number, NUMBERS))
-    yield "docs/scaled.md errors", errors(0.1, DOCUMENT, UNSCALED, None)
-    yield "docs/scaled.md unscaled", errors(1.0, more, UNSCALED, None)
-    yield "docs/scaled.md calibrated", errors(1.0, DOCUMENT, CALIBRATED, "amax")
+    yield "docs/scaled.md unscaled", errors(more)
     yield "docs/scaled.md promotion", promotion()
-    yield "docs/scaled.md peers", peers()
+    yield "bench/notes/codes8_peers.md peers", peers()
 
 
 def number(n: Number) -> list[str]:
@@ -56,15 +53,15 @@ def number(n: Number) -> list[str]:
     ]  # fmt: skip
 
 
-def errors(scale: float, values: tuple[float, ...], names: tuple[str, ...], calibrate: str | None) -> str:
+def errors(values: tuple[float, ...]) -> str:
     """The values that are read back, and their errors, a column a format."""
-    result = gq.error_table(values, scale, names, calibrate)
-    columns = [result.of(name) for name in names]
+    result = gq.error_table(values, 1.0, UNSCALED)
+    columns = [result.of(name) for name in UNSCALED]
     rows = [
         [f"{value:g}", *(f"{c[i].dequantized:.6g} ({c[i].error:.4g})" for c in columns)]
         for i, value in enumerate(values)
     ]
-    return table(["value", *names], rows)
+    return table(["value", *UNSCALED], rows)
 
 
 def of_peers() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
@@ -134,8 +131,8 @@ def picture() -> str:
 
 
 def draw_ladder(axes: Any) -> None:
-    """Rates of int8 and FP8 at the largest shape, from the page's table; none where there is a dash."""
-    page = (ROOT / "docs" / "scaled.md").read_text()
+    """Rates of int8 and FP8 at the largest shape, from the note's table; none where there is a dash."""
+    page = (ROOT / "bench" / "notes" / "codes8_peers.md").read_text()
     lines = re.findall(r"^\| `cuda:([^|]+)` \|([^|]+)\|[^|]+\|([^|]+)\|", page, re.MULTILINE)
     rungs = [
         (name.replace("`, `cuda:", ", "), *(float(n.strip(" *–") or 0) for n in rates))

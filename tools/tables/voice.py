@@ -1,4 +1,4 @@
-"""The table of a voice in docs/gru.md: a GRU of 24 units that hears whether somebody speaks.
+"""The table of a voice in bench/notes/gru.md: a GRU of 24 units that hears whether somebody speaks.
 
 It listens in floats and in integers, on sounds that it never heard. Weights are docs/voice.npz, which
 tools/voice_train.py made; sounds are made by tools/tables/_sounds.py.
@@ -31,7 +31,7 @@ HEADER = ("numbers", "frames right", "as in floats", "bytes of weights", "of tab
 
 def texts(options: Options) -> Texts:
     """A row for each kind of numbers."""
-    yield "docs/gru.md", table(HEADER, rows(options.sounds))
+    yield "bench/notes/gru.md", table(HEADER, rows(options.sounds))
 
 
 def network() -> tuple[gq.GRU, Any]:

@@ -188,16 +188,19 @@ def rope_append(
 ) -> Floats:  # fmt: skip
     """Queries [H, T, D] with RoPE; keys with RoPE, and values, become the last rows of a cache.
 
-    ``columns``: of queries and keys, and of values, that a Hadamard transform spreads together, 0 for none.
+    Without keys and values, None, the cache stays. ``columns``: of queries and keys, and of values, that a
+    Hadamard transform spreads together, 0 for none.
     """
-    q, k, v = map(rows_of, heads)
+    q = rows_of(heads[0])
+    k, v = (q._replace(each=0) if x is None else rows_of(x) for x in heads[1:])
     tokens, count, width = heads[0].shape
     out: Floats = scratch((count, tokens, width), np.float32)
     rows, places, ends = list[Any](), list[CacheRows](), list[int]()
     for side, one in ((sequence.k, k), (sequence.v, v)):
-        if side.format.name in STORED:
+        at_once = side.format.name in STORED
+        if at_once or not one.each:
             rows.append(None)
-            places.append(side)
+            places.append(side if at_once else side._replace(format=FORMATS["f32"]))
             ends.append(address(sequence.end))
         else:
             memory = scratch((one.each, tokens, one.width), np.float32)

@@ -2,16 +2,14 @@
 
 Python takes a millisecond for the launches of a layer, whose words are those of the layer before but for
 addresses: of weights, of keys and values, of the rows that go in and come out. So the words are kept, and
-addresses are written over. Work that is no launch of ours is on the tape as a function (:func:`done`); what
-else a stream does is noticed by :func:`nodes`.
+addresses are written over. What a stream does beside our launches is noticed by :func:`nodes`.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,21 +32,14 @@ def span_of(array: Any) -> Span:
 
 
 @contextmanager
-def taped() -> Iterator[list[Any]]:
-    """A context whose launches, and functions of :func:`done`, are listed meanwhile, in this thread."""
-    steps: list[Any] = []
+def taped() -> Iterator[list[LoadedLaunch]]:
+    """A context whose launches are listed meanwhile, in this thread."""
+    steps: list[LoadedLaunch] = []
     TAPING.steps = steps
     try:
         yield steps
     finally:
         TAPING.steps = None
-
-
-def done(work: Callable[[], None]) -> None:
-    """Do work that reads and writes no array whose place may be another one, and put it on the tape."""
-    work()
-    if TAPING.steps is not None:
-        TAPING.steps.append(work)
 
 
 def nodes(stream: int) -> int | None:
@@ -63,27 +54,24 @@ def nodes(stream: int) -> int | None:
 
 
 class Tape:
-    """Listed steps; ``spans``: memory that may lie elsewhere when they are repeated."""
+    """Listed launches; ``spans``: memory that may lie elsewhere when they are repeated.
 
-    def __init__(self, steps: Sequence[Any], spans: Sequence[Span]) -> None:
+    ``words``: arguments in no span; ``used``: the spans of the others.
+    """
+
+    def __init__(self, steps: Sequence[LoadedLaunch], spans: Sequence[Span]) -> None:
         firsts, ends = _ends(spans)
-        self._parts: list[Any] = []  # functions, or launches with places, spans and offsets of their words
-        self.words, self.used = list[int](), set[int]()  # arguments in no span; spans of the others
-        for ours, group in groupby(steps, lambda step: type(step) is LoadedLaunch):
-            if not ours:
-                self._parts += group
-                continue
-            launches = PreparedLaunches(group)
-            words = np.frombuffer(launches.words, np.uint64)
-            arguments = np.ones(len(words), bool)
-            for shape_at, _, arguments_at, _ in launches.launches:
-                arguments[shape_at // 8 : arguments_at // 8] = False
-            inside = (words[:, None] >= firsts) & (words[:, None] < ends) & arguments[:, None]
-            (at,) = np.nonzero(inside.any(axis=1))
-            span = inside[at].argmax(axis=1)
-            self._parts.append((launches, words, at, span, words[at] - firsts[span]))
-            self.words += words[arguments & ~inside.any(axis=1)].tolist()
-            self.used |= {*span.tolist()}
+        self._launches = PreparedLaunches(steps)
+        words = self._words = np.frombuffer(self._launches.words, np.uint64)
+        arguments = np.ones(len(words), bool)
+        for shape_at, _, arguments_at, _ in self._launches.launches:
+            arguments[shape_at // 8 : arguments_at // 8] = False
+        inside = (words[:, None] >= firsts) & (words[:, None] < ends) & arguments[:, None]
+        (self._at,) = np.nonzero(inside.any(axis=1))  # places of addresses, their spans and their offsets
+        self._span = inside[self._at].argmax(axis=1)
+        self._offsets = words[self._at] - firsts[self._span]
+        self.words: list[int] = words[arguments & ~inside.any(axis=1)].tolist()
+        self.used = {*self._span.tolist()}
 
     def strangers(self, spans: Sequence[Span], known: Sequence[tuple[int, int]]) -> bool:
         """True if words look like addresses among those of ``spans``, and lie in no memory that is known."""
@@ -95,14 +83,8 @@ class Tape:
 
     def repeat(self, firsts: Sequence[int], stream: int) -> None:
         """Make the launches with spans that begin at ``firsts``."""
-        places = np.array(firsts, np.uint64)
-        for part in self._parts:
-            if type(part) is not tuple:
-                part()
-                continue
-            launches, words, at, span, offsets = part
-            words[at] = places[span] + offsets
-            launches.launch((), stream)
+        self._words[self._at] = np.array(firsts, np.uint64)[self._span] + self._offsets
+        self._launches.launch((), stream)
 
 
 def _ends(spans: Sequence[tuple[int, int]]) -> tuple[Any, Any]:

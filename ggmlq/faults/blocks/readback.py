@@ -120,7 +120,9 @@ class Part:
                 finding = look()
                 if finding is not None:
                     return finding
-        return Finding("unknown", 0.5, self._sentence())
+        text = self._sentence()
+        moved = "those of other elements of K" in text
+        return Finding("nibble-order" if moved else "unknown", 0.75 if moved else 0.5, text)
 
     def _places(self, wrong: Mask) -> str:
         """The elements of a block that are wrong, as ranges."""

@@ -384,6 +384,10 @@ class Kernels:
             gate, up = np.minimum(gate, self.dtype(7)), np.clip(up, self.dtype(-7), self.dtype(7))
             return gate / (1 + np.exp(self.dtype(-1.702) * gate)) * (up + 1)
 
+    def relu(self, x: Array) -> Array:
+        """Numbers above 0, and 0."""
+        return np.maximum(x, self.dtype(0))
+
     def gelu(self, x: Array) -> Array:
         """GELU by its approximation with a hyperbolic tangent."""
         one = self.dtype

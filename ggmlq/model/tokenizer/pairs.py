@@ -225,7 +225,7 @@ class Pairs:
     def __init__(self, v: Vocabulary, metadata: Mapping[str, Any]) -> None:
         if metadata.get("tokenizer.ggml.merges") is None:
             raise GGUFError(
-                "tokenizer: a vocabulary of byte pairs (gpt2) without tokenizer.ggml.merges; it cannot be "
+                f"tokenizer: a vocabulary of pairs ({v.model}) without tokenizer.ggml.merges; it cannot be "
                 "joined; convert the model again"
             )
         self.rule: Rule = rule(v.pre)

@@ -24,7 +24,7 @@ from .vocabulary import (
     vocabulary,
 )
 
-MODELS = {"llama": "SentencePiece", "gpt2": "byte pairs", "t5": "unigram"}
+MODELS = {"llama": "SentencePiece", "gpt2": "byte pairs", "gemma4": "pairs of characters", "t5": "unigram"}
 
 
 class Tokenizer:
@@ -56,7 +56,7 @@ class Tokenizer:
                 f"{', '.join(f'{name} ({what})' for name, what in MODELS.items())}; pass numbers of tokens"
             )
         begins, prefix, ends = v.model == "llama", v.model == "llama", v.model == "t5"
-        if v.model == "gpt2":
+        if v.model in ("gpt2", "gemma4"):
             pairs = Pairs(v, metadata)
             begins, self._characters = pairs.rule.begins, not pairs.rule.as_bytes
             self._encode: Callable[[str], list[int]] = pairs.encode

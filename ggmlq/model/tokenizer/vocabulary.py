@@ -76,8 +76,8 @@ DEFAULTS: dict[str, dict[str, int]] = {
 class Vocabulary:
     """Tokens by number, and numbers by token."""
 
-    model: str  # of the tokenizer, by GGUF's name: llama, gpt2, t5
-    pre: str  # the rule that cuts words, of gpt2
+    model: str  # of the tokenizer, by GGUF's name: llama, gpt2, gemma4, t5
+    pre: str  # the rule that cuts words, of pairs
     tokens: list[str]
     kinds: list[int]
     scores: list[float]
@@ -121,8 +121,8 @@ def vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
             raise wrong(f"{name}_token_id", number, "it is the number of a token")
         if 0 <= int(number) < len(texts):
             special[name] = int(number)
-    pre = metadata.get("tokenizer.ggml.pre")
-    return Vocabulary(model, str(pre or "default"), texts, kinds, scores, special)
+    pre = model if model == "gemma4" else str(metadata.get("tokenizer.ggml.pre") or "default")
+    return Vocabulary(model, pre, texts, kinds, scores, special)
 
 
 def flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:

@@ -36,8 +36,9 @@ from .swap_ab import kernel as swap_ab_kernel
 
 FIXED_STEPS = 16  # of a split whose bits depend on no other row
 MAX_ROWS_BY_POSITIONS = 16  # query rows for which warps of mma.py share the positions
-# Rows from which blocks are dequantized before; likewise where wgmma multiplies.
-MIN_ROWS_DEQUANTIZED, MIN_ROWS_DEQUANTIZED_HOPPER = 512, 129
+# Rows from which blocks are dequantized before; likewise where wgmma multiplies, and the tiles of rows up to
+# which its kernel decodes them for each.
+MIN_ROWS_DEQUANTIZED, MIN_ROWS_DEQUANTIZED_HOPPER, MAX_TILES_DECODED = 512, 129, 2
 MAX_DEQUANTIZED_BYTES = 256 << 20  # of keys and values
 # Steps up to which a cluster has all splits, of floats and of blocks.
 MAX_STEPS_CLUSTER, MAX_STEPS_CLUSTER_BLOCKS = 8, 16
@@ -120,8 +121,12 @@ def _changed(a: Any) -> bool:
 
 def _decodes(a: Any, rows: int) -> bool:
     """True if blocks are dequantized to halves before: many query rows read them again and again."""
-    by_wgmma = _by_wgmma(a, rows, "f16", "f16", a.k.shape[3], a.v.shape[3])
-    many = MIN_ROWS_DEQUANTIZED_HOPPER if by_wgmma else MIN_ROWS_DEQUANTIZED
+    widths, many = (a.k.shape[3], a.v.shape[3]), MIN_ROWS_DEQUANTIZED
+    if _by_wgmma(a, rows, "f16", "f16", *widths):
+        many = MIN_ROWS_DEQUANTIZED_HOPPER
+        k, v = (x.format.name if isinstance(x, QuantArray) else "" for x in (a.k, a.v))
+        if k in REGISTER_TYPES and fits_hopper(k, v, *widths):
+            many = 1 + MAX_TILES_DECODED * hopper_plan_of(k, v, *widths, rows).rows
     return rows >= many and 2 * (_wide_values(a.k) + _wide_values(a.v)) <= MAX_DEQUANTIZED_BYTES
 
 
@@ -212,7 +217,8 @@ def _launch(
     positions = k.raw.shape[2] if extras.lengths is not None else int(a.lengths[0])
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
-    tiles = -(-rows // plan.rows)
+    causal = a.causal or a.window > 0
+    tiles = plan.tiles(queries, group, causal) if isinstance(plan, HopperPlan) else -(-rows // plan.rows)
     splits = max(1, -(-steps // FIXED_STEPS)) if invariant else _split_count(plan, units * tiles, steps)
     cluster = splits if _clustered(plan, units * tiles, steps) else 1
     merges = splits > cluster
@@ -242,7 +248,7 @@ def _launch(
         positions=positions,
         kv_heads=kv_heads,
         window=a.window,
-        causal=int(a.causal or a.window > 0),
+        causal=int(causal),
         q_kind=KINDS[q.dtype.name],
         y_kind=KINDS[y.dtype.name],
         fixed_steps=FIXED_STEPS if invariant else 0,

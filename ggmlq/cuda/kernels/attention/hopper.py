@@ -6,8 +6,10 @@ and decodes, the producer. They wait for each other at barriers in shared memory
 Blocks are persistent: each takes a tile of rows after the other, longest first. While its results are
 written, and the queries of the next one are read, the keys of the next one are on their way.
 
-On an H200 ping-pong gains 1 to 2 %. What did not help: two consumers behind one producer that decodes blocks
-(118 µs for 512 queries of 4096, 71 with blocks decoded before).
+Keys and values in blocks are decoded once for a tile of rows. Behind two consumers one warpgroup decodes
+keys, another one values.
+
+On an H200 ping-pong gains 1 to 2 %.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from .split_kv import rows_writer
 
 HOPPER = (9, 0)
 
-#     warps     0 … 3                4 … 7 (two groups)    the last four
+#     warps     0 … 3                4 … 7 (two groups)    the last four, or eight in two teams
 #             ┌────────────────────┬─────────────────────┬────────────────────────────────────────┐
 #             │ consumer, rows     │ consumer, rows      │ producer                               │
 #             │ 0 … 63: Q in smem  │ 64 … 127            │ memory ─► stages (blocks: decoded)     │
@@ -78,15 +80,16 @@ HOPPER = (9, 0)
 #
 # All tiles begin at a multiple of 1024 bytes, where the swizzle of 128-byte rows begins anew.
 
-GROUP_WARPS, PRODUCER_WARPS = 4, 4  # of a consumer warpgroup; of the producer
+GROUP_WARPS, PRODUCER_WARPS = 4, 4  # of a consumer warpgroup; of a producer's team
 GROUP_ROWS = GROUP_WARPS * MMA_ROWS
 STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
-COPIED_TILES = 3  # tiles of blocks that are copied ahead
+MAX_EMPTY = 8  # tiles have rows of one head where at most this part of a head's rows is empty
+COPIED_TILES = 3  # tiles of blocks that a team copies ahead
 # Offsets of the barriers of both stages of keys, and of values: it is full, or free.
 KEYS_FULL, KEYS_FREE, VALUES_FULL, VALUES_FREE, BARRIERS = 0, 16, 32, 48, 64
 # Named barriers of the block; 0 is that of ``syncthreads``. The first consumer waits at PING_PONG for the
-# second, which waits at the next one.
-CONSUMERS_MEET, PRODUCERS_MEET, PING_PONG = 1, 2, 3
+# second, which waits at the next one; so do the teams of a producer at PRODUCERS_MEET.
+CONSUMERS_MEET, PING_PONG, PRODUCERS_MEET = 1, 2, 4
 
 
 @dataclass(frozen=True)
@@ -112,17 +115,24 @@ class HopperPlan:
     @property
     def threads(self) -> int:
         """Threads of a block, the producer's last."""
-        return LANES * (self.warps + PRODUCER_WARPS)
+        return LANES * self.warps + self.teams * self.team_threads
 
     @property
     def rows(self) -> int:
         """Rows of queries of a block."""
         return MMA_ROWS * self.warps
 
+    def tiles(self, queries: int, group: int, causal: bool) -> int:
+        """Work tiles of a KV head, as :func:`tiles_of_head` counts them."""
+        of_head = -(-queries // self.rows)
+        fits = causal and (of_head * self.rows - queries) * MAX_EMPTY <= queries
+        return of_head * group if fits else -(-queries * group // self.rows)
+
     @property
     def positions(self) -> int:
         """Positions of a step."""
-        return 128 if self.groups > 1 and self.width <= 192 and self.width_v <= 128 else 64
+        wide = self.groups > 1 and self.k in FLOAT16_TYPES
+        return 128 if wide and self.width <= 192 and self.width_v <= 128 else 64
 
     @property
     def blocks(self) -> int:
@@ -134,8 +144,16 @@ class HopperPlan:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers of a thread that multiplies, and of one that copies; (0, 0): as many as at the start."""
-        # of 65,536 on a multiprocessor: 256 · 224 + 128 · 56 = 64,512; 2 · (128 · 200 + 128 · 56) = 65,536
-        return (224, 56) if self.groups > 1 else (200, 56) if self.blocks > 1 else (0, 0)
+        # of 65,536 on a multiprocessor: 256 · 224 + 128 · 56 = 64,512; 2 · (128 · 200 + 128 · 56) = 65,536;
+        # 256 · 168 + 256 · 88 = 65,536
+        if self.groups > 1:
+            return (224, 56) if self.k in FLOAT16_TYPES else (168, 88)
+        return (200, 56) if self.blocks > 1 else (0, 0)
+
+    @property
+    def teams(self) -> int:
+        """Teams of a producer: two consumers would wait for one that decodes blocks."""
+        return 1 if self.k in FLOAT16_TYPES else self.groups
 
     @property
     def team_threads(self) -> int:
@@ -192,7 +210,7 @@ class HopperPlan:
     @property
     def barriers_at(self) -> int:
         """Offset of the barriers."""
-        return self.copies_at + COPIED_TILES * self.copy_bytes
+        return self.copies_at + self.teams * COPIED_TILES * self.copy_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -201,8 +219,9 @@ class HopperPlan:
 
 
 def hopper_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> HopperPlan:
-    """The plan for so many rows of a KV head; two warpgroups would wait for one that decodes blocks."""
-    return HopperPlan(k, v, width, width_v, 2 if k in FLOAT16_TYPES and rows > GROUP_ROWS else 1)
+    """The plan for so many rows of a KV head; the sums of wide values leave no registers to decode blocks."""
+    two = rows > GROUP_ROWS and (k in FLOAT16_TYPES or width_v <= 128)
+    return HopperPlan(k, v, width, width_v, 1 + two)
 
 
 def fits_hopper(k: str, v: str, width: int, width_v: int) -> bool:
@@ -255,30 +274,50 @@ def barrier_maker(plan: HopperPlan) -> Any:
 
 
 @cache
+def tiles_of_head(plan: HopperPlan) -> Any:
+    """The device function for the tiles of a head, where no tile has rows of two heads; else 0.
+
+    Under a causal mask a tile with the last rows of one head and the first of another goes over all positions
+    for both.
+    """
+    rows = plan.rows
+
+    @inlined
+    def count(sizes: Any) -> Any:
+        tiles = (sizes.queries + (rows - 1)) // rows
+        fits = sizes.causal != 0 and (tiles * rows - sizes.queries) * MAX_EMPTY <= sizes.queries
+        return tiles if fits else uint32(0)
+
+    return count
+
+
+@cache
 def tile_taker(plan: HopperPlan) -> Any:
     """The device function for a work tile by its number; producer and consumers ask for the same ones.
 
     Those with most positions come first: where no tile has rows of two heads, the last queries of all heads.
     """
-    rows, positions = plan.rows, plan.positions
+    rows, positions, find_tiles_of_head = plan.rows, plan.positions, tiles_of_head(plan)
 
     @inlined
     def take(number: Any, arguments: Any, units: Any) -> Any:
         sizes = arguments.sizes
-        per_head = sizes.queries // rows
-        if per_head * rows == sizes.queries:
+        per_head, count = find_tiles_of_head(sizes), uint32(rows)
+        if per_head > 0:
             heads = units * sizes.group
             from_last = number // heads
             head = number - from_last * heads
             unit = head // sizes.group
-            tile = (head - unit * sizes.group) * per_head + per_head - 1 - from_last
+            first = (per_head - 1 - from_last) * rows
+            count = min(count, sizes.queries - first)
+            first += (head - unit * sizes.group) * sizes.queries
         else:
             from_last = number // units
             unit = number - from_last * units
             tiles = (sizes.queries * sizes.group + (rows - 1)) // rows
-            tile = tiles - 1 - from_last
-        place = Place(unit, units, tile * rows, length_of(arguments.addresses, sizes, unit))
-        return work_at(place, arguments, rows, positions)
+            first = (tiles - 1 - from_last) * rows
+        place = Place(unit, units, first, length_of(arguments.addresses, sizes, unit))
+        return work_at(place, arguments, count, positions)
 
     return take
 
@@ -456,24 +495,41 @@ def stage_decoder(plan: HopperPlan, values: bool) -> Any:
     return fill
 
 
+# The tiles of a work tile have numbers: 2 n is that of keys of step n, 2 n + 3 that of its values. One team
+# takes all of them, K0 K1 V0 K2 V1 …, and leaves out 1; of two the first takes keys, the second values.
+
+
 @cache
-def block_copier(plan: HopperPlan) -> Any:
-    """The device function that starts to copy tile ``number`` of K0, K1, V0, K2 …; of no step: nothing."""
-    copy_keys, copy_values = copier(plan, plan.k, plan.width), copier(plan, plan.v, plan.width_v)
-    positions, size, at, commit = plan.positions, plan.copy_bytes, plan.copies_at, ptx.commit
+def later_number(plan: HopperPlan) -> Any:
+    """The device function for the number of a team's tile so many tiles after another one of its own."""
+    alone, teams = plan.teams == 1, plan.teams
 
     @inlined
-    def copy(base: Any, work: Any, strides: Any, number: Any, place: Any, rank: Any) -> None:
+    def later(number: Any, tiles: Any) -> Any:
+        number += uint32(tiles * teams)
+        if alone and number == tiles:
+            number += 1
+        return number
+
+    return later
+
+
+@cache
+def block_copier(plan: HopperPlan) -> Any:
+    """The device function that starts to copy a tile by its number; of no step: nothing."""
+    copy_keys, copy_values = copier(plan, plan.k, plan.width), copier(plan, plan.v, plan.width_v)
+    positions, commit = plan.positions, ptx.commit
+
+    @inlined
+    def copy(to: Any, work: Any, strides: Any, number: Any, rank: Any) -> None:
         kv = work.kv
-        to, half = base + at + place * size, int32(number >> 1)
-        if number == 0 or number & 1 != 0:
-            step = kv.first_step + half + int32(number & 1)
+        step = kv.first_step + int32(number >> 1)
+        if number & 1 == 0:
             if step < kv.end_step:
                 first = uint32(step * int32(positions))
                 copy_keys(to, work.keys, strides.k_position, first, uint32(kv.end), rank)
-        elif kv.first_step + half - int32(1) < kv.end_step:
-            step = kv.first_step + half - int32(1)
-            first = uint32(step * int32(positions))
+        elif kv.first_step < step <= kv.end_step:
+            first = uint32((step - int32(1)) * int32(positions))
             copy_values(to, work.values, strides.v_position, first, uint32(kv.end), rank)
         commit()  # also where nothing was copied: each thread counts groups
 
@@ -484,35 +540,35 @@ def block_copier(plan: HopperPlan) -> Any:
 def block_producer(plan: HopperPlan) -> Any:
     """The producer of blocks: tiles as they are stored come some ahead, in a ring; then they are decoded."""
     copy, fill_keys, fill_values = block_copier(plan), stage_decoder(plan, False), stage_decoder(plan, True)
-    wait, meet = (
-        ptx.wait_for_all_but(COPIED_TILES - 2),
-        hopper.named_barrier(PRODUCERS_MEET, plan.team_threads),
-    )
+    wait, meet = ptx.wait_for_all_but(COPIED_TILES - 2), hopper.ping_pong(plan.team_threads)[0]
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
+    threads, later = plan.team_threads, later_number(plan)
 
     @inlined
     def produce(at: Any, work: Any, strides: Any, before: Any) -> None:
-        rank, place, free = uint32(cuda.threadIdx.x) - consumers, uint32(0), uint32(COPIED_TILES - 1)
-        # tiles of a work tile: 0 is K0, 2 n - 1 is K of step n, 2 n is V of step n - 1
+        rank = uint32(cuda.threadIdx.x) - consumers
+        team = rank // threads
+        rank, barrier = rank - team * threads, PRODUCERS_MEET + team
+        ring = at + copies_at + team * (COPIED_TILES * size)
         steps = uint32(max(int32(0), work.kv.end_step - work.kv.first_step))
-        meet()  # nobody decodes tiles of the work tile before, over which the first copies go
-        for i in range(COPIED_TILES - 1):
-            copy(at, work, strides, uint32(i), uint32(i), rank)
-        number = uint32(0)
-        while number <= 2 * steps and steps > 0:
+        place, free, number = uint32(0), uint32(COPIED_TILES - 1), team
+        meet(barrier)  # nobody decodes tiles of the work tile before, over which the first copies go
+        copy(ring, work, strides, number, rank)
+        for i in range(1, COPIED_TILES - 1):
+            copy(ring + i * size, work, strides, later(number, i), rank)
+        while number < 2 * steps + 2:
             wait()  # this thread's copies of the tile have arrived
-            meet()  # … and those of the others; and all have decoded the tile whose place is filled next
-            copy(at, work, strides, number + (COPIED_TILES - 1), free, rank)
-            copied = at + copies_at + place * size
-            half, odd = number >> 1, number & 1
-            if number == 0 or odd != 0:
-                if half + odd < steps:
-                    fill_keys(at, copied, before + half + odd, rank)
-            else:
+            meet(barrier)  # … and its team's; and all have decoded the tile whose place is filled next
+            copy(ring + free * size, work, strides, later(number, COPIED_TILES - 1), rank)
+            copied, half = ring + place * size, number >> 1
+            if number & 1 == 0:
+                if half < steps:
+                    fill_keys(at, copied, before + half, rank)
+            elif half > 0:
                 fill_values(at, copied, before + half - 1, rank)
             free = place
             place = place + 1 if place + 1 < COPIED_TILES else 0
-            number += 1
+            number = later(number, 1)
 
     return produce
 
@@ -725,8 +781,8 @@ def consumer(plan: HopperPlan) -> Any:
 @family(hopper_plans)
 def kernel(plan: HopperPlan) -> Kernel:
     """The kernel: block (split of the positions, number), which takes work tiles beside the other blocks."""
-    produce, consume, take, make_barriers, rows = (
-        producer(plan), consumer(plan), tile_taker(plan), barrier_maker(plan), plan.rows
+    produce, consume, take, make_barriers, rows, find_tiles_of_head = (
+        producer(plan), consumer(plan), tile_taker(plan), barrier_maker(plan), plan.rows, tiles_of_head(plan)
     )  # fmt: skip
     (most, least), consumers = plan.registers, plan.warps
     give_registers, take_registers = hopper.registers("dec", least), hopper.registers("inc", most)
@@ -736,7 +792,9 @@ def kernel(plan: HopperPlan) -> Kernel:
         make_barriers(at)
         hopper.take_turn()  # barriers are made while the kernel before still runs
         arguments = arguments_of(addresses, strides, sizes)
-        tiles = (arguments.sizes.queries * arguments.sizes.group + (rows - 1)) // rows * units
+        tiles = find_tiles_of_head(arguments.sizes) * arguments.sizes.group * units
+        if tiles == 0:
+            tiles = (arguments.sizes.queries * arguments.sizes.group + (rows - 1)) // rows * units
         cuda.syncthreads()  # barriers are there: nobody waits at one, or arrives, before it is made
         if warp_and_lane()[0] >= consumers:
             if least:

@@ -124,14 +124,11 @@ def most_partials(blocks: int, stages: int, worth: int) -> int:
     return blocks * 3 // 2 if worth < stages else 0
 
 
-TILES = (
-    WarpSpecializedTile(32, 2),
-    *map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)),
-)  # fmt: skip
+TILES = tuple(map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)))
 NARROW_COLUMNS, MAX_NARROW_TILES = 64, 4  # columns of a narrow tile, and the most narrow tiles across
-# Where x is read as it lies: rows up to which it was measured, and empty rows of a box up to which it pays;
-# and microseconds of a kernel that only clears flags.
-MAX_PLAIN_ROWS, MAX_EMPTY_ROWS, CLEAR_US = 512, 32, 0.3
+# Empty rows of the last box up to which x is read as it lies, and the part of the rows of tiles that they may
+# be; tiles across whose boxes nothing hides; microseconds of a kernel that only clears flags.
+MAX_EMPTY_ROWS, EMPTY_PART, MAX_LATE_BOXES, CLEAR_US = 32, 5, 4, 0.3
 
 
 class TileEstimate(NamedTuple):
@@ -176,7 +173,8 @@ class WarpSpecializedShape(NamedTuple):
 
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
-        pays = self.m <= MAX_PLAIN_ROWS and self.across(tile) * tile.columns <= self.m + MAX_EMPTY_ROWS
+        rows = self.across(tile) * tile.columns
+        pays = rows - self.m <= max(MAX_EMPTY_ROWS, rows // (8 * EMPTY_PART) * 8)  # see rows_alike
         return self.plain and pays and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
@@ -209,7 +207,7 @@ def tile_us(shape: WarpSpecializedShape, tile: WarpSpecializedTile, split: Split
     allowed = 2 * tiles * TILE_ROWS * numbers / (1e6 * c.power * shape.multiprocessors)
     us = c.start + at_one_time(split_us(split, tiles, shape.stages, wave), allowed)
     if shape.reads_plain(tile):
-        return us + across * numbers * c.box / 1e6 - c.saved
+        return us + min(across, MAX_LATE_BOXES) * numbers * c.box / 1e6 - c.saved
     if tile.wide and split.split_tiles < tiles:
         order = plan_raster(across, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * PLAIN)
         return us + waiting_us(order.width * numbers, shape.stages * wave.stage_time(wave.blocks))

@@ -111,6 +111,25 @@ def plan_for(
     return WarpSpecializedPlan(tile, split, order, late, sums, flags, shape.reads_plain(tile))
 
 
+ALONE = tuple(WarpSpecializedTile(columns) for columns in (16, 32, 64, 128))
+
+
+def plan_alone(m: int, card: Card, layout: PackedLayout, n: int, steps: int) -> WarpSpecializedPlan:
+    """The plan of up to 128 rows none of whose bits depend on the others.
+
+    K is split by the shape of the weights alone, whatever the width of the tile, and x_tiles are made of all
+    kinds of x: so each sum has its products in one order.
+    """
+    tile = next(tile for tile in ALONE if tile.columns >= m)
+    shape = WarpSpecializedShape.on(card, 1, n, steps // UNIT_FRAGMENTS, layout)
+    wave = shape.wave(ALONE[0], device.resident_blocks(1, ALONE[0].shared(layout)))
+    split, _ = best_split(shape.down, shape.stages, wave)
+    order = plan_raster(1, shape.down, wave.blocks, tile.x_tile_bytes, FRAGMENT_ROWS * layout.fragment_bytes)
+    sums, flags = exchange_sizes(split, tile)
+    late = plan_late(order, tile.wide, tile.columns, steps, split.split_tiles, flags, 0)
+    return WarpSpecializedPlan(tile, split, order, late, sums, flags, False)
+
+
 def floats_of(x: Any, layout: PackedLayout) -> tuple[Any, str, bool]:
     """Rows of x that kernels can read, their kind, and whether they are multiplied as float16.
 
@@ -133,21 +152,20 @@ def floats_of(x: Any, layout: PackedLayout) -> tuple[Any, str, bool]:
 # The widest tiles have only the first x_tiles made before: their own warps make the late ones.
 
 
-@register(
-    __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
-    ends=True, adds=True, gates=MAX_GATED_COLUMNS,
-)  # fmt: skip
-def launch(
-    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
+def multiply(
+    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None, end: Epilogue, alone: bool
 ) -> None:  # fmt: skip
-    """``tile``: another tile than the best by estimate; with a gate of at most MAX_GATED_COLUMNS columns."""
+    """Multiply x by the weights into ``out``; ``alone``: by the plan whose rows do not depend on others."""
     if not (x.size and out.size):
         out.fill(0)
         return
     w, m, n = packed_weights(q), rows_of(x), out.shape[1]
     (x, kind, halves), steps = floats_of(x, w.layout), w.fragments.shape[1]
     card, plain = device.card_of(device.current()), halves or kind == "bfloat16"
-    plan = decided(plan_for, m, card, w.layout, n, steps, plain, end.gate is not None, tile)
+    if alone:
+        plan = decided(plan_alone, m, card, w.layout, n, steps)
+    else:
+        plan = decided(plan_for, m, card, w.layout, n, steps, plain, end.gate is not None, tile)
     tile, split, order, late = plan.tile, plan.split, plan.order, plan.late
     product = kernel(w.layout, tile)
     flags: Any = between(plan.flags + late.words, np.uint32)
@@ -171,3 +189,19 @@ def launch(
         (m, n, steps, height), tuple(order), x_map, addend_of(end), tuple(late), split.arguments,
         cluster=split.cluster, max_blocks=tile.blocks,
     )  # fmt: skip
+
+
+def launch_alone(x: Any, q: QuantArray, out: Any, end: Epilogue = PLAIN) -> None:
+    """Multiply up to 128 rows, whose bits do not depend on rows beside them."""
+    multiply(x, q, out, None, end, True)
+
+
+@register(
+    __name__, __doc__, arithmetic="bf16s", accumulate="f16", refuses=refuses, narrow=True, repeats=True,
+    ends=True, adds=True, gates=MAX_GATED_COLUMNS, invariant=launch_alone,
+)  # fmt: skip
+def launch(
+    x: Any, q: QuantArray, out: Any, tile: WarpSpecializedTile | None = None, end: Epilogue = PLAIN
+) -> None:  # fmt: skip
+    """``tile``: another tile than the best by estimate; with a gate of at most MAX_GATED_COLUMNS columns."""
+    multiply(x, q, out, tile, end, False)

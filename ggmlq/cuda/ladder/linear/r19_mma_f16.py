@@ -6,7 +6,7 @@ in it. Tensor cores of a GeForce card sum in float32 at half their speed; this i
 overflows, each row of activations is multiplied with a power of two first (layouts/x_tiles.py), and
 its results with the inverse.
 
-The arithmetic is ``f16r``, with an error of about 1e-7 of the result, in squares (docs/cards.md).
+The arithmetic is ``f16r``, with an error of about 1e-7 of the result, in squares (docs/device.md).
 
 Limited, on an H200, by the conversions: two beside each ``mma``, which is no faster there.
 """

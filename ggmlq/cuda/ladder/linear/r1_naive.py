@@ -4,7 +4,7 @@ Changed: activations are quantized first, to q8_1 blocks of 32 codes with a scal
 s = half(Σx). A block costs one float multiplication: ``d4 * (d8 * Σ q4·q8 - 8 * s)`` for q4_0, whose
 stored codes are 8 too large. That is llama.cpp's formula on CUDA up to 8 rows, and that of the
 experiment with which this ladder began. Here s is the sum of the floats, not of their codes, and that
-costs accuracy (docs/compensation.md).
+costs accuracy (docs/arithmetic.md).
 
 Limited as before: each output decodes its weights again, byte by byte, and asks memory for each.
 """

