@@ -60,6 +60,8 @@ def from_gguf(
     file = path if hasattr(path, "metadata") else gq.open(path)
     attention = settings.pop("attn_implementation", None)
     config = _config(transformers, file, settings)
+    if attention is None and getattr(config, "attn_logit_softcapping", None):
+        attention = "eager"  # early versions of transformers 5 forget the cap in torch's own kernel
     make: Any = transformers.AutoModelForCausalLM.from_config
     options = {} if attention is None else {"attn_implementation": attention}
     with torch.device("meta"):
