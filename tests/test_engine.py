@@ -14,10 +14,9 @@ from scripts import load
 
 import ggmlq as gq
 from ggmlq.dispatch.ladder import choose
-from ggmlq.roofs.timing import Time
 
 bench = load("bench", "bench_engine")
-engine = bench.engine
+engine, Time = bench.engine, bench.Time
 
 
 @pytest.fixture

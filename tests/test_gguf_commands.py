@@ -140,6 +140,15 @@ def test_show_saturation_of_codes(facts, path):
     assert facts("show", path, "q8_0")["statistics"]["codes"]["min"] == -127
 
 
+def test_show_counts_every_block(facts, tmp_path, fresh):
+    """Those behind the last whole run, too."""
+    rows = int(fresh.integers(1100, 3000))
+    q = gq.quantize(fresh.standard_normal((rows, 32), np.float32), "q4_0")
+    gq.save(tmp_path / "m.gguf", {"x": q})
+    found = facts("show", tmp_path / "m.gguf", "x")["statistics"]
+    assert found["blocks_seen"] == found["scales"]["groups"] == sum(found["codes"]["counts"]) // 32 == rows
+
+
 def test_show_rows(facts, path):
     found = facts("show", path, "q8_0", "--rows", "1:3")
     values = np.asarray(gq.open(path)["q8_0"][1:3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -125,3 +126,27 @@ def test_a_failed_command_ends_it(tmp_path):
     made = release.Release("9.1", tmp_path / "out", tmp_path, False)
     with pytest.raises(SystemExit, match=r"(?s)No module named nobody.*no release: twine ended with 1"):
         made.call("twine", sys.executable, "-m", "nobody")
+
+
+@pytest.mark.slow
+def test_a_release_of_this_tree(tmp_path):
+    """All of it, a quarter of an hour: the files, what they say they are, and the list of what is in them."""
+    if os.environ.get("GGMLQ_PLAIN") != "all":
+        pytest.skip("a whole release: only with --plain")
+    tree, out, version = tmp_path / "tree", tmp_path / "out", ggmlq.__version__
+    subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
+    command = [sys.executable, tree / "tools" / "release", "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("all products are right") == 3
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=out, check=True)
+    pure, linux = sorted(out.glob("*.whl"), key=lambda path: path.stat().st_size)
+    assert pure.name == f"ggmlq-{version}-py3-none-any.whl"
+    assert "manylinux" in linux.name
+    bill = json.loads((out / f"ggmlq-{version}.cdx.json").read_text())
+    names = {entry["name"] for entry in bill["components"]}
+    assert {"numpy", "numba", "llvmlite", "tqdm"} <= names
+    with zipfile.ZipFile(pure) as files:
+        assert not any(name.endswith(".pack") for name in files.namelist())
+    with zipfile.ZipFile(linux) as files:
+        assert {name for name in files.namelist() if name.endswith(".pack")} <= names

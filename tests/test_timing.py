@@ -5,8 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from scripts import load
 
 from ggmlq.roofs import timing
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
+
+replays = load("bench", "replays")
 
 
 class Card:
@@ -63,7 +68,7 @@ class Card:
 
 def replayed(card, count):
     said = lambda word: lambda: card.said.append(word)
-    return timing.replayed(card, [card.work] * count, said("before"), said("after"))
+    return replays.replayed(card, [card.work] * count, said("before"), said("after"))
 
 
 def test_a_graph_is_replayed_and_judged_once():
@@ -74,10 +79,8 @@ def test_a_graph_is_replayed_and_judged_once():
 
 
 def test_what_cannot_be_captured_is_launched_behind_a_sleep(monkeypatch):
-    from ggmlq.roofs import probes
-
     card = Card(capturable=False)
-    monkeypatch.setattr(probes, "sleep", lambda us: card.run("sleep", us >= 50))
+    monkeypatch.setattr(replays, "sleep", lambda us: card.run("sleep", us >= 50))
     found = replayed(card, 2)
     assert (
         card.said
@@ -101,7 +104,7 @@ def test_a_capture_that_fails_is_ended():
 
 def test_plain_calls():
     card = Card()
-    found = timing.called(card, [card.work] * 3)
+    found = replays.called(card, [card.work] * 3)
     assert card.said == ["work"] * 3 * 13
     assert (found.us, found.graph) == (pytest.approx(100), False)
 
@@ -123,11 +126,10 @@ def test_reading():
 
 
 def test_probes_become_machine_code():
-    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
     pytest.importorskip("cuda.core", reason="cuda-core is not installed (extra test-cuda)")
     from ggmlq.roofs import probes
 
-    for kernel, word in ((probes.reader(), "ld.global.nc.v4"), (probes.sleeper(), "globaltimer")):
+    for kernel, word in ((probes.reader(), "ld.global.nc.v4"), (replays.sleeper(), "globaltimer")):
         text = kernel.ptx((9, 0))
         assert word in text
         code, used = kernel.assemble((9, 0), text)

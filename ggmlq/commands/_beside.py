@@ -29,11 +29,10 @@ MOST = 32  # tokens of the answer
 Times = tuple[float, float]  # seconds of the prompt, and of the tokens behind it
 
 
-def answer(args: argparse.Namespace) -> int:
-    """Fetch the model, let it answer, and print the answer and how fast both were."""
+def answer(args: argparse.Namespace, telling: Any) -> int:
+    """Fetch the model, let it answer, and print the answer and how fast both were; ``telling`` is demo's."""
     from ..base.threads import num_threads
     from ..model import load
-    from .demo import telling
 
     trained, place = getattr(_trained, args.model.upper()), _trained.folder()
     if reason := _trained.lacking(sys.executable, place, trained):

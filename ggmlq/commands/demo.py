@@ -61,9 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help=f"columns of the random layer, a multiple of {BLOCK} (4096)",
     )
-    parser.add_argument(
-        "--tokens", type=_options.count, default=64, metavar="M", help="rows of activations (default 64)"
-    )
+    parser.add_argument("--tokens", type=_options.count, metavar="M", help="rows of activations (default 64)")
     parser.add_argument("--save", metavar="FILE", type=Path, help=f"the file of the random layer ({FILE})")
     parser.add_argument("--lib", type=Path, help="llama.cpp's library or build (default: as doctor finds it)")
     shared(parser, "--json")
@@ -72,12 +70,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def checked(args: argparse.Namespace) -> argparse.Namespace:
     """The options; a ValueError if some of them cannot be combined."""
     if args.model is not None:
-        names = [name for name in ("file", "tensor", "rows", "columns", "save") if getattr(args, name)]
+        names = [
+            name for name in ("file", "tensor", "rows", "columns", "tokens", "save") if getattr(args, name)
+        ]
         if names:
             raise ValueError(
                 f"--model {args.model} with {names[0]}: it is an option of layers; leave one of them out"
             )
         return args
+    args.tokens = args.tokens or 64
     if args.file is not None:
         names = [name for name in ("rows", "columns", "save") if getattr(args, name) is not None]
         if names:
@@ -127,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     if args.model is not None:
         from ._beside import answer
 
-        return answer(args)
+        return answer(args, telling)
     steps = 6 * len(demo.measure.FORMATS) if args.file is None else 0
     with demo.peer(args.lib) as ggml, telling(steps, args.json) as tell:
         if not args.json:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from ..arrays.array import QuantArray
     from ..pages import Bars
+    from ..report.blocks import Blocks
+    from ..report.values import Spread
 
 SUMMARY = "show statistics of a tensor, or one block field by field"
 ABOUT = """\
@@ -58,7 +60,6 @@ def _rows(text: str) -> slice:
 
 def run(args: argparse.Namespace) -> int:
     from ..gguf.metadata import missing
-    from ..gguf.statistics import statistics
     from ..safetensors import either as files
     from . import _safetensors
 
@@ -78,10 +79,11 @@ def run(args: argparse.Namespace) -> int:
         q = _selected(q, args.rows)
         facts["rows"] = [args.rows.start, args.rows.stop]
     if args.block is None:
-        facts["statistics"] = statistics(q)
+        spread, parts = _counted(q)
+        facts["statistics"] = spread.facts() | parts.facts()
+        plot = None if args.plot is None else _drawn(_charts(args.tensor, q, spread, parts), args.plot)
     else:
-        facts["block"] = _block(q, args.block)
-    plot = None if args.plot is None else _drawn(_charts(q, args.tensor), args.plot)
+        facts["block"], plot = _block(q, args.block), None
     if args.json:
         _plain.print_json(facts)
         return 0
@@ -248,14 +250,19 @@ def _histogram(scales: dict[str, Any]) -> list[str]:
     ]
 
 
-def _charts(q: QuantArray, name: str) -> list[Bars]:
-    """Charts of the values, and for blocks of scales and codes."""
-    from ..pages.charts import LEAST, MOST
-    from ..report import blocks, page, values
+def _counted(q: QuantArray) -> tuple[Spread, Blocks]:
+    """The facts about all values and all blocks."""
+    from ..report import blocks, values
 
     with Progress(q.nbytes, "counting") as progress:
-        spread = values.examine(q, progress.advance)
-    parts = blocks.examine(q)
+        return values.examine(q, progress.advance), blocks.examine(q, prod(q.shape))
+
+
+def _charts(name: str, q: QuantArray, spread: Spread, parts: Blocks) -> list[Bars]:
+    """Charts of the values, and for blocks of scales and codes."""
+    from ..pages.charts import LEAST, MOST
+    from ..report import page
+
     unit = spread.rms if spread.rms and LEAST < spread.rms < MOST else None
     bars = [page.values_of(f"{name}: values", spread.histogram, unit)] if spread.histogram.any() else []
     bars += page.scales_of(f"{name}: scales", parts.scales, parts.zero_scales, parts.negative_scales)

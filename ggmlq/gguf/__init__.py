@@ -22,7 +22,6 @@ Writing:
 Beside them:
 
     imatrix.py     the importance of columns: read, collected, merged and written
-    statistics.py  statistics of a tensor
     check.py       every rule of the format, as a list of findings
 """
 

@@ -455,12 +455,12 @@ class Model:
         if bar is not None:
             bar.close()
             self._prepared = True
-        if ahead is not None:
-            ahead.add([self._weights.head], few=True)
-            ahead.end()
         step.counted()
         with walking("the last norm"):
             x = step.logits(x, last)
+        if ahead is not None:
+            ahead.add([self._weights.head], few=True)
+            ahead.end()
         if bar is not None and self._weights.layouts is not None:
             self._weights.layouts.keep()
         yield x

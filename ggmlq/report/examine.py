@@ -19,7 +19,7 @@ from ..pages.blocks import place_of
 from . import blocks, facts, values
 from .facts import Model, Tensor
 from .page import page
-from .values import Values
+from .values import Spread
 
 
 class Report(Model):
@@ -99,7 +99,7 @@ def _tensors(
 def _tensor(
     name: str,
     q: QuantArray,
-    tensor_values: Values,
+    tensor_values: Spread,
     source: QuantArray | None,
     difference: TensorDifference | None,
 ) -> Tensor:

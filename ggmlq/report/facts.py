@@ -15,7 +15,7 @@ from ..formats import BlockFormat, Format
 from ..gguf.check import Finding
 from ..pages.blocks import Place
 from .blocks import Blocks
-from .values import Values, next_better, trial
+from .values import Spread, next_better, trial
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Tensor:
     shape: tuple[int, ...]
     nbytes: int
     place: Place
-    values: Values
+    values: Spread
     blocks: Blocks
     difference: TensorDifference | None  # from the original, where one was given
     estimate: float | None  # NMSE of the rounding, without an original

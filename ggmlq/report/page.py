@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ..base.text import size
 from ..formats import FORMATS, BlockFormat
 from ..gguf import Array
-from ..gguf.statistics import code_range
 from ..pages import (
     Bars,
     Cell,
@@ -34,7 +33,7 @@ from ..pages import (
     power,
 )
 from ..pages.blocks import Block
-from .blocks import CODES
+from .blocks import CODES, code_range
 from .facts import Model, Tensor
 from .values import BINS, EDGES, REACH
 
@@ -429,7 +428,7 @@ def _row(tensor: Tensor) -> list[Cell]:
         _figure(tensor.nmse),
         values.rms, values.min, values.max, spark if values.histogram.any() else None,
         _count(values.outliers), _count(values.outlier_columns), _count(values.dead_rows),
-        Value(f"{100 * blocks.saturated:.2f}", blocks.saturated) if quantized else None,
+        Value(f"{100 * blocks.saturated_share:.2f}", blocks.saturated_share) if quantized else None,
         _count(blocks.damaged, "bad"),
     ]  # fmt: skip
 

@@ -1,12 +1,13 @@
-"""The values of a tensor, for ``ggmlq report``: their histogram, dead rows, outlying rows and columns.
+"""The values of a tensor: counts and sums, their histogram, dead rows, outlying rows and columns.
 
-It reads the tensor twice, a slab at a time, so that memory does not grow with the tensor. The first pass adds
-up squares, by row and by column too. The second counts values in units of the tensor's root mean square,
-which the first gave: in these units tensors are comparable and outliers show.
+``examine`` reads the tensor twice, a slab at a time, so that memory does not grow with the tensor. The first
+pass adds up squares, by row and by column too. The second counts values in units of the tensor's root mean
+square, which the first gave: in these units tensors are comparable and outliers show.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ OUTLYING = 8.0  # times the median: a row or column whose root mean square is th
 MOST_ROWS = 1 << 22  # and as many columns: of more of them no sums are kept
 LISTED = 16  # rows, columns and places that are named
 FLOATS = ("f16", "bf16", "f32")  # held exactly by float32
+EXPONENTS = 256  # of float32; the first has zeros and what is smaller than 2**-126, the last NaN and infinity
+BIAS = 127
 EDGES = np.linspace(-REACH, REACH, BINS + 1)
 
 Doubles = NDArray[np.float64]
@@ -40,16 +43,97 @@ Counts = NDArray[np.int64]
 
 @dataclass
 class Values:
-    """Facts about a tensor's values. Rows are counted through all leading axes."""
+    """Facts about values, of a whole tensor or a part."""
 
-    elements: int
+    elements: int = 0
     nan: int = 0
     infinite: int = 0
     zeros: int = 0
-    min: float | None = None
+    min: float | None = None  # of the finite ones, as all that follows
     max: float | None = None
-    mean: float | None = None
-    rms: float | None = None
+    sum: float = 0.0
+    squares: float = 0.0
+    exponents: Counts = field(default_factory=lambda: np.zeros(EXPONENTS, np.int64))
+
+    def add(self, x: NDArray[np.floating]) -> None:
+        """Count some more values."""
+        self.elements += x.size
+        self.zeros += x.size - int(np.count_nonzero(x))
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.exponents += _exponents(np.ascontiguousarray(x, np.float32).reshape(-1))
+            if not isfinite(float(x.sum(dtype=np.float64))):
+                self.nan += int(np.isnan(x).sum())
+                self.infinite += int(np.isinf(x).sum())
+                x = x[np.isfinite(x)]
+            self.sum += float(x.sum(dtype=np.float64))
+            self.squares += float(np.einsum("i,i->", x.reshape(-1), x.reshape(-1), dtype=np.float64))
+        if x.size:
+            low, high = float(x.min()), float(x.max())
+            self.min = low if self.min is None else min(self.min, low)
+            self.max = high if self.max is None else max(self.max, high)
+
+    def take(self, other: Values) -> None:
+        """Add the facts of the part that follows."""
+        for name in ("elements", "nan", "infinite", "zeros", "sum", "squares"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.exponents = self.exponents + other.exponents
+        ends = [(v.min, v.max) for v in (self, other) if v.min is not None and v.max is not None]
+        self.min = min((low for low, _ in ends), default=None)
+        self.max = max((high for _, high in ends), default=None)
+
+    @property
+    def finite(self) -> int:
+        """The number of finite values."""
+        return self.elements - self.nan - self.infinite
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the finite values."""
+        return self.sum / self.finite if self.finite else None
+
+    @property
+    def rms(self) -> float | None:
+        """The root mean square of the finite values."""
+        return sqrt(self.squares / self.finite) if self.finite else None
+
+    @property
+    def peak(self) -> float | None:
+        """The largest magnitude in units of ``rms``: about 5 of a million normal values, more of outliers."""
+        if not self.rms or self.min is None or self.max is None or not isfinite(self.rms):
+            return None
+        return max(-self.min, self.max) / self.rms
+
+    def facts(self) -> dict[str, Any]:
+        """The facts as JSON has them."""
+        spread = [
+            {"from": 2.0 ** (e - BIAS), "count": int(n)}
+            for e, n in enumerate(self.exponents[1:-1].tolist(), 1)
+            if n
+        ]
+        plain: dict[str, Any] = {
+            "elements": self.elements,
+            "nan": self.nan,
+            "infinite": self.infinite,
+            "zeros": self.zeros,
+        }
+        plain |= {"min": self.min, "max": self.max, "mean": self.mean, "rms": self.rms, "peak": self.peak}
+        return {**plain, "magnitudes": spread}
+
+
+def _exponents(x: NDArray[np.float32]) -> Counts:
+    """The number of values with each exponent; counting upper halves costs half of cutting it out."""
+    if x.size < 1 << 16:
+        return np.bincount((x.view(np.uint32) >> 23) & (EXPONENTS - 1), minlength=EXPONENTS)
+    upper = x.view(np.uint16)[int(sys.byteorder == "little") :: 2]  # sign, exponent, 7 bits of the mantissa
+    counts: Counts = np.bincount(upper, minlength=1 << 16).reshape(2, EXPONENTS, -1)
+    counts_by_exponent: Counts = counts.sum(axis=(0, 2))
+    return counts_by_exponent
+
+
+@dataclass
+class Spread(Values):
+    """Facts about all values of a tensor. Rows are counted through all leading axes."""
+
     outliers: int = 0  # beyond REACH times the root mean square
     histogram: Counts = field(default_factory=lambda: np.zeros(BINS + 2, np.int64))  # first and last: beyond
     dead_rows: int = 0  # all zero
@@ -60,20 +144,23 @@ class Values:
 
     def facts(self) -> dict[str, Any]:
         """The facts as JSON has them."""
-        plain = {key: value for key, value in vars(self).items() if key not in ("histogram", "named")}
+        plain = super().facts()
+        del plain["magnitudes"]
+        names = ("outliers", "dead_rows", "dead_columns", "outlier_rows", "outlier_columns")
         unit = self.rms if self.rms is not None and isfinite(self.rms) else 0.0
         spread = {
             "from": -REACH * unit, "to": REACH * unit,
             "below": int(self.histogram[0]), "counts": self.histogram[1:-1].tolist(),
             "above": int(self.histogram[-1]),
         }  # fmt: skip
-        return {**plain, "first": self.named, "histogram": spread}
+        counts = {name: getattr(self, name) for name in names}
+        return {**plain, **counts, "first": self.named, "histogram": spread}
 
 
-def examine(q: QuantArray, advance: Callable[[int], None]) -> Values:
+def examine(q: QuantArray, advance: Callable[[int], None]) -> Spread:
     """The facts about all values of a tensor; ``advance`` gets numbers of bytes, ``q.nbytes`` in all."""
-    values = Values(prod(q.shape))
-    if not values.elements:
+    values = Spread()
+    if not prod(q.shape):
         return values
     sums = _Sums(q)
     half = q.nbytes // 2
@@ -122,42 +209,26 @@ class _Sums:
         by_column = len(q.shape) > 1 and rows > 1 and self._columns <= MOST_ROWS
         self._rows: Doubles | None = np.zeros(rows) if by_row else None
         self._by_column: Doubles | None = np.zeros(self._columns) if by_column else None
-        self._sum = self._squares = 0.0
 
-    def add(self, values: Values, start: int, x: NDArray[Any]) -> None:
+    def add(self, values: Spread, start: int, x: NDArray[Any]) -> None:
         """Add the values of a slab."""
         row, column = divmod(start, self._columns)
         lines = x.reshape(-1, min(self._columns, x.size))
-        broken = None
+        broken = values.nan + values.infinite
+        values.add(x)
+        good = np.isfinite(lines) if values.nan + values.infinite > broken else None
+        lines = lines if good is None else np.where(good, lines, 0)
         with np.errstate(over="ignore", invalid="ignore"):
-            if not isfinite(float(x.sum(dtype=np.float64))):  # NaN, infinite, or too large to be added
-                good = np.isfinite(lines)
-                broken = ~good.all(axis=1)
-                values.nan += int(np.isnan(x).sum())
-                values.infinite += int(np.isinf(x).sum())
-                _extend(values, lines[good])
-                lines = np.where(good, lines, 0)
-                values.zeros -= int((~good).sum())
-            else:
-                _extend(values, x)
-            values.zeros += x.size - int(np.count_nonzero(lines))
-            self._sum += float(lines.sum(dtype=np.float64))
-            squares = np.einsum("ij,ij->i", lines, lines, dtype=np.float64)
-            self._squares += float(squares.sum())
             if self._rows is not None:
-                self._rows[row : row + len(lines)] += (
-                    np.where(broken, np.nan, squares) if broken is not None else squares
-                )
+                squares = np.einsum("ij,ij->i", lines, lines, dtype=np.float64)
+                whole = squares if good is None else np.where(good.all(axis=1), squares, np.nan)
+                self._rows[row : row + len(lines)] += whole
             if self._by_column is not None:
                 of = self._by_column[column : column + lines.shape[1]]
                 of += np.einsum("ij,ij->j", lines, lines, dtype=np.float64)
 
-    def finish(self, values: Values) -> None:
+    def finish(self, values: Spread) -> None:
         """Write the facts that follow from the sums."""
-        finite = values.elements - values.nan - values.infinite
-        if finite:
-            values.mean = self._sum / finite
-            values.rms = sqrt(self._squares / finite)
         for kind, sums in (("rows", self._rows), ("columns", self._by_column)):
             if sums is None:
                 continue
@@ -172,14 +243,7 @@ class _Sums:
                     values.named[what] = places[:LISTED].tolist()
 
 
-def _extend(values: Values, x: NDArray[Any]) -> None:
-    if x.size:
-        low, high = float(x.min()), float(x.max())
-        values.min = low if values.min is None else min(values.min, low)
-        values.max = high if values.max is None else max(values.max, high)
-
-
-def _count(values: Values, x: NDArray[Any], unit: float) -> None:
+def _count(values: Spread, x: NDArray[Any], unit: float) -> None:
     """Values into bins; NaN into none, infinity beyond the reach."""
     factor = BINS / (2 * REACH) / unit
     with np.errstate(invalid="ignore", over="ignore"):
@@ -249,7 +313,7 @@ def _rows(original: QuantArray) -> NDArray[np.float32] | None:
     return rows if np.isfinite(rows).all() else None
 
 
-def estimated(fmt: Format, values: Values, blocks: Blocks) -> float | None:
+def estimated(fmt: Format, values: Spread, blocks: Blocks) -> float | None:
     """The estimated NMSE of rounding to the codes of the file, from its scales; None where there is none."""
     if not isinstance(fmt, BlockFormat) or not values.rms or not np.isfinite(values.rms):
         return None

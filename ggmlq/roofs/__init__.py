@@ -2,5 +2,5 @@
 
 floors.py   peak rates of a CPU or a GPU, and the least time that a product takes under them
 timing.py   work timed by a GPU's own clock; its peak rates
-probes.py   kernels that read memory or keep a stream busy, for timing
+probes.py   the kernel that reads a GPU's memory
 """

@@ -1,4 +1,4 @@
-"""GPU kernels for benchmarks: one that reads memory, and one that only keeps a stream busy."""
+"""The GPU kernel that reads memory, for its roof."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 from ..cuda.driver import device
 from ..cuda.driver.launch import Kernel, family
 from ..cuda.intrinsics import ptx
-from ..cuda.intrinsics.assembly import instruction, only_on_a_gpu, u64
 from ..cuda.intrinsics.language import cuda, int32, uint32, uint64
 
 THREADS, BLOCKS, LOADS = 256, 4, 8  # of a block; blocks of a multiprocessor; loads in flight a thread
@@ -35,33 +34,9 @@ def reader() -> Kernel:
     return Kernel("read memory", read, uint64, uint64, uint32, threads=THREADS, blocks=BLOCKS)
 
 
-@instruction("mov.u64 $0, %globaltimer;", u64, effect=True)
-def nanoseconds() -> Any:
-    """The card's clock; it ticks every microsecond or faster."""
-    return only_on_a_gpu()
-
-
-@family()
-def sleeper() -> Kernel:
-    """The kernel that sleeps until a time on the clock: a single sleep may take no time or twice as long."""
-    clock = nanoseconds
-
-    def sleep(span: Any) -> None:
-        start = clock()
-        while clock() - start < uint64(span):
-            cuda.nanosleep(uint32(1000))
-
-    return Kernel("sleep", sleep, uint32, threads=32)
-
-
 def read(memory: Any) -> int:
     """Read an array from its beginning, in whole steps; the number of bytes that were read."""
     grid = BLOCKS * device.multiprocessors()
     steps = memory.nbytes // (16 * THREADS * LOADS * grid)
     reader()((grid,), (THREADS,), memory, memory, steps)
     return int(16 * THREADS * LOADS * grid * steps)
-
-
-def sleep(microseconds: float) -> None:
-    """Keep the current stream busy for so long (a second at most), while work is launched behind it."""
-    sleeper()((1,), (32,), int(1000 * min(microseconds, 1e6)))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
-from functools import cache
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 Work = Sequence[Callable[[], object]]
 
@@ -74,89 +71,13 @@ def launch(graph: Any, stream: Any, work: Work) -> None:
         run()
 
 
-class Time(NamedTuple):
-    """The times of one piece of work among several, in microseconds."""
-
-    us: float  # the median
-    least: float
-    graph: bool  # whether it was replayed as a graph
-    host: float  # spent by Python on its launches
-
-
-@cache
-def _stream(cupy: Any) -> Any:
-    """One for all that is replayed: CuPy keeps the memory of each stream apart."""
-    return cupy.cuda.Stream(non_blocking=True)
-
-
-LONG = 0.02  # seconds of a round, from which three rounds are enough
-
-
-def replayed(
-    cupy: Any, work: Work, before: Callable[[], object], after: Callable[[], object], rounds: int = 12
-) -> Time:
-    """The time of work that is replayed as one CUDA graph.
-
-    Once it runs between ``before`` and ``after``, which may poison and judge its results, and raise.
-    What cannot be captured is launched while the card sleeps, so that the host's share does not count.
-    """
-    from . import probes
-
-    stream = _stream(cupy)
-    cupy.cuda.Device().synchronize()  # operands may still be on their way, on another stream
-    with stream:
-        for run in work:  # compiles and lays out
-            run()
-        stream.synchronize()
-        host = -time.perf_counter()
-        for run in work:
-            run()
-        host += time.perf_counter()
-        stream.synchronize()
-        graph = captured(stream, work)
-
-        def timed() -> float:
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            if graph is None:
-                probes.sleep(1.5e6 * host + 50)
-            start.record()
-            launch(graph, stream, work)
-            end.record()
-            end.synchronize()
-            return float(cupy.cuda.get_elapsed_time(start, end)) * 1e-3
-
-        before()
-        first = timed()
-        after()
-        times = [timed() for _ in range(rounds if first < LONG else 3)]
-    scale = 1e6 / len(work)
-    return Time(median(times) * scale, min(times) * scale, graph is not None, host * scale)
-
-
-def called(cupy: Any, work: Work, rounds: int = 12) -> Time:
-    """The time of plain calls one after another, on the default stream."""
-    times, host = [], []
-    for _ in range(rounds + 1):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        began = time.perf_counter()
-        start.record()
-        launch(None, None, work)
-        end.record()
-        host.append(time.perf_counter() - began)
-        end.synchronize()
-        times.append(float(cupy.cuda.get_elapsed_time(start, end)) * 1e-3)
-    scale = 1e6 / len(work)
-    return Time(median(times[1:]) * scale, min(times[1:]) * scale, False, median(host[1:]) * scale)
-
-
 def read_rate(cupy: Any, most: int = 4 << 30) -> float:
     """GB/s at which this card reads its memory, the median of nine."""
     from . import probes
 
     free, _ = cupy.cuda.Device().mem_info
     memory = cupy.zeros(min(most, free // 4), "u1")
-    size = probes.read(memory)
-    return 1e-3 * size / replayed(cupy, [lambda: probes.read(memory)], int, int, rounds=9).us
+    return 1e-9 * probes.read(memory) / _best(GpuClock(cupy), lambda: probes.read(memory), 9)
 
 
 def roofs(cupy: Any, m: int, n: int, k: int, rounds: int = 9) -> dict[str, float]:

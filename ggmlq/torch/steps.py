@@ -16,7 +16,7 @@ import torch
 from ..model.arithmetic.kernels import Angles, Kernels, Routing, Seen, rope_angles
 from ..model.config import Config, Rope
 from ..model.weights import Stack
-from .modules import Embedding, Experts
+from .modules import Embedding
 from .products import product
 
 LEAST = 256  # positions of a table of RoPE's angles
@@ -60,8 +60,7 @@ class Tensors:
         if name not in self._names:
             return None
         part = self.matrix(path)
-        own = isinstance(part, Vectors | Experts) or kind == "scale"
-        return getattr(part, kind) if own else None
+        return getattr(part, kind) if isinstance(part, Vectors) or kind == "scale" else None
 
     def vector(self, name: str) -> torch.Tensor:
         """A vector that the model has."""

@@ -4,7 +4,8 @@ run.py      gq.survey: files opened, tasks made and done, results put together
 facts.py    what came of it
 """
 
-from .facts import Survey, Surveyed, Values
+from ..values import Values
+from .facts import Survey, Surveyed
 from .run import survey
 
 __all__ = ["Survey", "Surveyed", "Values", "survey"]

@@ -2,110 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from math import isfinite, prod, sqrt
+from math import prod
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...base.folding import counted, groups, span
 from ...base.text import count, number, printable, size, table
-
-FLOATS = ("f16", "bf16", "f32")  # held exactly by float32
-EXPONENTS = 256  # of float32; the first has zeros and what is smaller than 2**-126, the last NaN and infinity
-BIAS = 127
-
-
-@dataclass
-class Values:
-    """Facts about values, of a whole tensor or a part."""
-
-    elements: int = 0
-    nan: int = 0
-    infinite: int = 0
-    zeros: int = 0
-    min: float | None = None  # of the finite ones, as all that follows
-    max: float | None = None
-    sum: float = 0.0
-    squares: float = 0.0
-    exponents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(EXPONENTS, np.int64))
-
-    def add(self, x: NDArray[np.floating]) -> None:
-        """Count some more values."""
-        self.elements += x.size
-        self.zeros += x.size - int(np.count_nonzero(x))
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.exponents += _exponents(np.ascontiguousarray(x, np.float32).reshape(-1))
-            if not isfinite(float(x.sum(dtype=np.float64))):
-                self.nan += int(np.isnan(x).sum())
-                self.infinite += int(np.isinf(x).sum())
-                x = x[np.isfinite(x)]
-            self.sum += float(x.sum(dtype=np.float64))
-            self.squares += float(np.einsum("i,i->", x.reshape(-1), x.reshape(-1), dtype=np.float64))
-        if x.size:
-            low, high = float(x.min()), float(x.max())
-            self.min = low if self.min is None else min(self.min, low)
-            self.max = high if self.max is None else max(self.max, high)
-
-    def take(self, other: Values) -> None:
-        """Add the facts of the part that follows."""
-        for name in ("elements", "nan", "infinite", "zeros", "sum", "squares"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.exponents = self.exponents + other.exponents
-        ends = [(v.min, v.max) for v in (self, other) if v.min is not None and v.max is not None]
-        self.min = min((low for low, _ in ends), default=None)
-        self.max = max((high for _, high in ends), default=None)
-
-    @property
-    def finite(self) -> int:
-        """The number of finite values."""
-        return self.elements - self.nan - self.infinite
-
-    @property
-    def mean(self) -> float | None:
-        """The mean of the finite values."""
-        return self.sum / self.finite if self.finite else None
-
-    @property
-    def rms(self) -> float | None:
-        """The root mean square of the finite values."""
-        return sqrt(self.squares / self.finite) if self.finite else None
-
-    @property
-    def peak(self) -> float | None:
-        """The largest magnitude in units of ``rms``: about 5 of a million normal values, more of outliers."""
-        if not self.rms or self.min is None or self.max is None or not isfinite(self.rms):
-            return None
-        return max(-self.min, self.max) / self.rms
-
-    def facts(self) -> dict[str, Any]:
-        """The facts as JSON has them."""
-        spread = [
-            {"from": 2.0 ** (e - BIAS), "count": int(n)}
-            for e, n in enumerate(self.exponents[1:-1].tolist(), 1)
-            if n
-        ]
-        plain: dict[str, Any] = {
-            "elements": self.elements,
-            "nan": self.nan,
-            "infinite": self.infinite,
-            "zeros": self.zeros,
-        }
-        plain |= {"min": self.min, "max": self.max, "mean": self.mean, "rms": self.rms, "peak": self.peak}
-        return {**plain, "magnitudes": spread}
-
-
-def _exponents(x: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The number of values with each exponent; counting upper halves costs half of cutting it out."""
-    if x.size < 1 << 16:
-        return np.bincount((x.view(np.uint32) >> 23) & (EXPONENTS - 1), minlength=EXPONENTS)
-    upper = x.view(np.uint16)[int(sys.byteorder == "little") :: 2]  # sign, exponent, 7 bits of the mantissa
-    counts: NDArray[np.int64] = np.bincount(upper, minlength=1 << 16).reshape(2, EXPONENTS, -1)
-    counts_by_exponent: NDArray[np.int64] = counts.sum(axis=(0, 2))
-    return counts_by_exponent
+from ..values import Values
 
 
 @dataclass

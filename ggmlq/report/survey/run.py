@@ -35,8 +35,8 @@ from ...gguf.source import release
 from ...ops import dequantize
 from ...safetensors import either as files
 from ...tasks.rows import slices
-from ..values import CANDIDATES, OTHERS
-from .facts import FLOATS, Survey, Surveyed, Values
+from ..values import CANDIDATES, FLOATS, OTHERS, Values
+from .facts import Survey, Surveyed
 
 # --- a task: all values of a part of a tensor, for their facts and energies of rows ----------
 
