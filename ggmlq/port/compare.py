@@ -140,8 +140,9 @@ def compare(
     judge.walks = config is not None and "token_embd" in calls
     words = calls.pop("token_embd", None)
     if words is not None:
-        root = config.width**0.5 if architecture.startswith("gemma") and config else 1.0
-        factor = embedding(judge, words, ids, root if config else None)
+        gemma = architecture.startswith("gemma")
+        root = float(np.shape(words.y)[-1]) ** 0.5 if gemma else 1.0
+        factor = embedding(judge, words, ids, root if config or gemma else None)
         if config is not None:
             rows = np.asarray(words.y, np.float64).reshape(len(ids), -1) / factor
             said = [numbers(x) for name, x in model.named_buffers() if name.endswith("inv_freq")]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoint.families import OF_ARCH, OUTER, Family
+from ..checkpoint.newer import NEWER
 from ..errors import ShapeError, UnsupportedError
 from ..gguf import GGUFFile
 
@@ -28,6 +29,7 @@ DELTA = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
 MORE = {"phi3": {**DENSE, **FUSED}, "qwen35": {**DENSE, **DELTA}, "qwen3next": {**DENSE, **DELTA}}
+KNOWN = {family.arch: family for family in NEWER.values()} | OF_ARCH
 
 
 class Call(NamedTuple):
@@ -42,7 +44,7 @@ class Call(NamedTuple):
 
 def family_of(file: GGUFFile) -> Family | None:
     """The facts about the file's architecture by which checkpoints are converted."""
-    return OF_ARCH.get(str(file.metadata.get("general.architecture")))
+    return KNOWN.get(str(file.metadata.get("general.architecture")))
 
 
 def paths(file: GGUFFile, parts: Mapping[str, Any], names: Mapping[str, str] | None) -> dict[str, str]:

