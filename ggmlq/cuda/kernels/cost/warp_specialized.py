@@ -126,8 +126,9 @@ def most_partials(blocks: int, stages: int, worth: int) -> int:
 
 TILES = tuple(map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)))
 NARROW_COLUMNS, MAX_NARROW_TILES = 64, 4  # columns of a narrow tile, and the most narrow tiles across
-# Empty rows of the last box up to which x is read as it lies, and the part of all rows that they may be; the
-# tiles across whose boxes nothing hides; microseconds of a kernel that only clears flags.
+# Empty rows of the last box up to which x is read as it lies, and the part of all rows that they may be, in
+# eights (``rows_alike``); the tiles across whose boxes nothing hides; microseconds of a kernel that only clears
+# flags.
 MAX_EMPTY_ROWS, EMPTY_PART, MAX_LATE_BOXES, CLEAR_US = 32, 4, 4, 0.3
 
 
@@ -174,7 +175,7 @@ class WarpSpecializedShape(NamedTuple):
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
         empty = self.across(tile) * tile.columns - self.m
-        pays = empty <= max(MAX_EMPTY_ROWS, self.m // EMPTY_PART)
+        pays = empty <= max(MAX_EMPTY_ROWS, self.m // EMPTY_PART // 8 * 8)
         return self.plain and pays and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
