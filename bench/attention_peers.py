@@ -142,23 +142,6 @@ def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             cp.get_default_memory_pool().free_all_blocks()
 
 
-def summary(results: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of text: each type beside torch on f16, by the queries of a cell."""
-    torch = {row["cell"]: row["torch"] for row in results if row.get("torch")}
-    return drawn.summary(
-        (f"{row['type']}, {kind_of(row)}, beside torch on f16", row["cell"], torch[row["cell"]] / row["us"])
-        for row in results
-        if row.get("cell") in torch
-    )
-
-
-def kind_of(row: dict[str, Any]) -> str:
-    """The kind of a cell, by its queries."""
-    if row["queries"] == 1:
-        return "a token"
-    return "a whole prompt" if row["queries"] == row["positions"] else "some queries, torch without a mask"
-
-
 def copies(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each kind of copies; ids are in no order, and half of an array's rows have one."""
     cp = device.cupy()
@@ -230,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     for row in chain(rows(options), copies(options)):
         results.append(row)
         print(row, flush=True)
-    print(*summary(results), sep="\n")
+    print(*drawn.shares_of_attention(results), sep="\n")
     if options.json:
         facts = {**machine(), "commit": commit(), "seed": options.seed, "rows": results}
         write_whole(options.json, json.dumps(facts, indent=1) + "\n")

@@ -282,7 +282,7 @@ def grouped_us(sets: list[Any], listed: list[Any]) -> float:
     decoded = [tensor(q.dequantize()).to(torch.bfloat16).transpose(1, 2) for q in sets]
     x = torch.randn((uses, k), dtype=torch.bfloat16, device="cuda")
     work = lambda i: torch._grouped_mm(x, decoded[i % len(decoded)], offs=offsets[i])
-    return statistics.median(TorchReplays(work, len(listed), COPIES).times(0.02, least=9)) * 1e6
+    return round(statistics.median(TorchReplays(work, len(listed), COPIES).times(0.02, least=9)) * 1e6, 2)
 
 
 def cell_of(words: str) -> drawn.Experts:
@@ -332,12 +332,12 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['shape']:18} {row['type']:6} T={row['T']:<5} {row['ids']:7} {row['kernel']:18} "
         f"{row['us']:9.2f} us  floor {row['floor_us']:8.2f}  llama.cpp {row['llama_us'] or '-'}  "
-        f"torch {row['torch_us'] or 0:.2f} {row.get('cut', row.get('tile', ''))}"
+        f"torch {row['torch_us'] or '-'} {row.get('cut', row.get('tile', ''))}"
     )
 
 
-def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of text: each type beside a peer, and beside its floor."""
+def summary(rows: list[dict[str, Any]]) -> Iterator[drawn.Share]:
+    """Each type beside a peer, and beside its floor."""
     peers = {"llama_us": "llama.cpp", "torch_us": "torch on bfloat16", "floor_us": "the floor"}
     return drawn.summary(
         (f"{row['type']} beside {peer}", f"{row['shape']} T={row['T']}", row[name] / row["us"])

@@ -112,8 +112,25 @@ def add_options(parser: argparse.ArgumentParser, count: int) -> None:
     )
 
 
-def summary(ratios: Iterable[tuple[str, object, float]]) -> Iterator[str]:
-    """A line for each name: the share of cells where ours is ahead, the mean, the least ratio and its cell.
+class Share(NamedTuple):
+    """How many times as fast as a peer ours is, over some cells."""
+
+    name: str
+    count: int
+    ahead: float  # share of cells where ours is at least as fast
+    mean: float  # geometric
+    least: float
+    worst: object  # the cell of that
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: ahead in {self.ahead:.0%} of {self.count}, mean {self.mean:.2f}, "
+            f"least {self.least:.2f} ({self.worst})"
+        )
+
+
+def summary(ratios: Iterable[tuple[str, object, float]]) -> Iterator[Share]:
+    """The share of each name; products whose rows are a power of two have one of their own, too.
 
     ``ratios``: a name, a cell, and how many times as fast as the peer ours is.
     """
@@ -124,8 +141,31 @@ def summary(ratios: Iterable[tuple[str, object, float]]) -> Iterator[str]:
             named.setdefault(f"{name}, rows a power of two", []).append((ratio, cell))
     for name, pairs in named.items():
         values: Any = np.array([ratio for ratio, _ in pairs])
-        least, cell = min(pairs, key=lambda pair: pair[0])
-        yield (
-            f"{name}: ahead in {(values >= 1).mean():.0%} of {len(values)}, mean "
-            f"{np.exp(np.log(values).mean()):.2f}, least {least:.2f} ({cell})"
-        )
+        least, worst = min(pairs, key=lambda pair: pair[0])
+        mean = float(np.exp(np.log(values).mean()))
+        yield Share(name, len(pairs), float((values >= 1).mean()), mean, least, worst)
+
+
+def shares_of_products(figures: Iterable[dict[str, Any]]) -> Iterator[Share]:
+    """Each type of linear_peers.py's figures beside each peer."""
+    return summary(
+        (f"{f['format']} beside {peer}", Product(f["M"], f["N"], f["K"]), ratio)
+        for f in figures
+        for peer, ratio in f["ours is faster by"].items()
+    )
+
+
+def shares_of_attention(rows: list[dict[str, Any]]) -> Iterator[Share]:
+    """Each type of attention_peers.py's rows beside torch on float16, by the queries of a cell."""
+    torch = {row["cell"]: row["torch"] for row in rows if row.get("torch")}
+    return summary(
+        (f"{row['type']}, {_queries(row)}", row["cell"], torch[row["cell"]] / row["us"])
+        for row in rows
+        if row.get("cell") in torch
+    )
+
+
+def _queries(row: dict[str, Any]) -> str:
+    if row["queries"] == 1:
+        return "a token"
+    return "a whole prompt" if row["queries"] == row["positions"] else "some queries, torch without a mask"

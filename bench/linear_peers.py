@@ -11,7 +11,7 @@ beside which both types stand here: it has no groups of 32 with offsets, as q4_K
 of float16. All get the same float16 activations and give float16. Every product is judged before its time
 counts.
 
-Times are those of a product in a CUDA graph of several: the median of replays after a rest of 0.2 s, two such
+Times are those of a product in a CUDA graph of several: the median of replays after a rest of 0.1 s, two such
 turns each. Weights are rotated over more than 150 MB. Where kernels are compiled at the first call, runs with
 ``--once`` side by side, each of some rows, have done so before: they multiply once and time nothing.
 """
@@ -48,7 +48,7 @@ from ggmlq.testing import ahead
 from ggmlq.testing.machine import commit, machine
 
 GROUP = 32  # of Humming's weights
-ROTATED, TURNS, REST = 150e6, 2, 0.2
+ROTATED, TURNS, REST = 150e6, 2, 0.1
 WORST = 3e-4  # mean squared error beside the mean square
 
 
@@ -156,17 +156,6 @@ def once(name: str, cell: drawn.Product) -> None:
     humming(n, k, 1)[0][0](tensor(x))
 
 
-def summary(figures: list[dict[str, Any]]) -> str:
-    """Lines of text: how often ours is ahead of each peer, the geometric mean and the least of the ratios."""
-    return "\n".join(
-        drawn.summary(
-            (f"{f['format']} beside {peer}", drawn.Product(f["M"], f["N"], f["K"]), ratio)
-            for f in figures
-            for peer, ratio in f["ours is faster by"].items()
-        )
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cells", help="as 64x4096x14336,300x2560x2048: M x N x K, instead of drawn ones")
@@ -183,7 +172,7 @@ def main() -> int:
     for facts in [parts.joined(options.join)] if options.join else run(options):
         if options.json and facts["figures"]:
             write_whole(options.json, json.dumps(facts, indent=1))
-    print(summary(facts["figures"]))
+    print(*drawn.shares_of_products(facts["figures"]), sep="\n")
     return parts.status(facts)
 
 

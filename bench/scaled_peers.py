@@ -192,20 +192,18 @@ def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[st
     return figures
 
 
-def summary(figures: list[dict[str, Any]]) -> str:
-    """Lines of text: how often ours is ahead of each peer, rested and sustained, and by how much at least."""
+def summary(figures: list[dict[str, Any]]) -> Iterator[drawn.Share]:
+    """How often ours is ahead of each peer, rested and sustained, and by how much at least."""
     ours = {(f["case"], f["shape"]): f for f in figures if f["of"] == "ggmlq"}
-    return "\n".join(
-        drawn.summary(
-            (
-                f"{f['case']} beside {f['of']}, {how}",
-                cell_of(f["shape"]),
-                f[name] / ours[f["case"], f["shape"]][name],
-            )
-            for f in figures
-            for how, name in (("rested", "us"), ("sustained", "sustained us"))
-            if f["of"] != "ggmlq" and name in f and (f["case"], f["shape"]) in ours
+    return drawn.summary(
+        (
+            f"{f['case']} beside {f['of']}, {how}",
+            cell_of(f["shape"]),
+            f[name] / ours[f["case"], f["shape"]][name],
         )
+        for f in figures
+        for how, name in (("rested", "us"), ("sustained", "sustained us"))
+        if f["of"] != "ggmlq" and name in f and (f["case"], f["shape"]) in ours
     )
 
 
@@ -227,7 +225,7 @@ def main() -> int:
     for facts in [parts.joined(options.join)] if options.join else run(options):
         if options.json and facts["figures"]:
             write_whole(options.json, json.dumps(facts, indent=1))
-    print(summary(facts["figures"]))
+    print(*summary(facts["figures"]), sep="\n")
     return parts.status(facts)
 
 

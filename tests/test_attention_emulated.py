@@ -15,6 +15,8 @@ import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.attention import operands
+from ggmlq.cuda.kernels.attention.hopper import MAX_EMPTY, hopper_plan_of, tiles_of_head
+from ggmlq.cuda.kernels.attention.parameters import Sizes
 from ggmlq.cuda.kernels.attention.plan import DECODED_TYPES, MMA_ROWS, plan_of
 
 HALF = 2.0**-11  # the most that rounding to a half changes a number, beside it
@@ -130,6 +132,7 @@ MANY = [  # capability, heads, queries and their type, positions, heads and type
     ((9, 0), 2, 45, np.float16, 300, 1, ("f16", "f16")),
     ((9, 0), 2, 9, np.float32, 140, 1, ("q8_0", "q8_0")),
     ((9, 0), 2, 40, np.float16, 140, 1, ("q8_0", "q8_0")),
+    ((9, 0), 2, 120, np.float16, 130, 1, ("f16", "f16")),
 ]
 
 
@@ -158,3 +161,14 @@ def test_no_warp_decodes_values_over_the_keys_of_another(fresh):
                 for other in {*range(plan.warps)} - {i}:
                     keys, values = plan.key_tile_at + i * key, plan.value_tile_at + other * value
                     assert keys + key <= values or values + value <= keys, (plan, i, other)
+
+
+def test_host_and_kernel_count_work_tiles_alike(fresh):
+    plan = hopper_plan_of("f16", "f16", 128, 128, 65)
+    for queries in (1, 100, 128, *fresh.integers(1, 5000, 60).tolist()):
+        group, causal = int(fresh.integers(1, 9)), bool(fresh.integers(2))
+        sizes = Sizes(*[0] * len(Sizes._fields))._replace(queries=queries, group=group, causal=int(causal))
+        of_head = int(tiles_of_head(plan).py_func(sizes))
+        tiles = of_head * group if of_head else -(-queries * group // plan.rows)
+        assert plan.tiles(queries, group, causal) == tiles
+        assert tiles * plan.rows <= queries * group * (1 + 1 / MAX_EMPTY) + plan.rows

@@ -230,3 +230,15 @@ def test_the_fixture(tmp_path):
     )  # fmt: skip
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "scaled: All of y is off by one constant factor." in done.stdout
+
+
+def test_a_half_that_overflows_is_named(fresh):
+    """A product that is scaled up and stored as a half: the large results are infinite, no small one is."""
+
+    def in_halves(x, blocks, format, shape):
+        weights = gq.QuantArray.from_bytes(blocks, format, shape).dequantize()
+        with np.errstate(over="ignore"):
+            return (4096 * (x @ weights.T)).astype(np.float16).astype(np.float32) / 4096
+
+    report = gq.check(in_halves, "linear", formats="q8_0", seed=int(fresh.integers(1 << 20)))
+    assert "scale-f16-overflow" in {fault.fault for fault in report.faults}

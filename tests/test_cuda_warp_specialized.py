@@ -158,9 +158,9 @@ def test_where_plain_rows_pay(fresh):
         x_tiles, plain = map(best_tile, shapes)
         assert plain.us <= x_tiles.us + CLEAR_US
         for tile in TILES:
-            empty = -(-m // tile.columns) * tile.columns - m
-            most = max(MAX_EMPTY_ROWS, m // EMPTY_PART // 8 * 8)
-            reads = not (tile.wide or layout_of(name).fp4 or empty > most)
+            rows = -(-m // tile.columns) * tile.columns
+            empty = rows - m > max(MAX_EMPTY_ROWS, rows // (8 * EMPTY_PART) * 8)
+            reads = not (tile.wide or layout_of(name).fp4 or empty)
             assert shapes[1].reads_plain(tile) == reads
             assert not shapes[0].reads_plain(tile)
 

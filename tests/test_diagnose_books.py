@@ -78,3 +78,16 @@ def test_a_part_of_the_grid_that_is_mistyped_is_counted():
     found = gq.diagnose(y, 127 * np.eye(512, dtype=F), q)
     assert found.fault == "code-book"
     assert "entries of the grid are others: 75.0: " in found.text
+
+
+@pytest.mark.parametrize(("name", "field"), [("q4_0", "qs"), ("q3_K", "scales"), ("q6_K", "qh")])
+def test_fields_of_another_block(name, field, fresh):
+    """Codes and scales lie apart in a layout, and one of them is read a block off."""
+    raw, q = case(name, 32, 768, int(fresh.integers(1 << 20)))
+    blocks = q.blocks.copy()
+    blocks[field] = np.roll(blocks[field], -1, axis=1)
+    wrong = gq.QuantArray.from_bytes(blocks.view(np.uint8).reshape(raw.shape), name, q.shape)
+    x = fresh.standard_normal((3, 768)).astype(F)
+    diagnosis = gq.diagnose((x @ wrong.dequantize(np.float64).T).astype(F), x, q)
+    assert diagnosis.fault == ("scale-neighbour" if field == "scales" else "codes-misread")
+    assert f"{field} of the next block" in diagnosis.text

@@ -31,5 +31,5 @@ def test_cells_of_attention_and_experts_hold_together(fresh):
 def test_a_summary_names_the_worst_cell_and_has_a_line_for_rows_of_tiles():
     few, tile = drawn.Product(3, 256, 512), drawn.Product(64, 256, 512)
     whole, tiles = drawn.summary([("a", few, 4.0), ("a", tile, 0.25)])
-    assert whole == "a: ahead in 50% of 2, mean 1.00, least 0.25 (64x256x512)"
-    assert tiles.startswith("a, rows a power of two: ahead in 0% of 1")
+    assert str(whole) == "a: ahead in 50% of 2, mean 1.00, least 0.25 (64x256x512)"
+    assert str(tiles).startswith("a, rows a power of two: ahead in 0% of 1")

@@ -5,7 +5,7 @@
 #
 # For Debian 12 as root: installs qemu-user-static and a cross compiler. Python and NumPy of the other machine
 # are unpacked in FOLDER/root. The sources are llama-cpp-python's, of which only ggml's CPU backend is built, two
-# minutes of one core. Then `. FOLDER/environment` sets the variables that tests/llama/test_emulated.py needs.
+# minutes of one core. With GGMLQ_EMULATED=FOLDER tests/llama/test_emulated.py judges it.
 # Flags choose instructions: -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16 for NEON without SVE.
 set -euo pipefail
 out=$(realpath -m "${1:?a folder to build in}")
@@ -38,7 +38,4 @@ cmake -G Ninja -S "$ggml" -B build -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAM
     -DCMAKE_CXX_COMPILER=$machine-linux-gnu-g++ -DGGML_NATIVE=OFF -DGGML_OPENMP=OFF \
     -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16+sve -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF "$@"
 cmake --build build --target ggml
-cat > environment <<EOT
-export GGMLQ_EMULATED=$out/build GGMLQ_EMULATOR=qemu-$machine-static:$out/root
-EOT
-echo "built; . $out/environment; ggmlq check --lib \$GGMLQ_EMULATED --emulate \$GGMLQ_EMULATOR"
+echo "built: ggmlq check --lib $out/build --emulate qemu-$machine-static:$out/root"

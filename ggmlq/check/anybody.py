@@ -123,12 +123,12 @@ def check(f: Callable[..., Any], op: str = "dequantize", *, formats: Any = None,
             )
         results = Results(call, fmt, must=bool(chosen))
         try:
-            found = list(_grouped(fmt.name, JUDGES[op](results, fmt, seed)))
+            mistakes = list(_grouped(fmt.name, JUDGES[op](results, fmt, seed)))
         except RefusedError as error:
             refused[fmt.name] = str(error)
             continue
         judged.append(fmt.name)
-        faults += found
+        faults += mistakes
         if results.note:
             notes[fmt.name] = results.note
     name = getattr(f, "__qualname__", None) or type(f).__name__
@@ -144,10 +144,10 @@ def _all(op: str) -> list[BlockFormat]:
     ]
 
 
-def _grouped(name: str, found: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
+def _grouped(name: str, wrong: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
     """One Fault for each kind of mistake, with its cases and the first text."""
     kinds: dict[str, list[tuple[str, str]]] = {}
-    for case, fault, text in found:
+    for case, fault, text in wrong:
         kinds.setdefault(fault, []).append((case, text))
     for fault, cases in kinds.items():
         yield Fault(name, fault, cases[0][1], tuple(case for case, _ in cases))
@@ -156,10 +156,10 @@ def _grouped(name: str, found: Iterable[tuple[str, str, str]]) -> Iterator[Fault
 # --- judges ---------------------------------------------------------------------------------------
 
 
-Found = Iterator[tuple[str, str, str]]  # case, fault, text
+Cases = Iterator[tuple[str, str, str]]  # case, fault, text
 
 
-def _dequantize(results: Results, fmt: BlockFormat, seed: int) -> Found:
+def _dequantize(results: Results, fmt: BlockFormat, seed: int) -> Cases:
     for cover in covers(fmt, seed):
         yield from _tried(cover.name, partial(_decoded, results, fmt, cover))
 
@@ -177,7 +177,7 @@ def _decoded(results: Results, fmt: BlockFormat, cover: Cover) -> Diagnosis:
     return Matrix(used, q, ROUNDINGS.get(kind, ROUNDINGS["float32"]), excused=excused).diagnosis()
 
 
-def _linear(results: Results, fmt: BlockFormat, seed: int) -> Found:
+def _linear(results: Results, fmt: BlockFormat, seed: int) -> Cases:
     block = max(fmt.block_size, 32)
     for i, (m, n, kind) in enumerate(PRODUCTS):
         k = block * (3 if block > 64 else 5 + 8 * i)
@@ -205,7 +205,7 @@ def _product(results: Results, fmt: BlockFormat, x: NDArray[np.float32], n: int,
     return diagnose(Bfloat16(y) if kind == "bfloat16" else y.astype(kind), x, q)
 
 
-def _quantize(results: Results, fmt: BlockFormat, seed: int) -> Found:
+def _quantize(results: Results, fmt: BlockFormat, seed: int) -> Cases:
     block = max(fmt.block_size, 32)
     for i, kind in enumerate(FLOATS):
         x = rows(kind, 4, max(2 * block, 512), seed + i)
@@ -217,22 +217,22 @@ def _encoded(results: Results, fmt: BlockFormat, x: NDArray[np.float32]) -> Diag
     size = len(x) * fmt.row_bytes(x.shape[1])
     if raw.nbytes != size:
         raise WrongResultError("shape", f"The result has {raw.nbytes} bytes, {size} are expected.")
-    found = judged_encoder(np.ascontiguousarray(raw).view(np.uint8).reshape(len(x), -1), fmt, x)
-    if not found.figures["same bytes"]:
-        results.worst = max(results.worst, found.figures["error over that of ggml"])
+    diagnosis = judged_encoder(np.ascontiguousarray(raw).view(np.uint8).reshape(len(x), -1), fmt, x)
+    if not diagnosis.figures["same bytes"]:
+        results.worst = max(results.worst, diagnosis.figures["error over that of ggml"])
         results.note = f"not ggml's bytes; its squared error is up to {results.worst:.3g} times ggml's"
-    return found
+    return diagnosis
 
 
-def _tried(case: str, judge: Callable[[], Diagnosis]) -> Found:
+def _tried(case: str, judge: Callable[[], Diagnosis]) -> Cases:
     """The fault of one case, if it has one."""
     try:
-        found = judge()
+        diagnosis = judge()
     except WrongResultError as error:
         yield case, *error.args
         return
-    if not found.ok:
-        yield case, found.fault, found.text
+    if not diagnosis.ok:
+        yield case, diagnosis.fault, diagnosis.text
 
 
 JUDGES = {"dequantize": _dequantize, "linear": _linear, "quantize": _quantize}

@@ -153,7 +153,7 @@ class Baseline:
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
-    """What a baseline says of a run."""
+    """Sentences on a run beside its baseline."""
     new, known, gone = comparison
     yield f"baseline: {count(len(known), 'known fault')}, {len(new)} new{_names(one.head for one in new)}"
     if gone:

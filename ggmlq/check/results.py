@@ -32,11 +32,11 @@ class Results:
 
     def __call__(self, *operands: NDArray[Any], shape: tuple[int, int] | None = None) -> Any:
         """The result for these operands; they are copies, and must be the same afterwards."""
-        given = [operand.copy() for operand in operands]
+        copies = [operand.copy() for operand in operands]
         self.calls += 1
         try:
             with np.errstate(all="ignore"):
-                result = on_host(self.call(*given, self.fmt.name, *([shape] if shape else [])))
+                result = on_host(self.call(*copies, self.fmt.name, *([shape] if shape else [])))
         except Exception as error:  # anybody's code may raise anything
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(
                 ": "
@@ -44,7 +44,7 @@ class Results:
             if self.calls == 1 and not self.must:
                 raise RefusedError(reason) from None
             raise WrongResultError("raises", reason) from error
-        for before, after in zip(operands, given, strict=True):
+        for before, after in zip(operands, copies, strict=True):
             if before.tobytes() != after.tobytes():
                 raise WrongResultError("out-of-bounds", "The function writes into its operands.")
         return result

@@ -202,6 +202,8 @@ class Diagnoser:
         fault = _fault_name(diagnosis, outcome)
         self._faults.setdefault(kernels, []).append((fault, diagnosis.confidence))
         lines = [_observed(outcome), self._report(diagnosis, fault, kernels)]
+        if product.ids is not None and not product.case.has_experts:
+            lines.append("An expert is a matrix of the batches here, and a token a row of one.")
         if fault == "race" and product.how.backend == "CPU":
             lines.append(_with_one_thread(product, outcome))
         unsure = fault == "unknown" or (diagnosis.confidence < SURE and not diagnosis.ok)

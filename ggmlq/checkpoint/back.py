@@ -26,7 +26,7 @@ from ..ops import quantize
 from ..safetensors.file import ENDING
 from . import backtokens, values
 from .backconfig import class_of, config_of, family_of
-from .families import LAYER, OF_ARCH, OUTER, Family
+from .families import BARE, LAYER, OF_ARCH, OUTER, Family
 from .togguf import STEP
 from .values import FLOATS, Values
 
@@ -79,7 +79,7 @@ def _names(
     block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
     layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
     experts = {new: old for old, new in family.experts.items()}.get(inner)
-    if experts and len(shape) == 3:
+    if experts and len(shape) == (3 if kind == "weight" else 2):
         for expert in range(shape[0]):
             yield f"{layer}{experts.format(e=expert)}.{kind}", expert, inner
         return
@@ -89,7 +89,7 @@ def _names(
             f"{file.path}: tensor {name!r} is unknown in {family.arch}; all must be known for names of "
             f"Hugging Face; {way}"
         )
-    yield f"{layer}{old}.{kind}", None, inner
+    yield f"{layer}{old}" if old in BARE else f"{layer}{old}.{kind}", None, inner
 
 
 def _heads(file: GGUFFile, family: Family, inner: str) -> Any:
@@ -115,7 +115,8 @@ def _separated(file: GGUFFile, name: str, q: QuantArray, heads: Any) -> QuantArr
 
 # --- whole files -----------------------------------------------------------------------------
 
-MADE = ("rope_freqs.weight",)  # by conversion, from config.json
+# By conversion, from config.json.
+MADE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 @dataclass

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..base.scores import LARGEST, score_columns
 from ..errors import ConvertError
 from ..gguf import GGUFFile
 from . import backtokens
-from .families import FAMILIES, MODEL_TYPES, OF_ARCH, Family
+from .families import BACK, FAMILIES, MODEL_TYPES, OPENED, Family
 
 # The names in config.json for the keys of an architecture.
 SAYS = {
@@ -22,7 +24,13 @@ SAYS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size", "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq", "vocab_size": "vocab_size",
+    "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling", "attention.scale": "attention_multiplier",
+    "expert_weights_scale": "routed_scaling_factor", "leading_dense_block_count": "first_k_dense_replace",
+    "expert_shared_count": "n_shared_experts", "expert_weights_norm": "norm_topk_prob",
 }  # fmt: skip
+
+PARTLY = ("phi3", "glm4", "glm4moe")  # configs with a share of columns that RoPE rotates
 
 SCALING = {
     "rope.scaling.type": "rope_type", "rope.scaling.factor": "factor",
@@ -30,16 +38,17 @@ SCALING = {
     "rope.scaling.yarn_ext_factor": "extrapolation_factor",
     "rope.scaling.yarn_attn_factor": "attention_factor",
     "rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow",
+    "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
 }  # fmt: skip
 
 
 def family_of(file: GGUFFile, way: str) -> Family:
     """The family of a file's architecture; ``way``: what else to do where it is unknown."""
     arch = file.metadata.get("general.architecture")
-    family = OF_ARCH.get(arch) if isinstance(arch, str) else None
+    family = OPENED.get(arch) if isinstance(arch, str) else None
     if family is None:
         raise ConvertError(
-            f"{file.path}: architecture {arch!r} has no names here; known are {', '.join(OF_ARCH)}; {way}"
+            f"{file.path}: architecture {arch!r} has no names here; known are {', '.join(OPENED)}; {way}"
         )
     return family
 
@@ -49,7 +58,7 @@ def class_of(file: GGUFFile, family: Family) -> str:
     experts = f"{family.arch}.expert_count" in file.metadata
     if family.arch == "llama":
         return "MixtralForCausalLM" if experts else "LlamaForCausalLM"
-    return next(name for name, known in FAMILIES.items() if known.arch == family.arch)
+    return next(name for name, known in (FAMILIES | BACK).items() if known.arch == family.arch)
 
 
 def config_of(file: GGUFFile) -> dict[str, Any]:
@@ -63,11 +72,18 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         if key_of_config and isinstance(value, int | float):
             config[key_of_config] = value
     if f"{arch}.expert_count" in file.metadata:
-        experts = "num_local_experts" if arch == "llama" else "num_experts"
+        names = {"llama": "num_local_experts", "gpt-oss": "num_local_experts", "glm4moe": "n_routed_experts"}
+        experts = names.get(arch, "num_experts")
         config[experts] = file.metadata[f"{arch}.expert_count"]
     rope = {name: value for key, name in SCALING.items() if (value := file.metadata.get(f"{arch}.{key}"))}
     if rope.get("rope_type") in ("linear", "yarn"):
         config["rope_scaling"] = rope
+    if arch == "mistral3":
+        beta = file.metadata.get(f"{arch}.attention.temperature_scale", 0.0)
+        config["rope_parameters"] = {
+            "rope_type": "default", **config.pop("rope_scaling", {}), "llama_4_scaling_beta": beta,
+            "rope_theta": config.get("rope_theta", 10000.0), "mscale": 1.0,
+        }  # fmt: skip
     config.setdefault("num_hidden_layers", layers_of(file))
     config.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
     config |= backtokens.numbers(file.metadata) | _implied(file, arch, config)
@@ -79,8 +95,9 @@ def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, 
     implied: dict[str, Any] = {"rope_theta": config.get("rope_theta", 10000.0)}
     if arch == "qwen3moe":
         implied["norm_topk_prob"] = True
-    if arch == "llama" and "blk.0.attn_q.bias" in file:
-        implied["attention_bias"] = True
+    if arch in ("llama", "glm4", "glm4moe", "granite"):
+        implied["attention_bias"] = "blk.0.attn_q.bias" in file
+    implied |= _rotated(file, arch, config)
     if arch in LARGEST and config.get("head_dim"):  # transformers' own default is that of one size
         sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim")
         implied["query_pre_attn_scalar"] = score_columns(arch, *(config.get(name, 0) for name in sizes))
@@ -91,6 +108,27 @@ def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, 
         kinds = ("full_attention", "sliding_attention")
         implied["layer_types"] = [kinds[bool(windowed)] for windowed in pattern]
     return implied
+
+
+def _rotated(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The share of a head's columns that is rotated, and Phi 3's factors of pairs."""
+    said: dict[str, Any] = {}
+    dims, heads = file.metadata.get(f"{arch}.rope.dimension_count"), config.get("num_attention_heads")
+    width = config.get("head_dim") or (config.get("hidden_size", 0) // heads if heads else 0)
+    if arch in PARTLY and isinstance(dims, int) and width:
+        said["partial_rotary_factor"] = dims / width
+    if arch == "glm4moe":
+        said["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file
+    if arch == "phi3" and "rope_factors_long.weight" in file:
+        context = file.metadata.get(f"{arch}.rope.scaling.original_context_length")
+        said["original_max_position_embeddings"] = context or config.get("max_position_embeddings")
+        said["rope_scaling"] = {"rope_type": "longrope"} | {
+            f"{kind}_factor": np.asarray(file[f"rope_factors_{kind}.weight"]).tolist()
+            for kind in ("short", "long")
+        }
+        if length := file.metadata.get(f"{arch}.rope.scaling.attn_factor"):
+            said["rope_scaling"]["attention_factor"] = length
+    return said
 
 
 def layers_of(file: GGUFFile) -> int:

@@ -13,7 +13,9 @@ from ..base.text import short
 from ..errors import ConvertError
 from ..gguf import Typed
 from ..safetensors import SafetensorsFile, header
+from . import newer
 from .families import FAMILIES, MODEL_TYPES, Family
+from .values import Values
 
 MOST = 2**31 - 1
 FLOAT32_MOST = (2 - 2**-23) * 2.0**127
@@ -35,20 +37,27 @@ class Config:
         inner = self.raw.get("text_config")
         self.inner: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
         self.architecture, self.family = self._family()
+        if self.family.arch == "nemotron_h" and any(".experts." in name for name in file):
+            self.family = newer.NEMOTRON_MOE
         merged = {**self.raw, **self.inner}
         self.values = {**self.family.defaults, **merged}
         if self.values.get("num_key_value_heads") is None:
             self.values["num_key_value_heads"] = self.values.get("num_attention_heads")
-        self.layers = self.count("num_hidden_layers")
+        kinds = self.get(
+            "layers_block_type", "hybrid_override_pattern"
+        )  # of Nemotron, which may say no number
+        listed = isinstance(kinds, list | str) and self.get("num_hidden_layers") is None
+        self.layers = len(kinds) if listed else self.count("num_hidden_layers")
 
     def _family(self) -> tuple[str, Family]:
         names = self.inner.get("architectures") or self.raw.get("architectures")
         kind = self.raw.get("model_type")
-        name = names[0] if isinstance(names, list) and names else MODEL_TYPES.get(str(kind))
-        family = FAMILIES.get(name) if isinstance(name, str) else None
+        types, families = MODEL_TYPES | newer.MODEL_TYPES, FAMILIES | newer.NEWER
+        name = names[0] if isinstance(names, list) and names else types.get(str(kind))
+        family = families.get(name) if isinstance(name, str) else None
         if family is None or not isinstance(name, str):
             raise ConvertError(
-                f"{self.path}: its architecture is {short(name or kind)}; known are {', '.join(FAMILIES)}; "
+                f"{self.path}: its architecture is {short(name or kind)}; known are {', '.join(families)}; "
                 "for others there is llama.cpp's convert_hf_to_gguf.py"
             )
         return name, family
@@ -146,14 +155,15 @@ GATING = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 4}
 Pairs = Iterator[tuple[str, Any, str]]
 
 
-def parameters(config: Config, file_type: int) -> dict[str, Any]:
-    """All keys with parameters of a model, in the converter's order."""
+def parameters(config: Config, file_type: int, named: Mapping[str, Values]) -> dict[str, Any]:
+    """All keys with parameters of a model, in the converter's order; ``named``: its tensors."""
     arch = config.family.arch
     first = _gemma(config) if arch in ("gemma", "gemma2") else _common(config)
-    pairs = [*first, ("general.file_type", file_type, U32), *_family_keys(config)]
+    own = _family_keys(config) if config.family.keys is None else config.family.keys(config, named)
+    pairs = {key: (value, kind) for key, value, kind in [*first, ("general.file_type", file_type, U32), *own]}
     return {
         (key if key.startswith("general.") else f"{arch}.{key}"): Typed(value, kind)
-        for key, value, kind in pairs
+        for key, (value, kind) in pairs.items()
         if value is not None
     }
 
@@ -202,6 +212,8 @@ def _rope(config: Config) -> Pairs:
             f"{path}: rope_type {kind!r} has factors by position, which the converter writes for Phi models "
             "alone; convert this one with llama.cpp's convert_hf_to_gguf.py"
         )
+    elif kind == "proportional" and config.family.arch == "gemma4":
+        pass  # factors of pairs say it
     elif kind not in (None, "default", "linear", "yarn", "llama3", "dynamic"):
         raise ConvertError(
             f"{path}: rope_type {short(kind)} is unknown; known are linear, yarn, llama3 and default"
@@ -265,10 +277,19 @@ def _family_keys(config: Config) -> Pairs:
 MOST_TOKENS = 1 << 21  # twice what the largest vocabularies have
 
 
+BACKBONE = (  # of Nemotron
+    ("backbone.embeddings.", "model.embed_tokens."), ("backbone.norm_f.", "model.norm."),
+    ("backbone.", "model."),
+)  # fmt: skip
+
+
 def plain_name(name: str) -> str:
     """The name of a tensor without what models of several senses put before it."""
     plain = name.replace("language_model.", "")
-    return plain.removeprefix("model.") if plain.startswith("model.model.") else plain
+    for there, here in (("model.model.", "model."), *BACKBONE):
+        if plain.startswith(there):
+            return here + plain.removeprefix(there)
+    return plain
 
 
 def check_embedding(file: SafetensorsFile, config: Config) -> None:

@@ -47,10 +47,17 @@ QWEN_EXPERTS = {
     "mlp.experts.{e}.gate_proj": "ffn_gate_exps",
     "mlp.experts.{e}.up_proj": "ffn_up_exps",
 }
+SCORE_BIAS, SINKS = "mlp.gate.e_score_correction_bias", "self_attn.sinks"
+BARE = (SCORE_BIAS, SINKS)  # names without weight or bias behind them
 GATE_AND_UP = "mlp.experts.gate_up_proj"  # newer checkpoints have experts stacked, these two in one tensor
 STACKED_DOWN = "mlp.experts.down_proj"
 
-ALWAYS_F32 = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight")
+ALWAYS_F32 = (
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "ssm_conv1d.weight",
+    "shortconv.conv.weight",
+)
 UNUSED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
 # Parts of names of tensors for images and sound, which go into a file of their own.
 OTHER_SENSES = (
@@ -77,6 +84,11 @@ class Family:
     drops_output: bool = False  # lm_head is never used
     vocabulary: str = "gpt2"  # what is tried: "llama" everything, "spm" tokenizer.model alone, "gpt2" …
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of config.json, as transformers fills them in
+    # Of families that go to GGUF alone (newer.py): functions that make tensors of others, by their names;
+    # names of tensors outside of layers; and a function that gives keys of the metadata.
+    made: Mapping[str, Any] = field(default_factory=dict)
+    outer: Mapping[str, str] = field(default_factory=dict)
+    keys: Any = None
 
 
 LLAMA = dict[str, Any](max_position_embeddings=2048, rms_norm_eps=1e-6, rope_theta=10000.0, vocab_size=32000)
@@ -140,14 +152,43 @@ FAMILIES = {
 }  # fmt: skip
 FAMILIES["Gemma3ForConditionalGeneration"] = FAMILIES["Gemma3ForCausalLM"]
 
+# Families whose files are opened as modules of transformers, and that are not converted either way.
+PHI3 = {
+    "input_layernorm": "attn_norm", "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output",
+    "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+GLM4 = ATTENTION | {
+    "post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+GLM4_MOE = ATTENTION | NORMS_OF_HEADS | FEED_FORWARD | ROUTER | {
+    "post_attention_layernorm": "post_attention_norm", SCORE_BIAS: "exp_probs_b",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+GPT_OSS = ATTENTION | {
+    "post_attention_layernorm": "post_attention_norm", SINKS: "attn_sinks", "mlp.router": "ffn_gate_inp",
+}  # fmt: skip
+BACK = {
+    "GptOssForCausalLM": Family("gpt-oss", GPT_OSS, QWEN_EXPERTS),
+    "Ministral3ForCausalLM": Family("mistral3", DENSE, permuted=True),
+    "Phi3ForCausalLM": Family("phi3", PHI3 | NORM),
+    "Glm4ForCausalLM": Family("glm4", GLM4),
+    "Glm4MoeForCausalLM": Family("glm4moe", GLM4_MOE, QWEN_EXPERTS),
+    "GraniteForCausalLM": Family("granite", DENSE, permuted=True),
+}
+
 # For configurations without "architectures", and for the way back.
 MODEL_TYPES = {
     "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM",
     "qwen2": "Qwen2ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
-    "gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM", "phi3": "Phi3ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM", "ministral3": "Ministral3ForCausalLM",
+    "glm4": "Glm4ForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "granite": "GraniteForCausalLM",
 }  # fmt: skip
 OF_ARCH = {family.arch: family for family in FAMILIES.values()}
+OPENED = OF_ARCH | {family.arch: family for family in BACK.values()}
 
 
 # --- names of one tensor on both sides, for the error about a name that a file lacks ---------
@@ -177,6 +218,6 @@ def equivalent_names(name: object) -> Iterator[str]:
 def _table() -> list[tuple[str, str]]:
     """All pairs of stems within a layer, of every family."""
     pairs = [*((there, here) for there, several in STACKED.items() for here in several)]
-    for family in FAMILIES.values():
+    for family in (*FAMILIES.values(), *BACK.values()):
         pairs += [*family.layer.items(), *family.experts.items()]
     return list(dict.fromkeys(pairs))

@@ -20,7 +20,7 @@ from ..base.text import short
 from ..errors import ConvertError
 from ..safetensors import SafetensorsFile
 from ..safetensors.scales import BESIDE, SUFFIXES, ZERO_POINT, name_of_scale
-from . import values
+from . import newer, values
 from .config import Config, check_heads, plain_name, real
 from .families import ALWAYS_F32, BLOCK, GATE_AND_UP, OTHER_SENSES, OUTER, STACKED_DOWN, UNUSED
 from .values import Values
@@ -49,8 +49,12 @@ def tensors(file: SafetensorsFile, config: Config, vocabulary: dict[str, object]
                 )
             named[new] = _shaped(config, new, weights, vocabulary)
     _check_whole(file, config, named, experts)
-    factors = _rope_factors(config)  # of as many pairs as a head has, which the tensors have borne out by now
-    return {"rope_freqs.weight": values.constant(factors)} | named if factors else named
+    # Factors of as many pairs as a head has, which the tensors have borne out by now.
+    if config.family.keys is not None:
+        made = newer.factors(config, named)
+    else:
+        made = values.constant(factors) if (factors := _rope_factors(config)) else None
+    return named if made is None else {"rope_freqs.weight": made} | named
 
 
 def _known(
@@ -62,14 +66,20 @@ def _known(
     if _is_unused(file, config, plain, name):
         return
     stem, _, kind = plain.rpartition(".")
-    if stem in OUTER and kind == "weight":
-        yield f"{OUTER[stem]}.{kind}", values.stored(file, name)
+    outer = {**OUTER, **config.family.outer}
+    if stem in outer and kind == "weight":
+        yield f"{outer[stem]}.{kind}", values.stored(file, name)
         return
     layer = re.fullmatch(r"model\.layers\.(\d{1,6})\.(.+)", plain)
     if layer is None or int(layer[1]) >= config.layers:
         _refuse(file, config, name)
     n, inner = int(layer[1]), layer[2]
     block = BLOCK.format(n=n)
+    if inner in config.family.made:
+        yield from (
+            (block + new, made) for new, made in config.family.made[inner](config, values.stored(file, name))
+        )
+        return
     bare = inner.removesuffix(".weight")
     if config.family.experts and bare in (GATE_AND_UP, STACKED_DOWN):
         yield from _of_stacked(file, config, block, bare, name)
@@ -93,6 +103,8 @@ def _known(
 def _is_unused(file: SafetensorsFile, config: Config, plain: str, name: str) -> bool:
     if plain.endswith(UNUSED) or any(part in plain for part in OTHER_SENSES):
         return True
+    if config.family.keys is not None and _is_ahead(config, plain):
+        return True
     if config.family.drops_output and plain == "lm_head.weight":
         return True
     if plain.endswith(PACKED):
@@ -104,6 +116,13 @@ def _is_unused(file: SafetensorsFile, config: Config, plain: str, name: str) -> 
     weights = [name.removesuffix(end) for end in SUFFIXES] + [name.removesuffix(ZERO_POINT)]
     weights += [name.removesuffix(end) + "weight" for end in BESIDE if name.endswith("." + end)]
     return plain.endswith(OF_ACTIVATIONS) or any(weight != name and weight in file for weight in weights)
+
+
+def _is_ahead(config: Config, plain: str) -> bool:
+    """True for a tensor of layers that guess further tokens."""
+    layer = re.match(r"model\.layers\.(\d{1,6})\.", plain)
+    ahead = config.maybe_count("num_nextn_predict_layers") or 0
+    return plain.startswith("mtp.") or bool(layer and 0 <= int(layer[1]) - config.layers < ahead)
 
 
 def _check_scaled(file: SafetensorsFile, config: Config, name: str) -> None:
@@ -131,7 +150,8 @@ def _refuse(file: SafetensorsFile, config: Config, name: str) -> NoReturn:
 
 def _turned(config: Config, stem: str, weights: Values) -> Values:
     """The values in GGUF's order: rope's order, norms plus 1."""
-    if stem in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
+    checked = config.family.permuted or config.family.keys is None
+    if checked and stem in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
         heads = check_heads(config, stem, weights.shape)
         if config.family.permuted and stem != "self_attn.v_proj":
             return values.permuted(weights, heads)
@@ -140,7 +160,7 @@ def _turned(config: Config, stem: str, weights: Values) -> Values:
 
 def _shaped(config: Config, name: str, weights: Values, vocabulary: dict[str, object]) -> Values:
     factor = _score_factor(config, name)
-    if config.family.norm_shift and name.endswith("norm.weight"):
+    if config.family.norm_shift and name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
         weights = values.shifted(weights, 1.0)
     if factor != 1:
         return values.scaled(weights, factor)
@@ -173,7 +193,7 @@ def _score_factor(config: Config, name: str) -> float:
 
 
 def _count(config: Config) -> int:
-    return config.count("num_local_experts", "num_experts")
+    return config.count("num_local_experts", "num_experts", "n_routed_experts")
 
 
 def _stack(file: SafetensorsFile, config: Config, target: str, names: dict[int, str]) -> Values:
@@ -225,8 +245,11 @@ def _check_whole(
                 f"{file.path}: {target} has {len(names)} of {_count(config)} experts; the first that are "
                 f"missing are {lacking}; fetch all files of the checkpoint"
             )
-    needed = ["token_embd", "output_norm"]
-    for n in range(config.layers):
+    last = "token_embd_norm" if "token_embd_norm" in config.family.outer.values() else "output_norm"
+    needed, listed = ["token_embd", last], config.family.keys is None
+    if not listed:
+        needed += newer.lacking(config.layers, named, config.family.arch.startswith("nemotron"))
+    for n in range(config.layers * listed):
         block = BLOCK.format(n=n)
         dense = f"{block}ffn_down.weight" in named or not config.family.experts
         forward = (

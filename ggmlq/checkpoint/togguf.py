@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,7 @@ from ..gguf.source import checked_path
 from ..ops import quantize
 from ..ops.quantize import prepare
 from ..safetensors import SafetensorsFile
+from . import grids
 from .config import Config, check_embedding, parameters
 from .general import general
 from .layout import always_f32, tensors
@@ -93,6 +95,7 @@ class Tensor:
     name: str
     format: Format
     values: Values
+    kept: bool = False  # blocks of the checkpoint's own grid
 
     @property
     def nbytes(self) -> int:
@@ -109,6 +112,7 @@ class Plan:
     tensors: list[Tensor]
     metadata: Mapping[str, Any]
     mix: tuple[str, Plan] | None = None  # its name, and the plan of the file that it is made of
+    notes: tuple[str, ...] = ()
 
 
 def to_gguf(
@@ -128,7 +132,8 @@ def to_gguf(
         The new file.
     type : str
         Of the matrices: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"``, or another that needs no importance;
-        ``"auto"`` is bf16 for a checkpoint in bfloat16, else f16. Norms, biases and routers are float32.
+        ``"auto"`` is bf16 for a checkpoint in bfloat16, else f16; matrices of 4 bits (GPTQ, AWQ, AutoRound,
+        MLX) become blocks of the same grids, or it is an error. Norms, biases and routers are float32.
         Or a mix of types, ``"q4_K_M"``: the same bytes as of ``"auto"`` and then
         :func:`ggmlq.convert.quantize`, whose file lies beside the target meanwhile.
     pre : str, optional
@@ -150,16 +155,17 @@ def to_gguf(
 def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> Plan:
     """The plan of the GGUF file that a checkpoint becomes."""
     if str(type).lower() != "auto" and is_mix(type):
-        return _mixed(plan(file, "auto", pre), type)
+        return _mixed(plan(file, "auto" if grids.of(file) is None else "f16", pre), type)
     if file.missing:
         raise ConvertError(
             f"{file.path}: {len(file.missing)} of {len(file)} tensors are missing, {file.missing[0]!r} "
             "first; the download is incomplete; fetch the rest"
         )
-    config = Config(file)
-    check_embedding(file, config)
+    config, regrided = Config(file), grids.of(file)
+    checkpoint: Any = regrided or file
+    check_embedding(checkpoint, config)
     words = vocabulary(config, pre)
-    values_by_name = tensors(file, config, words)
+    values_by_name = tensors(checkpoint, config, words)
     fmt = FORMATS[_guessed(file)] if str(type).lower() == "auto" else FORMATS[type]
     if fmt.name not in FILE_TYPES or fmt.name in rules.WANT_IMATRIX or fmt.needs_imatrix:
         raise ConvertError(
@@ -169,10 +175,32 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     if not fmt.can_quantize:
         raise UnsupportedError(f"--type {fmt.name}: this version cannot encode it; convert to bf16")
     metadata: dict[str, Any] = {"general.architecture": config.family.arch}
-    metadata |= general(config, values_by_name) | parameters(config, FILE_TYPES[fmt.name])
+    metadata |= general(config, values_by_name) | parameters(config, FILE_TYPES[fmt.name], values_by_name)
     metadata |= {"general.quantization_version": Typed(rules.QUANTIZATION_VERSION, "uint32")} | words
     listed = [Tensor(name, _format(name, values, fmt), values) for name, values in values_by_name.items()]
-    return Plan(file.path, config.family.arch, listed, metadata)
+    if regrided is None or str(type).lower() != "auto":
+        return Plan(file.path, config.family.arch, listed, metadata)
+    listed = [_kept(tensor) for tensor in listed]
+    kept = [tensor for tensor in listed if tensor.kept]
+    if len(kept) < len(regrided.stems):
+        raise ConvertError(
+            f"{file.path}: {len(regrided.stems) - len(kept)} of {len(regrided.stems)} matrices of 4 bits are "
+            "stacked or scaled in GGUF, where their blocks are made anew; pass --type f16, or another type"
+        )
+    types = Counter(tensor.format.name for tensor in kept)
+    metadata["general.file_type"] = Typed(FILE_TYPES[max(types, key=lambda name: types[name])], "uint32")
+    weights = sum(tensor.values.rows * tensor.values.columns for tensor in kept)
+    note = f"0 of {weights:,} weights changed in {len(kept)} matrices of 4 bits, which are " + ", ".join(
+        f"{name} ({n})" for name, n in types.items()
+    )
+    return Plan(file.path, config.family.arch, listed, metadata, notes=(note,))
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """The tensor as blocks of its own grid, where it has one; an error where a weight would change."""
+    if tensor.values.blocks is None:
+        return tensor
+    return replace(tensor, format=tensor.values.blocks(np.arange(1)).format, kept=True)
 
 
 def _mixed(whole: Plan, type: str) -> Plan:
@@ -243,6 +271,9 @@ def parts(tensor: Tensor) -> Iterator[QuantArray]:
     step = max(1, STEP // max(values.columns, 1))
     for start in range(0, values.rows, step):
         rows = np.arange(start, min(start + step, values.rows))
+        if tensor.kept and values.blocks is not None:
+            yield values.blocks(rows)
+            continue
         block = values.read(rows)
         if not np.isfinite(block).all():
             row, column = np.argwhere(~np.isfinite(block))[0].tolist()

@@ -39,6 +39,7 @@ class Values:
     read: Callable[[Rows], Floats]
     plain: QuantArray | None = None
     floats: Format | None = None
+    blocks: Callable[[Rows], QuantArray] | None = None  # rows as blocks, where rows are moved only
 
     @property
     def rows(self) -> int:
@@ -53,7 +54,9 @@ class Values:
 
 def stored(file: SafetensorsFile, name: str) -> Values:
     """A tensor of the checkpoint; 8-bit codes through their scales."""
-    x = file[name]
+    x: Any = file[name]
+    if isinstance(x, Values):
+        return x
     columns = 1 if len(x.shape) < 2 else x.shape[-1]
     if isinstance(x, ScaledArray):
         flat = ScaledArray(x.codes.reshape(-1, x.shape[-1]), x.scales, x.code, x.tile, x.zeros)
@@ -95,11 +98,16 @@ def permuted(values: Values, heads: int) -> Values:
     """Rows of each head with its two halves interleaved: how llama.cpp's rope wants q and k."""
     length = values.shape[0] // heads
 
-    def read(rows: Rows) -> Floats:
+    def moved(rows: Rows) -> Rows:
         head, place = np.divmod(rows, length)
-        return values.read(head * length + place % 2 * (length // 2) + place // 2)
+        places: Rows = head * length + place % 2 * (length // 2) + place // 2
+        return places
 
-    return Values(values.shape, read)
+    blocks = values.blocks
+    return Values(
+        values.shape, lambda rows: values.read(moved(rows)),
+        blocks=None if blocks is None else lambda rows: blocks(moved(rows)),
+    )  # fmt: skip
 
 
 def separated(values: Values, heads: int) -> Values:

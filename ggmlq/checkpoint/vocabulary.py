@@ -314,7 +314,8 @@ def vocabulary(config: Config, pre: str | None = None) -> dict[str, Any]:
     if tokens.scores is not None:
         keys[SCORES] = Typed(tokens.scores, "float32")
     keys[TYPES] = Typed(tokens.types, "int32")
-    keys |= special(config, len(tokens.texts) if tokens.scores is not None else None, tokens.model == "gpt2")
+    length = len(tokens.texts) if tokens.scores is not None else None
+    keys |= special(config, length, tokens.model in ("gpt2", "gemma4"))
     length = config.get("vocab_size")
     if arch == "llama" and length == CODE_LLAMA:
         keys.setdefault(EOT, Typed(32010, "uint32"))
@@ -322,14 +323,14 @@ def vocabulary(config: Config, pre: str | None = None) -> dict[str, Any]:
         keys["tokenizer.ggml.add_bos_token"] = False
     if arch == "gemma":
         keys.setdefault(EOT, Typed(107, "uint32"))
-    if tokens.scores is not None and arch in ("gemma", "gemma2", "gemma3"):
+    if tokens.scores is not None and arch in ("gemma", "gemma2", "gemma3", "gemma4"):
         keys[ADD_SPACE_PREFIX] = False
     return keys
 
 
 def _tokens(config: Config, pre: str | None) -> Tokens:
     kinds = config.family.vocabulary
-    if kinds != "gpt2" and os.path.exists(os.path.join(config.folder, "tokenizer.model")):
+    if kinds not in ("gpt2", "characters") and os.path.exists(os.path.join(config.folder, "tokenizer.model")):
         return _of_pieces(config)
     if kinds == "spm":
         raise ConvertError(
@@ -354,6 +355,14 @@ def _tokens(config: Config, pre: str | None) -> Tokens:
     added = added_tokens(config, settings)
     if kinds == "llama" and model.get("byte_fallback"):
         return _of_fallback(config, texts, added)
+    if kinds == "characters" and model.get("byte_fallback"):
+        tokens = _of_fallback(config, texts, added)
+        spare = max(0, (config.maybe_count("vocab_size") or 0) - len(tokens.texts))
+        names = [f"[PAD{len(tokens.texts) + i}]" for i in range(spare)]
+        return Tokens(
+            "gemma4", "gemma4", tokens.texts + names, tokens.types + [UNUSED] * spare,
+            [NO_SCORE] * (len(tokens.texts) + spare),
+        )  # fmt: skip
     return _byte_level(config, settings, texts, added, pre)
 
 

@@ -130,7 +130,7 @@ def _forward(file: Any, args: argparse.Namespace) -> dict[str, Any]:
         "architecture": plan.architecture,
         "tensors": tensors,
         "metadata": keys,
-        "notes": [],
+        "notes": list(plan.notes),
         "files": written,
     }
 

@@ -18,6 +18,7 @@ from ..base.text import count, short
 from ..errors import ConvertError, UnsupportedError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Imatrix, Typed, read_imatrix
+from ..gguf.companions import NEEDS
 from . import rules
 from . import typefile as keeping
 from .model import Model, Pruned
@@ -197,6 +198,7 @@ def notes(steps: Sequence[Step], imatrix: Mapping[str, Any] | None) -> list[str]
 # --- the plan --------------------------------------------------------------------------------
 
 FLOATS = ("f32", "f16", "bf16")
+BESIDE = "q8_0"  # the type of embeddings and head in a model of nvfp4
 NO_TYPES: Mapping[str, Any] = MappingProxyType({})
 
 Source = Model | str | os.PathLike[str]
@@ -233,6 +235,8 @@ def plan_quantize(
     free = [name for name in file if name not in left]
     keeping.check_used(exceptions, free, left)
     chosen = _mixed(file, mix, imatrix, free, exceptions) if mix else dict.fromkeys(free, fmt)
+    if fmt.name == NEEDS:
+        chosen |= {name: FORMATS[BESIDE] for name in free if name in rules.WANT_NO_IMATRIX}
     chosen |= {name: FORMATS[kind] for name, kind in types.items()}
     steps = []
     for name in file:

@@ -19,6 +19,7 @@ from ..base.progress import Progress
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import Streamed
+from ..gguf.companions import NEEDS, names_of
 from ..gguf.header import piece
 from ..gguf.plan import Described, slabs
 from ..gguf.source import checked_path
@@ -30,7 +31,7 @@ from . import rules
 from .model import parts_of
 from .plan import plan_dequantize, plan_quantize
 from .step import Done, Plan, Report, Step
-from .stream import Tally, converted
+from .stream import Tally, converted, scale_of
 from .typefile import Keep
 
 # --- tasks: a worker encodes some rows of a tensor and writes them into the new file ---------
@@ -257,7 +258,9 @@ def run(
     sums = _encoded(plan)
     for (fmt, weighted), count in sums.items():  # compiled here, it is in the cache for all workers
         prepare(fmt, count, weighted)
-    tensors, settings = _Tensors(plan, keep_split), _settings(plan, keep_split)
+    plan = _scaled(plan)
+    tensors = _Tensors(plan, keep_split)
+    settings = _settings(plan, keep_split, len(tensors.scales))
     if executor is not None and plan.moments is not None:
         raise ConvertError(
             "error feedback runs the model here, and workers have no moments; drop the workers"
@@ -267,9 +270,33 @@ def run(
     else:
         with prepared(final, tensors, plan.new_metadata, **settings) as (paths, places):
             tensors.tally = carry_out(executor, plan, places, sums)
+            order = "<f4" if plan.file.byteorder == "little" else ">f4"
+            for name, scale in tensors.scales.items():
+                places[name].write(0, iter([scale.astype(order).tobytes()]))
     done = [Done(step, tensors.tally[step.name].nmse) for step in plan.steps]
     warned = [f"tensor {name!r}: {text}" for name, tally in tensors.tally.items() for text in tally.warnings]
     return Report(paths, done, [*plan.notes, *_fed_back(plan, tensors.tally), *warned])
+
+
+def _companion(plan: Plan, step: Step) -> str | None:
+    """The name of the tensor that holds the scale of an nvfp4 tensor; None for one that has none of ours."""
+    names = names_of(step.name)
+    fits = (
+        step.changes
+        and step.after.name == NEEDS
+        and rules.axes(step.shape) > 1
+        and not {*names} & {*plan.file}
+    )
+    return names[0] if fits else None
+
+
+def _scaled(plan: Plan) -> Plan:
+    """The plan with the scales of nvfp4 tensors, for which their values are read once more."""
+    steps = [
+        replace(step, scale=scale_of(plan.file[step.name])) if _companion(plan, step) else step
+        for step in plan.steps
+    ]
+    return replace(plan, steps=steps)
 
 
 def _fed_back(plan: Plan, tallies: Mapping[str, Tally]) -> Iterator[str]:
@@ -291,11 +318,16 @@ def layout(plan: Plan, target: str | os.PathLike[str], *, keep_split: bool = Fal
     """The files that :func:`run` would write, with their sizes."""
     final = checked_path("layout(plan, target)", target, "pass a str or an os.PathLike")
     _check_apart(plan, final)
-    return gguf.layout(final, _Tensors(plan, keep_split), plan.new_metadata, **_settings(plan, keep_split))
+    tensors = _Tensors(plan, keep_split)
+    settings = _settings(plan, keep_split, len(tensors.scales))
+    return gguf.layout(final, tensors, plan.new_metadata, **settings)
 
 
-def _settings(plan: Plan, keep_split: bool) -> dict[str, Any]:
+def _settings(plan: Plan, keep_split: bool, more: int) -> dict[str, Any]:
+    """Settings of the writer; ``more``: tensors that the source has not, which go into the last part."""
     parts = parts_of(plan.file) if keep_split else []
+    if parts:
+        parts[-1] += more
     return {"byteorder": plan.file.byteorder, "split_max_tensors": parts if len(parts) > 1 else None}
 
 
@@ -326,10 +358,18 @@ class _Tensors(Mapping[str, Any]):
     def __init__(self, plan: Plan, keep_split: bool) -> None:
         self._file, self._moments = plan.file, plan.moments
         steps = {step.name: step for step in plan.steps}
-        self._steps = steps if keep_split else {name: steps[name] for name in rules.in_order(steps)}
+        self.scales = {
+            name: np.array([1 if step.scale is None else step.scale], np.float32)
+            for step in plan.steps
+            if (name := _companion(plan, step)) is not None
+        }
+        names = [*steps, *self.scales]
+        self._steps, self._names = steps, names if keep_split else rules.in_order(names)
         self.tally = {step.name: Tally() for step in plan.steps}
 
-    def __getitem__(self, name: str) -> QuantArray | Streamed:
+    def __getitem__(self, name: str) -> Any:
+        if name in self.scales:
+            return self.scales[name]
         step = self._steps[name]
         shape = step.shape[-rules.axes(step.shape) :]  # ggml drops outer axes of length 1
         if not step.changes:
@@ -339,13 +379,13 @@ class _Tensors(Mapping[str, Any]):
             return q
 
         def rows() -> Iterator[QuantArray]:
-            moments = self._moments.get(name) if self._moments is not None else None
+            moments = self._moments.get(name) if self._moments and step.after.block_size > 1 else None
             return converted(self._file[name], step, self.tally[name], moments=moments)
 
         return Streamed(step.after, shape, rows)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._steps)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._names)

@@ -35,6 +35,7 @@ class Step:
     why: str = ""
     weights: NDArray[np.float32] | None = None  # importance [experts, K]
     left: bool = False  # out of every conversion: a norm, one axis, integers
+    scale: np.float32 | None = None  # of all values, which a tensor beside this one holds
 
     @property
     def changes(self) -> bool:

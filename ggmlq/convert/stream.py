@@ -80,9 +80,11 @@ def converted(
         values = dequantize(rows)
         release(rows.blocks)
         check_finite(step.name, step.shape, values, first, step.after.name)
+        if step.scale is not None:
+            values = values / step.scale
         encoded = _encoded(step, values, weights, first, tally.warnings)
         if moments is not None:
-            fed = quantize(values, step.after, weights, moments=moments)
+            fed = _encoded(step, values, weights, first, tally.warnings, moments)
             near = moments.better(values, dequantize(fed), dequantize(encoded))
             tally.fed_back, tally.alone = tally.fed_back + int(near.sum()), tally.alone + int((~near).sum())
             raw = np.where(near[:, None], fed.raw, encoded.raw)
@@ -111,6 +113,21 @@ def slabs(
             yield row, piece(q, row * columns, (min(count, start + whole - row), columns))
 
 
+LARGEST = np.float32(
+    6 * 240
+)  # of nvfp4: its largest code times the last scale that ggml's encoder rounds finely
+
+
+def scale_of(q: QuantArray) -> np.float32:
+    """The scale of all values with which the largest has the largest scale of nvfp4; 1 for zeros."""
+    largest = np.float32(0)
+    for _, rows in slabs(q, None):
+        largest = max(largest, np.abs(dequantize(rows)).max(initial=0))
+        release(rows.blocks)
+    scale = np.float32(largest / LARGEST)
+    return scale if np.isfinite(scale) and scale > 0 else np.float32(1)
+
+
 def _matrix(step: Step, row: int) -> int:
     return row // step.shape[-2] if len(step.shape) > 1 else 0
 
@@ -137,11 +154,11 @@ def _row(name: str, shape: tuple[int, ...], row: int, becomes: str) -> str:
 
 def _encoded(
     step: Step, values: NDArray[np.float32], weights: NDArray[np.float32] | None,
-    first: int, said: dict[str, None],
+    first: int, said: dict[str, None], moments: Moments | None = None,
 ) -> QuantArray:  # fmt: skip
     with LISTENING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        encoded = quantize(values, step.after, weights)
+        encoded = quantize(values, step.after, weights, moments=moments)
     if caught:
         _check_held(step, values, encoded, first)
         said.update(dict.fromkeys(str(warning.message) for warning in caught))

@@ -58,7 +58,7 @@ class Gathered:
                     bar.advance(1)
         self._layers = range(first, sums.end or last)
         shared = {key: Moments(*pair) for key, pair in sums.of.items()}
-        self._of = {name: shared[key] for name, key in sums.key.items()}
+        self._of = {name: shared[key] for name, key in sums.key.items() if shared[key].values.any()}
 
 
 class _Sums:

@@ -71,6 +71,11 @@ class Frame:
         if bias and self.has(f"{name}.bias"):
             self.tensor(f"{name}.bias", *shape[:-1])
 
+    def row(self, name: str, length: int) -> None:
+        """The weights of a product with one result, which files have as a vector or as a row."""
+        q = self._tensors.get(f"{self._stem}{name}.weight")
+        self.tensor(f"{name}.weight", *((1, length) if q is not None and q.ndim == 2 else (length,)))
+
     def tensor(self, name: str, *shape: int) -> None:
         """A tensor of this shape; its scales may be a tensor of their own."""
         name = f"{self._stem}{name}"

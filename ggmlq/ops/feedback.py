@@ -111,12 +111,16 @@ def _rounded(fmt: Any, places: Direct, raw: Bytes, columns: Floats, off: Floats,
     _, scale, offset = fmt.unpack(raw.view(fmt.dtype)[:, 0])
     codes, errors = np.empty((len(raw), len(columns)), np.intp), np.empty_like(columns)
     middles = (places.levels[1:] + places.levels[:-1]) / 2
+    even = places.levels[-1] - places.levels[0] == len(middles)
     for j, column in enumerate(columns):
         d = scale[:, j // fmt.group]
         low = np.float32(0) if offset is None else offset[:, j // fmt.group]
         moved = column + off[j] / root[j, j]
         target = np.divide(moved + low, d, out=np.zeros_like(column), where=d != 0)
-        codes[:, j] = np.searchsorted(middles, target)
+        if even:
+            codes[:, j] = np.rint(target).clip(places.levels[0], places.levels[-1]) - places.levels[0]
+        else:
+            codes[:, j] = np.searchsorted(middles, target)
         errors[j] = column - (places.levels[codes[:, j]] * d - low)
         off[j + 1 :] += root[j, j + 1 :, None] * errors[j]
     places.write(raw, codes)

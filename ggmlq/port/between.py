@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,31 @@ from ..base.progress import Progress
 from ..model.arithmetic.oracles import Exact
 from ..model.config import Config
 from ..model.families import Family
-from ..model.step import Step
+from ..model.step import Step, experts
 from ..model.weights import Weights
 from .attention import CAPPED, Operands, fitted, head_tries, off, rope_tries, score_tries
-from .judge import FLOORS, SCALED, Floats, Judge, Try, factor_between
+from .judge import FLOORS, SCALED, Floats, Judge, Try, factor_between, noise_of
 from .parts import Order
 from .watched import Call
+
+
+class Exchanged:
+    """The weights of a model in which gate and up of experts stand for each other."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._weights
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._weights, name)
+
+    def matrix(self, name: str) -> Any:
+        """The other matrix of the two."""
+        other = {"gate_exps": "up_exps", "up_exps": "gate_exps"}
+        front, _, end = name.rpartition("ffn_")
+        return self._weights.matrix(f"{front}ffn_{other.get(end, end)}" if front else name)
 
 
 class Rows:
@@ -58,6 +78,7 @@ class Between(Step):
         self.terms: tuple[Any, Any] | None = None
         self.normed: set[str] = set()
         self.activation = ""
+        self.layer, self.last, self.chooses = 0, np.empty(0), False  # rows behind a norm, experts choose them
 
     def walk(self, family: Family, rows: Floats, logits: Floats | None) -> None:
         """Judge all that lies between parts, from the rows of words up to the logits."""
@@ -85,6 +106,15 @@ class Between(Step):
         floor = FLOORS.get(call.dtype, 1e-9)
         self.judge("result_output", call, theirs, bent(cap), tries, floor=floor)
 
+    def tell(self, name: str, x: Any, layer: int | None = None) -> Any:
+        """Tell a node, and hand it on, or the module's scores of experts in its place."""
+        return super().tell(name, self._scored(name, x, layer), layer)
+
+    def _scored(self, name: str, x: Any, layer: int | None = None) -> Any:
+        """A node, or the module's scores of experts: a choice between near ones is not what is judged."""
+        call = self.calls.get(f"blk.{layer}.ffn_gate_inp") if name == "ffn_moe_logits" else None
+        return x if call is None or call.y.size != x.size else np.asarray(call.y, np.float64).reshape(x.shape)
+
     def product(self, x: Any, name: str, layer: int | None, node: str | None = None) -> Any:
         """The module's product, behind its own input."""
         stem = name if layer is None else f"blk.{layer}.{name}"
@@ -101,7 +131,10 @@ class Between(Step):
         y = self._passed(name if layer is None else f"blk.{layer}.{name}", x)
         self.terms = None
         self.normed.add(name)
-        return super().norm(x, name, layer, plain) if y is None else y
+        y = super().norm(x, name, layer, plain) if y is None else y
+        self.last = y
+        self.chooses = name == "ffn_norm" and f"blk.{layer}.ffn_gate_inp.weight" in self.judge.file
+        return y
 
     def feed_forward(self, x: Any, layer: int, activation: str, kind: str = "") -> Any:
         """The module's feed-forward part, judged behind the activation."""
@@ -110,7 +143,7 @@ class Between(Step):
 
     def plus(self, y: Any, x: Any, node: str, layer: int) -> Any:
         """The sum of rows, whose terms may be what is wrong."""
-        self.terms = y, x.copy()
+        self.terms, self.layer = (y, x.copy()), layer
         return super().plus(y, x, node, layer)
 
     def rope_attention(self, q: Any, k: Any, v: Any, layer: int, factors: Any = None,
@@ -150,7 +183,10 @@ class Between(Step):
             theirs, y = theirs.swapaxes(1, 2), y.swapaxes(1, 2)
         theirs = theirs.reshape(x.shape)
         tries = lambda: self._tries(stem.rpartition(".")[2], stem == "blk.0.attn_norm", theirs)
-        self.judge(self.node, call, theirs, x, tries, floor=FLOORS.get(call.dtype, 1e-9))
+        mixture = [f"blk.{self.layer}.ffn_{part}_exps.weight" for part in ("gate", "up", "down")]
+        types = [self.judge.file.info(name).format for name in mixture if name in self.judge.file]
+        coarse = max(types, key=noise_of, default=None) if self.chooses and self.terms is not None else None
+        self.judge(self.node, call, theirs, x, tries, floor=FLOORS.get(call.dtype, 1e-9), fmt=coarse)
         x[...] = theirs  # what else reads these rows, as the sum behind a norm does, goes on from them too
         order, y = self.part(stem), y.reshape(len(x), -1)
         if self.judge.places[-1].mistake == "shape":
@@ -186,6 +222,38 @@ class Between(Step):
             yield "scale", f"the module multiplies the part by {factor:.6g}", x + factor * part
             factor = factor_between(y - part, x)
             yield "scale", f"the module multiplies the rows by {factor:.6g}", factor * x + part
+            if self.chooses:
+                yield from self._expert_tries(x)
+
+    def _expert_tries(self, x: Floats) -> Iterator[Try]:
+        """Mistakes of a mixture: how experts are chosen and weighed, and which of their matrices is which."""
+        c, last, layer = self.config, self.last, self.layer
+
+        def mixed(weights: Any = self.weights, **other: Any) -> Floats:
+            step: Any = SimpleNamespace(
+                a=self.a,
+                weights=weights,
+                config=replace(c, **other),
+                tell=self._scored,
+                joins=False,
+                choices={},
+            )
+            return np.asarray(x + experts(step, last, layer, "silu"))
+
+        one = ("make up 1", "do not")
+        words = "weights of the experts that are chosen {} in the file's model, {} in the module"
+        yield (
+            "expert-weights",
+            words.format(*(one if c.share_of_chosen else one[::-1])),
+            mixed(share_of_chosen=not c.share_of_chosen),
+        )
+        for count in range(1, c.experts + 1):
+            words = f"a token takes {c.used_experts} experts in the file, {count} in the module"
+            yield "expert-count", words, mixed(used_experts=count)
+        words = "experts have shares by {} in the file's model, by {} in the module"
+        kinds = ("sigmoid", "softmax") if c.sigmoid else ("softmax", "sigmoid")
+        yield "expert-scores", words.format(*kinds), mixed(sigmoid=not c.sigmoid)
+        yield "swapped", "the experts activate up instead of gate", mixed(Exchanged(self.weights))
 
     def _attention_tries(self, y: Floats) -> Iterator[Try]:
         o: Operands | None = self.operands

@@ -24,7 +24,7 @@ from .watched import Call, numbers, paths, watched
 
 TOKENS = 32
 MOST_TOKENS = 136  # taken by default to reach beyond a window
-WALKED = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
+WALKED = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3")
 EPSILON = "attention.layer_norm_rms_epsilon"
 
 
@@ -124,8 +124,8 @@ def compare(
         except GGUFError as error:
             why = "the metadata do not fit the tensors"
             judge.wrong("metadata", str(opened.path), "metadata", f"{error}".partition("; ")[0])
-        if config is not None and (config.experts or config.temperature):
-            config, why = None, "layers with experts, or queries that grow with positions, are not walked"
+        if config is not None and config.temperature:
+            config, why = None, "queries that grow with positions are not walked"
     ids = _tokens(opened, tokens, max(config.windows) if config else 0, seed)
     places = paths(opened, dict(model.named_modules()), names)
     calls, logits = watched(model, places, ids.tolist())

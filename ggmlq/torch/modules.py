@@ -282,12 +282,20 @@ class Experts(Packed):
     ----------
     q : QuantArray
         Weights [E, N, K]; their bytes are copied.
+    bias : tensor, optional
+        [E, N], a parameter that may be trained.
     """
 
-    def __init__(self, q: gq.QuantArray) -> None:
+    def __init__(self, q: gq.QuantArray, bias: torch.Tensor | None = None) -> None:
         super().__init__()
         self.hold(q, 3)
         self.num_experts, self.out_features, self.in_features = q.shape
+        if bias is not None and tuple(bias.shape) != q.shape[:2]:
+            raise gq.errors.ShapeError(
+                f"Experts(q, bias): bias has shape {tuple(bias.shape)}; q is {q.shape}, so it is "
+                f"{q.shape[:2]}; pass one number a row of each expert"
+            )
+        self.bias = bias if bias is None or isinstance(bias, torch.nn.Parameter) else torch.nn.Parameter(bias)
 
     def forward(
         self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor | None = None
@@ -296,11 +304,14 @@ class Experts(Packed):
         if not torch.compiler.is_compiling():
             self._before_a_call(x)
         dtype = _result_dtype(x)
-        wide = dtype if weights is None and self.scale is None else torch.promote_types(dtype, torch.float32)
+        at_once = weights is None and self.scale is None and self.bias is None
+        wide = dtype if at_once else torch.promote_types(dtype, torch.float32)
         w, type = self.weight, self.blocks_type
         y: torch.Tensor = torch.ops.ggmlq.expert_linear(x, w, ids, type, self.out_features, wide)
         if self.scale is not None:
             y = y * (self.scale[ids][..., None] if self.scale.dim() else self.scale)
+        if self.bias is not None:
+            y = y + self.bias[ids].to(y.dtype)
         if weights is not None:
             y = (y * weights[..., None].to(y.dtype)).sum(1)
         return y.to(dtype)

@@ -188,7 +188,7 @@ def packed_layer(part: Any, source: gq.QuantArray | Packed) -> Packed:
     if isinstance(part, torch.nn.Linear):
         new: Packed = Linear(blocks, part.bias)
     elif isinstance(part, Experts):
-        new = Experts(blocks)
+        new = Experts(blocks, part.bias)
     else:
         dtype = (part._like if isinstance(part, Embedding) else part.weight).dtype
         new = ScaledEmbedding(blocks, dtype, part) if is_scaled(part) else Embedding(blocks, dtype)

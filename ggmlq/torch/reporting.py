@@ -55,7 +55,7 @@ def report(model: torch.nn.Module) -> Report:
         if (number := _type_of(part, kind, weight)) is not None:
             result.packed[name] = gq.formats[number].name
             result.packed_bytes += size
-        elif weight.dim() > 1 and weight.dtype.is_floating_point:
+        elif weight.dim() > 1 and weight.dtype.is_floating_point and kind != "bias":
             result.floats[name] = reason or _reason(part, kind, weight)
             result.floats_bytes += size
     return result

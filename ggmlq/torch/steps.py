@@ -16,7 +16,7 @@ import torch
 from ..model.arithmetic.kernels import Angles, Kernels, Routing, Seen, rope_angles
 from ..model.config import Config, Rope
 from ..model.weights import Stack
-from .modules import Embedding, Experts
+from .modules import Embedding
 from .products import product
 
 LEAST = 256  # positions of a table of RoPE's angles
@@ -37,6 +37,11 @@ class Tensors:
     def __contains__(self, name: str) -> bool:
         return f"{name}.weight" in self._names
 
+    @property
+    def head(self) -> Any:
+        """The module that gives logits, which may be the embedding."""
+        return self.matrix("output" if "output" in self else "token_embd")
+
     def matrix(self, name: str) -> Any:
         """The module of a matrix, or of the matrices of experts."""
         part: Any = self._model
@@ -55,13 +60,19 @@ class Tensors:
         if name not in self._names:
             return None
         part = self.matrix(path)
-        return getattr(part, kind) if isinstance(part, Vectors | Experts) else None
+        return getattr(part, kind) if isinstance(part, Vectors) or kind == "scale" else None
 
     def vector(self, name: str) -> torch.Tensor:
         """A vector that the model has."""
         value = self.optional(name)
         assert value is not None
         return value
+
+    number = optional  # of one element, which multiplies rows as it is
+
+    def ones(self, width: int) -> torch.Tensor:
+        """The weights of a norm that has none."""
+        return torch.ones(())
 
 
 class Keys(NamedTuple):
@@ -92,9 +103,11 @@ class Rows:
         return slice(self.count - 1, None, self.count) if self.count > 1 else None
 
     def appended(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None
+        self, layer: int, q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None
     ) -> tuple[torch.Tensor, Keys]:
-        """Queries [B, H, T, D], and all keys and values with the new ones."""
+        """Queries [B, H, T, D], and all keys and values with new ones; without keys an earlier layer's."""
+        if k is None:
+            return self._by_sequence(q), self.keys[layer]
         q, k, v = (self._by_sequence(x) for x in (q, k, k[..., :0] if v is None else v))
         if self._past:
             k, v = (torch.cat(pair, 2) for pair in zip(self._past[layer], (k, v), strict=True))
@@ -104,12 +117,12 @@ class Rows:
     def _by_sequence(self, x: torch.Tensor) -> torch.Tensor:
         return x.reshape(self.batch, self.count, *x.shape[1:]).transpose(1, 2)
 
-    def rope_append(self, layer: int, heads: Sequence[torch.Tensor], angles: Angles) -> Any:
+    def rope_append(self, layer: int, heads: Sequence[Any], angles: Angles) -> Any:
         """Queries and keys as :meth:`appended` gives them, with RoPE."""
         q, k, v = heads
-        return self.appended(layer, rotated(q, *angles), rotated(k, *angles), v)
+        return self.appended(layer, rotated(q, *angles), None if k is None else rotated(k, *angles), v)
 
-    def back(self, y: torch.Tensor) -> torch.Tensor:
+    def back(self, layer: int, y: torch.Tensor) -> torch.Tensor:
         """Results of attention as they are."""
         return y
 

@@ -42,9 +42,9 @@ class Model(torch.nn.Module):
             )
         beyond = tuple(f"blk.{i}." for i in range(self.config.layers, len(tensors)))
         self._tables: Tables = {}
-        names = {name for name in tensors if not name.startswith(beyond) and not name.endswith("scale")}
+        names = {name for name in tensors if not name.startswith(beyond) and not _is_companion(name, tensors)}
         self._names = frozenset(names)
-        for name in sorted(names, key=lambda name: name.endswith(".bias")):  # behind their matrices
+        for name in sorted(names, key=lambda name: not name.endswith(".weight")):  # behind their matrices
             _put(self, name, tensors[name], dtype, device)
             bar.advance(tensors[name].nbytes)
         self.eval()
@@ -86,7 +86,7 @@ class Model(torch.nn.Module):
                 f"model(input_ids): input_ids are {shown}; they are integers [B, T], one or more; pass "
                 "torch.tensor([tokens])"
             )
-        layers, batches = self.config.layers, {keys.k.shape[0] for keys in past}
+        layers, batches = len(self.config.keys), {keys.k.shape[0] for keys in past}
         if past and (len(past) != layers or batches != {ids.shape[0]}):
             raise gq.errors.ShapeError(
                 f"model(input_ids, cache): the cache has {len(past)} layers of {[*batches]} sequences, the "
@@ -106,6 +106,13 @@ class Model(torch.nn.Module):
         return f"{c.architecture}, {c.layers} layers of {c.width}, {c.context:,} positions, {self.dtype}"
 
 
+def _is_companion(name: str, tensors: dict[str, gq.QuantArray]) -> bool:
+    """True for a scale that its weights have, and for one of activations."""
+    stem, _, kind = name.rpartition(".")
+    weights = tensors.get(stem if stem.endswith(".weight") else f"{stem}.weight")
+    return kind == "input_scale" or (kind == "scale" and weights is not None and weights.scale is not None)
+
+
 def _put(model: torch.nn.Module, name: str, q: gq.QuantArray, dtype: torch.dtype, device: Any) -> None:
     """Put a tensor at its name: blocks as a packed module, floats as torch's own."""
     path, _, kind = name.rpartition(".")
@@ -119,7 +126,7 @@ def _put(model: torch.nn.Module, name: str, q: gq.QuantArray, dtype: torch.dtype
     part: Any
     if matrix and q.ndim == 3:
         part = Experts(q)
-    elif matrix and path == "token_embd":
+    elif matrix and path in ("token_embd", "per_layer_token_embd"):
         part = Embedding(q, dtype) if packed else torch.nn.Embedding(*q.shape, device="meta")
     elif matrix:
         part = Linear(q) if packed else torch.nn.Linear(q.shape[1], q.shape[0], bias=False, device="meta")

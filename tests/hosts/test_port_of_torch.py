@@ -246,6 +246,50 @@ def test_the_four_of_a_loader(fresh, tmp_path):
     assert names(gt.compare(model, path)) == {"not-loaded"}
 
 
+MIXTURE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
+           "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
+
+
+@torch.no_grad()
+def test_experts(fresh, tmp_path):
+    """A mixture is judged by its choice, its weights and its matrices, packed ones too."""
+    config = transformers.Qwen3MoeConfig(**SIZES | MIXTURE)
+    model = drawn(transformers.Qwen3MoeForCausalLM(config), int(fresh.integers(1 << 30)))
+    model.save_pretrained(tmp_path)
+    for name, content in checkpoints.bpe("qwen3").items():
+        raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+        (tmp_path / name).write_bytes(raw)
+    gq.checkpoint.to_gguf(tmp_path, tmp_path / "f32.gguf", "f32")
+    with gq.open(tmp_path / "f32.gguf") as file:
+        arrays = {name: np.asarray(file[name]) for name in file}
+        blocks = {name: gq.quantize(x, "q4_0") if x.ndim > 1 else x for name, x in arrays.items()}
+        gq.save(tmp_path / "q4_0.gguf", blocks, dict(file.metadata))
+
+    def every(name, value):
+        for part in model.modules():
+            if hasattr(part, name):
+                setattr(part, name, value)
+
+    def exchange():
+        for name, p in model.named_parameters():
+            if name.endswith("gate_up_proj"):
+                p.copy_(torch.cat(p.chunk(2, 1)[::-1], 1))
+
+    for mistake, plant, mend in (
+        ("", lambda: None, lambda: None),
+        ("expert-weights", lambda: every("norm_topk_prob", False), lambda: every("norm_topk_prob", True)),
+        ("expert-count", lambda: every("top_k", 3), lambda: every("top_k", 2)),
+        ("swapped", exchange, exchange),
+    ):
+        plant()
+        for kind in ("f32", "q4_0"):
+            comparison = gt.compare(model, tmp_path / f"{kind}.gguf")
+            assert kind == "q4_0" or not comparison.notes
+            if mistake != "expert-weights" or kind == "f32":  # in blocks they are as far off as blocks are
+                assert names(comparison) == ({mistake} - {""}), str(comparison)
+        mend()
+
+
 def test_the_command(module, tmp_path, capsys):
     model = module("llama")
     path = str(converted(model, "llama", tmp_path))

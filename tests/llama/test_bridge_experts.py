@@ -1,4 +1,4 @@
-"""mul_mat_id and whole layers of experts by a real libggml: the same numbers, to its arithmetic."""
+"""mul_mat_id by a real libggml: the same numbers, to its arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A build for another machine, where GGMLQ_EMULATED and GGMLQ_EMULATOR name one: its kernels are judged, too.
+"""A build for another machine, in the folder that GGMLQ_EMULATED names: its kernels are judged, too.
 
 tools/build-emulated.sh makes both. What the command says to wrong names is tried everywhere.
 """
@@ -17,10 +17,9 @@ from ggmlq.check.run import run_case
 from ggmlq.cli import main
 from ggmlq.llama import Bridge
 
-BUILD, EMULATOR = (os.environ.get(name, "") for name in ("GGMLQ_EMULATED", "GGMLQ_EMULATOR"))
-needs_one = pytest.mark.skipif(
-    not (BUILD and EMULATOR), reason="GGMLQ_EMULATED names no build of another machine"
-)
+FOLDER = os.environ.get("GGMLQ_EMULATED", "")
+BUILD, EMULATOR = f"{FOLDER}/build", f"qemu-aarch64-static:{FOLDER}/root"
+needs_one = pytest.mark.skipif(not FOLDER, reason="GGMLQ_EMULATED names no build of another machine")
 
 
 @needs_one

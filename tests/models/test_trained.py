@@ -13,10 +13,13 @@ import ggmlq as gq
 from ggmlq.errors import UnsupportedError
 from ggmlq.model.quality import Quality, shares
 from ggmlq.trace.activations import logits_of
+from ggmlq.trace.session import Run
+from ggmlq.trace.settings import settings
 
 pytestmark = [pytest.mark.models, pytest.mark.llama]
 MARGIN = 8  # times the size of the roundings of a row of logits: the most that one of its numbers may be off
 CHANCE = 4  # standard errors of a mean
+SUMS = 1e-11  # of float32, in another order: measured up to 5e-13
 SAID = 200
 MESSAGES = [
     {"role": "system", "content": " be <b>brief</b>  "}, {"role": "user", "content": "hé & \"hi\"\n\n"},
@@ -42,6 +45,29 @@ def test_logits_are_as_near_to_float64_as_its(libllama, path, prose):
     less = ours.loss[0] - its.loss[0]
     assert abs(less.mean()) <= CHANCE * error(less), (ours.facts(), its.facts())
     assert ours.facts()["same_top"] > 0.8
+
+
+@pytest.mark.parametrize("layouts", ["", "AMX,CPU_REPACK"])
+def test_each_product_is_ggml_cpus(libllama, path, prose, layouts):
+    """On the run's own rows; so what parts a run from the arithmetic are roundings that were carried on."""
+    tokens = prose(gq.model.load(path).tokenizer, 7)
+    how = {"without": layouts} if layouts else {}
+    run, off = Run(settings(path, tokens=tokens, flash=False, threads=2, verify=False, **how)), {}
+    try:
+        with gq.open(path) as file:
+            for node in run.nodes():
+                if isinstance(node, dict):
+                    break
+                name = node.tensors.get("w", {}).get("name")
+                if node.op != "MUL_MAT" or name not in file or node.tensors["w"].get("buffer") == "AMX":
+                    continue
+                x, y = node.floats("x").reshape(-1, file[name].shape[-1]), node.floats("y")
+                expected = gq.reference.linear(x, file[name], "ggml-cpu")
+                off[node.name] = gq.nmse(y.reshape(expected.shape), expected)
+    finally:
+        run.close()
+    assert len(off) > 200
+    assert max(off.values()) < SUMS, max(off, key=off.get)
 
 
 def error(values):

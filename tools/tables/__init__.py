@@ -29,6 +29,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *lines])
 
 
+def shares(beside: Iterable[Any]) -> str:
+    """A table of the shares of drawn cells (bench/drawn.py) in which ours is ahead of a peer."""
+    rows = [[s.name, s.count, f"{s.ahead:.0%}", f"{s.mean:.2f}", f"{s.least:.2f}", s.worst] for s in beside]
+    return table(["", "cells", "ahead", "mean", "least", "in"], rows)
+
+
 @cache
 def load(path: Path) -> Any:
     """The content of a JSON file."""

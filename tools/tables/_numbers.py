@@ -1,6 +1,6 @@
 """Figures of the number formats in 8-bit computing (range, step, bits), for the table of docs/scaled.md.
 
-``tools/table.py scaled`` writes the page from here; a test holds each row against NumPy or ml_dtypes.
+``tools/table.py scaled`` writes the page from here.
 A float of e exponent bits (bias b) and m mantissa bits has 2^(1-b) as its smallest normal number, a step of
 2^(1-b-m) below it and of 2^-m at 1.0.
 """
@@ -64,7 +64,6 @@ def _integer(name: str, bits: int, low: int, high: int) -> Number:
 
 
 NUMBERS = (
-    _float("FP64", 64, 11, 52),
     _float("FP32", 32, 8, 23),
     _float("TF32", 32, 8, 10),  # 19 bits of a word of 32, as tensor cores read it
     _float("FP16", 16, 5, 10),
@@ -72,10 +71,5 @@ NUMBERS = (
     Number("E4M3", 8, 1, 4, 3, 7, 448.0, nans="0x7F, 0xFF"),
     Number("E5M2", 8, 1, 5, 2, 15, 57344.0, True, "0x7D … 0x7F, 0xFD … 0xFF"),
     Number("E8M0", 8, 0, 8, 0, 127, 2.0**127, nans="0xFF", min=2.0**-127, subnormals=False),
-    _integer("INT16", 16, -32768, 32767),
     _integer("INT8", 8, -127, 127),
-    _integer("INT8, whole range", 8, -128, 127),
-    _integer("UINT8", 8, 0, 255),
-    _integer("INT4", 4, -8, 7),
-    _integer("UINT4", 4, 0, 15),
 )

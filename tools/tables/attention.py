@@ -1,25 +1,30 @@
 """Tables of times in bench/notes/attention.md; docs/attention.svg, and docs/cache_error.svg: errors by type.
 
-Times are measured by: python bench/attention_peers.py --json bench/results/attention_h200.json, and on a CPU
-by bench_attention.py there; llama.cpp's on a GPU are in bench/baseline. Errors are computed here: of the
+Drawn cells are measured by: python bench/attention_peers.py --json bench/results/attention_peers_h200.json,
+and on a CPU by bench_attention.py; those of the picture are in attention_h200.json, llama.cpp's in
+bench/baseline. Errors are computed here: of the
 trained model of the tests on the house's page, and of arrays with a column of outliers.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import ggmlq as gq
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from . import PICTURE, RESULTS, ROOT, Options, Texts, chart, load, svg, table
+import ggmlq as gq
+from bench import drawn
+
+from . import PICTURE, RESULTS, ROOT, Options, Texts, chart, load, shares, svg, table
 
 OPTIONS = PICTURE
 TYPES = ("q8_0", "q4_0", "f16")
 LLAMA = ROOT / "bench" / "baseline" / "ggml_cuda_attention_h200.json"
 SHAPE = "32/8x128"  # heads, heads of keys, columns
-NOT_CAUSAL = "¹"  # torch's mask begins at the first position
 COLORS = {"q8_0": "#4878a8", "q4_0": "#c05020", "f16": "#70a050"}
 MODEL = ROOT / "tests" / "golden" / "speaks.gguf"
 TEXT = ROOT / "docs" / "house.md"
@@ -36,18 +41,8 @@ def texts(options: Options) -> Texts:
         yield "docs/attention.svg", picture(times, llama)
         yield "docs/cache_error.svg", errors()
         return
-    header = ["queries, positions", *TYPES, "bound of each", "torch, f16", "llama.cpp, of each"]
-    lines = []
-    for key in dict.fromkeys(key[:3] for key in times):
-        shape, queries, positions = key
-        cases = [times[(*key, name)] for name in TYPES]
-        mark = f" {NOT_CAUSAL}" if queries not in (1, positions) else ""
-        lines.append([
-            f"{f'{shape}: ' * (shape != SHAPE)}{queries}, {positions}", *(figure(row["us"]) for row in cases),
-            listed([row["floor"] for row in cases]), figure(cases[-1]["torch"]) + mark,
-            listed([llama.get((*key, name)) for name in TYPES]),
-        ])  # fmt: skip
-    yield "bench/notes/attention.md", table(header, lines)
+    cells = load(RESULTS / "attention_peers_h200.json")["rows"]
+    yield "bench/notes/attention.md", shares(drawn.shares_of_attention(cells))
     yield "bench/notes/attention.md cpu", cpu()
 
 
@@ -70,17 +65,6 @@ def cpu() -> str:
         times = [f"{ms:.2f}" for r in cases for ms in (r["ms"], r["llama_ms"])]
         lines.append([name, queries, *times, *(f"{cases[0][off]:.1e}" for off in ("off", "llama_off"))])
     return table([*header, "error", "llama.cpp's"], lines)
-
-
-def figure(us: float | None) -> str:
-    """Microseconds, below 100 with a decimal."""
-    return "–" if us is None else f"{us:.0f}" if us >= 100 else f"{us:.1f}"
-
-
-def listed(numbers: list[float | None]) -> str:
-    """Figures of the types, one where all are equal."""
-    words = [figure(number) for number in numbers]
-    return words[0] if len({*words}) == 1 else ", ".join(words)
 
 
 def picture(times: Times, llama: dict[tuple[str, int, int, str], float]) -> str:

@@ -1,7 +1,7 @@
 """The tables of bench/notes/engine.md and README.md, and docs/engine.svg: the default path on a GPU.
 
 Figures are those of bench/results/engine_h200.json, which tools/keep.py writes from bench/bench_engine.py's;
-those beside Humming and cuBLAS of bench/results/linear_peers_h200.json.
+those of drawn cells beside cuBLAS are in bench/results/linear_peers_h200.json.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from bench import engine
+from bench import drawn, engine
 from ggmlq.formats import FORMATS
 
-from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, load, svg, table
+from . import PICTURE, RESULTS, Options, Texts, chart, llama, llama_card, load, shares, svg, table
 
 OPTIONS = PICTURE | {
     "--goals": {
@@ -25,7 +25,6 @@ OPTIONS = PICTURE | {
     "--results": {"type": Path, "default": RESULTS / "engine_h200.json", "help": "a file of another card"},
 }
 LONG, PICTURED = 14336, "q4_0"  # K of the short tables and of the picture
-FIRST = (1, 8, 64, 512, 4096)  # rows of activations on the first page
 
 # What the default path is meant to reach: times as fast as llama.cpp, at least and aimed at, up to so many
 # rows (few of them: the time that reading takes at 80 % of the rate, if that is longer); and the share of
@@ -36,7 +35,7 @@ SHARE_OF_READING, SHARES_OF_CUBLAS, FROM = 0.8, (0.7, 0.85), 2048
 
 def texts(options: Options) -> Texts:
     """The tables, or the picture."""
-    card = engine.load(options.results)
+    card, cells = engine.load(options.results), load(RESULTS / "linear_peers_h200.json")["figures"]
     if not figures(card):
         print(f"{options.results.name}: no figures of auto yet; bench/bench_engine.py measures them")
     elif options.goals:
@@ -45,8 +44,8 @@ def texts(options: Options) -> Texts:
         yield "docs/engine.svg", picture(card)
     else:
         yield "bench/notes/engine.md short", short(card)
-        yield "README.md", first(card)
-        yield "bench/notes/engine.md humming", beside_humming()
+        yield "bench/notes/engine.md drawn", shares(drawn.shares_of_products(cells))
+        yield "README.md drawn", shares(drawn.shares_of_products(cells))
 
 
 class Figure(NamedTuple):
@@ -63,28 +62,6 @@ class Figure(NamedTuple):
     cublas: float | None  # cuBLAS on halves of the same shape in the same run
     reading: float  # reading the file's bytes of the weights
     roof: float  # the card cannot be faster: reading weights, or cuBLAS on halves at its best
-
-
-def beside_humming() -> str:
-    """Each type and shape, a column a number of rows: microseconds of all, and times as fast as Humming."""
-    times: dict[tuple[str, int, int], dict[int, dict[str, float]]] = {}
-    for figure in load(RESULTS / "linear_peers_h200.json")["figures"]:
-        times.setdefault((figure["format"], figure["N"], figure["K"]), {})[figure["M"]] = figure["us"]
-    times = dict(sorted(times.items(), key=lambda item: item[0][0]))
-    rows = list(dict.fromkeys(m for by_rows in times.values() for m in by_rows))
-
-    def cell(us: dict[str, float]) -> str:
-        ratio = us["Humming"] / us["ggmlq"]
-        each = " / ".join(
-            f"{us[of]:.{0 if us[of] >= 99.95 else 1}f}" for of in ("ggmlq", "Humming", "cuBLAS")
-        )
-        return f"{each} = " + (f"**{ratio:.2f}**" if ratio >= 0.995 else f"{ratio:.2f}")
-
-    lines = [
-        [f"{name}, {n} × {k}", *(cell(by_rows[m]) if m in by_rows else "–" for m in rows)]
-        for (name, n, k), by_rows in times.items()
-    ]
-    return table(["type, N × K", *(f"M={m}" for m in rows)], lines)
 
 
 def figures(card: engine.Results) -> list[Figure]:
@@ -120,18 +97,6 @@ def short(card: engine.Results) -> str:
     return f"{table(header, [[m, *cells] for m, cells, _ in rows])}\n\n{_roofs(card)}"
 
 
-def first(card: engine.Results) -> str:
-    """For a few numbers of rows: time, how many times as fast as llama.cpp, and the kernels."""
-    shown = [f for f in figures(card) if f.k == LONG and f.m in FIRST]
-    header, rows = _by_format(shown, _brief)
-    lines = []
-    for m, cells, row in rows:
-        kernels = dict.fromkeys(f.row["kernel"].removeprefix("cuda:") for f in row)
-        lines.append([m, *cells, ", ".join(kernels)])
-    run = card["runs"][max(f.row["run"] for f in shown)]
-    return f"{table([*header, 'kernel'], lines)}\n\n{run['device']}, {run['date']}."
-
-
 def _by_format(shown: list[Figure], cell: Any) -> tuple[list[str], list[tuple[int, list[str], list[Figure]]]]:
     """A header of formats; for each number of rows its cells, and the figures in them."""
     by_problem = {(f.name, f.m): f for f in shown}
@@ -146,10 +111,6 @@ def _by_format(shown: list[Figure], cell: Any) -> tuple[list[str], list[tuple[in
 def _compact(f: Figure) -> str:
     llama = " / –" if f.llama is None else f" / {f.llama:.1f} = {f.llama / f.us:.1f}×"
     return f"{f.us:.1f}{llama}, {f.roof / f.us:.0%}"
-
-
-def _brief(f: Figure) -> str:
-    return f"{f.us:.1f} µs" + ("" if f.llama is None else f", {f.llama / f.us:.1f}×")
 
 
 def _roofs(card: engine.Results) -> str:

@@ -277,6 +277,8 @@ def not_finite(survey: BlockSurvey) -> Pattern | None:
 
 # --- overflow -------------------------------------------------------------------------------
 
+SEPARATED = 7  # elements, of which the large ones alone are infinite: no chance
+
 
 def _overflow(case: Case, wild: Mask) -> Pattern | None:
     """The half that overflowed, if it explains over 99 % of these elements, and not more others."""
@@ -288,12 +290,21 @@ def _overflow(case: Case, wild: Mask) -> Pattern | None:
         precision = float((wild & risk).sum() / risk.sum())
         if covers > 0.99 and precision > 0.5 and (best is None or precision > best[0]):
             best = precision, name
-    sums = np.abs(case.x) @ np.abs(np.nan_to_num(case.q.dequantize(np.float64))).T
-    if best is None and ((sums > LARGEST_HALF) | ~wild).all():
-        exact = case.x @ np.nan_to_num(case.q.dequantize(np.float64)).T
+    weights = np.nan_to_num(case.q.dequantize(np.float64))
+    exact = case.x @ weights.T
+    if best is None and ((np.abs(case.x) @ np.abs(weights).T > LARGEST_HALF) | ~wild).all():
         large = np.abs(exact) > LARGEST_HALF
         if np.isinf(case.y).any() and (looks_half(case.y) or (np.isinf(case.y) == large).all()):
             return Pattern("f16-accumulation", "sums beyond 65504 became infinite", True)
+    if (
+        best is None
+        and wild.size >= SEPARATED
+        and not wild.all()
+        and (np.sign(exact) * np.inf == case.y)[wild].all()
+    ):
+        low, high = np.abs(exact)[~wild].max(), np.abs(exact)[wild].min()
+        if low < high:  # whatever they were multiplied with
+            best = 1.0, f"results beyond {high:.3g}, and none up to {low:.3g}: a multiple of them"
     if best is None:
         return None
     return Pattern("scale-f16-overflow", f"{best[1]} above 65504 became an infinite half", True)

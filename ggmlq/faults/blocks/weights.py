@@ -6,7 +6,7 @@ format that has this part or field.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,9 +141,10 @@ def _sub_scales(fmt: BlockFormat, right: Operand) -> Misread:
 
 
 def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Misread:
-    """The scale d (and dmin, m) of the block before or after, under every rule for the end."""
+    """Fields of the block before or after: the scale d (and dmin, m) under every rule for the end, codes."""
     names = fmt.dtype.names or ()
     fields = [name for name in ("d", "dmin", "m", "e") if name in names]
+    codes = [name for name in names if name not in fields]
     if every.size < 2:
         return
     index = np.arange(every.size, dtype=np.float64).reshape(every.shape)
@@ -151,14 +152,21 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Misread:
     for name, place in shifted(index + 1, ("wraps", "itself", "zero")):  # 0 marks "zero"
         at = place[columns].astype(np.int64) - 1
         places.setdefault(at.tobytes(), (name, at))  # many differ at the ends of the tensor alone
-    for which in [fields, *([name] for name in fields if len(fields) > 1)]:
-        for name, at in places.values():
+    plain = [(name, at) for name, at in places.values() if name.endswith("wraps")]
+    for which in [*_some(fields), *_some(codes)] if fields else ():
+        fault = "scale-neighbour" if which[0] in (*fields, "scales") else "codes-misread"
+        for name, at in places.values() if which[0] in fields else plain:
             changed = every[columns].copy()
             for field in which:
                 values = every.reshape(-1)[field][at]
                 outside = (at < 0).reshape(at.shape + (1,) * (values.ndim - at.ndim))
                 changed[field] = np.where(outside, np.zeros((), values.dtype), values)
-            yield Mistake("scale-neighbour", f"{' and '.join(which)} of the {name}", operand(fmt, changed))
+            yield Mistake(fault, f"{' and '.join(which)} of the {name}", operand(fmt, changed))
+
+
+def _some(fields: Sequence[str]) -> list[list[str]]:
+    """All fields, and each by itself."""
+    return [list(fields), *([name] for name in fields if len(fields) > 1)]
 
 
 # --- one term alone -----------------------------------------------------------------------------

@@ -120,6 +120,12 @@ def tensors(frame: Frame) -> None:
         frame.matrix("attn_k", c.kv_heads[i] * width, c.width)
         if frame.has("attn_v.weight"):
             frame.matrix("attn_v", c.kv_heads[i] * width, c.width)
+    else:  # a file may have what is not read
+        names = [name for name in ("attn_k", "attn_v") if frame.has(f"{name}.weight")]
+        for name in names:
+            frame.matrix(name, c.kv_heads[i] * width, c.width)
+        if frame.has("attn_k_norm.weight"):
+            frame.vectors(width, "attn_k_norm")
     frame.matrix("attn_output", c.width, heads * width)
     frame.feed_forward()
     if c.experts:

@@ -153,7 +153,7 @@ def tensors(frame: Frame) -> None:
         frame.feed_forward()
         return
     frame.experts()
-    frame.vectors(c.width, "ffn_gate_inp_shexp")
+    frame.row("ffn_gate_inp_shexp", c.width)
     frame.feed_forward("_shexp", hidden=frame.facts.get("expert_shared_feed_forward_length", 0))
 
 

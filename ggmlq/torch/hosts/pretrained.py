@@ -18,6 +18,7 @@ import torch
 
 import ggmlq as gq
 
+from ...model.config import SECTIONS
 from ..loading import load_
 
 LEAST = 5  # the version of transformers from which experts lie in one module
@@ -40,7 +41,7 @@ def from_gguf(
     Parameters
     ----------
     path : str, os.PathLike or GGUFFile
-        The model, of an architecture that ``ggmlq convert`` knows.
+        The model, of an architecture that the sentence of ``enable()`` lists.
     dtype : torch.dtype
         Of activations, norms and biases; on a GPU ``torch.bfloat16`` is fastest.
     device : str or torch.device
@@ -97,11 +98,23 @@ def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     arch, heads = file.metadata["general.architecture"], said.get("num_attention_heads")
     whole = said.get("head_dim", said.get("hidden_size", 0) // heads if heads else None)
     rotated = file.metadata.get(f"{arch}.rope.dimension_count", whole)
-    if rotated != whole:
+    if rotated != whole and arch not in gq.checkpoint.backconfig.PARTLY:
         raise gq.errors.UnsupportedError(
             f"{REQUEST}: {file.path} rotates {rotated} of {whole} columns of a head; models of "
-            f"transformers for {arch} rotate all; run it with gq.model.load"
+            f"transformers for {arch} rotate all; run it with ggmlq.torch.model"
         )
+    others = {
+        "granite": file.metadata.get(f"{arch}.rope.scaling.finetuned") is False,  # without RoPE
+        "glm4": np.any(file.metadata.get(f"{arch}.{SECTIONS}", 0)),  # pairs half of the columns apart
+    }
+    if others.get(arch):
+        raise gq.errors.UnsupportedError(
+            f"{REQUEST}: {file.path} has another RoPE than a {arch} of transformers, which rotates all pairs "
+            "of neighbours; run it with ggmlq.torch.model, or with gq.model.load"
+        )
+    if arch == "phi3":
+        said["sliding_window"] = None  # which llama.cpp does not use; a setting brings it back
+    said.setdefault("pad_token_id", None)  # a class's own may be beyond this vocabulary
     kind = said.pop("model_type")
     try:
         return transformers.AutoConfig.for_model(kind, **said | settings)

@@ -90,7 +90,7 @@ def _said() -> str:
     return (
         f"{_limits()} and decodes files of all other architectures in full, by "
         "from_pretrained(folder, gguf_file=name); ggmlq.torch.hosts.transformers.from_gguf(path) keeps "
-        f"{', '.join(gq.checkpoint.families.OF_ARCH)} packed, with every version from {LEAST}.0 on"
+        f"{', '.join(gq.checkpoint.families.OPENED)} packed, with every version from {LEAST}.0 on"
     )
 
 

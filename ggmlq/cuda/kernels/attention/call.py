@@ -217,7 +217,8 @@ def _launch(
     positions = k.raw.shape[2] if extras.lengths is not None else int(a.lengths[0])
     group, units = heads // kv_heads, batch * kv_heads
     rows, steps = group * queries, -(-positions // plan.positions)
-    tiles = -(-rows // plan.rows)
+    causal = a.causal or a.window > 0
+    tiles = plan.tiles(queries, group, causal) if isinstance(plan, HopperPlan) else -(-rows // plan.rows)
     splits = max(1, -(-steps // FIXED_STEPS)) if invariant else _split_count(plan, units * tiles, steps)
     cluster = splits if _clustered(plan, units * tiles, steps) else 1
     merges = splits > cluster
@@ -247,7 +248,7 @@ def _launch(
         positions=positions,
         kv_heads=kv_heads,
         window=a.window,
-        causal=int(a.causal or a.window > 0),
+        causal=int(causal),
         q_kind=KINDS[q.dtype.name],
         y_kind=KINDS[y.dtype.name],
         fixed_steps=FIXED_STEPS if invariant else 0,

@@ -52,7 +52,7 @@ from .split_kv import rows_writer
 
 HOPPER = (9, 0)
 
-#     warps     0 … 3                4 … 7 (two groups)    the last four
+#     warps     0 … 3                4 … 7 (two groups)    the last four, or eight in two teams
 #             ┌────────────────────┬─────────────────────┬────────────────────────────────────────┐
 #             │ consumer, rows     │ consumer, rows      │ producer                               │
 #             │ 0 … 63: Q in smem  │ 64 … 127            │ memory ─► stages (blocks: decoded)     │
@@ -83,6 +83,7 @@ HOPPER = (9, 0)
 GROUP_WARPS, PRODUCER_WARPS = 4, 4  # of a consumer warpgroup; of a producer's team
 GROUP_ROWS = GROUP_WARPS * MMA_ROWS
 STAGES, LINE = 2, 128  # of keys and of values; bytes of a swizzled row
+MAX_EMPTY = 8  # tiles have rows of one head where at most this part of a head's rows is empty
 COPIED_TILES = 3  # tiles of blocks that a team copies ahead
 # Offsets of the barriers of both stages of keys, and of values: it is full, or free.
 KEYS_FULL, KEYS_FREE, VALUES_FULL, VALUES_FREE, BARRIERS = 0, 16, 32, 48, 64
@@ -120,6 +121,12 @@ class HopperPlan:
     def rows(self) -> int:
         """Rows of queries of a block."""
         return MMA_ROWS * self.warps
+
+    def tiles(self, queries: int, group: int, causal: bool) -> int:
+        """Work tiles of a KV head, as :func:`tiles_of_head` counts them."""
+        of_head = -(-queries // self.rows)
+        fits = causal and (of_head * self.rows - queries) * MAX_EMPTY <= queries
+        return of_head * group if fits else -(-queries * group // self.rows)
 
     @property
     def positions(self) -> int:
@@ -267,30 +274,50 @@ def barrier_maker(plan: HopperPlan) -> Any:
 
 
 @cache
+def tiles_of_head(plan: HopperPlan) -> Any:
+    """The device function for the tiles of a head, where no tile has rows of two heads; else 0.
+
+    Under a causal mask a tile with the last rows of one head and the first of another goes over all positions
+    for both.
+    """
+    rows = plan.rows
+
+    @inlined
+    def count(sizes: Any) -> Any:
+        tiles = (sizes.queries + (rows - 1)) // rows
+        fits = sizes.causal != 0 and (tiles * rows - sizes.queries) * MAX_EMPTY <= sizes.queries
+        return tiles if fits else uint32(0)
+
+    return count
+
+
+@cache
 def tile_taker(plan: HopperPlan) -> Any:
     """The device function for a work tile by its number; producer and consumers ask for the same ones.
 
     Those with most positions come first: where no tile has rows of two heads, the last queries of all heads.
     """
-    rows, positions = plan.rows, plan.positions
+    rows, positions, find_tiles_of_head = plan.rows, plan.positions, tiles_of_head(plan)
 
     @inlined
     def take(number: Any, arguments: Any, units: Any) -> Any:
         sizes = arguments.sizes
-        per_head = sizes.queries // rows
-        if per_head * rows == sizes.queries:
+        per_head, count = find_tiles_of_head(sizes), uint32(rows)
+        if per_head > 0:
             heads = units * sizes.group
             from_last = number // heads
             head = number - from_last * heads
             unit = head // sizes.group
-            tile = (head - unit * sizes.group) * per_head + per_head - 1 - from_last
+            first = (per_head - 1 - from_last) * rows
+            count = min(count, sizes.queries - first)
+            first += (head - unit * sizes.group) * sizes.queries
         else:
             from_last = number // units
             unit = number - from_last * units
             tiles = (sizes.queries * sizes.group + (rows - 1)) // rows
-            tile = tiles - 1 - from_last
-        place = Place(unit, units, tile * rows, length_of(arguments.addresses, sizes, unit))
-        return work_at(place, arguments, rows, positions)
+            first = (tiles - 1 - from_last) * rows
+        place = Place(unit, units, first, length_of(arguments.addresses, sizes, unit))
+        return work_at(place, arguments, count, positions)
 
     return take
 
@@ -469,7 +496,22 @@ def stage_decoder(plan: HopperPlan, values: bool) -> Any:
 
 
 # The tiles of a work tile have numbers: 2 n is that of keys of step n, 2 n + 3 that of its values. One team
-# takes all of them, K0 K1 V0 K2 V1 …; of two the first takes keys, the second values.
+# takes all of them, K0 K1 V0 K2 V1 …, and leaves out 1; of two the first takes keys, the second values.
+
+
+@cache
+def later_number(plan: HopperPlan) -> Any:
+    """The device function for the number of a team's tile so many tiles after another one of its own."""
+    alone, teams = plan.teams == 1, plan.teams
+
+    @inlined
+    def later(number: Any, tiles: Any) -> Any:
+        number += uint32(tiles * teams)
+        if alone and number == tiles:
+            number += 1
+        return number
+
+    return later
 
 
 @cache
@@ -500,7 +542,7 @@ def block_producer(plan: HopperPlan) -> Any:
     copy, fill_keys, fill_values = block_copier(plan), stage_decoder(plan, False), stage_decoder(plan, True)
     wait, meet = ptx.wait_for_all_but(COPIED_TILES - 2), hopper.ping_pong(plan.team_threads)[0]
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
-    teams, threads = plan.teams, plan.team_threads
+    threads, later = plan.team_threads, later_number(plan)
 
     @inlined
     def produce(at: Any, work: Any, strides: Any, before: Any) -> None:
@@ -511,12 +553,13 @@ def block_producer(plan: HopperPlan) -> Any:
         steps = uint32(max(int32(0), work.kv.end_step - work.kv.first_step))
         place, free, number = uint32(0), uint32(COPIED_TILES - 1), team
         meet(barrier)  # nobody decodes tiles of the work tile before, over which the first copies go
-        for i in range(COPIED_TILES - 1):
-            copy(ring + i * size, work, strides, number + i * teams, rank)
+        copy(ring, work, strides, number, rank)
+        for i in range(1, COPIED_TILES - 1):
+            copy(ring + i * size, work, strides, later(number, i), rank)
         while number < 2 * steps + 2:
             wait()  # this thread's copies of the tile have arrived
             meet(barrier)  # … and its team's; and all have decoded the tile whose place is filled next
-            copy(ring + free * size, work, strides, number + (COPIED_TILES - 1) * teams, rank)
+            copy(ring + free * size, work, strides, later(number, COPIED_TILES - 1), rank)
             copied, half = ring + place * size, number >> 1
             if number & 1 == 0:
                 if half < steps:
@@ -525,7 +568,7 @@ def block_producer(plan: HopperPlan) -> Any:
                 fill_values(at, copied, before + half - 1, rank)
             free = place
             place = place + 1 if place + 1 < COPIED_TILES else 0
-            number += teams
+            number = later(number, 1)
 
     return produce
 
@@ -738,8 +781,8 @@ def consumer(plan: HopperPlan) -> Any:
 @family(hopper_plans)
 def kernel(plan: HopperPlan) -> Kernel:
     """The kernel: block (split of the positions, number), which takes work tiles beside the other blocks."""
-    produce, consume, take, make_barriers, rows = (
-        producer(plan), consumer(plan), tile_taker(plan), barrier_maker(plan), plan.rows
+    produce, consume, take, make_barriers, rows, find_tiles_of_head = (
+        producer(plan), consumer(plan), tile_taker(plan), barrier_maker(plan), plan.rows, tiles_of_head(plan)
     )  # fmt: skip
     (most, least), consumers = plan.registers, plan.warps
     give_registers, take_registers = hopper.registers("dec", least), hopper.registers("inc", most)
@@ -749,7 +792,9 @@ def kernel(plan: HopperPlan) -> Kernel:
         make_barriers(at)
         hopper.take_turn()  # barriers are made while the kernel before still runs
         arguments = arguments_of(addresses, strides, sizes)
-        tiles = (arguments.sizes.queries * arguments.sizes.group + (rows - 1)) // rows * units
+        tiles = find_tiles_of_head(arguments.sizes) * arguments.sizes.group * units
+        if tiles == 0:
+            tiles = (arguments.sizes.queries * arguments.sizes.group + (rows - 1)) // rows * units
         cuda.syncthreads()  # barriers are there: nobody waits at one, or arrives, before it is made
         if warp_and_lane()[0] >= consumers:
             if least:

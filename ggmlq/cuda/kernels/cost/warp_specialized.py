@@ -126,10 +126,9 @@ def most_partials(blocks: int, stages: int, worth: int) -> int:
 
 TILES = tuple(map(WarpSpecializedTile, (16, 32, 48, 64, 80, 96, 112, 128, 176, 208, 256)))
 NARROW_COLUMNS, MAX_NARROW_TILES = 64, 4  # columns of a narrow tile, and the most narrow tiles across
-# Empty rows of the last box up to which x is read as it lies, and the part of all rows that they may be, in
-# eights (``rows_alike``); the tiles across whose boxes nothing hides; microseconds of a kernel that only clears
-# flags.
-MAX_EMPTY_ROWS, EMPTY_PART, MAX_LATE_BOXES, CLEAR_US = 32, 4, 4, 0.3
+# Empty rows of the last box up to which x is read as it lies, and the part of the rows of tiles that they may
+# be; tiles across whose boxes nothing hides; microseconds of a kernel that only clears flags.
+MAX_EMPTY_ROWS, EMPTY_PART, MAX_LATE_BOXES, CLEAR_US = 32, 5, 4, 0.3
 
 
 class TileEstimate(NamedTuple):
@@ -174,8 +173,8 @@ class WarpSpecializedShape(NamedTuple):
 
     def reads_plain(self, tile: WarpSpecializedTile) -> bool:
         """True where blocks with a tile read x as it lies."""
-        empty = self.across(tile) * tile.columns - self.m
-        pays = empty <= max(MAX_EMPTY_ROWS, self.m // EMPTY_PART // 8 * 8)
+        rows = self.across(tile) * tile.columns
+        pays = rows - self.m <= max(MAX_EMPTY_ROWS, rows // (8 * EMPTY_PART) * 8)  # see rows_alike
         return self.plain and pays and reads_plain(self.layout, tile)
 
     def wave(self, tile: WarpSpecializedTile, blocks: int) -> Wave:
