@@ -219,8 +219,11 @@ class HopperPlan:
 
 
 def hopper_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> HopperPlan:
-    """The plan for so many rows of a KV head; the sums of wide values leave no registers to decode blocks."""
-    two = rows > GROUP_ROWS and (k in FLOAT16_TYPES or width_v <= 128)
+    """The plan for so many rows of a KV head.
+
+    With blocks, two warpgroups lack shared memory for wide keys, and registers for sums of wide values.
+    """
+    two = rows > GROUP_ROWS and (k in FLOAT16_TYPES or max(width, width_v) <= 128)
     return HopperPlan(k, v, width, width_v, 1 + two)
 
 
