@@ -226,11 +226,11 @@ def test_a_failure_leaves_what_was_there(model, out, monkeypatch, failure):
     before = sorted(os.listdir(out.parent))
     real, calls = stream.quantize, []
 
-    def failing(*args):
+    def failing(*args, **options):
         calls.append(args)
         if len(calls) == 3:
             raise failure
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(stream, "quantize", failing)
     with pytest.raises(GGUFOSError if isinstance(failure, OSError) else failure):

@@ -188,10 +188,10 @@ INTERRUPTED = """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the command keeps what nohup has chosen
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background jobs ignore it
     real = stream.quantize
-    def slow(*args):
+    def slow(*args, **options):
         print("started", flush=True)
         time.sleep(20)
-        return real(*args)
+        return real(*args, **options)
     stream.quantize = slow
     sys.exit(cli.main(["quantize", "in.gguf", "out.gguf", "--type", "q8_0", "--force"]))
 """

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from llvmlite import binding as llvm
@@ -17,6 +18,8 @@ from ggmlq.cpu.panels.layout import layout_of
 from ggmlq.cpu.panels.tile import ARGUMENTS, Tile
 from ggmlq.formats import FORMATS
 
+HERE = Path(__file__).parent
+PATHS = os.pathsep.join([str(HERE.parent), str(HERE)])
 X86 = "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+cx16,+popcnt"
 WITH_AVX2 = X86 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2"
 
@@ -49,7 +52,7 @@ KINDS = ("q6_K", "iq4_nl", "q4_K", "iq2_xs", "iq2_s", "iq1_m")
 def test_products_without_avx512(features, dot, fresh):
     """One plain type, and two of other kinds that each run draws."""
     names = ["q4_0", *fresh.choice(KINDS, 2, replace=False)]
-    env = {**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features}
+    env = {**os.environ, "NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features, "PYTHONPATH": PATHS}
     child = subprocess.run(
         [sys.executable, "-c", PRODUCTS, *names], env=env, capture_output=True, text=True, check=False
     )

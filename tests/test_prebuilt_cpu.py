@@ -145,7 +145,7 @@ print("numba" in sys.modules)
 def process(code, *arguments, python=(sys.executable,), **more):
     """What Python says, with an empty cache."""
     kept = {k: v for k, v in os.environ.items() if k not in ("GGMLQ_PREBUILT", "NUMBA_CPU_NAME")}
-    environment = {**kept, "PYTHONPATH": str(ROOT), **more}
+    environment = {**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), **more}
     done = subprocess.run(
         [*python, "-c", textwrap.dedent(code), *map(str, arguments)], env=environment,
         capture_output=True, text=True, check=False, timeout=300,
