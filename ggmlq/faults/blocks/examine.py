@@ -239,8 +239,6 @@ def _less_sure(s: BlockSurvey, bad: Mask, shapes: list[Pattern], claim: str | No
     if s.case.store == 0 and looks_half(s.y) and s.best.score < ROUNDING:
         text = "every element of y is exactly a half"
         return Finding("f16-accumulation", 0.7, text, where(bad), int(bad.sum()))
-    if not s.y.any():
-        return Finding("unwritten", 0.5, "all of y is zero, or each scale is", where(bad), int(bad.sum()))
     if shapes:
         return from_pattern(shapes[0], bad)
     places = where(bad) | _blocks(s, bad)
