@@ -91,3 +91,49 @@ def test_fields_of_another_block(name, field, fresh):
     diagnosis = gq.diagnose((x @ wrong.dequantize(np.float64).T).astype(F), x, q)
     assert diagnosis.fault == ("scale-neighbour" if field == "scales" else "codes-misread")
     assert f"{field} of the next block" in diagnosis.text
+
+
+def rewritten(q, field, change):
+    """The blocks with the bytes of a field changed."""
+    blocks = q.blocks.copy()
+    raw = np.ascontiguousarray(blocks[field]).view(np.uint8).reshape(*blocks.shape, -1)
+    changed = np.ascontiguousarray(change(raw), np.uint8)
+    blocks[field] = changed.view(blocks.dtype[field].base).reshape(blocks[field].shape)
+    return gq.QuantArray.from_bytes(blocks.view(np.uint8).reshape(len(blocks), -1), q.format, q.shape)
+
+
+FIELDS = [
+    ("q4_1", "qs", "codes-misread", planted.turned),
+    ("q5_0", "qs", "nibble-order", lambda raw: np.roll(raw, -1, axis=-1)),
+    ("q5_K", "qh", "high-bits", lambda raw: raw[..., ::-1]),
+    ("q2_K", "scales", "sub-scale-unpack", lambda raw: ~raw),
+    ("tq1_0", "qs", "codes-misread", lambda raw: np.repeat(raw[:, :1], raw.shape[1], axis=1)),
+    ("q4_K", "scales", "scale-neighbour", lambda raw: np.roll(raw, -1, axis=0)),
+]  # fmt: skip
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize(("name", "field", "fault", "change"), FIELDS, ids=[f"{f[0]}-{f[1]}" for f in FIELDS])
+def test_bytes_of_a_field_read_wrongly(name, field, fault, change, fresh):
+    q = case(name, 32, 768, int(fresh.integers(1 << 20)))[1]
+    x = fresh.standard_normal((3, 768)).astype(F)
+    diagnosis = gq.diagnose((x @ rewritten(q, field, change).dequantize(np.float64).T).astype(F), x, q)
+    assert diagnosis.fault == fault, diagnosis.text
+
+
+def test_a_part_of_k_inside_is_missing(fresh):
+    q = case("q4_0", 32, 256, int(fresh.integers(1 << 20)))[1]
+    x = fresh.standard_normal((4, 256)).astype(F)
+    weights = q.dequantize(np.float64)
+    weights[:, 64:96] = 0
+    diagnosis = gq.diagnose((x @ weights.T).astype(F), x, q)
+    assert (diagnosis.fault, "elements 64 to 96 of K" in diagnosis.text) == ("k-tail-dropped", True)
+
+
+def test_infinities_of_unit_vectors_are_an_overflow():
+    """Integer sums of unit vectors become halves; nothing else is wrong."""
+    q = case("q6_K", 16, 256)[1]
+    weights = q.dequantize(np.float64)
+    large = np.abs(weights) > np.median(np.abs(weights))
+    y = np.where(large, np.copysign(np.inf, weights), 127 * weights).T.astype(F)
+    assert gq.diagnose(y, 127 * np.eye(256, dtype=F), q).fault == "scale-f16-overflow"

@@ -342,6 +342,8 @@ def _codes(c: Compared, w: Operand, block: int) -> str | None:
     source = _equal(*(a.reshape(-1, block)[blocks] for a in (codes, w.stored)))
     if source is not None:
         at = np.flatnonzero(source != np.arange(block))
+        if not len(at):
+            return None  # rounded values, whose nearest codes are right
         return f"{head}: {_code_places('element', at, source[at], 'i')} of its block."
     steps, counts = np.unique((codes - w.stored)[use], return_counts=True)
     likely = np.argsort(-counts)[:FEW]

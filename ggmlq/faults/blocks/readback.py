@@ -114,6 +114,9 @@ class Part:
         if nothing.sum() >= EXPLAINED * self.wrong.sum():
             return Finding("unwritten", 0.7, f"they are zero: {self._places(self.wrong)}")
         if wild.sum() >= EXPLAINED * self.wrong.sum():
+            if (self.used == np.copysign(np.inf, self.right))[wild].all():  # 0 · (1/0) would be NaN
+                text = f"infinities with the right signs, {self._places(wild)}"
+                return Finding("scale-f16-overflow", 0.8, text)
             return Finding("nan", 0.75, f"not finite, {self._places(wild)}")
         if isinstance(self.fmt, BlockFormat) and np.isfinite(self.used).all():
             for look in (self._rounded, self._codes, self._scales):
@@ -128,7 +131,8 @@ class Part:
         """The elements of a block that are wrong, as ranges."""
         block = getattr(self.fmt, "block_size", 1)
         at = np.flatnonzero(wrong.reshape(-1, block).any(axis=0))
-        return f"{len(at)} of each {block}, {along('element', at, np.arange(block))}"
+        places = "all elements" if len(at) == block else along("element", at, np.arange(block))
+        return f"{len(at)} of each {block}, {places}"
 
     def _sentence(self) -> str:
         finite = np.isfinite(self.used) & np.isfinite(self.right)

@@ -6,7 +6,7 @@ format that has this part or field.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ from ...formats.format import Blocks
 from ..findings import Formulas, Mistake
 from ..numbers import Index
 from .books import of_grids
+from .fields import of_fields
 from .formulas import Packing, bits_a_byte, byte_formulas, exchanges_halves, low_bits, packing
 from .operand import Operand, operand
 from .orders import bit_orders, field_orders, group_orders
-from .readings import shifted
 from .subscales import wrongly_unpacked
 from .tables import of_tables
 
@@ -39,7 +39,7 @@ def mistakes(fmt: Format, every: Blocks, columns: Index) -> Misread:
         yield from wrongly_unpacked(fmt, blocks)
         yield from of_grids(fmt, right)
         yield from of_tables(fmt, blocks, right)
-        yield from _neighbours(fmt, every, columns)
+        yield from of_fields(fmt, every, columns)
 
 
 # --- constants and offsets ------------------------------------------------------------------
@@ -61,6 +61,8 @@ def _constants(fmt: BlockFormat, right: Operand) -> Misread:
         yield Mistake(fault, f"{name} never applied", right.but(offset=0 * right.offset))
         yield Mistake("offset-sign", f"{name} with the other sign", right.but(offset=-right.offset))
         yield Mistake("offset-twice", f"{name} applied twice", right.but(offset=2 * right.offset))
+    for step, words in ((1, "large"), (-1, "small")):
+        yield Mistake("codes-misread", f"each code 1 too {words}", right.but(stored=right.stored + step))
     codes = right.stored - right.zero
     if not fmt.zero and not fmt.has_offset and fmt.block_size == 256 and codes.size:
         whole = np.rint(codes / 8) * 8
@@ -128,7 +130,7 @@ def _high_bits(fmt: BlockFormat, right: Operand) -> Misread:
 
 
 def _sub_scales(fmt: BlockFormat, right: Operand) -> Misread:
-    """The sub-scales of a super-block, each right, in the wrong order."""
+    """The sub-scales of a super-block, each right, in the wrong order; or all its weights."""
     groups = fmt.block_size // fmt.group
     for name, order in group_orders(groups) if groups > 1 else ():
         s, o = (
@@ -138,35 +140,9 @@ def _sub_scales(fmt: BlockFormat, right: Operand) -> Misread:
         if fmt.has_offset:
             yield Mistake("sub-scale-order", f"scales {name}", right.but(scale=s))
             yield Mistake("sub-scale-order", f"minima {name}", right.but(offset=o))
-
-
-def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Misread:
-    """Fields of the block before or after: the scale d (and dmin, m) under every rule for the end, codes."""
-    names = fmt.dtype.names or ()
-    fields = [name for name in ("d", "dmin", "m", "e") if name in names]
-    codes = [name for name in names if name not in fields]
-    if every.size < 2:
-        return
-    index = np.arange(every.size, dtype=np.float64).reshape(every.shape)
-    places: dict[bytes, tuple[str, Index]] = {}
-    for name, place in shifted(index + 1, ("wraps", "itself", "zero")):  # 0 marks "zero"
-        at = place[columns].astype(np.int64) - 1
-        places.setdefault(at.tobytes(), (name, at))  # many differ at the ends of the tensor alone
-    plain = [(name, at) for name, at in places.values() if name.endswith("wraps")]
-    for which in [*_some(fields), *_some(codes)] if fields else ():
-        fault = "scale-neighbour" if which[0] in (*fields, "scales") else "codes-misread"
-        for name, at in places.values() if which[0] in fields else plain:
-            changed = every[columns].copy()
-            for field in which:
-                values = every.reshape(-1)[field][at]
-                outside = (at < 0).reshape(at.shape + (1,) * (values.ndim - at.ndim))
-                changed[field] = np.where(outside, np.zeros((), values.dtype), values)
-            yield Mistake(fault, f"{' and '.join(which)} of the {name}", operand(fmt, changed))
-
-
-def _some(fields: Sequence[str]) -> list[list[str]]:
-    """All fields, and each by itself."""
-    return [list(fields), *([name] for name in fields if len(fields) > 1)]
+    for name, order in field_orders(fmt.block_size) if groups > 1 or bits_a_byte(fmt) > 4 else ():
+        moved = right.dense.reshape(-1, fmt.block_size)[:, order].reshape(right.dense.shape)
+        yield Mistake("nibble-order", f"{name}, scales with them", right.but(values=moved))
 
 
 # --- one term alone -----------------------------------------------------------------------------
