@@ -26,9 +26,11 @@ DELTA = {
     "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
     "linear_attn.out_proj": "ssm_out", "linear_attn.norm": "ssm_norm", "linear_attn.conv1d": "ssm_conv1d",
     "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt",
+    "linear_attn.in_proj_ba": "ssm_ba",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
-MORE = {"phi3": {**DENSE, **FUSED}, "qwen35": {**DENSE, **DELTA}, "qwen3next": {**DENSE, **DELTA}}
+DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
+MORE = {"phi3": FUSED, **dict.fromkeys(DELTA_NETS, DELTA)}
 KNOWN = {family.arch: family for family in NEWER.values()} | OF_ARCH
 
 
@@ -58,7 +60,9 @@ def paths(file: GGUFFile, parts: Mapping[str, Any], names: Mapping[str, str] | N
         )
     front = (words or "").removesuffix("embed_tokens")
     architecture, family = str(file.metadata.get("general.architecture")), family_of(file)
-    layer = {new: old for old, new in MORE.get(architecture, family.layer if family else DENSE).items()}
+    layer: dict[str, str] = {}
+    for names_of_parts in (family.layer if family else DENSE, MORE.get(architecture, {})):
+        layer |= {new: old for old, new in names_of_parts.items()}
     outer = {"token_embd": f"{front}embed_tokens", "output_norm": f"{front}norm", "output": head}
     assert outer.keys() == {*OUTER.values()}
     result = {}
