@@ -23,7 +23,8 @@ def orders(file: GGUFFile, stem: str, rows: int) -> list[NDArray[np.int64]]:
     count = file.metadata.get(f"{arch}.attention.head_count")
     if inner == "attn_k":
         count = file.metadata.get(f"{arch}.attention.head_count_kv", count)
-        count = count if isinstance(count, int) else max(count)  # of each layer; those without have 0
+        counts = np.ravel(count).tolist()  # of each layer: those without have 0
+        count = max((n for n in counts if isinstance(n, int)), default=None)
     if inner not in ("attn_q", "attn_k") or not isinstance(count, int) or count < 1 or rows % (2 * count):
         return [plain]
     family, apart = family_of(file), halves(rows, count)

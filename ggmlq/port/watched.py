@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoint.families import OF_ARCH, OUTER, Family
-from ..checkpoint.newer import NEWER
+from ..checkpoint.newer import NEMOTRON_MOE, NEWER
 from ..errors import ShapeError, UnsupportedError
 from ..gguf import GGUFFile
 
@@ -31,7 +31,8 @@ DELTA = {
 }  # fmt: skip
 DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
 MORE = {"phi3": FUSED, **dict.fromkeys(DELTA_NETS, DELTA)}
-KNOWN = {family.arch: family for family in NEWER.values()} | OF_ARCH
+WORDS = ("embed_tokens", "embeddings")  # the second of Nemotron-H
+KNOWN = {family.arch: family for family in (*NEWER.values(), NEMOTRON_MOE)} | OF_ARCH
 
 
 class Call(NamedTuple):
@@ -51,19 +52,20 @@ def family_of(file: GGUFFile) -> Family | None:
 
 def paths(file: GGUFFile, parts: Mapping[str, Any], names: Mapping[str, str] | None) -> dict[str, str]:
     """Paths in the module by the stems of tensors in the file, of those parts that the module has."""
-    words = next((path for path in parts if path.rpartition(".")[2] == "embed_tokens"), None)
+    words = next((path for path in parts if path.rpartition(".")[2] in WORDS), None)
     head = next((path for path in parts if path.rpartition(".")[2] == "lm_head"), "lm_head")
     if words is None and not names:
         raise UnsupportedError(
             f"compare: the module has no embed_tokens among {len(parts)} parts; it is no language model with "
             "the names of Hugging Face; pass names, a mapping of stems of tensors to paths in the module"
         )
-    front = (words or "").removesuffix("embed_tokens")
+    front, _, last = (words or "embed_tokens").rpartition("embed")
+    last_norm = "norm" if last == "_tokens" else "norm_f"
     architecture, family = str(file.metadata.get("general.architecture")), family_of(file)
     layer: dict[str, str] = {}
     for names_of_parts in (family.layer if family else DENSE, MORE.get(architecture, {})):
         layer |= {new: old for old, new in names_of_parts.items()}
-    outer = {"token_embd": f"{front}embed_tokens", "output_norm": f"{front}norm", "output": head}
+    outer = {"token_embd": words or "embed_tokens", "output_norm": front + last_norm, "output": head}
     assert outer.keys() == {*OUTER.values()}
     result = {}
     for stem in dict.fromkeys(name.removesuffix(".weight").removesuffix(".bias") for name in file):
