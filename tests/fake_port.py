@@ -66,7 +66,7 @@ class Port:
     def __init__(self, path, **config):
         self.file, self.changes = gq.open(path), config
         self.arch = self.file.metadata["general.architecture"]
-        layer = MORE.get(self.arch) or OF_ARCH[self.arch].layer
+        layer = OF_ARCH.get(self.arch, OF_ARCH["llama"]).layer | MORE.get(self.arch, {})
         self.names = {new: old for old, new in layer.items()}
         layers = self.file.metadata[f"{self.arch}.block_count"]
         inner = [f"model.layers.{i}.{old}" for i in range(layers) for old in layer]

@@ -149,7 +149,7 @@ def test_a_narrow_update_gate_has_a_zero_point(fresh):
     g = gq.GRU(W, R, bx, br)
     x = cases.inputs(fresh, 40, 16, 32)
     g.observe(x)
-    f = g.fixed("int8")
+    f = g.fixed("int8", observer="minmax")
     assert f.parameters["z_out"].zero > 0
     assert f.parameters["z_out"].exponent == 8
     assert error(f, g, x)[0] < 2e-5

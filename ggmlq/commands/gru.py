@@ -83,8 +83,8 @@ def _declare_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--observer",
         choices=("ema", "minmax", "sqnr", "percentile"),
-        default="ema",
-        help="how observed ranges become formats (ema)",
+        default="sqnr",
+        help="how observed ranges become formats (sqnr)",
     )
     parser.add_argument(
         "--rounding",

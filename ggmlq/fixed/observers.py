@@ -141,6 +141,8 @@ class Observed:
         width = 2 * self._reach / BINS
         values, weights = (np.flatnonzero(occupied) - BINS // 2 + 0.5) * width, self._bins[occupied]
         best, least = covers, np.inf
+        if not np.isfinite(self._squares):
+            return covers  # so are errors; formats of such ranges are refused
         for exponent in range(covers.exponent, covers.exponent + FINER):
             for zero in self._zeros(covers, exponent, symmetric):
                 tried = covers._replace(exponent=exponent, zero=zero)

@@ -164,7 +164,7 @@ class GRU:
         self._digests = []
 
     def fixed(
-        self, widths: Any = "mixed", *, tables: str = "direct", observer: str = "ema",
+        self, widths: Any = "mixed", *, tables: str = "direct", observer: str = "sqnr",
         rounding: str = "half_away", dynamic_x: bool = False,
     ) -> FixedGRU:  # fmt: skip
         """The GRU in integers, from the observed ranges.
@@ -177,8 +177,8 @@ class GRU:
         tables : str
             How sigmoid and tanh become tables: ``"direct"``, ``"pwl16"`` or ``"interpolated"``.
         observer : str
-            How ranges become formats: ``"ema"`` (of x and h an average over the steps), ``"minmax"``,
-            ``"sqnr"`` or ``"percentile"``.
+            How ranges become formats: ``"sqnr"`` (the least error), ``"ema"`` (of x and h an average over
+            the steps), ``"minmax"`` or ``"percentile"``.
         rounding : str
             Of floats to codes, ties ``"half_away"`` from zero or ``"half_even"``. Shifts always round ties
             away from zero.

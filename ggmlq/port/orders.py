@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..gguf import GGUFFile
-from .watched import family_of
+from .watched import DELTA_NETS, family_of
 
 
 def halves(rows: int, heads: int) -> NDArray[np.int64]:
@@ -19,10 +19,12 @@ def orders(file: GGUFFile, stem: str, rows: int) -> list[NDArray[np.int64]]:
     plain, arch = np.arange(rows), file.metadata.get("general.architecture")
     inner = stem.rpartition(".")[2]
     if (heads := _value_heads(file, inner, rows)) is not None:
-        return [heads, plain]
+        return [plain, heads] if arch == "qwen3next" else [heads, plain]
     count = file.metadata.get(f"{arch}.attention.head_count")
     if inner == "attn_k":
         count = file.metadata.get(f"{arch}.attention.head_count_kv", count)
+        counts = np.ravel(count).tolist()  # of each layer: those without have 0
+        count = max((n for n in counts if isinstance(n, int)), default=None)
     if inner not in ("attn_q", "attn_k") or not isinstance(count, int) or count < 1 or rows % (2 * count):
         return [plain]
     family, apart = family_of(file), halves(rows, count)
@@ -32,12 +34,12 @@ def orders(file: GGUFFile, stem: str, rows: int) -> list[NDArray[np.int64]]:
 
 
 def _value_heads(file: GGUFFile, inner: str, rows: int) -> NDArray[np.int64] | None:
-    """Rows of a delta net's value heads: those of a key head lie together, in the file apart."""
+    """Rows of a delta net's value heads: those of a key head lie together, in most files apart."""
     arch = file.metadata.get("general.architecture")
     keys, values, size = (
         file.metadata.get(f"{arch}.ssm.{key}") for key in ("group_count", "time_step_rank", "state_size")
     )
-    delta = inner.startswith(("ssm_", "attn_gate", "attn_qkv")) and inner != "ssm_norm"
+    delta = arch in DELTA_NETS and inner.startswith(("ssm_", "attn_gate", "attn_qkv")) and inner != "ssm_norm"
     if not delta or not all(isinstance(n, int) and n > 0 for n in (keys, values, size)) or values % keys:
         return None
     before = 2 * keys * size if inner in ("attn_qkv", "ssm_conv1d") else 0

@@ -18,6 +18,7 @@ from .watched import Call
 
 NORMS = {"float64": 2e-13, "float32": 2e-13, "float16": 1e-5, "bfloat16": 1e-4}
 ZEROS = "the module gives zeros: its weights were not loaded"
+HEADS = "value heads are in another order than a port should have"
 ROWS = 4096  # of a head, which may have hundreds of thousands, as many are compared
 
 
@@ -47,8 +48,9 @@ def product(judge: Judge, stem: str, call: Call) -> Order:
         judge.wrong(stem, call.path, "shape", f"the file has {w.shape}, the module {theirs}")
         return at
     b = judge.tensor(f"{stem}.bias") if bias else np.zeros(len(w))
-    columns = orders(judge.file, stem, w.shape[1])[0] if stem.endswith(".ssm_out") else None
-    plain, w = w, w if columns is None else w[:, columns]
+    several = orders(judge.file, stem, w.shape[1]) if stem.endswith(".ssm_out") else []
+    others = [w[:, columns] for columns in several[1:]]
+    w = w[:, several[0]] if several else w
     o = x @ w.T
     if order is not None:
         o, b = o[:, order], b[order]
@@ -57,8 +59,8 @@ def product(judge: Judge, stem: str, call: Call) -> Order:
 
     def tries() -> Iterator[Try]:
         yield "not-loaded", ZEROS, np.zeros_like(y)
-        if columns is not None:
-            yield "value-heads", "value heads are in the order of the file", x @ plain.T + b
+        for other in others:
+            yield "value-heads", HEADS, x @ other.T + b
         if bias:
             yield "bias-missing", "the module adds no bias", o
             for by in (1, -1):
@@ -220,12 +222,13 @@ def parameter(judge: Judge, stem: str, path: str, value: Floats) -> None:
         judge.wrong(stem, path, "shape", f"the file has {ours.shape}, the module {value.shape}")
         return
     y = np.asarray(value, np.float64).reshape(ours.shape)
-    order = orders(judge.file, stem, len(ours))[0]
+    order, *others = orders(judge.file, stem, len(ours))
     decays = stem.endswith(".ssm_a")
     theirs = -np.exp(y) if decays else y
 
     def tries() -> Iterator[Try]:
-        yield "value-heads", "value heads are in the order of the file", ours
+        for other in others:
+            yield "value-heads", HEADS, ours[other]
         if decays:
             for made in (ours, ours[order]):
                 yield "decay", "the module has the file's decay; it should have log(-decay)", -np.exp(made)

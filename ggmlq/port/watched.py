@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoint.families import OF_ARCH, OUTER, Family
-from ..checkpoint.newer import NEWER
+from ..checkpoint.newer import NEMOTRON_MOE, NEWER
 from ..errors import ShapeError, UnsupportedError
 from ..gguf import GGUFFile
 
@@ -26,10 +26,13 @@ DELTA = {
     "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
     "linear_attn.out_proj": "ssm_out", "linear_attn.norm": "ssm_norm", "linear_attn.conv1d": "ssm_conv1d",
     "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt",
+    "linear_attn.in_proj_ba": "ssm_ba",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
-MORE = {"phi3": {**DENSE, **FUSED}, "qwen35": {**DENSE, **DELTA}, "qwen3next": {**DENSE, **DELTA}}
-KNOWN = {family.arch: family for family in NEWER.values()} | OF_ARCH
+DELTA_NETS = ("qwen3next", "qwen35", "qwen35moe")
+MORE = {"phi3": FUSED, **dict.fromkeys(DELTA_NETS, DELTA)}
+WORDS = ("embed_tokens", "embeddings")  # the second of Nemotron-H
+KNOWN = {family.arch: family for family in (*NEWER.values(), NEMOTRON_MOE)} | OF_ARCH
 
 
 class Call(NamedTuple):
@@ -49,17 +52,20 @@ def family_of(file: GGUFFile) -> Family | None:
 
 def paths(file: GGUFFile, parts: Mapping[str, Any], names: Mapping[str, str] | None) -> dict[str, str]:
     """Paths in the module by the stems of tensors in the file, of those parts that the module has."""
-    words = next((path for path in parts if path.rpartition(".")[2] == "embed_tokens"), None)
+    words = next((path for path in parts if path.rpartition(".")[2] in WORDS), None)
     head = next((path for path in parts if path.rpartition(".")[2] == "lm_head"), "lm_head")
     if words is None and not names:
         raise UnsupportedError(
             f"compare: the module has no embed_tokens among {len(parts)} parts; it is no language model with "
             "the names of Hugging Face; pass names, a mapping of stems of tensors to paths in the module"
         )
-    front = (words or "").removesuffix("embed_tokens")
+    front, _, last = (words or "embed_tokens").rpartition("embed")
+    last_norm = "norm" if last == "_tokens" else "norm_f"
     architecture, family = str(file.metadata.get("general.architecture")), family_of(file)
-    layer = {new: old for old, new in MORE.get(architecture, family.layer if family else DENSE).items()}
-    outer = {"token_embd": f"{front}embed_tokens", "output_norm": f"{front}norm", "output": head}
+    layer: dict[str, str] = {}
+    for names_of_parts in (family.layer if family else DENSE, MORE.get(architecture, {})):
+        layer |= {new: old for old, new in names_of_parts.items()}
+    outer = {"token_embd": words or "embed_tokens", "output_norm": front + last_norm, "output": head}
     assert outer.keys() == {*OUTER.values()}
     result = {}
     for stem in dict.fromkeys(name.removesuffix(".weight").removesuffix(".bias") for name in file):
