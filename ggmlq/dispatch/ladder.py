@@ -48,7 +48,6 @@ def announced(path: Path) -> tuple[str | None, dict[str, Any]] | None:
 
 RENAMED = {  # names of kernels before 0.3, to be dropped in 0.4
     "cuda:roles": "cuda:warp_specialized",
-    "cuda:strips": "cuda:packed",
     "cuda:few_rows": "cuda:small_m",
     "cuda:divided": "cuda:split_k",
     "cuda:few_codes": "cuda:small_m_codes",
