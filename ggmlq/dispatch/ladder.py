@@ -303,11 +303,9 @@ def _alone(rung: Rung) -> Rung:
     return replace(rung, launch=rung.invariant) if callable(rung.invariant) else rung
 
 
-def explain(
-    problem: Problem, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False
-) -> Choice:  # fmt: skip
-    """The rung that :func:`choose` gives, and the reason for it."""
-    return _explained(num_threads(), problem, kernel, arithmetic, invariant)
+def explain(problem: Problem) -> Choice:
+    """The rung that :func:`choose` takes by itself, and the reason for it."""
+    return _explained(num_threads(), problem, "auto", None, False)
 
 
 @lru_cache(1 << 12)

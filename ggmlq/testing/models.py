@@ -120,17 +120,6 @@ def _metadata(shape: Shape, tokens: int) -> dict[str, Any]:
     }
 
 
-def mixed_types(layers: int) -> list[dict[str, str]]:
-    """The types of q4_K_M by layers: of some of them values and down are q6_K."""
-    kinds = []
-    for layer in range(layers):
-        ends = layer < layers // 8 or layer >= 7 * layers // 8
-        more = "q6_K" if ends or (layer - layers // 8) % 3 == 2 else "q4_K"
-        roles = dict.fromkeys(("q", "k", "out", "gate", "up", "embd"), "q4_K")
-        kinds.append(roles | {"v": more, "down": more, "head": "q6_K"})
-    return kinds
-
-
 def byte_vocabulary(least: int = 0) -> dict[str, Any]:
     """SentencePiece with nothing but bytes, and as many tokens as a multiple of 32, ``least`` at least."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(BYTES))]
