@@ -67,9 +67,9 @@ def load_tile(
         tile[k, row] = value
 
 
-def product(name: str, number: Any, code_a: Code, code_b: Code, zeros: bool) -> Kernel:
-    """The kernel whose sums of a group are a ``number``: float32 here, int32 in the next rung."""
-    fma, mul, zero = ptx.fma, ptx.mul, number(0)
+@family(combined(BYTE_CODES, BYTE_CODES, (False, True)))
+def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
+    fma, mul, zero = ptx.fma, ptx.mul, float32(0)
 
     def tiled(
         qa: Any, sa: Any, za: Any, qb: Any, sb: Any, zb: Any,
@@ -83,7 +83,7 @@ def product(name: str, number: Any, code_a: Code, code_b: Code, zeros: bool) -> 
         m0, n0 = int32(cuda.blockIdx.y * SIDE), int32(cuda.blockIdx.x * SIDE)
         last_m, last_n = int32(y.shape[0]) - int32(1), int32(y.shape[1]) - int32(1)
         # Three sums of each output: ``dot`` of 32 columns, ``part`` of a group, ``total`` of all, scaled.
-        total, part = cuda.local.array(THREAD_OUTPUTS, float32), cuda.local.array(THREAD_OUTPUTS, number)
+        total, part = cuda.local.array(THREAD_OUTPUTS, float32), cuda.local.array(THREAD_OUTPUTS, float32)
         dot = cuda.local.array(THREAD_OUTPUTS, int32)
         for i in range(THREAD_OUTPUTS):
             total[i] = float32(0)
@@ -102,9 +102,9 @@ def product(name: str, number: Any, code_a: Code, code_b: Code, zeros: bool) -> 
                     for i in range(THREAD_SIDE):
                         for j in range(THREAD_SIDE):
                             dot[THREAD_SIDE * i + j] += int32(a[k, ty + 16 * i] * b[k, tx + 16 * j])
-                # The document's rounding: a sum of 32 products is exact, a float32 of such sums is not.
+                # The document's rounding: the sum of 32 products is exact, the sum of these sums is not.
                 for i in range(THREAD_OUTPUTS):
-                    part[i] = part[i] + number(dot[i])
+                    part[i] = part[i] + float32(dot[i])
             for i in range(THREAD_SIDE):
                 # Rows beyond the end take the last one's scale: their sums are 0 and are not stored.
                 x_scale = sa[min(m0 + ty + 16 * i, last_m) // ra, start // ca]
@@ -119,13 +119,8 @@ def product(name: str, number: Any, code_a: Code, code_b: Code, zeros: bool) -> 
                     y[m, n] = total[THREAD_SIDE * i + j]
 
     parts = types_of_operands(code_a, code_b)
-    title = f"{name} {code_a.name} {code_b.name}{', zeros' if zeros else ''}"
-    return Kernel(title, tiled, *parts, array(float32, 2), *(uint32,) * 5, threads=THREADS)
-
-
-@family(combined(BYTE_CODES, BYTE_CODES, (False, True)))
-def kernel(code_a: Code, code_b: Code, zeros: bool) -> Kernel:
-    return product("tiled", float32, code_a, code_b, zeros)
+    name = f"tiled {code_a.name} {code_b.name}{', zeros' if zeros else ''}"
+    return Kernel(name, tiled, *parts, array(float32, 2), *(uint32,) * 5, threads=THREADS)
 
 
 def refuses(problem: ScaledLinear) -> str | None:
@@ -139,11 +134,6 @@ def refuses(problem: ScaledLinear) -> str | None:
 
 @register(__name__, __doc__, arithmetic="codes", accumulate="fp32_chunks", refuses=refuses)
 def launch(x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    run(kernel, x, w, out)
-
-
-def run(kernel: Any, x: ScaledArray, w: ScaledArray, out: Any) -> None:
-    """Launch a kernel of these tiles."""
     both = operands(x, w)
     m, n = out.shape
     grid = (-(-n // SIDE), -(-m // SIDE))  # a block for each tile of outputs, those at the edge cut off by y
