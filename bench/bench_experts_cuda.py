@@ -310,8 +310,10 @@ def cells(args: argparse.Namespace) -> list[tuple[str, drawn.Experts, float | No
 def time_all(args: argparse.Namespace, facts: dict[str, Any]) -> None:
     """Measure all cells and print each line as soon as it is known."""
     print(f"--seed {args.seed}", flush=True)
-    for number, (name, (tokens, *sizes), theirs) in enumerate(cells(args)):
-        shape = Shape(*sizes, number % 2 > 0)
+    listed = cells(args)
+    types = len({name for name, *_ in listed})  # which follow each other in a cell
+    for number, (name, (tokens, *sizes), theirs) in enumerate(listed):
+        shape = Shape(*sizes, number // types % 2 > 0)
         cell = Cell(shape, name, [weights(name, shape.experts, shape.n, shape.k, i) for i in range(SETS)])
         beside = theirs is None and not args.tiles
         rows = tile_rows(cell, tokens) if args.tiles else [cell.time(tokens, args.ids, "auto", peer=beside)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,15 @@ import ggmlq as gq
 from ggmlq.arrays.array import QuantArray
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.attention import operands
-from ggmlq.cuda.kernels.attention.hopper import MAX_EMPTY, hopper_plan_of, tiles_of_head
+from ggmlq.cuda.kernels.attention.hopper import (
+    MAX_EMPTY,
+    MAX_SHARED_HOPPER,
+    WIDTHS,
+    HopperPlan,
+    fits_hopper,
+    hopper_plan_of,
+    tiles_of_head,
+)
 from ggmlq.cuda.kernels.attention.parameters import Sizes
 from ggmlq.cuda.kernels.attention.plan import DECODED_TYPES, MMA_ROWS, plan_of
 
@@ -172,3 +182,10 @@ def test_host_and_kernel_count_work_tiles_alike(fresh):
         tiles = of_head * group if of_head else -(-queries * group // plan.rows)
         assert plan.tiles(queries, group, causal) == tiles
         assert tiles * plan.rows <= queries * group * (1 + 1 / MAX_EMPTY) + plan.rows
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0"])
+def test_two_warpgroups_take_no_widths_from_one(name):
+    for width, width_v in product(WIDTHS, repeat=2):
+        alone = HopperPlan(name, name, width, width_v, 1).shared_bytes <= MAX_SHARED_HOPPER
+        assert fits_hopper(name, name, width, width_v) == alone

@@ -259,6 +259,20 @@ def drawn(name, tile, rng):
     return int(rng.integers(1, tile.columns + 9)), *DRAWN[rng.integers(len(DRAWN))], tile
 
 
+def on_card(name, n, k, monkeypatch, fresh):
+    """An emulated card, weights on the host, and there."""
+    state, host = put_emulated(monkeypatch), weights(name, n, k, int(fresh.integers(1 << 30)))
+    fragments, layout = pack_q4_0(host) if name == "q4_0" else pack_blocks(host)
+    fragments = on_device(fragments)
+    state.memory.add(fragments)
+    for module in (r16_warp_specialized, kernel):
+        monkeypatch.setattr(module, "packed_weights", lambda q: PackedWeights(fragments, layout))
+    monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
+    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
+    q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
+    return state, host, q
+
+
 @pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("way", ["one by one", "at one time", "clusters"])
@@ -293,15 +307,7 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
         )
     m, n, k, tile = FEW if case == "few" else drawn(case, tiles_of_run[case], fresh)
     name = tiles_of_run["few"] if case == "few" else "q4_0"
-    state, host = put_emulated(monkeypatch), weights(name, n, k, int(fresh.integers(1 << 30)))
-    fragments, layout = pack_q4_0(host) if name == "q4_0" else pack_blocks(host)
-    fragments = on_device(fragments)
-    state.memory.add(fragments)
-    for module in (r16_warp_specialized, kernel):
-        monkeypatch.setattr(module, "packed_weights", lambda q: PackedWeights(fragments, layout))
-    monkeypatch.setattr(tensor_maps, "map_array", state.memory.map)
-    monkeypatch.setattr(device, "resident_blocks", lambda blocks, shared: blocks)
-    q = gq.QuantArray(host.format, (n, k), on_device(host.raw))
+    state, host, q = on_card(name, n, k, monkeypatch, fresh)
     x = fresh.standard_normal((m, k), np.float32)
     given = x = x.astype(np.float16) if case == "drawn" else x
     if case != "wide" and fresh.integers(2):
@@ -330,3 +336,26 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
     arithmetic = "f16" if given.dtype == np.float16 else "bf16s"
     want = gq.reference.linear(x.astype(np.float32), host, arithmetic) * factor + added
     assert gq.nmse(np.asarray(y[1:-1]), want) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.drawn(1)
+def test_rows_alone_keep_their_bits(monkeypatch, fresh):
+    """Those of tiles of three widths, in blocks that run in turn or in clusters."""
+    split = Split(6, 2, 6, 3, 0, 0, 3) if fresh.integers(2) else Split(2, 0, 0, 0, 0, 0)
+    monkeypatch.setattr(r16_warp_specialized, "best_split", lambda *_: (split, 0.0))
+    n, k, kind = int(fresh.integers(129, 257)), 512, fresh.choice([np.float32, np.float16])
+    state, host, q = on_card("q4_0", n, k, monkeypatch, fresh)
+    x, whole = fresh.standard_normal((40, k), np.float32).astype(kind), None
+    for first, end in ((0, 40), (3, 20), (int(fresh.integers(40)), 40)):
+        rows = on_device(x[first:end].copy())
+        y = on_device(np.full((len(rows) + 2, n), np.nan, np.float32))
+        for array in (rows, y):
+            state.memory.add(array)
+        RUNG.invariant(rows, q, y[1:-1])
+        assert np.isnan(y[[0, -1]]).all(), "written past its outputs"
+        sums = np.array(y[1:-1])
+        whole = sums if whole is None else whole
+        assert np.array_equal(sums, whole[first:end])
+    want = gq.reference.linear(x.astype(np.float32), host, "f16" if kind == np.float16 else "bf16s")
+    assert gq.nmse(whole, want) < 1e-10

@@ -268,4 +268,6 @@ def test_errors_of_the_command(words, message, tmp_path, capsys, monkeypatch):
     np.savez("a.npz", q=np.ones(3))
     family_model(tmp_path / "m.gguf", "llama", 1, types=("q8_0",))
     assert main(["cache-error", *words]) == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("cache-error") == 1

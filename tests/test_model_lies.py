@@ -28,15 +28,18 @@ LIES = [
     [1.0, NAN], ["x", "y"], [[1], [2]], [True, False], "0" * 2000,
 ]  # fmt: skip
 UNREAD = ("vocab_size", "strange")
-OPTIONAL = ("output.weight", "rope_", ".bias")  # tensors that a model may lack
+OPTIONAL = ("output.weight", "rope_", ".bias", ".layer_output_scale.")  # tensors that a model may lack
 
 
 def content(path):
-    """Tensors and metadata of a file, of its first two layers."""
+    """Tensors and metadata of a file, of its first two layers where nothing lists all."""
     with gq.open(path) as file:
-        tensors = {name: q for name, q in file.items() if name.split(".")[1] in "01" or name[:3] != "blk"}
-        facts = dict(file.metadata.items())
+        facts, tensors = dict(file.metadata.items()), dict(file.items())
     architecture = facts["general.architecture"]
+    count = facts[f"{architecture}.block_count"]
+    if any(not isinstance(value, str) and np.ndim(value) and len(value) == count for value in facts.values()):
+        return tensors, facts, architecture
+    tensors = {name: q for name, q in tensors.items() if name.split(".")[1] in "01" or name[:3] != "blk"}
     return tensors, facts | {f"{architecture}.block_count": 2}, architecture
 
 

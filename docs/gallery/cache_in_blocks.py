@@ -49,4 +49,4 @@ for kind in ("f16", "q8_0", "q5_1", "q4_0"):
     print(f"{kind:8} {size:7.1f} {errors[0]:22.1e} {errors[1]:10.1e} {times[0]:5.1f}")
 
 print("\nA rotation takes back two thirds of what a column of outliers costs in q8_0 and q4_0. For rows of a")
-print("model of yours: gq.cache_error(q, k, v), and `ggmlq run MODEL --cache q8_0`.")
+print("model of yours: gq.cache_error(q, k, v), `ggmlq cache-error MODEL --file TEXT`.")

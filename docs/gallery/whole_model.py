@@ -169,4 +169,4 @@ for token in np.argsort(-logits)[:5]:
 answer = [int(np.argmax(logits))]
 while len(answer) < args.generate and answer[-1] not in tokenizer.ends:
     answer.append(int(np.argmax(run(answer[-1:], cache))))
-print(f"generated: {answer}\n{args.text}{tokenizer.decode(answer)!r}")
+print(f"generated: {answer}\n{args.text + tokenizer.decode(answer)!r}")

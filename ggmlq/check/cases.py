@@ -185,7 +185,7 @@ def fields_of(text: str, needed: Sequence[str], op: str = "MUL_MAT") -> dict[str
     sizes = [name for name in needed if name != "type_a"]
     if lacking or not all(fields[name].isdigit() for name in sizes):
         must = ", ".join(lacking or sizes)
-        raise ShapeError(f"case {text!r}: {must} must be given, as in type_a=q4_0")
+        raise ShapeError(f"case {text!r}: {must} must be given, as in type_a=q4_0,type_b=f32,m=16,n=1,k=256")
     return fields
 
 

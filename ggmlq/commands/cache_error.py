@@ -70,7 +70,7 @@ def _arrays(args: argparse.Namespace) -> tuple[Any, ...]:
     """Queries, keys and values of a file of NumPy."""
     import numpy as np
 
-    request = f"cache-error {args.path}"
+    request = args.path
     if args.prompt is not None or args.file is not None or args.tokens is not None:
         raise UnsupportedError(f"{request}: arrays read no text; leave --prompt, --file and --tokens out")
     try:
@@ -87,7 +87,7 @@ def _tokens(args: argparse.Namespace, model: Model) -> list[int]:
     """The tokens that a model reads, as many as the context has."""
     import numpy as np
 
-    request, most = f"cache-error {args.path}", min(args.context, model.config.context)
+    request, most = args.path, min(args.context, model.config.context)
     if args.causal:
         raise UnsupportedError(
             f"{request}: --causal is for arrays; a model has masks of its own; leave it out"

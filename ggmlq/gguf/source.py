@@ -255,7 +255,8 @@ def _mapped(path: str, kind: Kind) -> Map:
         mode = os.stat(path).st_mode  # before open(): that would wait on a FIFO for ever
         if not stat.S_ISREG(mode):
             node = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            raise refused(f"{word}: {path}: is {node}; a {name} is needed; name the file itself")
+            way = "name the file itself; of folders gq.open takes those with *.safetensors"
+            raise refused(f"{word}: {path}: is {node}; a {name} is needed; {way}")
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise error(

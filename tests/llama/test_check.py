@@ -119,7 +119,7 @@ def test_batches_of_test_backend_ops():
     [
         ("MUL_MAT_ID(type_a=q4_0,m=1,n=1,k=32)", "only MUL_MAT"),
         ("q4_0 1x1x1", "only MUL_MAT"),
-        ("MUL_MAT(type_a=q4_0,m=1,n=1)", "k must be given"),
+        ("MUL_MAT(type_a=q4_0,m=1,n=1)", "k must be given, as in .*,k=256"),
         ("MUL_MAT(type_a=q4_0,m=1,n=x,k=32)", "m, n, k must be given"),
         (
             "MUL_MAT(type_a=q4_0,type_b=q8_0,m=1,n=1,k=32)",

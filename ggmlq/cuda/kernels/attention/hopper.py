@@ -219,8 +219,11 @@ class HopperPlan:
 
 
 def hopper_plan_of(k: str, v: str, width: int, width_v: int, rows: int) -> HopperPlan:
-    """The plan for so many rows of a KV head; the sums of wide values leave no registers to decode blocks."""
-    two = rows > GROUP_ROWS and (k in FLOAT16_TYPES or width_v <= 128)
+    """The plan for so many rows of a KV head.
+
+    With blocks, two warpgroups lack shared memory for wide keys, and registers for sums of wide values.
+    """
+    two = rows > GROUP_ROWS and (k in FLOAT16_TYPES or max(width, width_v) <= 128)
     return HopperPlan(k, v, width, width_v, 1 + two)
 
 
@@ -542,14 +545,15 @@ def block_producer(plan: HopperPlan) -> Any:
     copy, fill_keys, fill_values = block_copier(plan), stage_decoder(plan, False), stage_decoder(plan, True)
     wait, meet = ptx.wait_for_all_but(COPIED_TILES - 2), hopper.ping_pong(plan.team_threads)[0]
     size, copies_at, consumers = plan.copy_bytes, plan.copies_at, LANES * plan.warps
-    threads, later = plan.team_threads, later_number(plan)
+    threads, later, alone = plan.team_threads, later_number(plan), plan.teams == 1
 
     @inlined
     def produce(at: Any, work: Any, strides: Any, before: Any) -> None:
-        rank = uint32(cuda.threadIdx.x) - consumers
-        team = rank // threads
-        rank, barrier = rank - team * threads, PRODUCERS_MEET + team
-        ring = at + copies_at + team * (COPIED_TILES * size)
+        rank = uint32(uint32(cuda.threadIdx.x) - consumers)
+        # Of one team all below are constants: by a division they took registers, and others spilled.
+        team = uint32(0) if alone else uint32(rank // threads)
+        rank, barrier = uint32(rank - uint32(team * threads)), uint32(PRODUCERS_MEET + team)
+        ring = uint32(at + copies_at + uint32(team * (COPIED_TILES * size)))
         steps = uint32(max(int32(0), work.kv.end_step - work.kv.first_step))
         place, free, number = uint32(0), uint32(COPIED_TILES - 1), team
         meet(barrier)  # nobody decodes tiles of the work tile before, over which the first copies go
