@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.base.threads import num_threads
 from ggmlq.base.writing import write_whole
 from ggmlq.llama import Bridge
-from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
 # Experts, used, N, K; and the types that such models come in.

@@ -40,6 +40,7 @@ import ggmlq as gq
 from bench import drawn
 from bench.on_card import Replays, bandwidth
 from bench.scaled_peers import TorchReplays, tensor
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.kernels.codes8.small_m import SPLITS
@@ -52,7 +53,6 @@ from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ExpertLinear
 from ggmlq.formats import BLOCK_FORMATS, BlockFormat
 from ggmlq.reference.judgement import TOLERANCE
-from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
 PEAK = 790e12  # operations a second that this project measured on an H200

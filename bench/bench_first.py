@@ -100,7 +100,7 @@ def main() -> None:
 def products(folder: Path, device: str, names: str, rows: list[int]) -> Iterator[dict[str, Any]]:
     """Each format and number of rows, with an empty cache and again."""
     import ggmlq as gq
-    from ggmlq.testing.blocks import random_blocks
+    from ggmlq.arrays.blocks import random_blocks
 
     every = [fmt.name for fmt in gq.formats.values() if fmt.block_size > 1]
     for name in every if names == "all" else names.split(","):

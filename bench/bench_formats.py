@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.arrays.rows import rows
 from ggmlq.base.threads import available, set_num_threads
 from ggmlq.base.writing import write_whole
 from ggmlq.formats import FORMATS, BlockFormat, Format
 from ggmlq.llama.library import Library
-from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
 decoding = import_module("ggmlq.ops.dequantize")  # ggmlq.ops has the function of that name

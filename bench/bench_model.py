@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module
 import ggmlq as gq
 from bench import model_card
 from ggmlq.base.writing import write_whole
-from ggmlq.testing.models import Shape, mixed_types, tiny_model
+from ggmlq.testing.models import Shape, tiny_model
 from ggmlq.trace.libllama import LibLlama, Wishes, locate_llama
 
 ONE_BILLION = Shape(width=2048, hidden=8192, heads=32, kv_heads=8, layers=16, context=4096)
@@ -70,6 +70,17 @@ def turn(model: Any, tokens: list[int], then: list[int]) -> tuple[float, float]:
     for token in then:
         model.run(np.array([token]), cache)
     return middle - begin, time.perf_counter() - middle
+
+
+def mixed_types(layers: int) -> list[dict[str, str]]:
+    """The types of q4_K_M by layers: of some of them values and down are q6_K."""
+    kinds = []
+    for layer in range(layers):
+        ends = layer < layers // 8 or layer >= 7 * layers // 8
+        more = "q6_K" if ends or (layer - layers // 8) % 3 == 2 else "q4_K"
+        roles = dict.fromkeys(("q", "k", "out", "gate", "up", "embd"), "q4_K")
+        kinds.append(roles | {"v": more, "down": more, "head": "q6_K"})
+    return kinds
 
 
 def measured(path: Path, args: argparse.Namespace, rng: np.random.Generator) -> dict[str, Any]:

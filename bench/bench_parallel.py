@@ -27,8 +27,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.base.writing import write_whole
-from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
 ROWS = (1, 8, 64, 512, 2048, 4096)

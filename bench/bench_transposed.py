@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.base.writing import write_whole
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import Linear
-from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
 LEAST = 0.3  # seconds that a number is measured for

@@ -22,13 +22,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.base.writing import write_whole
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.intrinsics.floats import DTYPES, KINDS
 from ggmlq.cuda.kernels.quantize import decode as dequantize
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.roofs.timing import GpuClock
-from ggmlq.testing.blocks import random_blocks
 from ggmlq.testing.machine import commit, machine
 
 LAUNCHES, DRAWN = 10, 4096

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
+from block_cases import weights
 
 import ggmlq as gq
 from ggmlq import reference
@@ -21,7 +22,6 @@ from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 from ggmlq.reference.bound import UNIT
-from ggmlq.testing.cases import weights
 
 FORMS = ("plain", "columns first", "every second column", "backwards", "odd address", "part of rows")
 PARTS = ("whole", "some rows", "every second row", "backwards")

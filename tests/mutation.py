@@ -8,7 +8,7 @@ import numpy as np
 import wrong_kernels as wrong
 
 import ggmlq as gq
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.arrays.blocks import random_blocks
 
 SHAPES = ((9, 33, 512), (5, 24, 768), (17, 12, 1280))  # M, N, K
 FEW = ("q4_0", "q5_0", "q5_1", "q8_0", "q4_K", "q6_K")

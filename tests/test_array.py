@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.arrays.rows import rows
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
 
 
 @pytest.fixture

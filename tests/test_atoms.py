@@ -5,12 +5,12 @@ from __future__ import annotations
 import numba
 import numpy as np
 import pytest
+from block_cases import BLOCKS
 
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cpu.atoms import atoms as cpu_atoms
 from ggmlq.formats._bits import half_value
 from ggmlq.formats._tables import FP4
-from ggmlq.testing.blocks import random_blocks
-from ggmlq.testing.cases import BLOCKS
 
 
 def any_blocks(fmt, n):

@@ -35,7 +35,7 @@ EVERY = bool(os.environ.get("GGMLQ_EVERY_KERNEL"))
 NAMES = [card.name for card in CARDS]
 STORED = [fmt.name for fmt in BLOCK_FORMATS if fmt.name not in ("q8_1", "q8_K")]
 TEACHING = {
-    "linear": {"naive_f32", "naive", "tiled", "vectorized", "mma", "mma_magic", "streamk", "packed", "wgmma"},
+    "linear": {"naive_f32", "naive", "tiled", "vectorized", "mma", "mma_magic", "streamk", "wgmma"},
     "scaled_linear": {"naive", "tiled", "tiled_int32", "wgmma", "tma_ring"},
     "expert_linear": {"each_f32"},
 }
@@ -221,9 +221,9 @@ def test_another_process_answers_where_cupy_is_loaded(monkeypatch):
     monkeypatch.setattr(coverage, "unpacked", None)
     card = card_named("test", "sm_86")
     problems = [Linear(FORMATS["q4_0"], 8, 256, 256, device="cuda", card=card)]
-    found = coverage.packed({"cuda:gemv": problems, "cuda:packed": problems})
+    found = coverage.packed({"cuda:gemv": problems, "cuda:mma": problems})
     assert isinstance(found["cuda:gemv"], bool), "whether it is stale is another question"
-    assert found["cuda:packed"] is False
+    assert found["cuda:mma"] is False
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert coverage.packed({"cuda:gemv": problems}) == {"cuda:gemv": None}
 

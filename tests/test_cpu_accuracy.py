@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_cases import weights
 from right import assert_right
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.testing.cases import weights
 
 BLOCKS = [
     name for name, fmt in FORMATS.items() if isinstance(fmt, BlockFormat) and name not in ("q8_1", "q8_K")

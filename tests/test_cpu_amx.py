@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from block_cases import weights
 from emulated_amx import Emulated
 from llvmlite.ir import VoidType
 from numba import njit, types
@@ -32,7 +33,6 @@ from ggmlq.cpu.scaled_linear import r5_amx
 from ggmlq.dispatch.ladder import choose, rungs
 from ggmlq.dispatch.problems import Linear, Operand, ScaledLinear
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import weights
 from ggmlq.testing.models import tiny_model
 
 KEPT = [fmt.name for fmt in FORMATS.values() if layout_of(fmt)]

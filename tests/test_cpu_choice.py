@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_cases import weights
 from right import assert_right
 
 import ggmlq as gq
@@ -15,7 +16,6 @@ from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.ladder import choose, explain, rungs
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
-from ggmlq.testing.cases import weights
 
 HERE = tuned.Processor("cpu", "This One", "thisone", target().dot)
 ENTRY = tuned.Entry(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_cases import weights
 
 import ggmlq as gq
 from ggmlq.cpu.encode.halves import float_rows, narrow_into
 from ggmlq.cpu.machine.kernels import kernel
-from ggmlq.testing.cases import weights
 
 
 @pytest.fixture

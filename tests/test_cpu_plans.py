@@ -13,12 +13,12 @@ import pytest
 from at_once import at_once
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.arrays.buffers import address_of
 from ggmlq.cpu.machine import recorded
 from ggmlq.cpu.panels import multiply as panels_multiply
 from ggmlq.dispatch.ladder import rungs
 from ggmlq.dispatch.problems import Linear
-from ggmlq.testing.blocks import random_blocks
 
 FORMATS = ("q4_0", "q8_0", "q4_K", "q6_K", "iq2_xxs", "q8_1")
 

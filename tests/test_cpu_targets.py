@@ -27,7 +27,7 @@ PRODUCTS = """
 import sys
 import numpy as np, ggmlq as gq
 from ggmlq.cpu.machine.target import target
-from ggmlq.testing.cases import weights
+from block_cases import weights
 from right import assert_right
 from ggmlq.arrays.rows import rows
 print(target().dot)

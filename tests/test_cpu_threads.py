@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from block_cases import weights
 from right import assert_right
 
 import ggmlq as gq
@@ -22,7 +23,6 @@ from ggmlq.cpu.machine.workers import share_kernel
 from ggmlq.cpu.panels.layout import RUN, layout_of
 from ggmlq.cpu.panels.multiply import panels
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import weights
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import pytest
 from test_atoms import BLOCKS, any_blocks, assert_equal_parts
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.arrays.rows import rows
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
 
 pytestmark = pytest.mark.cuda
 

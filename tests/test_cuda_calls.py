@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from block_cases import weights
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.ops import plan
-from ggmlq.testing.cases import weights
 
 pytestmark = pytest.mark.cuda
 SEED = int(np.random.default_rng().integers(1 << 31))

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from block_cases import weights
 from fake_cupy import DeviceArray, on_device, put_gpu
 
 import ggmlq as gq
@@ -25,7 +26,6 @@ from ggmlq.formats import FORMATS
 from ggmlq.ops import plan, product, transposed
 from ggmlq.ops.epilogue import Result, Wishes
 from ggmlq.ops.gated_linear import ACTIVATIONS
-from ggmlq.testing.cases import weights
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "scaled_linear", "expert_linear")]
 

@@ -14,11 +14,11 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra tes
 from fake_cupy import on_device, put_gpu
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cuda.driver import device
 from ggmlq.cuda.layouts import to_blocks
 from ggmlq.dispatch.card import Card
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
 
 SEED = int(np.random.default_rng().integers(1 << 31))
 

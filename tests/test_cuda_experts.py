@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.reference.judgement import TOLERANCE
-from ggmlq.testing.blocks import random_blocks
 
 RUNGS = gq.kernels("expert_linear", device="cuda")
 

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from emulated_gpu import put_emulated
 from emulated_packed import pack_q4_0
 from fake_cupy import on_device
@@ -32,7 +33,6 @@ from ggmlq.dispatch.card import card_named
 from ggmlq.dispatch.ladder import explain
 from ggmlq.dispatch.problems import ExpertLinear
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import weights
 
 RUNGS = {rung.name: rung for rung in gq.kernels("expert_linear", device="cuda")}
 

@@ -9,11 +9,11 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import reference
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.formats import FORMATS
 from ggmlq.reference.operands import quantize_runs
 from ggmlq.reference.rules import MMVQ
-from ggmlq.testing.blocks import random_blocks
 
 pytestmark = pytest.mark.cuda
 ENCODED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "mxfp4"]

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from emulated_gpu import put_emulated
 from emulated_packed import pack_q4_0
 from fake_cupy import on_device
@@ -17,7 +18,6 @@ from ggmlq.cuda.kernels import gated
 from ggmlq.cuda.kernels.cost.gemv import GemvSplit
 from ggmlq.cuda.kernels.gemv.stages import ALONE, FOUR, TWO, SplitBlocks
 from ggmlq.ops.gated_linear import ACTIVATIONS
-from ggmlq.testing.cases import weights
 
 CASES = [  # N, K, split, activation there and here, kind of x and y
     (40, 768, GemvSplit(TWO, ALONE), "silu", "silu", np.float32),

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from emulated_gpu import addends, put_emulated
 from emulated_packed import pack_q4_0
 from fake_cupy import on_device
@@ -30,7 +31,6 @@ from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.dispatch.epilogue import Epilogue
 from ggmlq.formats import BLOCK_FORMATS
-from ggmlq.testing.cases import weights
 
 RUNG, INT16 = (
     next(each for each in gq.kernels(device="cuda") if each.name == name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_cases import weights
 
 import ggmlq as gq
 from ggmlq.arrays.rows import rows
-from ggmlq.testing.cases import weights
 
 pytestmark = pytest.mark.cuda
 SEED = int(np.random.default_rng().integers(1 << 31))

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from right import assert_right, products
 
 import ggmlq as gq
@@ -17,7 +18,6 @@ from ggmlq.cuda.ladder.linear import r7_dequant_cublas, r11_dequant_bf16
 from ggmlq.dispatch.card import Card
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS, BlockFormat
-from ggmlq.testing.cases import weights
 
 RUNGS = gq.kernels(device="cuda")
 NAMES = [rung.name for rung in RUNGS]

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from emulated_gpu import put_emulated
 from fake_cupy import on_device
 
 import ggmlq as gq
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import weights
 
 RUNGS = {rung.name[5:]: rung for rung in gq.kernels(device="cuda")}
 FIRST = (

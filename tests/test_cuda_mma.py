@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from emulated_gpu import addends, put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
@@ -23,7 +24,6 @@ from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.dispatch.card import card_named
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.formats.packing import halves
-from ggmlq.testing.cases import weights
 
 RUNG, Q8, HALVES = r14_mma_bf16.launch, r18_mma_q8.launch, r19_mma_f16.launch
 

@@ -13,11 +13,13 @@ from ml_dtypes import bfloat16
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
 import made_up
+from block_cases import BLOCKS, weights
 from emulated_gpu import put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.arrays.rows import rows
 from ggmlq.cuda.intrinsics import bf16x2, ptx
 from ggmlq.cuda.intrinsics.tensor_cores import MAGIC
@@ -28,8 +30,6 @@ from ggmlq.cuda.layouts.pack import packed_weights
 from ggmlq.cuda.layouts.to_bf16 import decode_packed
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
-from ggmlq.testing.cases import BLOCKS, weights
 
 # Bytes of packed weights for one of the file.
 SIZES = {

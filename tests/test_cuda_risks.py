@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from fake_cupy import put_gpu
 
 import ggmlq as gq
@@ -24,7 +25,6 @@ from ggmlq.cuda.intrinsics import hopper
 from ggmlq.cuda.intrinsics.language import uint32, uint64
 from ggmlq.cuda.kernels.cost import warp_specialized
 from ggmlq.cuda.layouts import groups
-from ggmlq.testing.cases import weights
 
 
 class Pool:

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import weights
 from emulated_gpu import put_emulated
 from emulated_packed import pack_blocks
 from fake_cupy import on_device
@@ -20,7 +21,6 @@ from ggmlq.cuda.kernels.mma.transposed import TRANSPOSED_COLUMNS, TransposedStag
 from ggmlq.cuda.layouts import to_bf16
 from ggmlq.cuda.layouts.layout import layouts
 from ggmlq.cuda.layouts.pack import PackedWeights
-from ggmlq.testing.cases import weights
 
 CASES = [  # type, M, N, K, blocks of a cluster, kind of y
     ("q4_0", 1, 70, 288, 2, np.float32),

@@ -11,12 +11,12 @@ from emulated_gpu import put_emulated
 from fake_cupy import DeviceArray
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cuda.driver import launch
 from ggmlq.cuda.intrinsics.floats import DTYPES, KINDS
 from ggmlq.cuda.kernels.quantize import decode
 from ggmlq.cuda.kernels.quantize import decode as dequantize
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
 
 NAMES = tuple(decode.LAYOUTS)
 

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed (extra test-cuda)")
 
+from block_cases import BLOCKS, weights
 from emulated_gpu import addends_or_gate, put_emulated
 from emulated_packed import pack_blocks, pack_q4_0
 from fake_cupy import decoded, encoded, on_device
@@ -45,7 +46,6 @@ from ggmlq.cuda.layouts.layout import layout_of
 from ggmlq.cuda.layouts.pack import PackedWeights
 from ggmlq.dispatch.card import CARDS, UNKNOWN, clusters
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import BLOCKS, weights
 
 RUNG = next(each for each in gq.kernels(device="cuda") if each.name == "cuda:warp_specialized")
 

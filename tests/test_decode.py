@@ -5,14 +5,14 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
+from block_cases import BLOCKS, assert_same_values
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import assert_same_values, random_blocks
-from ggmlq.testing.cases import BLOCKS
 
 DECODED = [fmt for fmt in FORMATS.values() if fmt.name in ("f16", "bf16")] + [
     fmt

@@ -8,12 +8,12 @@ import mutation
 import numpy as np
 import pytest
 import wrong_kernels
+from block_cases import weights
 from right import products
 
 import ggmlq as gq
 from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.faults import CATALOGUE
-from ggmlq.testing.cases import weights
 
 GOLDEN = Path(__file__).parent / "golden"
 SHAPE = (9, 33, 768)

@@ -7,7 +7,7 @@ import planted
 import pytest
 
 import ggmlq as gq
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.arrays.blocks import random_blocks
 
 F = np.float32
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
 
 
 class Mixture:

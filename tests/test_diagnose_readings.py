@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.arrays.blocks import random_blocks
 
 SHAPES = ((9, 24, 1024), (1, 32, 512), (17, 16, 768))
 F = np.float32

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.diff import tensors
 from ggmlq.errors import ConvertError, GGUFError
 from ggmlq.gguf import Typed
-from ggmlq.testing.blocks import random_blocks
 
 SEED = int(np.random.default_rng().integers(1 << 30))
 

@@ -6,6 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from block_cases import assert_same_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -14,7 +15,6 @@ import ggmlq as gq
 from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.formats import FORMATS
 from ggmlq.ops.quantize import any_invalid
-from ggmlq.testing.blocks import assert_same_blocks
 
 ENCODED = [fmt for fmt in FORMATS.values() if fmt.can_quantize and fmt.name != "f32"]
 PACKED = [fmt for fmt in ENCODED if getattr(fmt, "pack", ...) is not None]  # the rest: test_encode_grids.py

@@ -13,13 +13,13 @@ from importlib import import_module
 import made_up
 import numpy as np
 import pytest
+from block_cases import assert_same_blocks
 from test_encode import BLOCKS, by_name
 
 import ggmlq as gq
 from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.base import progress, threads
 from ggmlq.formats import FORMATS, _levels, _program, _round
-from ggmlq.testing.blocks import assert_same_blocks
 
 encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 

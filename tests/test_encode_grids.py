@@ -8,13 +8,13 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from block_cases import assert_same_blocks
 
 import ggmlq as gq
 from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.base import threads
 from ggmlq.formats import FORMATS
 from ggmlq.formats._grids import grid
-from ggmlq.testing.blocks import assert_same_blocks
 
 encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 

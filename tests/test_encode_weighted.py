@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_cases import assert_same_blocks
 from test_encode import BLOCKS, by_name, ggml_encode
 from test_encode import encode as encode_plain
 
 import ggmlq as gq
 from ggmlq.arrays.rows import KINDS, rows
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import assert_same_blocks
 
 WEIGHTED = [fmt for fmt in BLOCKS if fmt.imatrix != "ignored"]
 

@@ -9,8 +9,8 @@ import pytest
 from fake_cupy import on_device
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
 
 
 def array(name="q4_K", n=3, seed=0):

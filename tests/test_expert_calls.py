@@ -11,12 +11,12 @@ import pytest
 from at_once import at_once
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cpu.expert_linear import r3_panels
 from ggmlq.cpu.grouped import multiply
 from ggmlq.cpu.machine.workers import alone
 from ggmlq.cpu.panels.multiply import panels
 from ggmlq.ops import plan
-from ggmlq.testing.blocks import random_blocks
 
 E, N, K = 5, 37, 256
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.base.threads import num_threads
 from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.reference.metrics import nmse
-from ggmlq.testing.blocks import random_blocks
 
 RUNGS = gq.kernels("expert_linear", device="cpu")
 FLOATS = [FORMATS[name] for name in ("f32", "f16", "bf16")]

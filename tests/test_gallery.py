@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq.base.missing import has
-from ggmlq.testing.models import family_model
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "gallery"

@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from at_once import at_once
+from block_cases import weights
 
 import ggmlq as gq
 from ggmlq.ops.gated_linear import ACTIVATIONS
-from ggmlq.testing.cases import weights
 
 EXACT = 1e-9  # of rungs that multiply in float32, through an activation
 

@@ -13,11 +13,11 @@ import pytest
 from fake_link import FakeLink
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.errors import DeviceError, DeviceMemoryError
 from ggmlq.formats import FORMATS
 from ggmlq.gguf import file, load
 from ggmlq.gguf.load import ALIGN, portions
-from ggmlq.testing.blocks import random_blocks
 
 SEED = int(np.random.default_rng().integers(1 << 31))
 

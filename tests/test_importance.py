@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.model import importance
-from ggmlq.testing.models import Shape, family_model, tiny_model
+from ggmlq.testing.models import Shape, tiny_model
 
 FAMILIES = ("llama", "qwen2", "qwen3moe", "gemma3", "gpt-oss", "phi3", "deepseek2")
 TEXT = "the quick brown fox jumps over the lazy dog " * 4

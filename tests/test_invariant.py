@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_cases import weights
 
 import ggmlq as gq
 from ggmlq.base.threads import at_most
@@ -11,7 +12,6 @@ from ggmlq.dispatch import ladder, tuned
 from ggmlq.dispatch.problems import ExpertLinear, Linear, ScaledLinear
 from ggmlq.dispatch.tuned import Preference
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import weights
 
 MOST = 600
 TYPES = [

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq import errors
 from ggmlq.cli import main
 from ggmlq.ops.cache import Rotation, hadamard
-from ggmlq.testing.models import family_model
 
 encoding = import_module("ggmlq.ops.quantize")  # ggmlq.ops has the function of that name
 

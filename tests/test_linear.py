@@ -7,6 +7,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from block_cases import FEW, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from right import assert_right
@@ -15,7 +16,6 @@ import ggmlq as gq
 from ggmlq.arrays.rows import rows
 from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import FEW, weights
 
 # Rungs that explain and that nobody is given unasked: what they read of a format is its atoms, and
 # test_atoms.py has those of all. Each would be compiled for each type.

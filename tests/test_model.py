@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from families import NAMES, Sizes, family_model
 
 import ggmlq as gq
 from ggmlq.errors import DTypeError, GGMLQError, GGUFError, ShapeError, UnsupportedError
@@ -15,7 +16,6 @@ from ggmlq.model.arithmetic.kernels import apply_rope, rope_angles
 from ggmlq.model.config import Rope
 from ggmlq.model.sampling import Sampling
 from ggmlq.reference.nodes import node
-from ggmlq.testing.models import NAMES, Sizes, family_model
 
 SPOKEN = ("A room imports only rooms that stand on", " lower floors; the list goes from the ground up.")
 SHORT = ("llama3", "mixtral", "qwen2", "gemma2", "gemma3", "gpt-oss", "phi3", "deepseek2")

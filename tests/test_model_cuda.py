@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_cupy import Device, DeviceArray, on_device, put_gpu
+from families import NAMES, family_model
+from recurrent_families import RECURRENT
 
 import ggmlq as gq
 from ggmlq.base import devices
@@ -24,8 +26,7 @@ from ggmlq.model.config import Rope
 from ggmlq.ops import cache as lengths
 from ggmlq.ops import plan, rows
 from ggmlq.ops.cache import hadamard
-from ggmlq.testing.models import NAMES, Shape, family_model, tiny_model
-from ggmlq.testing.recurrent import RECURRENT
+from ggmlq.testing.models import Shape, tiny_model
 
 PRODUCTS = [import_module(f"ggmlq.ops.{name}") for name in ("linear", "expert_linear")]
 SPEAKS = Path(__file__).parent / "golden" / "speaks.gguf"

@@ -4,12 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
+from families import NAMES, family_model
 
 import ggmlq as gq
 from ggmlq.base.threads import at_most
 from ggmlq.errors import UnsupportedError
 from ggmlq.model.batch import Piece
-from ggmlq.testing.models import NAMES, family_model
 
 TYPES = [("q4_0", "q8_0", "q5_1"), ("q5_0", "iq4_nl", "q4_1"), ("q8_0", "f16"), ("bf16", "q5_1", "f32")]
 EDGES = [1, 1, 1, 2, 3, 8, 9, 16, 17, 32, 33]  # tokens of a step at which kernels change

@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 import pytest
+from families import NAMES, Sizes, family_model
 
 import ggmlq as gq
 from ggmlq.errors import GGMLQError, GGUFError, NonFiniteError
 from ggmlq.model.config import PATTERN, RULES
-from ggmlq.testing.models import NAMES, Sizes, family_model
 
 SMALL = Sizes(width=64, head=64, hidden=64, heads=2, kv_heads=1, queries=32, latent=32, rope=32)
 CHANGES, LONG = 8, 30

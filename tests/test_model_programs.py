@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+from families import Sizes, family_model
 
 import ggmlq as gq
 from ggmlq.cpu.attention import drive
@@ -15,7 +16,6 @@ from ggmlq.errors import NonFiniteError
 from ggmlq.model.arithmetic.kernels import Kernels
 from ggmlq.model.batch import Piece
 from ggmlq.model.caches import CACHE
-from ggmlq.testing.models import Sizes, family_model
 
 BLOCKS = ("q4_0", "q8_0", "q5_1")
 DENSE = (

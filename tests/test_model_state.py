@@ -7,12 +7,12 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from families import family_model
+from recurrent_families import RECURRENT
 
 import ggmlq as gq
 from ggmlq.commands import _talk
 from ggmlq.errors import GGUFError, UnsupportedError
-from ggmlq.testing.models import family_model
-from ggmlq.testing.recurrent import RECURRENT
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from families import Sizes, family_model
+from wide_families import WIDE
 
 import ggmlq as gq
 from ggmlq.errors import GGUFError, UnsupportedError
-from ggmlq.testing.models import Sizes, family_model
-from ggmlq.testing.wide import WIDE
 
 
 @pytest.fixture

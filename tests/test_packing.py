@@ -6,17 +6,17 @@ import importlib
 
 import numpy as np
 import pytest
+from block_cases import BLOCKS, weights
 from made_up import FORMATS as MADE_UP
 from right import assert_right
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cpu.atoms import atoms
 from ggmlq.cpu.panels.layout import RUN, layout_of
 from ggmlq.cuda.layouts.layout import layout_of as packed_layout
 from ggmlq.dispatch.ladder import rungs
 from ggmlq.formats.packing import halves, over, packing, sub_scales
-from ggmlq.testing.blocks import random_blocks
-from ggmlq.testing.cases import BLOCKS, weights
 
 made_up = pytest.mark.parametrize("fmt", MADE_UP.values(), ids=list(MADE_UP))
 

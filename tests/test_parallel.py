@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.errors import BlockIndexError, DeviceError, DTypeError, GGMLQError, ShapeError, UnsupportedError
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
 
 TWO = ["cpu", "cpu"]
 USUAL = ("q4_0", "q4_K", "f32", "f16")  # and one more each run: most of the time goes into compiling kernels

@@ -8,12 +8,12 @@ import json
 import fake_port
 import numpy as np
 import pytest
+from families import Sizes, family_model
 
 import ggmlq as gq
 from ggmlq import cli
 from ggmlq.port import compare
 from ggmlq.port.orders import halves
-from ggmlq.testing.models import Sizes, family_model
 
 DENSE = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 SIZES = Sizes(width=64, head=32, hidden=96, window=12)

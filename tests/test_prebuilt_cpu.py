@@ -18,6 +18,7 @@ from scripts import ROOT, load
 from stale import demand, skip_if_stale
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cpu.machine import loading, served
 from ggmlq.cpu.machine.features import compiled_for
 from ggmlq.cpu.machine.levels import LEVELS, best
@@ -26,7 +27,6 @@ from ggmlq.formats import FORMATS, BlockFormat
 from ggmlq.store import reach, store
 from ggmlq.store.origin import Origin
 from ggmlq.store.store import Store
-from ggmlq.testing.blocks import random_blocks
 
 _packs, _cpu = load("tools", "_packs"), load("tools", "_kernels_cpu")
 BLOCKS = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
@@ -234,10 +234,10 @@ from ggmlq.cpu.machine import levels, served
 level = next(level for level in levels.LEVELS if level.folder == sys.argv[1])
 target.compiled_for = served.compiled_for = permission.compiled_for = lambda: level.needed  # and no more
 import ggmlq as gq
-from ggmlq.testing.cases import weights
+from block_cases import weights
 from right import assert_right
 from ggmlq.arrays.rows import rows
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.arrays.blocks import random_blocks
 assert served.level() is level
 gq.set_num_threads(3)  # the board is code as well
 for name in sys.argv[2:]:

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq.cli import main
@@ -14,7 +15,7 @@ from ggmlq.convert.stream import Tally, converted
 from ggmlq.formats._direct import direct
 from ggmlq.model import moments
 from ggmlq.ops.feedback import Moments
-from ggmlq.testing.models import Shape, family_model, tiny_model
+from ggmlq.testing.models import Shape, tiny_model
 
 KINDS = dict.fromkeys(("q", "k", "v", "out", "gate", "up", "down", "embd", "head"), "f16")
 TEXT = "How vexingly quick daft zebras jump; pack my box with five dozen liquor jugs. " * 8

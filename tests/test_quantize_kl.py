@@ -6,13 +6,13 @@ import json
 import re
 
 import pytest
+from families import Sizes, family_model
 from vocabularies import HARD, pairs_vocabulary
 
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.commands import _quality
 from ggmlq.model import quality
-from ggmlq.testing.models import Sizes, family_model
 
 SIZES = Sizes(layers=1, width=64, head=32, hidden=64, context=128)
 TYPES = ("--types", "q4_0,q5_0,q8_0", "--allow-requantize", "--stretch", "32", "--json")

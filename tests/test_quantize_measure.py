@@ -6,13 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq.cli import main
 from ggmlq.convert import Sensitivity
 from ggmlq.model.quality import measured, stretches
 from ggmlq.model.sensitivity import Change, changed, chosen, sensitivities
-from ggmlq.testing.models import Shape, family_model, tiny_model
+from ggmlq.testing.models import Shape, tiny_model
 
 KINDS = dict.fromkeys(("q", "k", "v", "out", "gate", "up", "down", "embd", "head"), "f16")
 TEXT = "How vexingly quick daft zebras jump; pack my box with five dozen liquor jugs. " * 4

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from block_cases import weights as random_weights
 from right import products
 
 import ggmlq as gq
@@ -16,7 +17,6 @@ from ggmlq.arrays.rows import MODEST, rows
 from ggmlq.formats import FORMATS
 from ggmlq.reference import Rule, activations, linear, multiply, row_errors, rule, weights
 from ggmlq.reference.rules import D4, MMVQ, NOT_ON_CUDA, ON_MMQ, ON_MMVQ, ONLY_ACTIVATIONS
-from ggmlq.testing.cases import weights as random_weights
 
 GOLDEN = Path(__file__).parent / "golden"
 

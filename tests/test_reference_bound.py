@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from block_cases import weights as random_weights
 from right import products
 
 import ggmlq as gq
@@ -14,7 +15,6 @@ from ggmlq.arrays.rows import rows
 from ggmlq.formats import FORMATS
 from ggmlq.reference import activations, bound, linear, multiply, rule, weights
 from ggmlq.reference.rules import NOT_ON_CUDA, ONLY_ACTIVATIONS
-from ggmlq.testing.cases import weights as random_weights
 
 GOLDEN = Path(__file__).parent / "golden"
 BLOCKS = [fmt.name for fmt in FORMATS.values() if fmt.block_size > 1]

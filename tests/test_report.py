@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cli import main
 from ggmlq.errors import PageError
 from ggmlq.pages.blocks import Place, place_of
 from ggmlq.report import blocks, examine, page, values
-from ggmlq.testing.blocks import random_blocks
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import time
 
 import numpy as np
 import pytest
+from families import Sizes, family_model
 from vocabularies import HARD, pairs_vocabulary
 
 import ggmlq as gq
 from ggmlq.base import system
 from ggmlq.cli import main
 from ggmlq.commands import _talk
-from ggmlq.testing.models import Sizes, family_model
 
 TEMPLATE = (
     "{% for m in messages %}<|begin|>{{ m.role }}:{{ m.content }}{% endfor %}"

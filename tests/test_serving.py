@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq.errors import BlockIndexError, ShapeError, UnsupportedError
 from ggmlq.model.drafts import LONGEST, Lookup
-from ggmlq.testing.models import family_model
 
 
 @pytest.fixture(scope="module")

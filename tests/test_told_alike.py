@@ -12,9 +12,9 @@ import pytest
 
 import ggmlq as gq
 from ggmlq import cli
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.convert import plan_dequantize, plan_quantize
 from ggmlq.errors import ConvertError
-from ggmlq.testing.blocks import random_blocks
 
 SEED = int(np.random.default_rng().integers(1 << 30))
 

@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from stale import skip_if_stale  # noqa: E402
 
 import ggmlq.torch as gt  # noqa: E402
+from ggmlq.arrays.blocks import random_blocks  # noqa: E402
 from ggmlq.cuda.driver import served  # noqa: E402
-from ggmlq.testing.blocks import random_blocks  # noqa: E402
 from ggmlq.torch import products  # noqa: E402
 
 pytestmark = [

@@ -7,11 +7,11 @@ import pickle
 
 import numpy as np
 import pytest
+from families import NAMES, family_model
+from recurrent_families import RECURRENT
 
 import ggmlq as gq
 from ggmlq import errors
-from ggmlq.testing.models import NAMES, family_model
-from ggmlq.testing.recurrent import RECURRENT
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

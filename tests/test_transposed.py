@@ -5,12 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from block_cases import weights
 
 import ggmlq as gq
 from ggmlq.base.threads import at_most
 from ggmlq.cpu.linear import transposed
 from ggmlq.formats import FORMATS
-from ggmlq.testing.cases import weights
 
 LIMIT = 1e-10  # f32 products and sums
 

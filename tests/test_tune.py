@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from block_cases import weights
 from host_calls import python_calls
 
 import ggmlq as gq
@@ -25,7 +26,6 @@ from ggmlq.dispatch.problems import Linear
 from ggmlq.dispatch.tuned import NOTHING
 from ggmlq.formats import BLOCK_FORMATS, FORMATS
 from ggmlq.ops import dry_run, tuning
-from ggmlq.testing.cases import weights
 
 CPU = choice.here()._replace(name="This One", compiled_for="thisone")
 

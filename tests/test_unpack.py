@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_cases import BLOCKS
 
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cpu.unpack import by_atoms, unpacker
 from ggmlq.formats import FORMATS
-from ggmlq.testing.blocks import random_blocks
-from ggmlq.testing.cases import BLOCKS
 
 GUARD = 64  # elements on either side of each output that must stay as they are
 

@@ -13,13 +13,13 @@ if __name__ == "__main__":  # pytest imports it, too, to look for examples
     torch, driver = fake_driver.put_all((12, 0))
 
 import ggmlq as gq
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.base.devices import cuda_device, cuda_module
 from ggmlq.cuda.driver import serving
 from ggmlq.cuda.layouts import to_blocks
 from ggmlq.formats import BLOCK_FORMATS
 from ggmlq.ops.door import as_torch_works
 from ggmlq.ops.plan import of_tensors
-from ggmlq.testing.blocks import random_blocks
 
 FORMATS = 1  # whose packed weights a run restores
 N, K, E = 32, 256, 2

@@ -30,6 +30,7 @@ os.environ["GGMLQ_COMPILE_HERE"] = "1"  # before the words of kernels are import
 import numpy as np  # noqa: E402
 
 from ggmlq.arrays.array import QuantArray  # noqa: E402
+from ggmlq.arrays.blocks import random_weights  # noqa: E402
 from ggmlq.base.writing import write_whole  # noqa: E402
 from ggmlq.cpu.machine.features import compiled_for  # noqa: E402
 from ggmlq.cpu.machine.levels import best  # noqa: E402
@@ -38,7 +39,6 @@ from ggmlq.dispatch.ladder import Rung, rungs  # noqa: E402
 from ggmlq.dispatch.problems import Linear  # noqa: E402
 from ggmlq.formats import FORMATS  # noqa: E402
 from ggmlq.ops import dry_run  # noqa: E402
-from ggmlq.testing.blocks import random_weights  # noqa: E402
 
 BOOK = ROOT / "ggmlq" / "demo" / "book.json"
 RESULTS = sorted((ROOT / "bench" / "results").glob("ladder_*.json"))

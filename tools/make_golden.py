@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.arrays.rows import MODEST, rows
 from ggmlq.formats import FORMATS, Format
 from ggmlq.llama.library import Library
-from ggmlq.testing.blocks import random_blocks
 
 FOLDER = Path(__file__).parents[1] / "tests" / "golden"
 ONES = ("iq2_xxs", "iq2_xs", "iq1_s", "iq1_m")  # encoded with an importance matrix of ones

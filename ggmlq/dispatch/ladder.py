@@ -48,7 +48,6 @@ def announced(path: Path) -> tuple[str | None, dict[str, Any]] | None:
 
 RENAMED = {  # names of kernels before 0.3, to be dropped in 0.4
     "cuda:roles": "cuda:warp_specialized",
-    "cuda:strips": "cuda:packed",
     "cuda:few_rows": "cuda:small_m",
     "cuda:divided": "cuda:split_k",
     "cuda:few_codes": "cuda:small_m_codes",
@@ -304,11 +303,9 @@ def _alone(rung: Rung) -> Rung:
     return replace(rung, launch=rung.invariant) if callable(rung.invariant) else rung
 
 
-def explain(
-    problem: Problem, kernel: str = "auto", arithmetic: str | None = None, invariant: bool = False
-) -> Choice:  # fmt: skip
-    """The rung that :func:`choose` gives, and the reason for it."""
-    return _explained(num_threads(), problem, kernel, arithmetic, invariant)
+def explain(problem: Problem) -> Choice:
+    """The rung that :func:`choose` takes by itself, and the reason for it."""
+    return _explained(num_threads(), problem, "auto", None, False)
 
 
 @lru_cache(1 << 12)

@@ -1,1 +1,1 @@
-"""Inputs and comparisons that raise, shared by tests, benchmarks and tools; nothing else imports them."""
+"""A small model, the ladder as benchmarks, what benchmarks share; nothing else of the package imports it."""

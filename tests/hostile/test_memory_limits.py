@@ -25,7 +25,7 @@ LIMITED = """
 import resource, sys
 import numpy as np
 import ggmlq as gq
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.arrays.blocks import random_blocks
 from ggmlq.formats import FORMATS
 
 name, kernel, m, seed, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])

@@ -174,7 +174,7 @@ GUARDED = """
 import ctypes, mmap, sys, time
 import numpy as np
 import ggmlq as gq
-from ggmlq.testing.blocks import random_blocks
+from ggmlq.arrays.blocks import random_blocks
 
 fresh, end = np.random.default_rng(int(sys.argv[1])), time.process_time() + float(sys.argv[2])
 protect, PAGE = ctypes.CDLL(None).mprotect, mmap.PAGESIZE

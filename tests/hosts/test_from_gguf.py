@@ -14,10 +14,12 @@ from vocabularies import pairs_vocabulary
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: tools/test --hosts")
 
+from families import family_model  # noqa: E402
+
 import ggmlq as gq  # noqa: E402
 import ggmlq.torch as gt  # noqa: E402
 from ggmlq import errors  # noqa: E402
-from ggmlq.testing.models import Shape, family_model, tiny_model  # noqa: E402
+from ggmlq.testing.models import Shape, tiny_model  # noqa: E402
 
 pytestmark = [pytest.mark.hosts, pytest.mark.filterwarnings("ignore")]  # warnings of others
 FAMILIES = (

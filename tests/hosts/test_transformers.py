@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: tools/test --hosts")
 
 import tiny  # noqa: E402
+from families import family_model  # noqa: E402
 
 import ggmlq as gq  # noqa: E402
 import ggmlq.torch as gt  # noqa: E402
 from ggmlq import errors  # noqa: E402
-from ggmlq.testing.models import family_model  # noqa: E402
 
 pytestmark = [pytest.mark.hosts, pytest.mark.filterwarnings("ignore")]  # warnings of others
 IDS = torch.arange(24).reshape(2, 12) % tiny.WORDS

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from families import EXPERTS, NAMES, family_model
+from recurrent_families import NEMOTRON, RECURRENT
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.testing.models import EXPERTS, NAMES, family_model
-from ggmlq.testing.recurrent import NEMOTRON, RECURRENT
 from ggmlq.trace import explained
 from ggmlq.trace.explained import Rounding, Rows, choice
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from beside import beside, check_tokens, located, replayed, running
+from families import EXPERTS, NAMES, family_model
+from recurrent_families import RECURRENT
 from vocabularies import characters_vocabulary, hard_texts, pairs_vocabulary, sentence_vocabulary
 
 import ggmlq as gq
 from ggmlq.model.tokenizer.pairs import RULES
-from ggmlq.testing.models import EXPERTS, NAMES, family_model
-from ggmlq.testing.recurrent import RECURRENT
 
 pytestmark = pytest.mark.llama
 # Squared distance of logits. A rounding of float32 may turn a code of 8 bits over; from there on runs part by

@@ -19,5 +19,5 @@
 
 A *fragment* is 16 rows × 64 columns of weights. A *fragment row* is the fragments of the same 16 rows, one
 for each 64 columns, a *step*. A *sixteen* is 16 columns of a step: those of one ``mma`` of pairs. Rungs from
-r12 on read packed weights, and r11 where an array has them already.
+r13 on read packed weights, and r11 where an array has them already.
 """

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from ...arrays.array import QuantArray
+from ...arrays.blocks import random_weights
 from ...base.devices import namespace, to_host
 from ...dispatch.ladder import Rung, choose, rungs
 from ...dispatch.problems import Linear
@@ -24,7 +25,6 @@ from ...formats import FORMATS
 from ...reference.judgement import judged
 from ...roofs.floors import Roofs, roofs_of
 from ...roofs.timing import GpuClock, roofs
-from ..blocks import random_weights
 
 DEVICE = "cuda" if find_spec("cupy") else "cpu"
 LADDER = ("q4_0", "q8_0")

@@ -5,13 +5,13 @@
     r6, r7       a library on decoded weights
     r8 to r10    int8 tensor cores on unpacked weights; scaling for less; filling the card
     r11          the library again, with bfloat16
-    r12 to r15   packed weights: the wide operand, few rows, many rows, Hopper's instructions
+    r13 to r15   packed weights as the wide operand: few rows, many rows, Hopper's instructions
     r16          packed weights by blocks that stay: a producer warp, consumer warpgroups
     r17          one row: activations as integers, codes as bytes
     r18          many rows: both as bytes
     r19          many rows: sums of halves, for cards whose tensor cores sum floats slowly
 
-The head of a file says what it changed from the rung below, why that helps and what limits it now. r0 to r12
+The head of a file says what it changed from the rung below, why that helps and what limits it now. r0 to r11
 import no other rung: what stays the same is written again, so that each is read alone.
 docs/ladder.md has the figures.
 """

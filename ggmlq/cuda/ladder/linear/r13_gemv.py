@@ -1,6 +1,11 @@
 """A few rows: weights straight from memory in the file's bits, on tensor cores that have time to spare.
 
-Changed: no warp waits for a fragment. With few rows all that counts is to read the weights once, as fast as
+Changed: until here the activations were the 16 rows of ``mma`` and the weights its 8 columns, so one row of
+activations wasted fifteen sixteenths of it. Now 16 rows of weights are multiplied by 8 of activations.
+Weights are packed (layouts/pack.py): a fragment of 16 rows and 64 columns is one piece of memory, in the bits
+of the file, with just the codes for each lane of a warp that the lane puts into ``mma``.
+
+And no warp waits for a fragment. With few rows all that counts is to read the weights once, as fast as
 memory gives them. Each of the 4 to 16 warps of a block keeps fragments in flight into shared memory
 (gemv/kernel.py), without waiting for any other warp; the first ones while the kernel before this one still
 runs (intrinsics/hopper.py). A block makes 32 or 64 rows of outputs; its warps share the columns and

@@ -1,4 +1,4 @@
-"""Random blocks, and assertions on decoded values and encoded blocks: a NaN equals only a NaN."""
+"""Cases that tests share: block formats, weights of them, assertions on decoded values and encoded blocks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays.blocks import random_blocks, random_weights
-from ..formats import Format
-from ..formats.format import Blocks
+from ggmlq.arrays.array import QuantArray
+from ggmlq.arrays.blocks import random_blocks
+from ggmlq.formats import FORMATS, BlockFormat, Format
+from ggmlq.formats.format import Blocks
 
-__all__ = ["assert_same_blocks", "assert_same_values", "random_blocks", "random_weights"]
+BLOCKS = [fmt for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
+# A few that stand for all where a test asks about data and not about a type: with an offset and
+# without, high bits, sub-scales, minima, a table, a grid.
+FEW = ("q4_0", "q5_1", "q8_0", "q3_K", "q4_K", "q6_K", "iq4_nl", "iq2_xs")
+
+
+def weights(fmt: str | Format, n: int, k: int, seed: int = 0) -> QuantArray:
+    """[n, k] weights of random bytes whose scales are of ordinary size, the same for the same seed."""
+    fmt = FORMATS[fmt]
+    return QuantArray.from_bytes(random_blocks(fmt, n, k // fmt.block_size, seed), fmt, (n, k))
 
 
 def assert_same_values(got: NDArray[Any], want: NDArray[Any], fmt: Format, blocks: Blocks) -> None:

@@ -1,4 +1,4 @@
-"""Tensors and metadata of made-up models of Gemma 4, whose layers have two widths: models.py writes them."""
+"""Tensors and metadata of made-up models of Gemma 4, whose layers have two widths, for families.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors and metadata of made-up models whose layers remember by a state: models.py writes them."""
+"""Tensors and metadata of made-up models whose layers remember by a state, for families.py."""
 
 from __future__ import annotations
 
