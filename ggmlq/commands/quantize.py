@@ -110,8 +110,8 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--feedback", type=Path, metavar="FILE",
-        help="a text by whose inputs later columns make good what a column loses by rounding; rows that this "
-        "does not help on inputs held back go without",
+        help="a text by whose inputs later columns make good what a column loses by rounding; rows, and "
+        "files, that are no nearer on stretches held back go without",
     )  # fmt: skip
     parser.add_argument("--write-measure", metavar="JSON", help="write what --measure measured on a text")
     parser.add_argument("--write-types", metavar="FILE", help="write the types of this model to such a file")
@@ -430,6 +430,10 @@ def carry_out(
     else:
         _files.check_free([path for path, _ in files], args.force)
         report = run(plan, args.output, keep_split=split, executor=executor)
+        if plan.moments is not None:
+            from . import _quality
+
+            report = _quality.judged(plan, report, args)
     if write_types is not None:
         write_tensor_types(write_types, plan.types)
     if args.json:
