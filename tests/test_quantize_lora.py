@@ -102,6 +102,7 @@ def test_adapters_that_are_refused(fresh, tmp_path, capsys):
     says("--feedback", "--feedback", "text.txt")
     for change, text in (
         ({first: np.zeros((4, 7), np.float32)}, "(4, 7)"),
+        ({first: np.zeros((), np.float32)}, "()"),
         ({first: np.full_like(tensors[first], np.nan)}, "NaN"),
         ({first + "x": tensors[first]}, "more than pairs"),
         ({"base_model.model.strange.lora_A.weight": tensors[first]}, "A alone"),
@@ -110,6 +111,7 @@ def test_adapters_that_are_refused(fresh, tmp_path, capsys):
         gq.safetensors.save(folder / "adapter_model.safetensors", tensors | change)
         says(text)
     for config, text in (('{"peft_type": "LORA", "use_dora": true}', "use_dora"), ("[]", "no configuration"),
+                         ('{"peft_type": "LORA", "alpha_pattern": {"(": 1}}', "no configuration"),
                          ('{"peft_type": "IA3"}', "IA3")):  # fmt: skip
         (folder / "adapter_config.json").write_text(config)
         says(text)

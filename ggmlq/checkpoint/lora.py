@@ -49,14 +49,6 @@ class Merged(View):
     def __init__(self, file: GGUFFile, adapter: str) -> None:
         super().__init__(file)
         self._of = _from_peft(file, adapter) if os.path.isdir(adapter) else _from_gguf(file, adapter)
-        for name, branches in self._of.items():
-            for a, b, _ in branches:
-                if a.ndim != 2 or b.ndim != 2 or (len(b), a.shape[1]) != file.info(name).shape[-2:]:
-                    raise _refused(adapter, f"matrices {b.shape} and {a.shape}", f"{name} of {file.path}")
-                if not (np.isfinite(a).all() and np.isfinite(b).all()):
-                    raise _refused(adapter, "NaN or an infinity", f"{name} of {file.path}")
-            if any(f"{name.removesuffix(end)}.scale" in file for end in ("", ".weight")):
-                raise _refused(adapter, "matrices", f"{name} of {file.path}, which has a scale beside it")
 
     def info(self, name: str) -> TensorInfo:
         info = self._file.info(name)
@@ -78,6 +70,21 @@ class Merged(View):
         plan = plan_quantize(self, "f16", types=types, **settings)
         plan.metadata.pop("general.file_type")
         return plan
+
+
+def _check(adapter: str, file: GGUFFile, name: str, a: Floats, b: Floats) -> None:
+    """Refuse matrices that do not fit a tensor."""
+    if a.ndim != 2 or b.ndim != 2 or not len(a) or (*b.shape, *a.shape) != _shapes(file, name, len(a)):
+        raise _refused(adapter, f"matrices {b.shape} and {a.shape}", f"{name} of {file.path}")
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise _refused(adapter, "NaN or an infinity", f"{name} of {file.path}")
+    if any(f"{name.removesuffix(end)}.scale" in file for end in ("", ".weight")):
+        raise _refused(adapter, "matrices", f"{name} of {file.path}, which has a scale beside it")
+
+
+def _shapes(file: GGUFFile, name: str, rank: int) -> tuple[int, ...]:
+    *_, rows, columns = (1, 1, *file.info(name).shape)
+    return rows, rank, rank, columns
 
 
 def _refused(adapter: str, has: str, tensor: str) -> ConvertError:
@@ -104,12 +111,14 @@ def _from_peft(file: GGUFFile, folder: str) -> dict[str, list[Branch]]:
                 raise _refused(folder, "matrices", f"{short(module)}, which {file.path} lacks")
             target, expert, heads = places[f"{plain_name(name)}.weight"]
             a, b = (np.asarray(weights[key], np.float32) for key in pair)
+            _check(folder, file, target, a, b)
+            if heads is not None and (type(heads) is not int or heads < 1 or len(b) % (2 * heads)):
+                raise _refused(
+                    folder, f"{len(b)} rows in pairs of {heads!r} heads", f"{target} of {file.path}"
+                )
             if heads is not None:
                 b = permuted(Values(b.shape, b.__getitem__), heads).read(np.arange(len(b)))
-            patterns = (config.get("alpha_pattern") or {}).items()
-            alpha = next(
-                (v for k, v in patterns if re.match(rf"(.*\.)?({k})$", name)), config.get("lora_alpha", 8)
-            )
+            alpha = next((v for pattern, v in config["alphas"] if pattern.match(name)), config["alpha"])
             rank = math.sqrt(len(a)) if config.get("use_rslora") else len(a)
             made.setdefault(target, []).append(Branch(a, b * np.float32(alpha / rank), expert))
     return made
@@ -119,9 +128,11 @@ def _config(path: str) -> Mapping[str, Any]:
     """The configuration of an adapter of PEFT whose products can be added."""
     try:
         with open(path, encoding="utf-8") as stream:
-            config = json.load(stream)
-        kind = config["peft_type"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+            config: dict[str, Any] = json.load(stream)
+        kind, patterns = config["peft_type"], config.get("alpha_pattern") or {}
+        config["alpha"] = float(config.get("lora_alpha", 8))
+        config["alphas"] = [(re.compile(rf"(.*\.)?({k})$"), float(v)) for k, v in patterns.items()]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, re.error) as error:
         raise ConvertError(
             f"{path}: no configuration of an adapter ({type(error).__name__}: {error}); pass the folder "
             "that save_pretrained of PEFT wrote"
@@ -142,10 +153,13 @@ def _from_gguf(file: GGUFFile, path: str) -> dict[str, list[Branch]]:
             )
         made = {}
         alpha = adapter.metadata.get("adapter.lora.alpha", 0.0)
+        if not isinstance(alpha, float):
+            raise _refused(path, f"alpha {short(alpha)}", "all tensors")
         for name, pair in _pairs(path, adapter, r"(.+)\.lora_([ab])").items():
             if name not in file:
                 raise _refused(path, "matrices", f"{short(name)}, which {file.path} lacks")
             a, b = (np.asarray(dequantize(adapter[key]), np.float32) for key in pair)
+            _check(path, file, name, a, b)
             made[name] = [Branch(a, b * np.float32(alpha / len(a) if alpha else 1))]
     return made
 
