@@ -10,10 +10,11 @@ from families import family_model
 
 import ggmlq as gq
 from ggmlq.cli import main
+from ggmlq.commands import _quality
 from ggmlq.convert import plan_quantize
 from ggmlq.convert.stream import Tally, converted
 from ggmlq.formats._direct import direct
-from ggmlq.model import moments
+from ggmlq.model import moments, quality
 from ggmlq.ops.feedback import Moments
 from ggmlq.testing.models import Shape, tiny_model
 
@@ -111,7 +112,7 @@ def test_moments_of_a_model(family, fresh, tmp_path, monkeypatch):
     whole = moments.Gathered(m, pieces, False)
     monkeypatch.setattr(moments, "MOST", 1)
     parts = moments.Gathered(m, pieces, False)
-    importance = m.importance([pieces[i] for i in (1, 2, 3)], chunk_size=24)
+    importance = m.importance(pieces[2:4], chunk_size=24)
     names = [name for name in m.file if name.startswith("blk.") and m.file[name].ndim == 2]
     for name in names:
         a, b = whole.get(name), parts.get(name)
@@ -121,13 +122,23 @@ def test_moments_of_a_model(family, fresh, tmp_path, monkeypatch):
             continue
         assert np.array_equal(a.values, b.values)
         assert np.array_equal(a.held_back, b.held_back)
-        assert a.values.diagonal() / 3 == pytest.approx(importance[name], rel=2e-3)
+        assert a.values.diagonal() / 2 == pytest.approx(importance[name], rel=2e-3)
     assert whole.get("token_embd.weight") is None
-    with pytest.raises(gq.errors.ShapeError, match="one stretch of 24"):
+    with pytest.raises(gq.errors.ShapeError, match="1 of 3 stretches of 24"):
         moments.Gathered(m, pieces[:1], False)
 
 
-def test_the_command(tmp_path, capsys):
+@pytest.mark.parametrize("gain", [0.5, 1])
+def test_the_command(gain, tmp_path, capsys, monkeypatch):
+    """The file has feedback where KL on stretches held back is lower with it."""
+    measured = []
+
+    def answer(model, against, pieces, bar):
+        measured.append(model.file.path)
+        real = quality.measured(model, against, pieces, bar)
+        return real | {"kl": gain if model.file.path == str(out) else 1.0}
+
+    monkeypatch.setattr(_quality, "measured", answer)
     path, out, text = tmp_path / "m.gguf", tmp_path / "o.gguf", tmp_path / "t.txt"
     tiny_model(path, KINDS, Shape(layers=2), seed=8)
     text.write_text(TEXT)
@@ -139,14 +150,20 @@ def test_the_command(tmp_path, capsys):
     alone = {name: q.raw.copy() for name, q in gq.open(out).items()}
     capsys.readouterr()
     assert main([*words, *more]) == 0
-    (note,) = [n for n in json.loads(capsys.readouterr().out)["notes"] if "error feedback" in n]
-    assert "token_embd.weight" in note
+    notes = [n for n in json.loads(capsys.readouterr().out)["notes"] if "error feedback" in n]
     changed = [name for name, q in gq.open(out).items() if not np.array_equal(q.raw, alone[name])]
+    assert len(measured) == 2
+    if gain == 1:
+        assert notes[0].endswith("held back: it is left out")
+        assert not changed
+        return
+    assert "token_embd.weight" in notes[0]
+    assert notes[1].startswith("KL 0.50000")
     assert changed
     assert all(name.startswith("blk.") for name in changed)
     for wrong, says in (
         (["--feedback", str(tmp_path / "no.txt")], "no.txt"),
-        (["--feedback", str(short)], "one stretch"),
+        (["--feedback", str(short)], "1 of 3 stretches"),
         ([*more, "--prune-layers", "1"], "prune it first"),
         ([*more, "--workers", "2"], "workers"),
     ):

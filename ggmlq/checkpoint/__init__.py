@@ -6,6 +6,7 @@ backtokens.py     its tokenizer on the way back, backconfig.py its config.json
 families.py       names of tensors on both sides, for each family of models
 config.py         config.json, held against the tensors before it takes memory; keys on how a model computes
 layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
+lora.py           a GGUF model with the matrices of an adapter added: of PEFT, or of llama.cpp
 grids.py          GPTQ, AWQ and MLX checkpoints of 4 bits as blocks of the same grids
 general.py        who made the model: keys, and the model card
 vocabulary.py     the tokenizer's keys; sentencepiece.py reads and writes tokenizer.model

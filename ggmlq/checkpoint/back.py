@@ -59,15 +59,15 @@ def _packed(file: GGUFFile, family: Family, name: str) -> Iterator[Place]:
     if family.norm_shift and name.endswith("norm.weight"):
         array = np.asarray(q) - np.float32(1)
     way = "pass names, a mapping of this file's names to those of the model"
-    for new, expert, inner in _names(file, family, name, q.shape, way):
-        heads = _heads(file, family, inner)
+    for new, expert, inner in names_of(file, family, name, q.shape, way):
+        heads = heads_of(file, family, inner)
         if expert is not None:
             yield name, new, q[expert]
         else:
             yield name, new, array if heads is None else _separated(file, name, array, heads)
 
 
-def _names(
+def names_of(
     file: GGUFFile, family: Family, name: str, shape: tuple[int, ...], way: str
 ) -> Iterator[tuple[str, int | None, str]]:
     """A tensor's names in the checkpoint, each with its expert (None: no stack) and its name in a layer."""
@@ -92,7 +92,7 @@ def _names(
     yield f"{layer}{old}" if old in BARE else f"{layer}{old}.{kind}", None, inner
 
 
-def _heads(file: GGUFFile, family: Family, inner: str) -> Any:
+def heads_of(file: GGUFFile, family: Family, inner: str) -> Any:
     """The number of heads whose rows lie in pairs; None where rows are in their order."""
     if not family.permuted or inner not in ("attn_q", "attn_k"):
         return None
@@ -214,7 +214,7 @@ def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, V
     if family.norm_shift and name.endswith("norm.weight"):
         weights = values.shifted(weights, -1.0)
     way = "`ggmlq dequantize` keeps the names of GGUF"
-    for new, expert, inner in _names(file, family, name, weights.shape, way):
+    for new, expert, inner in names_of(file, family, name, weights.shape, way):
         if expert is not None:
             yield new, values.matrix_of(weights, expert)
         else:
@@ -224,7 +224,7 @@ def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, V
 def _ordered(file: GGUFFile, family: Family, inner: str, weights: Values) -> Values:
     if not family.permuted or inner not in ("attn_q", "attn_k"):
         return weights
-    heads = _heads(file, family, inner)
+    heads = heads_of(file, family, inner)
     if type(heads) is not int or heads < 1 or weights.shape[0] % (2 * heads):
         key = f"{family.arch}.attention.head_count" + "_kv" * (inner == "attn_k")
         raise ConvertError(

@@ -17,11 +17,12 @@ from .. import gguf
 from ..base.progress import Progress
 from ..base.text import short
 from ..base.writing import write_whole
-from ..convert import Plan, Pruned, Sensitivity, plan_quantize, recipe
+from ..convert import Plan, Pruned, Report, Sensitivity, plan_quantize, recipe
 from ..convert import run as write
 from ..errors import ConvertError
 from ..formats import FORMATS
 from ..model import Model, load
+from ..model.moments import Gathered
 from ..model.quality import measured, stretches
 from ..model.sensitivity import Change, chosen, sensitivities
 from . import _files, _plain
@@ -132,11 +133,26 @@ def priced(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: dic
     with _place(args) as path:
         write(plan, path)
         with gguf.open(path) as made:
-            judged = measured(load(made), model, pieces[1::2], bar)
-    note = (
-        f"KL {judged['kl']:.5f} ± {judged['kl_error']:.5f} on text held back, {judged['measured']:,} tokens"
-    )
+            fact = measured(load(made), model, pieces[1::2], bar)
+    note = f"KL {fact['kl']:.5f} ± {fact['kl_error']:.5f} on text held back, {fact['measured']:,} tokens"
     return replace(plan, notes=[*plan.notes, note])
+
+
+def judged(plan: Plan, report: Report, args: argparse.Namespace) -> Report:
+    """The report of a file with error feedback; if KL is not lower than without, of one written without."""
+    moments, facts = plan.moments, []
+    assert isinstance(moments, Gathered)
+    alone, bar = replace(plan, moments=None), False if args.json else None
+    with _place(args) as path:
+        write(alone, path)
+        for one in (report.paths[0], path):
+            with gguf.open(one) as made:
+                facts.append(measured(load(made), moments.model, moments.unseen, bar))
+    with_it, without = (f"{fact['kl']:.5f} ± {fact['kl_error']:.5f}" for fact in facts)
+    note = f"KL {with_it} with error feedback, {without} without, {facts[0]['measured']:,} tokens held back"
+    if facts[0]["kl"] >= facts[1]["kl"]:
+        report, note = write(alone, args.output, keep_split=args.keep_split), f"{note}: it is left out"
+    return replace(report, notes=[*report.notes, note])
 
 
 def _read(path: Path, file: gguf.GGUFFile) -> dict[str, Sensitivity]:

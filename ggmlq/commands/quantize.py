@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from .. import gguf
+    from ..checkpoint.lora import Merged
     from ..convert import Plan, Pruned, Report
     from ..convert.step import MomentsByName
 
@@ -37,6 +38,7 @@ EXAMPLES = """\
   ggmlq quantize model-f16.gguf small.gguf --kl 0.05 --text text.txt
   ggmlq quantize model-f16.gguf small.gguf --target 4.5bpw --imatrix imatrix.gguf --measure text.txt
   ggmlq quantize model-f16.gguf small.gguf --type q4_K_M --imatrix imatrix.gguf --feedback text.txt
+  ggmlq quantize model-q4_K_M.gguf merged.gguf --lora adapter/ --imatrix imatrix.gguf
   ggmlq quantize in.gguf out.gguf --type q4_0 --keep '^output=q6_K' --keep 'ffn_down=q5_0'
   ggmlq quantize in.gguf out.gguf --type q8_0 --keep '^token_embd=same' --dry-run
   ggmlq quantize model-f16.gguf model-q4_K.gguf --type q4_K --workers 8
@@ -69,6 +71,11 @@ def add(commands: Commands) -> None:
         help="a small file whose shares of tokens are at most that far from IN's, in the mean, on --text",
     )  # fmt: skip
     _recipe_options(parser)
+    parser.add_argument(
+        "--lora", metavar="ADAPTER",
+        help="add the matrices of an adapter first: a folder of PEFT, a GGUF file of llama.cpp; without TYPE "
+        "tensors keep their types",
+    )  # fmt: skip
     flag(parser, "--mixed", "TYPE means llama.cpp's mix, even if there is a type of that name")
     shared(parser, "--imatrix")
     flag(
@@ -110,8 +117,8 @@ def _recipe_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--feedback", type=Path, metavar="FILE",
-        help="a text by whose inputs later columns make good what a column loses by rounding; rows that this "
-        "does not help on inputs held back go without",
+        help="a text by whose inputs later columns make good what a column loses by rounding; rows, and "
+        "files, that are no nearer on stretches held back go without",
     )  # fmt: skip
     parser.add_argument("--write-measure", metavar="JSON", help="write what --measure measured on a text")
     parser.add_argument("--write-types", metavar="FILE", help="write the types of this model to such a file")
@@ -142,7 +149,7 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
         raise ConvertError("--measure chooses types within a size; write --target 4.5bpw or --size 5GiB, too")
     if args.write_measure and (args.measure is None or args.measure.suffix == ".json"):
         raise ConvertError(f"--write-measure {args.write_measure}: nothing is measured; pass --measure TEXT")
-    if args.type is None and not has_target:
+    if args.type is None and not has_target and args.lora is None:
         raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw, --size 5GiB or --kl 0.05")
     args.output = words.output or (name_beside(args.input, args.type) if words.type else None)
     args.threads = args.threads or words.threads
@@ -154,7 +161,10 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
             f"{args.input} OUT.gguf --type q4_K_M`, which does both"
         )
     with gguf.open(args.input) as file:
-        model = Pruned(file, args.prune_layers) if args.prune_layers else file
+        if args.lora is not None:
+            model: Any = _merged(file, args)
+        else:
+            model = Pruned(file, args.prune_layers) if args.prune_layers else file
         plan = _planned(model, args, has_target)
         plan = replace(plan, metadata=overridden(plan.metadata, args.override_kv))
         if args.feedback is not None:
@@ -162,7 +172,21 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
         return carry_out(plan, args, split=args.keep_split, write_types=args.write_types, executor=executor)
 
 
-def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target: bool) -> Plan:
+def _merged(file: gguf.GGUFFile, args: argparse.Namespace) -> Merged:
+    """The model with the adapter of ``args.lora``; other options that need the file itself are refused."""
+    from ..checkpoint.lora import Merged
+
+    alone = ("prune_layers", "kl", "measure", "feedback", "keep_split", "workers", "mpi", "dask")
+    more = [f"--{name.replace('_', '-')}" for name in alone if getattr(args, name, None)]
+    if more:
+        raise ConvertError(
+            f"--lora with {', '.join(more)}: the merged model is no file yet; write it with --lora alone, "
+            "and quantize that file"
+        )
+    return Merged(file, args.lora)
+
+
+def _planned(model: Any, args: argparse.Namespace, has_target: bool) -> Plan:
     from ..convert import plan_quantize, read_tensor_types, recipe
     from . import _quality
 
@@ -185,6 +209,8 @@ def _planned(model: gguf.GGUFFile | Pruned, args: argparse.Namespace, has_target
             plan = _quality.priced(model, args, settings)
         else:
             plan = recipe(model, args.target, size=args.size, **settings).plan
+    elif args.type is None:
+        plan = model.plan(**settings)
     else:
         plan = plan_quantize(
             model, args.type, mixed=args.mixed, allow_fallback=not args.no_fallback, **settings
@@ -430,6 +456,10 @@ def carry_out(
     else:
         _files.check_free([path for path, _ in files], args.force)
         report = run(plan, args.output, keep_split=split, executor=executor)
+        if plan.moments is not None:
+            from . import _quality
+
+            report = _quality.judged(plan, report, args)
     if write_types is not None:
         write_tensor_types(write_types, plan.types)
     if args.json:

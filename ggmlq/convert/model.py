@@ -42,11 +42,49 @@ def parts_of(model: Model) -> list[int]:
     return [count for count in counts if count]
 
 
-class Pruned:
+class View:
+    """A view of an open file, here as it is."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._file = file
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self._file.paths
+
+    @property
+    def byteorder(self) -> str:
+        return self._file.byteorder
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._file.metadata
+
+    def info(self, name: str) -> TensorInfo:
+        return self._file.info(name)
+
+    def __getitem__(self, name: str) -> QuantArray:
+        return self._file[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+
+class Pruned(View):
     """A view of a model without some layers; later layers get lower numbers."""
 
     def __init__(self, file: GGUFFile, layers: Sequence[int]) -> None:
-        self._file = file
+        super().__init__(file)
         there = sorted({int(match[1]) for name in file if (match := LAYER.search(name))})
         strange = [layer for layer in layers if layer not in there]
         if strange:
@@ -77,18 +115,6 @@ class Pruned:
         if int(match[1]) in self._layers:
             return None
         return f"{name[: match.start(1)]}{self._moved[int(match[1])]}{name[match.end(1) :]}"
-
-    @property
-    def path(self) -> str:
-        return self._file.path
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return self._file.paths
-
-    @property
-    def byteorder(self) -> str:
-        return self._file.byteorder
 
     @property
     def metadata(self) -> Metadata:

@@ -18,21 +18,24 @@ from .model import Model
 
 LAYER = re.compile(r"blk\.(\d+)\.")
 MOST = 4 << 30  # bytes of moments at a time: the text runs again for the layers behind those that fit
-JUDGE = 4  # of so many stretches one is held back
+JUDGE = 4  # of so many stretches one is held back to judge rows, and of twice as many one to judge the file
 
 
 class Gathered:
-    """Moments by name of tensor, made when they are asked for, for as many layers at a time as fit."""
+    """Moments by name of tensor, made when they are asked for, for as many layers at a time as fit.
+
+    ``unseen``: stretches that neither give moments nor judge rows.
+    """
 
     def __init__(self, model: Model, pieces: list[list[int]], bar: bool | None) -> None:
-        if len(pieces) < 2:
+        if len(pieces) < 3:
             raise ShapeError(
-                f"error feedback: the text is one stretch of {len(pieces[0])} tokens; one part gives "
-                "moments, another judges; pass a longer text, or a smaller --stretch"
+                f"error feedback: the text is {len(pieces)} of 3 stretches of {len(pieces[0])} tokens; "
+                "one gives moments, one judges rows, one the file; pass a longer text, or a smaller --stretch"
             )
-        self._model, self._bar = model, bar
-        self._judging = pieces[::JUDGE]
-        self._pieces = [piece for i, piece in enumerate(pieces) if i % JUDGE]
+        self.model, self._bar = model, bar
+        self._judging, self.unseen = pieces[::JUDGE], pieces[1 :: 2 * JUDGE]
+        self._pieces = [piece for i, piece in enumerate(pieces) if i % JUDGE and i % (2 * JUDGE) != 1]
         self._layers = range(0)
         self._of: dict[str, Moments] = {}
 
@@ -47,14 +50,14 @@ class Gathered:
         return self._of.get(name)
 
     def _gather(self, first: int) -> None:
-        sums, last = _Sums(first), self._model.config.layers
+        sums, last = _Sums(first), self.model.config.layers
         with (
             Progress(len(self._pieces) + len(self._judging), "moments", " stretches", self._bar) as bar,
             quiet(),
         ):
             for here, pieces in enumerate((self._pieces, self._judging)):
                 for piece in pieces:
-                    sums.listen(self._model, piece, here)
+                    sums.listen(self.model, piece, here)
                     bar.advance(1)
         self._layers = range(first, sums.end or last)
         shared = {key: Moments(*pair) for key, pair in sums.of.items()}
