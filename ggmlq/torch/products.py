@@ -85,7 +85,7 @@ def plain(q: gq.QuantArray) -> torch.Tensor:
 
 
 def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
-    """``dy [..., N] @ q [N, K]`` in the dtype of dy; of many rows by torch, with some decoded rows at a time."""
+    """``dy [..., N] @ q [N, K]`` in the dtype of dy; of many rows by torch, some decoded rows at a time."""
     n, k = q.shape
     if not dy.is_cuda and (dy.dtype != torch.float32 or dy.numel() < FOR_GRADIENTS * n):
         dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)

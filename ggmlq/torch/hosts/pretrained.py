@@ -20,6 +20,7 @@ import ggmlq as gq
 
 from ...model.config import SECTIONS
 from ..loading import load_
+from ..mixtures import Mixtures
 
 LEAST = 5  # the version of transformers from which experts lie in one module
 REQUEST = "ggmlq.torch.hosts.transformers.from_gguf(path)"
@@ -84,6 +85,12 @@ def from_gguf(
     options = {} if attention is None else {"attn_implementation": attention}
     with torch.device("meta"):
         model = make(config, dtype=dtype, **options)
+    if any("_exps." in name for name in file) and not Mixtures(model):
+        raise gq.errors.UnsupportedError(
+            f"{REQUEST}: transformers {transformers.__version__} has the experts of {file.path}, a "
+            f"{config.model_type}, in modules that take no blocks; a newer one has others (granitemoe: from "
+            "5.15 on); or run it with gq.model.load(path)"
+        )
     load_(model.eval(), file, progress=progress)
     _stretch(model, file)
     tokenizer, generation = _tokenizer(transformers, file)
