@@ -48,6 +48,8 @@ def logits_of(model, ids):
 def test_the_logits_of_gq_model(family, fresh, tmp_path):
     path = family_model(tmp_path / "m.gguf", family, types=TYPES)
     if family == "granitemoe":
+        if tuple(int(n) for n in transformers.__version__.split(".")[:2]) < (5, 15):
+            pytest.skip("before 5.15 transformers has its experts in other modules")
         f = gq.open(path)  # the shared expert is in another class of transformers
         kept = {name: q for name, q in f.items() if "_shexp" not in name}
         gq.save(path, kept, f.metadata | {"granitemoe.expert_shared_feed_forward_length": 0})
@@ -58,7 +60,8 @@ def test_the_logits_of_gq_model(family, fresh, tmp_path):
     near = [gq.nmse(one, other) < 5e-3 for one, other in zip(y, want, strict=True)]
     assert np.mean(near) > (0.6 if family in MIXTURES else 0.99)
     report = gt.report(model)
-    assert set(report.floats.values()) <= {f"a {kind} computes with floats of its own" for kind in ROUTERS}
+    floats = {why for why in report.floats.values() if not why.startswith("torch.float32 in the file")}
+    assert floats <= {f"a {kind} computes with floats of its own" for kind in ROUTERS}
     blocks = [q for q in gq.open(path).values() if q.format.block_size > 1]
     assert report.packed_bytes == sum(q.nbytes for q in blocks)
     assert {*report.packed.values()} == {q.format.name for q in blocks}
