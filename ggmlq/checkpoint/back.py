@@ -72,7 +72,7 @@ def names_of(
 ) -> Iterator[tuple[str, int | None, str]]:
     """A tensor's names in the checkpoint, each with its expert (None: no stack) and its name in a layer."""
     stem, _, kind = name.rpartition(".")
-    outer = {new: old for old, new in OUTER.items()}.get(stem)
+    outer = {new: old for old, new in {**OUTER, **family.outer}.items()}.get(stem)
     if outer:
         yield f"{outer}.{kind}", None, ""
         return

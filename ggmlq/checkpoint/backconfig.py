@@ -28,7 +28,12 @@ SAYS = {
     "logit_scale": "logits_scaling", "attention.scale": "attention_multiplier",
     "expert_weights_scale": "routed_scaling_factor", "leading_dense_block_count": "first_k_dense_replace",
     "expert_shared_count": "n_shared_experts", "expert_weights_norm": "norm_topk_prob",
+    "shortconv.l_cache": "conv_L_cache",
 }  # fmt: skip
+
+EXPERTS = dict.fromkeys(("llama", "gpt-oss", "granitemoe"), "num_local_experts") | {
+    "glm4moe": "n_routed_experts"
+}  # what is not num_experts
 
 PARTLY = ("phi3", "glm4", "glm4moe")  # configs with a share of columns that RoPE rotates
 
@@ -72,9 +77,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         if key_of_config and isinstance(value, int | float):
             config[key_of_config] = value
     if f"{arch}.expert_count" in file.metadata:
-        names = {"llama": "num_local_experts", "gpt-oss": "num_local_experts", "glm4moe": "n_routed_experts"}
-        experts = names.get(arch, "num_experts")
-        config[experts] = file.metadata[f"{arch}.expert_count"]
+        config[EXPERTS.get(arch, "num_experts")] = file.metadata[f"{arch}.expert_count"]
     rope = {name: value for key, name in SCALING.items() if (value := file.metadata.get(f"{arch}.{key}"))}
     if rope.get("rope_type") in ("linear", "yarn"):
         config["rope_scaling"] = rope
@@ -95,9 +98,11 @@ def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, 
     implied: dict[str, Any] = {"rope_theta": config.get("rope_theta", 10000.0)}
     if arch == "qwen3moe":
         implied["norm_topk_prob"] = True
-    if arch in ("llama", "glm4", "glm4moe", "granite"):
+    if arch in ("llama", "glm4", "glm4moe", "granite", "granitemoe"):
         implied["attention_bias"] = "blk.0.attn_q.bias" in file
     implied |= _rotated(file, arch, config)
+    if "conv_L_cache" in config:
+        implied |= _convolved(file, arch, config)
     if arch in LARGEST and config.get("head_dim"):  # transformers' own default is that of one size
         sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim")
         implied["query_pre_attn_scalar"] = score_columns(arch, *(config.get(name, 0) for name in sizes))
@@ -108,6 +113,18 @@ def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, 
         kinds = ("full_attention", "sliding_attention")
         implied["layer_types"] = [kinds[bool(windowed)] for windowed in pattern]
     return implied
+
+
+def _convolved(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """LFM2's kinds of layers, and what its config has under names of its own."""
+    kinds, layers = ("conv", "full_attention"), range(layers_of(file))
+    heads = file.metadata.get(f"{arch}.attention.head_count_kv", config.get("num_attention_heads", 1))
+    return {
+        "layer_types": [kinds[f"blk.{i}.attn_q.weight" in file] for i in layers],
+        "num_key_value_heads": int(np.max(heads, initial=0)), "block_auto_adjust_ff_dim": False,
+        "norm_eps": config.get("rms_norm_eps", 1e-5),
+        "num_dense_layers": config.get("first_k_dense_replace", 0),
+    }  # fmt: skip
 
 
 def _rotated(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, Any]:

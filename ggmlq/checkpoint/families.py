@@ -48,7 +48,8 @@ QWEN_EXPERTS = {
     "mlp.experts.{e}.up_proj": "ffn_up_exps",
 }
 SCORE_BIAS, SINKS = "mlp.gate.e_score_correction_bias", "self_attn.sinks"
-BARE = (SCORE_BIAS, SINKS)  # names without weight or bias behind them
+EXPERT_BIAS = "feed_forward.expert_bias"
+BARE = (SCORE_BIAS, SINKS, EXPERT_BIAS)  # names without weight or bias behind them
 GATE_AND_UP = "mlp.experts.gate_up_proj"  # newer checkpoints have experts stacked, these two in one tensor
 STACKED_DOWN = "mlp.experts.down_proj"
 
@@ -84,8 +85,8 @@ class Family:
     drops_output: bool = False  # lm_head is never used
     vocabulary: str = "gpt2"  # what is tried: "llama" everything, "spm" tokenizer.model alone, "gpt2" …
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of config.json, as transformers fills them in
-    # Of families that go to GGUF alone (newer.py): functions that make tensors of others, by their names;
-    # names of tensors outside of layers; and a function that gives keys of the metadata.
+    # Names of tensors outside of layers; of families of newer.py also functions that make tensors of
+    # others, by their names, and a function that gives keys of the metadata.
     made: Mapping[str, Any] = field(default_factory=dict)
     outer: Mapping[str, str] = field(default_factory=dict)
     keys: Any = None
@@ -166,6 +167,21 @@ GLM4_MOE = ATTENTION | NORMS_OF_HEADS | FEED_FORWARD | ROUTER | {
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
+LFM2 = {
+    "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.in_proj": "shortconv.in_proj",
+    "conv.out_proj": "shortconv.out_proj", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
+    "self_attn.k_layernorm": "attn_k_norm", "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down",
+    "feed_forward.w3": "ffn_up", "feed_forward.gate": "ffn_gate_inp",
+}  # fmt: skip
+LFM2_NORM = {"model.embedding_norm": "token_embd_norm"}
+LFM2_EXPERTS = {
+    "feed_forward.experts.{e}.w1": "ffn_gate_exps", "feed_forward.experts.{e}.w2": "ffn_down_exps",
+    "feed_forward.experts.{e}.w3": "ffn_up_exps",
+}  # fmt: skip
+LFM2_WHOLE = LFM2 | {"conv.conv": "shortconv.conv", EXPERT_BIAS: "exp_probs_b"}
+GRANITE_MOE = ATTENTION | NORM | {"block_sparse_moe.router": "ffn_gate_inp"}
+GRANITE_EXPERTS = {f"block_sparse_moe{old[3:]}": new for old, new in QWEN_EXPERTS.items()}
 GPT_OSS = ATTENTION | {
     "post_attention_layernorm": "post_attention_norm", SINKS: "attn_sinks", "mlp.router": "ffn_gate_inp",
 }  # fmt: skip
@@ -176,6 +192,9 @@ BACK = {
     "Glm4ForCausalLM": Family("glm4", GLM4),
     "Glm4MoeForCausalLM": Family("glm4moe", GLM4_MOE, QWEN_EXPERTS),
     "GraniteForCausalLM": Family("granite", DENSE, permuted=True),
+    "GraniteMoeForCausalLM": Family("granitemoe", GRANITE_MOE, GRANITE_EXPERTS, permuted=True),
+    "Lfm2ForCausalLM": Family("lfm2", LFM2_WHOLE, outer=LFM2_NORM),
+    "Lfm2MoeForCausalLM": Family("lfm2moe", LFM2_WHOLE, LFM2_EXPERTS, outer=LFM2_NORM),
 }
 
 # For configurations without "architectures", and for the way back.
@@ -186,6 +205,7 @@ MODEL_TYPES = {
     "gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM", "phi3": "Phi3ForCausalLM",
     "gpt_oss": "GptOssForCausalLM", "ministral3": "Ministral3ForCausalLM",
     "glm4": "Glm4ForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "granite": "GraniteForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM", "lfm2": "Lfm2ForCausalLM", "lfm2_moe": "Lfm2MoeForCausalLM",
 }  # fmt: skip
 OF_ARCH = {family.arch: family for family in FAMILIES.values()}
 OPENED = OF_ARCH | {family.arch: family for family in BACK.values()}

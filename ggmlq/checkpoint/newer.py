@@ -15,6 +15,11 @@ from .families import (
     ATTENTION,
     BLOCK,
     FEED_FORWARD,
+    GLM4,
+    GLM4_MOE,
+    LFM2,
+    LFM2_EXPERTS,
+    LFM2_NORM,
     NORM,
     NORMS_OF_HEADS,
     QWEN_EXPERTS,
@@ -155,26 +160,6 @@ def _picked(x: Values, order: Any) -> Values:
 
 # --- the families ----------------------------------------------------------------------------------
 
-LFM2 = {
-    "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.in_proj": "shortconv.in_proj",
-    "conv.out_proj": "shortconv.out_proj", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
-    "self_attn.k_layernorm": "attn_k_norm", "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down",
-    "feed_forward.w3": "ffn_up", "feed_forward.gate": "ffn_gate_inp",
-}  # fmt: skip
-LFM2_NORM = {"model.embedding_norm": "token_embd_norm"}
-LFM2_EXPERTS = {
-    "feed_forward.experts.{e}.w1": "ffn_gate_exps", "feed_forward.experts.{e}.w2": "ffn_down_exps",
-    "feed_forward.experts.{e}.w3": "ffn_up_exps",
-}  # fmt: skip
-GLM4 = ATTENTION | {
-    "post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
-    "post_mlp_layernorm": "post_ffw_norm", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-GLM4_MOE = ATTENTION | NORMS_OF_HEADS | FEED_FORWARD | ROUTER | {
-    "post_attention_layernorm": "post_attention_norm", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
-}  # fmt: skip
 GRANITE_MOE = ATTENTION | NORM | {
     "block_sparse_moe.output_linear": "ffn_down_exps", "block_sparse_moe.router.layer": "ffn_gate_inp",
 }  # fmt: skip

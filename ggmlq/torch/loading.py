@@ -160,15 +160,16 @@ def _fill(model: torch.nn.Module, target: str, array: Any) -> str:
     if not isinstance(old, torch.Tensor):
         return ""
     shape = tuple(part.blocks_shape) if isinstance(part, Packed) and kind == "weight" else tuple(old.shape)
-    row = shape == (1, *array.shape)  # ggml has no axes of length 1 before the others
-    if tuple(array.shape) != shape and not row:
+    short, long = ([n for n in axes if n != 1] for axes in (array.shape, shape))
+    bent = tuple(array.shape) != shape  # a file may leave out axes of length 1
+    if bent and short != long:
         raise gq.errors.ShapeError(
             f"load_(model, file): {target} has shape {shape}, its tensor {tuple(array.shape)}; the file is "
             "of another model, or names lead astray"
         )
     name = array.format.name if isinstance(array, gq.QuantArray) else "f32"
     blocks = isinstance(array, gq.QuantArray) and array.format.block_size > 1
-    if blocks and kind == "weight" and is_packable(part) and not row:
+    if blocks and kind == "weight" and is_packable(part) and not bent:
         device, new = part.weight.device, packed_layer(part, array)
         put_module(model, path, new if device.type == "meta" else new.to(device))
         return name

@@ -78,6 +78,10 @@ class Mixtures:
         self._places = packed | self._parts.keys()
         self._stacks: dict[str, dict[str, Any]] = {name: {} for name in self._parts}
 
+    def __bool__(self) -> bool:
+        """True for a model that has experts of a layer in one module."""
+        return bool(self._places)
+
     def place(self, source: str, target: str) -> str | None:
         """The place of a stack, by its name in the file and that of its first expert in a checkpoint."""
         match = re.fullmatch(r"(.+\.experts)\.\d+\..+", target)

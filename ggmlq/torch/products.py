@@ -19,11 +19,13 @@ from .blocks import array_over, known, library
 from .checks import format_of
 
 # --- decoded weights ----------------------------------------------------------------------------
-# A GPU decodes some rows at a time: for gradients, and for so many rows of x that a product of torch
-# gains more than decoding costs.
+# Some rows at a time: for gradients, and on a GPU for so many rows of x that a product of torch gains more
+# than decoding costs.
 
 MOST_DECODED = 256 << 20  # bytes of decoded weights at a time, on a GPU
 FEWEST_DECODED = 725  # rows of x from which on weights are decoded for torch's own product (docs/torch.md)
+FOR_GRADIENTS = 128  # the same on a CPU, for gradients, where products of packed columns are not the fastest
+STRIP = 16 << 20  # bytes of decoded weights at a time there
 HOPPERS_DECODED = 4096  # the same on Hopper, whose kernel of packed weights is faster
 PLAIN_FLOATS = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,
@@ -71,9 +73,9 @@ def by_decoding(x: torch.Tensor, q: gq.QuantArray, bias: torch.Tensor | None) ->
     return y.reshape(*x.shape[:-1], n)
 
 
-def _rows_at_a_time(k: int, size: int) -> int:
+def _rows_at_a_time(k: int, size: int, most: int = MOST_DECODED) -> int:
     """Rows of k decoded weights of this size that are there at a time, a multiple of 16."""
-    return max(16, MOST_DECODED // (size * max(k, 1)) // 16 * 16)
+    return max(16, most // (size * max(k, 1)) // 16 * 16)
 
 
 def plain(q: gq.QuantArray) -> torch.Tensor:
@@ -83,12 +85,12 @@ def plain(q: gq.QuantArray) -> torch.Tensor:
 
 
 def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
-    """``dy [..., N] @ q [N, K]`` in the dtype of dy; on a GPU by torch, with some decoded rows at a time."""
-    if not dy.is_cuda:
+    """``dy [..., N] @ q [N, K]`` in the dtype of dy; of many rows by torch, some decoded rows at a time."""
+    n, k = q.shape
+    if not dy.is_cuda and (dy.dtype != torch.float32 or dy.numel() < FOR_GRADIENTS * n):
         dx: torch.Tensor = gq.linear(dy, q.T, dtype=dy.dtype)
         return dx
-    n, k = q.shape
-    rows = _rows_at_a_time(k, dy.element_size())
+    rows = _rows_at_a_time(k, dy.element_size(), MOST_DECODED if dy.is_cuda else STRIP)
     values = _decoder_of_rows(q, dy.dtype, dy.device)
     if n <= rows:
         return dy @ values(0, n)
@@ -103,7 +105,7 @@ def times_rows(dy: torch.Tensor, q: gq.QuantArray) -> torch.Tensor:
 def _decoder_of_rows(
     q: gq.QuantArray, dtype: torch.dtype, device: torch.device
 ) -> Callable[[int, int], torch.Tensor]:
-    """The function that decodes rows from a number on to another, on a GPU."""
+    """The function that decodes rows from a number on to another."""
     if _decodes_strips(q, dtype):
         return lambda first, last: _decoded_rows(q, first, last)
     whole = with_bytes(q)

@@ -20,9 +20,28 @@ import ggmlq as gq
 
 from ...model.config import SECTIONS
 from ..loading import load_
+from ..mixtures import Mixtures
 
 LEAST = 5  # the version of transformers from which experts lie in one module
 REQUEST = "ggmlq.torch.hosts.transformers.from_gguf(path)"
+
+
+# Architectures that gq.model runs and transformers has, whose modules are not filled: why, and what else.
+SHARED = "granitemoe with a shared expert"
+FUSED = "a module of transformers has in one matrix what are two in the file"
+TURNED = "columns of ssm_out have another order in transformers, and blocks cannot be split"
+MAMBA = "the parts of its states have other shapes in transformers, and are not made here"
+WIDTHS = "its layers have heads of several widths, and side embeddings, which are not filled here"
+OURS, RUN = "ggmlq.torch.model(path), or gq.model.load(path)", "gq.model.load(path)"
+ITS_OWN = (
+    "gq.model.load(path), or transformers' own from_pretrained(folder, gguf_file=name) after "
+    "ggmlq.torch.hosts.transformers.enable()"
+)
+REFUSED = {
+    "deepseek2": (FUSED, OURS), SHARED: (FUSED, OURS), "gemma4": (WIDTHS, OURS), "qwen3next": (FUSED, RUN),
+    "granitehybrid": (MAMBA, RUN), "nemotron_h": (MAMBA, RUN), "nemotron_h_moe": (MAMBA, RUN),
+    "qwen35": (TURNED, ITS_OWN), "qwen35moe": (TURNED, ITS_OWN),
+}  # fmt: skip
 
 
 class Pretrained(NamedTuple):
@@ -66,6 +85,12 @@ def from_gguf(
     options = {} if attention is None else {"attn_implementation": attention}
     with torch.device("meta"):
         model = make(config, dtype=dtype, **options)
+    if any("_exps." in name for name in file) and not Mixtures(model):
+        raise gq.errors.UnsupportedError(
+            f"{REQUEST}: transformers {transformers.__version__} has the experts of {file.path}, a "
+            f"{config.model_type}, in modules that take no blocks; a newer one has others (granitemoe: from "
+            "5.15 on); or run it with gq.model.load(path)"
+        )
     load_(model.eval(), file, progress=progress)
     _stretch(model, file)
     tokenizer, generation = _tokenizer(transformers, file)
@@ -90,6 +115,11 @@ def _host() -> Any:
 
 def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     """The config of transformers for a file; an error for what its classes do not compute."""
+    arch = file.metadata.get("general.architecture")
+    kind = SHARED if arch == "granitemoe" and "blk.0.ffn_gate_shexp.weight" in file else arch
+    if kind in REFUSED:
+        why, way = REFUSED[kind]
+        raise gq.errors.UnsupportedError(f"{REQUEST}: {file.path} is {kind}; {why}; run it with {way}")
     said = gq.checkpoint.config_of(file)
     layers, there = said["num_hidden_layers"], gq.checkpoint.backconfig.layers_of(file)
     if layers != there:
@@ -97,7 +127,7 @@ def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
             f"{REQUEST}: {file.path} has block_count {layers} and tensors of {there} layers; it is part of "
             "a model, or its metadata is of another one"
         )
-    arch, heads = file.metadata["general.architecture"], said.get("num_attention_heads")
+    heads = said.get("num_attention_heads")
     whole = said.get("head_dim", said.get("hidden_size", 0) // heads if heads else None)
     rotated = file.metadata.get(f"{arch}.rope.dimension_count", whole)
     if rotated != whole and arch not in gq.checkpoint.backconfig.PARTLY:
@@ -105,10 +135,11 @@ def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
             f"{REQUEST}: {file.path} rotates {rotated} of {whole} columns of a head; models of "
             f"transformers for {arch} rotate all; run it with ggmlq.torch.model"
         )
+    straight = file.metadata.get(f"{arch}.rope.scaling.finetuned") is False  # without RoPE
     others = {
-        "granite": file.metadata.get(f"{arch}.rope.scaling.finetuned") is False,  # without RoPE
+        "granite": straight, "granitemoe": straight,
         "glm4": np.any(file.metadata.get(f"{arch}.{SECTIONS}", 0)),  # pairs half of the columns apart
-    }
+    }  # fmt: skip
     if others.get(arch):
         raise gq.errors.UnsupportedError(
             f"{REQUEST}: {file.path} has another RoPE than a {arch} of transformers, which rotates all pairs "
