@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.testing.models import family_model
 
 MODULES = ("self_attn.q_proj", "self_attn.k_proj", "down_proj")
 
