@@ -339,7 +339,6 @@ def test_a_launch(case, way, tiles_of_run, monkeypatch, fresh):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(1)
 def test_rows_alone_keep_their_bits(monkeypatch, fresh):
     """Those of tiles of three widths, in blocks that run in turn or in clusters."""
     split = Split(6, 2, 6, 3, 0, 0, 3) if fresh.integers(2) else Split(2, 0, 0, 0, 0, 0)
