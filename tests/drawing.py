@@ -19,7 +19,7 @@ from ggmlq.formats import FORMATS, BlockFormat
 
 BLOCKS = {fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)}
 BY_ANY = {name.lower(): name for name in BLOCKS}  # as names are looked up, without their suggestions
-FORMATS_OF_A_RUN = 2
+FORMATS_OF_A_RUN = 1
 FAST = "not slow"  # -m of setup.cfg
 SLOW = "slow"  # among the draws
 SLOW_MARKS = (SLOW, "llama", "hosts", "models")
