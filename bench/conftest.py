@@ -8,7 +8,8 @@ import ggmlq as gq
 from ggmlq.llama.library import Library
 from ggmlq.testing.ladder_bench.conftest import pytest_benchmark_group_stats, pytest_benchmark_update_json
 
-collect_ignore_glob = ["bench_torch*.py", "bench_diffusers.py", "torch_peers.py"]  # scripts that import torch, without tests
+# Scripts that import torch, without tests.
+collect_ignore_glob = ["bench_torch*.py", "bench_diffusers.py", "torch_peers.py"]
 __all__ = ["libggml", "pytest_benchmark_group_stats", "pytest_benchmark_update_json"]
 
 
