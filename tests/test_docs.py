@@ -120,6 +120,7 @@ def test_commands_of_the_pages_exist():
 QUICK = ["arithmetic", "attention", "cpu", "engine", "formats", "ladder", "scaled"]
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", QUICK)
 def test_generated_tables_are_fresh(name, capsys):
     assert table.main([name, "--check"]) == 0, capsys.readouterr().out

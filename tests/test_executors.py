@@ -275,6 +275,7 @@ def test_the_command_takes_workers(tmp_path, fresh, capsys):
     assert a == b
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_leaves_neither_files_nor_workers(tmp_path, fresh, number):

@@ -57,7 +57,7 @@ def run(script, folder, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("script", SAID)
 def test_it_runs_and_leaves_nothing(script, tmp_path):
     if script in NEEDS and not has(NEEDS[script]):

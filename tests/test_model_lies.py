@@ -80,7 +80,10 @@ def changed(tensors, facts, architecture, rng):
         x = q.dequantize()
         x.reshape(-1)[rng.integers(x.size)] = rng.choice([NAN, INF, -INF, 1e38, -1e38])
         return f"a number of {name}", tensors | {name: x}, facts, "either"
-    new = [f"blk.0.{name}", f"blk.2.{name.split('.', 2)[-1]}", "strange", f"{name}.scale"][rng.integers(4)]
+    layers = facts[f"{architecture}.block_count"]
+    new = [f"blk.0.{name}", f"blk.{layers}.{name.split('.', 2)[-1]}", "strange", f"{name}.scale"][
+        rng.integers(4)
+    ]
     extra = tensors | {new: q} if how == 3 or new in tensors else others | {new: q}
     return f"{name} as {new}", extra, facts, "error"
 
@@ -107,6 +110,7 @@ def logits_of(path, how):
     return result
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("family", NAMES)
 @pytest.mark.filterwarnings("ignore:put into a cache:RuntimeWarning")  # numbers that a cache cannot hold
 def test_one_change_is_an_error_or_a_model(family, fresh, tmp_path, request):

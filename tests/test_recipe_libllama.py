@@ -54,6 +54,7 @@ def test_a_recipe_in_llama_quantize(llama, model, tmp_path, fresh):
     assert len({step.after for step in found.plan.steps}) > 2
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layers", [[0], [1, 2], [0, 3]])
 @pytest.mark.parametrize("mix", ["q4_K_M", "q3_K_M"])
 def test_layers_left_out(llama, model, tmp_path, layers, mix, monkeypatch):
