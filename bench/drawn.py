@@ -113,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser, count: int) -> None:
 
 
 class Share(NamedTuple):
-    """How many times as fast as a peer ours is, over some cells."""
+    """The speed of ours over that of a peer, over some cells."""
 
     name: str
     count: int

@@ -193,7 +193,7 @@ def measured(case: str, m: int, n: int, k: int, sustained: bool) -> list[dict[st
 
 
 def summary(figures: list[dict[str, Any]]) -> Iterator[drawn.Share]:
-    """How often ours is ahead of each peer, rested and sustained, and by how much at least."""
+    """The shares of cells where ours is ahead of each peer, rested and sustained."""
     ours = {(f["case"], f["shape"]): f for f in figures if f["of"] == "ggmlq"}
     return drawn.summary(
         (

@@ -16,9 +16,7 @@ from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 
 RUNGS = {rung.name[5:]: rung for rung in gq.kernels(device="cuda")}
-FIRST = (
-    "naive_f32", "naive", "tiled", "vectorized", "dp4a", "registers", "mma", "mma_magic", "streamk", "packed",
-)  # fmt: skip
+FIRST = ("naive_f32", "naive", "tiled", "vectorized", "dp4a", "registers", "mma", "mma_magic", "streamk")
 
 
 @pytest.mark.drawn(4)

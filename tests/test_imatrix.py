@@ -120,6 +120,10 @@ ONE = np.ones((2, 4), np.float32)
         ({"w.in_sum2": -ONE, "w.counts": ONE[:, :1]}, "value 0 is -1.0"),
         ({"w.in_sum2": ONE * np.float32(np.nan), "w.counts": ONE[:, :1]}, "value 0 is nan"),
         ({"w.in_sum2": ONE, "w.counts": -ONE[:, :1]}, "'w.counts': value 0 is -1.0"),
+        (
+            {"w.in_sum2": ONE, "w.counts": ONE[:, :1] * np.float32(1e30)},
+            r"'w.counts': value 0 is 1.0.*e\+30; .* 2\^63",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_gguf_file(read, content, says):

@@ -21,6 +21,7 @@ from ..base.writing import write_whole
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import GGUFFile, Streamed
+from ..gguf.companions import is_companion
 from ..gguf.source import checked_path
 from ..ops import quantize
 from ..safetensors.file import ENDING
@@ -200,13 +201,6 @@ def plan(file: GGUFFile, type: str = "f32") -> Back:
         for new, weights in _renamed(file, family, name):
             result.tensors[new] = _written(weights, fmt)
     return result
-
-
-def is_companion(file: GGUFFile, name: str) -> bool:
-    """True for a scale that is multiplied into its weights, and for one of their activations."""
-    stem, _, kind = name.rpartition(".")
-    weight = stem if stem.endswith(".weight") else f"{stem}.weight"
-    return kind in ("scale", "input_scale") and weight in file and file[weight].scale is not None
 
 
 def _renamed(file: GGUFFile, family: Family, name: str) -> Iterator[tuple[str, Values]]:

@@ -52,7 +52,7 @@ def _conv(name: str, turned: bool = False) -> Callable[[Any, Values], Named]:
 
 
 def _decay(columns: bool, turned: bool = False) -> Callable[[Any, Values], Named]:
-    """How fast a state forgets, of its logarithm; ``columns``: as a column."""
+    """The rate at which a state forgets, from its logarithm; ``columns``: as a column."""
 
     def made(config: Any, x: Values) -> Named:
         x = _picked(x, _turns(config)) if turned else x
@@ -369,8 +369,8 @@ def _parts(config: Any, named: Mapping[str, Values], experts: str = "") -> Pairs
     """Heads of keys and the length of the feed-forward part of each layer, 0 where it has none."""
 
     def rows(name: str) -> list[int]:
-        found = [named.get(f"{BLOCK.format(n=i)}{name}.weight") for i in range(config.layers)]
-        return [0 if one is None else one.shape[0] for one in found]
+        weights = [named.get(f"{BLOCK.format(n=i)}{name}.weight") for i in range(config.layers)]
+        return [0 if one is None else one.shape[0] for one in weights]
 
     yield "attention.head_count_kv", _one([n // config.head_length for n in rows("attn_k")]), U32
     lengths = [max(pair) for pair in zip(rows("ffn_up"), rows(experts or "ffn_up"), strict=True)]

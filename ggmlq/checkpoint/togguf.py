@@ -181,16 +181,17 @@ def plan(file: SafetensorsFile, type: str = "auto", pre: str | None = None) -> P
     if regrided is None or str(type).lower() != "auto":
         return Plan(file.path, config.family.arch, listed, metadata)
     listed = [_kept(tensor) for tensor in listed]
-    kept = [tensor for tensor in listed if tensor.kept]
-    if len(kept) < len(regrided.stems):
+    matrices = [tensor for tensor in listed if tensor.kept]
+    if len(matrices) < len(regrided.stems):
         raise ConvertError(
-            f"{file.path}: {len(regrided.stems) - len(kept)} of {len(regrided.stems)} matrices of 4 bits are "
-            "stacked or scaled in GGUF, where their blocks are made anew; pass --type f16, or another type"
+            f"{file.path}: {len(regrided.stems) - len(matrices)} of {len(regrided.stems)} matrices of 4 "
+            "bits are stacked or scaled in GGUF, where their blocks are made anew; pass --type f16, or "
+            "another type"
         )
-    types = Counter(tensor.format.name for tensor in kept)
+    types = Counter(tensor.format.name for tensor in matrices)
     metadata["general.file_type"] = Typed(FILE_TYPES[max(types, key=lambda name: types[name])], "uint32")
-    weights = sum(tensor.values.rows * tensor.values.columns for tensor in kept)
-    note = f"0 of {weights:,} weights changed in {len(kept)} matrices of 4 bits, which are " + ", ".join(
+    weights = sum(tensor.values.rows * tensor.values.columns for tensor in matrices)
+    note = f"0 of {weights:,} weights changed in {len(matrices)} matrices of 4 bits, which are " + ", ".join(
         f"{name} ({n})" for name, n in types.items()
     )
     return Plan(file.path, config.family.arch, listed, metadata, notes=(note,))

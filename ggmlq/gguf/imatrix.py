@@ -35,6 +35,7 @@ from .writer import save
 Floats = NDArray[np.float32]
 
 SUMS, COUNTS = ".in_sum2", ".counts"
+MOST_TOKENS = 2.0**63  # of a count, which is an integer
 DATASETS, CHUNKS, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"
 
 
@@ -137,6 +138,11 @@ def sums_of(path: str, file: GGUFFile, name: str) -> tuple[Floats, Floats]:
         raise GGUFError(
             f"imatrix: {path}: {name!r} has {sums.size} sums and {counts.size} counts; there must be a "
             "count for each row of sums; the file is damaged, compute it anew"
+        )
+    if counts.max() >= MOST_TOKENS:
+        raise GGUFError(
+            f"imatrix: {path}: {name + COUNTS!r}: value {int(counts.argmax())} is {counts.max()}; counts of "
+            "tokens are below 2^63; the file is damaged, compute it anew"
         )
     return sums, counts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from ..errors import ShapeError
 from ..ops.feedback import Moments
 from .arithmetic.kernels import Array
 from .model import Model
+from .sensitivity import LAYER
 
-LAYER = re.compile(r"blk\.(\d+)\.")
 MOST = 4 << 30  # bytes of moments at a time: the text runs again for the layers behind those that fit
 JUDGE = 4  # of so many stretches one is held back to judge rows, and of twice as many one to judge the file
 

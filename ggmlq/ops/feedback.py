@@ -49,7 +49,7 @@ class Moments:
 
 
 def _lost(errors: Floats, moments: NDArray[Any]) -> Wide:
-    """What outputs of rows lose on inputs of those moments."""
+    """The squares that outputs of rows are off by, on inputs of those moments."""
     lost: Wide = np.einsum("ij,ij->i", errors @ moments, errors, dtype=np.float64)
     return lost
 

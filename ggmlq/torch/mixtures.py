@@ -53,19 +53,22 @@ class GatedExperts(torch.nn.Module):
         return y
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        """What goes into down."""
+        """The rows that down multiplies."""
         return self.act_fn(gate) * up
 
 
 class ClampedExperts(GatedExperts):
-    """The experts of gpt-oss: biases, numbers below a limit, and 1 more than up."""
-
-    alpha, limit = 1.702, 7.0
+    """The experts of gpt-oss, with biases."""
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        """What goes into down."""
-        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return gate * self.act_fn(self.alpha * gate) * (up + 1)
+        """The rows that down multiplies."""
+        return swiglu_oai(gate, up)
+
+
+def swiglu_oai(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """The activation of gpt-oss: numbers below a limit, and 1 more than up."""
+    gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
 
 
 class Mixtures:

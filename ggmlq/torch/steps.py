@@ -16,6 +16,7 @@ import torch
 from ..model.arithmetic.kernels import Angles, Kernels, Routing, Seen, rope_angles
 from ..model.config import Config, Rope
 from ..model.weights import Stack
+from .mixtures import swiglu_oai
 from .modules import Embedding
 from .products import product
 
@@ -193,8 +194,7 @@ class Arithmetic(Kernels):
     def gated(self, activation: str, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """act(gate) · up, by the activation's name."""
         if activation == "swiglu_oai":
-            gate, up = gate.clamp(max=7), up.clamp(-7, 7)
-            return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+            return swiglu_oai(gate, up)
         return ACTIVATIONS[activation](gate) * up
 
     def angles(self, how: Rope, positions: torch.Tensor, factors: torch.Tensor | None) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import torch
 import ggmlq as gq
 
 from ..base.progress import Progress
+from ..gguf.companions import is_companion
 from ..model.families import family_of
 from ..model.step import Step
 from .modules import Embedding, Experts, Linear, Packed
@@ -42,7 +43,8 @@ class Model(torch.nn.Module):
             )
         beyond = tuple(f"blk.{i}." for i in range(self.config.layers, len(tensors)))
         self._tables: Tables = {}
-        names = {name for name in tensors if not name.startswith(beyond) and not _is_companion(name, tensors)}
+        beside = {name for name in tensors if name.endswith(".input_scale") or is_companion(tensors, name)}
+        names = {name for name in tensors.keys() - beside if not name.startswith(beyond)}
         self._names = frozenset(names)
         for name in sorted(names, key=lambda name: not name.endswith(".weight")):  # behind their matrices
             _put(self, name, tensors[name], dtype, device)
@@ -104,13 +106,6 @@ class Model(torch.nn.Module):
         """Architecture and sizes."""
         c = self.config
         return f"{c.architecture}, {c.layers} layers of {c.width}, {c.context:,} positions, {self.dtype}"
-
-
-def _is_companion(name: str, tensors: dict[str, gq.QuantArray]) -> bool:
-    """True for a scale that its weights have, and for one of activations."""
-    stem, _, kind = name.rpartition(".")
-    weights = tensors.get(stem if stem.endswith(".weight") else f"{stem}.weight")
-    return kind == "input_scale" or (kind == "scale" and weights is not None and weights.scale is not None)
 
 
 def _put(model: torch.nn.Module, name: str, q: gq.QuantArray, dtype: torch.dtype, device: Any) -> None:

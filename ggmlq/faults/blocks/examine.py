@@ -219,16 +219,17 @@ def _blocks_alone(s: BlockSurvey, bad: Mask, most: float) -> Finding | None:
     places = where(bad) | _blocks(s, bad, most)
     if set(places.get("K-blocks", {})) != {"missing"}:
         return None
-    return _missing_part(places) or Finding("unknown", 0.5, "", places, int(bad.sum()))
+    return _missing_tail(places, s) or Finding("unknown", 0.5, "", places, int(bad.sum()))
 
 
-def _missing_part(places: dict[str, Any]) -> Finding | None:
-    """The finding that one part of K is missing, if the blocks of K show just that; else None."""
+def _missing_tail(places: dict[str, Any], s: BlockSurvey) -> Finding | None:
+    """The finding that the end of K is missing, if the blocks of K show just that; else None."""
     blocks = places.get("K-blocks", {})
     if set(blocks) == {"missing"} and len(blocks["missing"]) == 1:
         start, end = blocks["missing"][0]
-        text = f"elements {start} to {end} of K are missing from the sums"
-        return Finding("k-tail-dropped", 0.85, text, places)
+        if end == s.case.x.shape[1]:
+            text = f"elements {start} to {end} of K are missing from the sums"
+            return Finding("k-tail-dropped", 0.85, text, places)
     return None
 
 
@@ -242,7 +243,7 @@ def _less_sure(s: BlockSurvey, bad: Mask, shapes: list[Pattern], claim: str | No
     if shapes:
         return from_pattern(shapes[0], bad)
     places = where(bad) | _blocks(s, bad)
-    return _missing_part(places) or Finding("unknown", 0.5, "", places, int(bad.sum()))
+    return _missing_tail(places, s) or Finding("unknown", 0.5, "", places, int(bad.sum()))
 
 
 def _claims_other_sum(s: BlockSurvey, claim: str) -> bool:

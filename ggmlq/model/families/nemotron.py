@@ -75,7 +75,7 @@ def tensors(frame: Frame) -> None:
 
 
 def config(c: Config, facts: Facts) -> Config:
-    """Which layers are of which kind, and how experts are chosen: by a sigmoid of each."""
+    """The kinds of layers, and experts that are chosen by a sigmoid of each."""
     if bool(c.experts) == (c.architecture == "nemotron_h"):
         raise facts.wrong("expert_count", "nemotron_h has no experts, nemotron_h_moe has some")
     if facts.get("expert_group_count", 0) > 1:
