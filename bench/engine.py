@@ -86,7 +86,7 @@ def random_bytes(fmt: Format, n: int, k: int, seed: int) -> Any:
 # --- results as a JSON file: rows of figures, and the runs of these rows ------------------------
 #     {"what": …, "runs": [{"device": …, "commit": …, "read_GBps": …}],
 #      "rows": [{"run": 0, "format": "q4_0", "N": 4096, "K": 14336, "M": 1, "asked": "auto", "way": "graph",
-#                "kernel": "cuda:streamk", "us": 12.3}]}
+#                "kernel": "cuda:mma_bf16", "us": 12.3}]}
 # A row belongs to a run because a share of a roof only means something beside the roof of that run.
 
 Row = dict[str, Any]

@@ -131,7 +131,7 @@ def test_a_graph_keeps_what_activations_become(cupy):
 
 def test_a_graph_needs_a_product_before(cupy):
     q, x = weights("q4_0", N, K, SEED).to("cuda"), cupy.ones((1, K), np.float32)
-    options = {"kernel": "cuda:mma_magic"}
+    options = {"kernel": "cuda:mma"}
     gq.linear(x, q, **options)
     q.drop_prepared()
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -224,7 +224,6 @@ def test_rungs_say_what_they_need(monkeypatch):
 def test_planes_refuse_what_they_cannot_serve():
     reasons = {
         ("cuda:mma", "q6_K"): "whole runs of 32",
-        ("cuda:mma_magic", "q8_K"): "scales made of halves",
         ("cuda:mma_q8", "q8_K"): "scales made of halves",
         ("cuda:mma_q8", "mxfp4"): "floats of four bits",
         ("cuda:naive", "q4_1"): "no offset",

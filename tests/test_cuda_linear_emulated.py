@@ -16,7 +16,7 @@ from ggmlq.dispatch.problems import Linear
 from ggmlq.formats import FORMATS
 
 RUNGS = {rung.name[5:]: rung for rung in gq.kernels(device="cuda")}
-FIRST = ("naive_f32", "naive", "tiled", "vectorized", "dp4a", "registers", "mma", "mma_magic", "streamk")
+FIRST = ("naive_f32", "naive", "tiled", "vectorized", "dp4a", "registers", "mma")
 
 
 @pytest.mark.drawn(4)

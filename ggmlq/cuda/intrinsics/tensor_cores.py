@@ -342,7 +342,7 @@ def _sums_putter(form: RunForm) -> Any:
 #
 # As above, where each integer sum of a run is scaled twice and added. A warp multiplies fragments of 16 rows
 # of weights, bytes in registers, by 8 · ``eights`` rows of activations in shared memory
-# (layouts/code_tiles.py). Integer sums begin at the bits of a large float (r9_mma_magic.py), so a sum is a
+# (layouts/code_tiles.py). Integer sums begin at the bits of a large float (r18_mma_q8.py), so a sum is a
 # float at once. Two multiply-adds scale it: by the weights' scale, which takes the large float off, and by
 # that of the activations. A third takes off an offset times a sum of activations.
 

@@ -14,7 +14,7 @@
     floats.py      activations as other floats
     groups.py      the plan of the uses of experts, which rows lie together, and the kernels that gather them
     unpacked.py    weights and activations as int8 codes in one array, float32 scales in another, for r2 to
-                   r5, r8 to r10
+                   r5, r8
     to_blocks.py   packed weights back to the file's bytes, on the card and on the host
 
 A *fragment* is 16 rows × 64 columns of weights. A *fragment row* is the fragments of the same 16 rows, one

@@ -63,7 +63,7 @@ COSTS = {
     "cuda:gemv_int16": RungCost("int8", 58.05, 232.2),
 }
 # Kernels of blocks that multiply bytes on tensor cores, for floors.
-BYTE_KERNELS = "cuda:mma", "cuda:mma_magic", "cuda:streamk", "cuda:gemv_int16", "cuda:mma_q8"
+BYTE_KERNELS = "cuda:mma", "cuda:gemv_int16", "cuda:mma_q8"
 START_US = 2.0  # to start a kernel, and to end
 
 

@@ -3,7 +3,7 @@
     r0 to r2     a product with blocks; integers in place of floats; decoding once for many rows
     r3 to r5     weights unpacked to int8: wide loads, dp4a, registers
     r6, r7       a library on decoded weights
-    r8 to r10    int8 tensor cores on unpacked weights; scaling for less; filling the card
+    r8           int8 tensor cores on unpacked weights
     r11          the library again, with bfloat16
     r13 to r15   packed weights as the wide operand: few rows, many rows, Hopper's instructions
     r16          packed weights by blocks that stay: a producer warp, consumer warpgroups

@@ -3,8 +3,11 @@
 Changed from mma_bf16: activations become codes of 8 bits with a scale for each 32, as llama.cpp makes them
 (layouts/code_tiles.py). So ``mma`` does twice as much, on GeForce cards four times: their tensor cores
 sum floats at half their speed. Stages are shorter, and a code needs less work: four or eight of four bits
-become bytes with one instruction. Integer sums are exact. They begin as the bits of a large float, as in
-mma_magic, and are scaled twice: by the weights' scale and by that of the activations.
+become bytes with one instruction. Integer sums are exact, and floats already, so nothing is converted: they
+begin at 0x4B400000, the bits of 1.5 * 2**23, whose units are 1. A run's sum is added to these bits, is far
+from a carry into the exponent, and, if negative, borrows from the 1 on top of the fraction. So the bits are
+the float MAGIC + sum, and ``f * d - MAGIC * d`` takes MAGIC off while it scales; MAGIC * d is exact for a
+scale made of a half. A second multiply-add scales by the activations' scale.
 
 It is the arithmetic ``q8``: results differ from those on activations of 16 bits by the rounding of
 activations, so it is taken by its name or by ``arithmetic="q8"`` alone.

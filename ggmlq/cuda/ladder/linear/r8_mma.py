@@ -233,8 +233,8 @@ def kernel() -> Kernel:
         dx_at, dw_at = dx + m0 * 4, dw + n0 * 4
         wm, wn = origin_of_warp()
         to, here = uint32(0), uint32(0)  # the stages to fill and to multiply, as bytes from the first
-        # A block has one tile here, so nobody reads yet. With several (cuda:streamk) a warp might still read
-        # the stages of the tile before: this barrier comes before each tile's first copy.
+        # A block has one tile here, so nobody reads yet. With several a warp might still read the stages of
+        # the tile before: this barrier comes before each tile's first copy.
         cuda.syncthreads()
         # Three steps only copy; then each copies one stage, three ahead, and multiplies one; the last three
         # steps only multiply.
