@@ -52,8 +52,6 @@ from ggmlq.cuda.kernels.codes8.tiles import (
 )
 from ggmlq.cuda.ladder.scaled_linear import (
     r0_naive,
-    r7_wgmma,
-    r8_tma_ring,
     r9_persistent,
     r10_small_m,
     r11_split_k,
@@ -64,7 +62,7 @@ from ggmlq.dispatch.problems import ScaledLinear
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "hopper"))  # read when the first kernel is made
-RUNGS = ("wgmma", "tma_ring", "persistent", "small_m", "split_k")
+RUNGS = ("persistent", "small_m", "split_k")
 FP8, BY_ROW = ("e4m3", (1, 128), (128, 128)), ("e4m3", (1, 128), (1, 128))
 TENSORS, INT8 = ("e4m3", (None, None), (None, None)), ("int8", (1, None), (1, None))
 CASES = {"fp8": FP8, "fp8 1x128": BY_ROW, "fp8 tensors": TENSORS, "int8": INT8}
@@ -116,13 +114,6 @@ def kernels() -> list[Any]:
         listing += [r9_persistent.kernel(Variant(tile, "s8", "s8", outs[1])) for tile in OTHERS["int8"]]
         listing += [r10_small_m.kernel(SmallMVariant(tile, "e4m3", "e4m3", outs[1])) for tile in NARROW_TILES]
         listing += [r11_split_k.kernel(Variant(tile, "e4m3", "e4m3", outs[1], False)) for tile in SPLIT_TILES]
-    for rung in (r7_wgmma, r8_tma_ring):
-        variants = [Variant(rung.TILE, "e4m3", "e4m3", out) for out in outs]
-        variants += [Variant(rung.TILE, "e4m3", "e4m3", outs[1], boxed=False)]
-        listing += [
-            rung.kernel(variant)
-            for variant in [*variants, Variant(rung.TILE, "e4m3", "e4m3", column_scales=True)]
-        ]
     for tile in TILES:
         listing += [
             r10_small_m.kernel(SmallMVariant(tile, a, a, out)) for a in ("e4m3", "s8") for out in outs
@@ -313,9 +304,8 @@ def time_all(names: list[str], tiles: bool, sustained: bool) -> list[dict[str, A
     """Measure the shapes of this table, the most important first."""
     table = Table(sustained)
     for shape in LARGE:
-        for name in ("wgmma", "tma_ring", "persistent"):
-            if name in names:
-                timed(table, name, "fp8", shape)
+        if "persistent" in names:
+            timed(table, "persistent", "fp8", shape)
     if "persistent" in names:
         for shape in INTEGERS:
             timed(table, "persistent", "int8", shape)

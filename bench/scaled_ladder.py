@@ -29,7 +29,7 @@ from ggmlq.cuda.kernels.codes8 import mma_tiles
 from ggmlq.cuda.kernels.codes8.mma_tiles import ByteTile, is_uniform
 from ggmlq.cuda.kernels.codes8.rows import operand_pair
 from ggmlq.cuda.kernels.codes8.tiles import FLOAT_TILES, INTEGER_TILES, Variant
-from ggmlq.cuda.ladder.scaled_linear import r4_mma_int8, r5_widen, r7_wgmma, r8_tma_ring, r9_persistent
+from ggmlq.cuda.ladder.scaled_linear import r4_mma_int8, r5_widen, r9_persistent
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.problems import ScaledLinear
 
@@ -41,7 +41,7 @@ CASES = {  # name: code, tile of x, tile of w, accumulate
     "e4m3 1x128": ("e4m3", (1, 128), (128, 128), None),
     "e4m3 by row": ("e4m3", (1, None), (1, None), None),
 }
-PROMOTED = ("cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:small_m")  # sums of 128 are shorter
+PROMOTED = ("cuda:persistent", "cuda:small_m")  # sums of 128 are shorter
 SLOW = ("cuda:naive", "cuda:tiled", "cuda:tiled_int32")  # once each, at 4096 only
 OTHERS = {
     "mma_int8": [
@@ -64,7 +64,6 @@ OTHERS = {
 
 KERNELS = {"whole": r4_mma_int8.ungrouped, "grouped": r4_mma_int8.grouped, "widen": r5_widen.kernel}
 KERNELS |= {"persistent": r9_persistent.kernel}
-KERNELS |= {"wgmma": r7_wgmma.kernel, "ring": r8_tma_ring.kernel}
 
 
 def operand(code: str, tile: tuple[int | None, int | None], rows: int, k: int, seed: int) -> gq.ScaledArray:
@@ -132,10 +131,6 @@ def needed(tiles: bool) -> list[tuple[str, tuple]]:
     for wave in FLOAT_TILES:
         cases += [("persistent", (Variant(wave.tile, "e4m3", "e4m3"),))]
     cases += [("persistent", (Variant(wave.tile, "s8", "s8"),)) for wave in INTEGER_TILES]
-    cases += [
-        ("wgmma", (Variant(r7_wgmma.TILE, "e4m3", "e4m3"),)),
-        ("ring", (Variant(r8_tma_ring.TILE, "e4m3", "e4m3"),)),
-    ]
     cases += [("widen", (r5_widen.TILES[0].tile, "e4m3", "e4m3", uniform, True)) for uniform in (True, False)]
     if tiles:
         cases += [("whole", (tile, "s8", "s8", False)) for tile in OTHERS["mma_int8"]]

@@ -46,15 +46,11 @@ LOWER = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
 ]
 FIRST = [
     ("small_m", 3, 80, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"split": 2}),
-    ("wgmma", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
-    ("tma_ring", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
     ("persistent", 19, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
     ("split_k", 70, 70, 272, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {"split": 2}),
 ]
 MORE = [
     ("persistent", 130, 136, 400, ("e4m3", "e4m3"), (GROUPS, BLOCKS), "bfloat16", False, {}),
-    ("wgmma", 130, 140, 272, ("e5m2", "e4m3"), (GROUPS, GROUPS), "bfloat16", False, {}),
-    ("tma_ring", 100, 131, 1040, ("e4m3", "e4m3"), (TENSORS, GROUPS), "float16", False, {}),
     ("persistent", 140, 7, 256, ("e4m3", "e4m3"), (BLOCKS, BLOCKS), "float32", False, {}),
     ("persistent", 300, 100, 300, ("e4m3", "e5m2"), (ROWS, ROWS), "float32", False, {}),
     ("persistent", 130, 200, 384, ("e4m3", "e5m2"), ((1, 384), BLOCKS), "float32", False, TALL),

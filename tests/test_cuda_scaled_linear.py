@@ -265,8 +265,8 @@ def taken(**facts):
 def test_which_rungs_take_what(monkeypatch):
     monkeypatch.setattr(device, "_cublas_problem", lambda: None)
     exact = ["cuda:naive", "cuda:tiled_int32", "cuda:dp4a", "cuda:mma_int8"]
-    hopper = ["cuda:wgmma", "cuda:tma_ring", "cuda:persistent", "cuda:small_m", "cuda:split_k"]
-    assert sorted(taken()) == sorted(exact + hopper[2:4])
+    hopper = ["cuda:persistent", "cuda:small_m", "cuda:split_k"]
+    assert sorted(taken()) == sorted(exact + hopper[:2])
     assert sorted(taken(c=128, x="uint8", zeros=True)) == sorted(exact)
     assert sorted(taken(capability=(7, 5))) == sorted(exact[:-1])
     assert taken(accumulate="fp32_chunks") == ["cuda:tiled"]

@@ -35,12 +35,12 @@ from ggmlq.cuda.kernels.codes8.tiles import (
     integer_variants,
     split_variants,
 )
-from ggmlq.cuda.ladder.scaled_linear import r7_wgmma, r8_tma_ring, r9_persistent, r10_small_m, r11_split_k
+from ggmlq.cuda.ladder.scaled_linear import r9_persistent, r10_small_m, r11_split_k
 from ggmlq.dispatch import ladder
 from ggmlq.dispatch.checks import float_dtype
 from ggmlq.dispatch.problems import Operand, ScaledLinear
 
-HOPPER = (r7_wgmma.launch, r8_tma_ring.launch, r9_persistent.launch, r10_small_m.launch, r11_split_k.launch)
+HOPPER = (r9_persistent.launch, r10_small_m.launch, r11_split_k.launch)
 # --- machine code -----------------------------------------------------------------------------
 
 
@@ -204,14 +204,14 @@ def test_what_they_refuse():
         assert "128 columns of K" in rung.refuses(problem(x=64))
         assert rung.refuses(problem(x=4096, w=256)) is None
         assert rung.caution is None
-    for rung in HOPPER[2:4]:
+    for rung in HOPPER[:2]:
         assert rung.refuses(problem("int8", 4096, 4096, zeros=True)) is None
         assert "vary" in rung.refuses(problem("int8"))
         assert "int32" in rung.refuses(problem("int8", 1 << 20, 1 << 20, k=1 << 20))
         assert "int16" in rung.refuses(problem("int16", 4096, 4096))
-    assert "64 rows" in HOPPER[3].refuses(problem(m=65))
+    assert "64 rows" in HOPPER[1].refuses(problem(m=65))
     assert ladder.choose(problem()).name == "cuda:small_m"
-    assert "floats" in HOPPER[4].refuses(problem("int8", 4096, 4096))
+    assert "floats" in HOPPER[2].refuses(problem("int8", 4096, 4096))
     assert ladder.choose(problem(m=65)).name == "cuda:split_k"
     assert ladder.choose(problem(m=1000)).name == "cuda:persistent"
     assert ladder.choose(problem("int8")).name == "cuda:mma_int8"
@@ -245,7 +245,7 @@ def test_halves(kind, hopper, fresh):
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("kind", ["int8", "e4m3"])
-@pytest.mark.parametrize("rung", HOPPER[2:], ids=lambda rung: rung.name[5:])
+@pytest.mark.parametrize("rung", HOPPER, ids=lambda rung: rung.name[5:])
 def test_endings_are_what_one_step_after_the_other_gives(rung, kind, hopper, fresh):
     """A bias and codes, by the kernel that multiplies: the same bits. A few cases, for each is compiled."""
     tiles = ((1, None), (1, None)) if kind == "int8" else ((1, 128), (128, 128))

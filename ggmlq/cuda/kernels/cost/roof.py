@@ -41,7 +41,7 @@ REACHED_SHARE = 0.75  # share of a unit's operations that a kernel reaches where
 # The units of kernels of 8-bit codes; codes of integers all take that of int8.
 CODE_UNITS = {
     "cuda:widen": "bfloat16", "cuda:mma_int8": "int8", "cuda:mma_e4m3": "float8", "cuda:persistent": "float8",
-    "cuda:small_m": "float8", "cuda:split_k": "float8", "cuda:wgmma": "float8", "cuda:tma_ring": "float8",
+    "cuda:small_m": "float8", "cuda:split_k": "float8",
 }  # fmt: skip
 
 

@@ -8,9 +8,7 @@
     r4_mma_int8.py       int8 tensor cores
     r5_widen.py          FP8 widened to halves, exactly, for the tensor cores of halves
     r6_mma_e4m3.py       FP8 tensor cores without wgmma: capabilities 8.9 and 12.x
-    r7_wgmma.py          Hopper: wgmma out of boxes that the copy engine brings, a stage at a time
-    r8_tma_ring.py       a ring of stages that two producer warps keep full
-    r9_persistent.py     persistent blocks with producer and consumer warps; int8 too
+    r9_persistent.py     Hopper: persistent blocks with producer and consumer warps, boxes, wgmma; int8 too
     r10_small_m.py       up to 64 rows: operands swapped, K split among a cluster
     r11_split_k.py       some hundred rows: K of a tile split among a cluster
     operands.py          the host's side of r0 to r3: codes, scales and zero points as their kernels take them

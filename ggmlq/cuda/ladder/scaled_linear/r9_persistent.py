@@ -1,10 +1,12 @@
 """Persistent blocks with producer and consumer warps, and registers moved to where they count.
 
-Changed: one block a multiprocessor takes tile after tile, so that the stages of the next tile arrive while
-the outputs of this one are written. The producer warpgroup gives its registers (``setmaxnreg``) to the two
-consumers, which make 128 × 128 outputs each: 192 sums a thread, where registers sufficed for 128. While the
-sums of one are promoted to float32, the tensor cores work for the other; the wait for the next stage and
-its scales overlap products. Outputs go through shared memory and the copy engine.
+Changed: Hopper's copy engine lays codes in shared memory as ``wgmma`` reads them (chapters c2 and c8), into
+a ring that producer warps keep full (c3). One block a multiprocessor takes tile after tile, so that the
+stages of the next tile arrive while the outputs of this one are written. The producer warpgroup gives its
+registers (``setmaxnreg``) to the two consumers, which make 128 × 128 outputs each: 192 sums a thread, where
+registers sufficed for 128. While the sums of one are promoted to float32, the tensor cores work for the
+other; the wait for the next stage and its scales overlap products. Outputs go through shared memory and the
+copy engine.
 
 Integers need no promotion: their sums stay in the tensor cores to the end of K, and scales, zero points and
 the rounding to the outputs' kind come once. Scales of floats: one for 128 rows of w, or for each row.
