@@ -52,10 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--draw",
         type=int,
         metavar="N",
-        help="cases of N block formats and some of tests marked drawn, by the seed; "
+        help="cases of N block formats, some of tests marked drawn and a third of slow tests, by the seed; "
         f"a run of all folders draws {drawing.FORMATS_OF_A_RUN}, one of chosen tests takes all",
     )
-    group.addoption("--slow", action="store_true", help="cases marked slow too")
+    group.addoption(
+        "--slow", action="store_true", help="slow cases too; a run of all folders takes a third of them"
+    )
     group.addoption("--all", action="store_true", help="every case: slow ones, and all that are drawn")
     group.addoption("--long", action="store_true", help=f"search {LONG} times as long in hostile tests")
     group.addoption("--costs", metavar="FILE", help="write CPU seconds of every test there, as JSON")

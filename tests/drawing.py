@@ -1,9 +1,9 @@
 """Cases that one run takes and others leave to another: of formats, of tests marked ``drawn``, slow ones.
 
-``--draw N`` takes N block formats, and of each test marked ``drawn(n)`` n cases, all by the run's seed; the
-summary names what was taken. ``drawn(n, by="name")`` takes all cases of n values of a parameter. A run of
-all folders draws; one of chosen files, by ``-k`` or by ``-m`` takes all cases, but slow ones. ``--slow`` adds
-those, ``--all`` takes everything.
+``--draw N`` takes N block formats, of each test marked ``drawn(n)`` n cases, and of the tests marked ``slow``
+a third, all by the run's seed; the summary names what was taken. ``drawn(n, by="name")`` takes all cases of n
+values of a parameter. A run of all folders draws; one of chosen files, by ``-k`` or by ``-m`` takes all
+cases, but slow ones. ``--slow`` adds those, ``--all`` takes everything.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ BY_ANY = {name.lower(): name for name in BLOCKS}  # as names are looked up, with
 FORMATS_OF_A_RUN = 1
 FAST = "not slow"  # -m of setup.cfg
 SLOW = "slow"  # among the draws
+SLOW_TESTS = "slow tests"  # likewise
+SLOW_SHARE = 3  # of so many slow tests a run of all folders takes one
 SLOW_MARKS = (SLOW, "llama", "hosts", "models")
 USUAL = ("q4_0", "q8_0", "q4_K")  # what most files hold: all but one format of a draw
 
 
 class Draw(NamedTuple):
-    """Number of cases of one kind that are left out, and the names of those that run."""
+    """Number of cases of one kind that are left out, and what runs: names, or how many."""
 
     left: int
     taken: list[str]
@@ -75,6 +77,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> dict[str, Draw
     if config.option.draw is not None:
         kept, more = _by_marks(config, kept)
         draws |= more
+        kept, more = _by_slowness(config, kept)
+        draws |= more
     if len(kept) < len(items):
         running = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in running])
@@ -105,6 +109,19 @@ def _by_marks(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pyt
             out |= {*left}
             draws[test] = Draw(len(left), [str(name) for name in parts])
     return [item for item in items if item not in out], draws
+
+
+def _by_slowness(
+    config: pytest.Config, items: list[pytest.Item]
+) -> tuple[list[pytest.Item], dict[str, Draw]]:
+    """The items that remain where one test of ``SLOW_SHARE`` marked ``slow`` is taken, with all its cases."""
+    slow = {item: item.nodeid.partition("[")[0] for item in items if item.get_closest_marker(SLOW)}
+    tests = sorted({*slow.values()})
+    rng = np.random.default_rng([config.option.seed, len(SLOW_TESTS)])
+    taken = {*rng.permutation(tests)[: -(-len(tests) // SLOW_SHARE)].tolist()}
+    kept = [item for item in items if slow.get(item) in {None, *taken}]
+    left = len(items) - len(kept)
+    return kept, {SLOW_TESTS: Draw(left, [f"{len(taken)} of {len(tests)} tests"])} if left else {}
 
 
 def _part(item: pytest.Item) -> str:

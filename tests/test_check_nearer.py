@@ -75,6 +75,7 @@ def in_halves(x, q, order=1, lost=0):
         return sums.sum(axis=0).astype(F)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["q4_1", "f32"])
 def test_sums_in_halves_are_right_on_backends_that_have_them(name):
     def by(multiply, backend="Vulkan", m=9, data="normal", **how):

@@ -295,6 +295,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="this system does not tell of peaks of memory"
 )

@@ -28,6 +28,7 @@ def out(tmp_path):
     return tmp_path / "out.gguf"
 
 
+@pytest.mark.slow
 def test_a_warning_of_the_encoder_is_a_note_and_the_bytes_are_written(model, out):
     """llama.cpp writes them too: a run of 32 zeros misplaces what follows in iq3_s."""
     x = X.copy()

@@ -66,6 +66,7 @@ CASES = {
 SAID = re.compile(r"\] +(\S+) +- \[.*type = +(\w+), .*? MiB(?: -> .*\((\w+)\))?")
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(8)
 @pytest.mark.llama
 @pytest.mark.parametrize("case", CASES)

@@ -38,6 +38,7 @@ def product(place):
     return float(seconds), int(functions), path, problem
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing(tmp_path):
     _, functions, path, _ = product(tmp_path)
     assert functions > 0
@@ -52,6 +53,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
     assert product(tmp_path)[1] == functions
 
 
+@pytest.mark.slow
 def test_without_a_place_it_still_works(tmp_path):
     assert product("off")[1:] == (0, "None", "switched off by GGMLQ_CACHE_DIR")
     file = tmp_path / "file"

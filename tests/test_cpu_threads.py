@@ -66,6 +66,7 @@ def _mark(arguments, start, stop):
         atomic_add(counters(arguments).counters + 8 * i, 1)
 
 
+@pytest.mark.slow
 def test_every_part_of_a_job_is_done_once(rounds):
     """Short jobs of changing length, one after the other: a thread may still look at the last one.
 

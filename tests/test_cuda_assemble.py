@@ -154,6 +154,7 @@ def double(x, y):
         y[i] = x[i] + x[i]
 
 
+@pytest.mark.slow
 def test_gpus_after_hopper_get_its_ptx():
     """What Numba writes for those keeps arrays in memory."""
     kernel = Kernel("double it", double, array(float32, 1), array(float32, 1), threads=32)

@@ -62,6 +62,7 @@ LAUNCHES = [(case, TWO) for case in (CASES[0], "drawn", *SHORT)]
 LAUNCHES += [pytest.param(c, FOUR, marks=pytest.mark.slow) for c in (*WIDE[:3], "drawn", *SHORT[1:])]
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(("case", "fragment_rows"), LAUNCHES, ids=str)
 def test_a_launch(case, fragment_rows, monkeypatch, fresh):

@@ -19,6 +19,7 @@ RUNGS = {rung.name[5:]: rung for rung in gq.kernels(device="cuda")}
 FIRST = ("naive_f32", "naive", "tiled", "vectorized", "dp4a", "registers", "mma")
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", FIRST)
 def test_a_launch(name, monkeypatch, fresh):

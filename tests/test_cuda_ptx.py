@@ -275,6 +275,7 @@ def test_the_instruction_widens_as_the_bits_do(cupy):
         np.testing.assert_array_equal(found, CODES["e4m3"].decode(np.arange(256, dtype=np.uint8)))
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("number", range(12))
 def test_no_floats_of_64_bits_in_attention(number):

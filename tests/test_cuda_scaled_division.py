@@ -67,6 +67,7 @@ def hard_scales(rng, code, zeros, count):
     return np.where(rng.random(count) < 0.7, bits, drawn).astype(U32).view(F32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "zeros"), [c for c in SAFE if not c[1] or CODES[c[0]].min != -CODES[c[0]].max]
 )

@@ -18,6 +18,7 @@ pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed (extra test)
 PROGRAM = Path(__file__).with_name("simulated_scaled.py")
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("capability", ["7.5", "9.0"])
 def test_the_bits_of_the_host(capability, fresh):

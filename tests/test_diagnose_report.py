@@ -11,6 +11,7 @@ from test_diagnose import SHAPE, some
 import ggmlq as gq
 
 
+@pytest.mark.slow
 def test_sums_of_codes_are_a_fault_only_against_a_claim():
     y, x, q, asked = mutation.case("sum-of-codes-vs-floats", "q5_1", SHAPE, "cpu", 0, 5, 0)
     assert gq.diagnose(y, x, q).ok

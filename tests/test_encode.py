@@ -123,6 +123,7 @@ def test_leading_axes():
     assert gq.quantize(x[:0], "q4_0").shape == (0, 64)
 
 
+@pytest.mark.slow
 def test_imatrix_is_ignored_where_ggml_ignores_it():
     x, weights = rows("normal", 4, 256), rows("uniform", 1, 256)[0] ** 2
     for name in ("q8_0", "mxfp4", "nvfp4", "tq1_0", "tq2_0", "q1_0", "q2_0", "f16"):

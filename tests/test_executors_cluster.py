@@ -159,6 +159,7 @@ def test_a_script_of_mpi4py_leaves_nothing_either(tmp_path, fresh):
         assert set(os.listdir(tmp_path)) == there
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_single_rank_is_told_how_to_start():
     words = [sys.executable, "-m", "ggmlq", "survey", "x.gguf", "--mpi"]

@@ -25,6 +25,7 @@ def path(tmp_path):
     return str(tmp_path / "m.gguf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize("command", [["info"], ["show", "wé"], ["validate"], ["copy", "ü.gguf"]])
 def test_outputs_of_any_encoding(path, tmp_path, encoding, command):

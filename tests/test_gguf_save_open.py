@@ -120,6 +120,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="this system does not tell of memory")
 def test_memory_is_bounded_by_a_tensor(tmp_path):
     x = np.ones((1 << 20, 8), np.float32)

@@ -36,6 +36,7 @@ def test_floats_are_those_of_a_scalar_loop(fresh):
     assert all((from_torch_order(a) == b).all() for a, b in zip(turned, parts, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ggmlq.gru.SaturationWarning")  # h0 goes anywhere
 def test_both_directions_are_two_gru(fresh):
     one, two = (cases.arrays(fresh, 3, 5) for _ in range(2))
@@ -114,6 +115,7 @@ def test_every_stage_is_within_a_code_of_its_formula(fresh):
         assert off.max(initial=0) <= 0.5 * terms.get(name, 1) + 1e-6, name
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("tables", ["direct", "pwl16", "interpolated"])
 def test_accuracy(tables):

@@ -37,6 +37,7 @@ def test_there_is_a_ladder():
     assert "cpu:tiles" in str(gq.kernels("gru"))
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("kernel", RUNGS)
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def test_whole_rows_are_taken_in_a_few_steps(w, most, index):
     assert np.array_equal(np.asarray(w[index]), np.asarray(w)[index])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "again"), [("tiles", 21, 21), ("lines", 21, 21), ("panels", 63, 24)]
 )

@@ -22,6 +22,7 @@ def experts(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("m") / "experts.gguf", shape=Shape(experts=6, hidden=256))
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_tells_all_its_matrices(family, tmp_path, fresh):
@@ -48,6 +49,7 @@ def test_every_family_tells_all_its_matrices(family, tmp_path, fresh):
             assert (fast.counts[name] == 48).all()
 
 
+@pytest.mark.slow
 def test_means_are_those_of_the_nodes(experts):
     m, tokens = gq.model.load(experts), [1, *range(60, 90)]
     nodes = dict(m.nodes(tokens, flash=True))
@@ -96,6 +98,7 @@ def test_texts_and_tokens(experts):
         m.importance(TEXT, chunk_size=1)
 
 
+@pytest.mark.slow
 def test_a_quantizer_takes_it_as_it_is(experts, tmp_path):
     made = gq.model.load(experts).importance(TEXT, chunk_size=64)
     path = made.save(tmp_path / "i.gguf")

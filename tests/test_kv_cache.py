@@ -85,6 +85,7 @@ def test_a_full_cache_is_an_error_and_stays_as_it_was(fresh):
     assert c.lengths.tolist() == [8, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_put_refuses_what_does_not_fit(compiled, fresh, monkeypatch):
     """Wider rows would be written beyond the memory, narrower ones repeated; both stay as they were."""

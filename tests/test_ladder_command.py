@@ -32,6 +32,7 @@ def run(*words):
     return cli.main(["ladder", "--shape", "48x512", *words])
 
 
+@pytest.mark.slow
 def test_the_roofs_of_this_cpu(monkeypatch):
     """Nothing reads or multiplies faster: each rate is positive, and integers are no slower than floats."""
     monkeypatch.setattr(floors, "ROUNDS", 500)

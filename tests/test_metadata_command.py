@@ -74,6 +74,7 @@ def test_in_place_where_there_is_room(run, path, tensors, fresh):
     holds(path, tensors, expected | {"new": [1, 2], "general.name": "y" * 5000})
 
 
+@pytest.mark.slow
 def test_every_length_around_the_alignment(run, path, tensors):
     """Without room on purpose: a few bytes fit into the padding, the rest is written anew; never wrong."""
     ways = set()

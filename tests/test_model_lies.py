@@ -110,6 +110,7 @@ def logits_of(path, how):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(8)
 @pytest.mark.parametrize("family", NAMES)
 @pytest.mark.filterwarnings("ignore:put into a cache:RuntimeWarning")  # numbers that a cache cannot hold

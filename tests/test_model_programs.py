@@ -307,6 +307,7 @@ def test_experts_of_a_lean_model(tmp_path, fresh):
     assert down.raw.ctypes.data in m._arithmetic._given_back
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="pages of files are counted on Linux alone")
 def test_one_copy_of_each_matrix(tmp_path, fresh):
     """A lean model gives the file's pages back once its kernels have the matrices, and says the same."""

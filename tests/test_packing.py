@@ -70,6 +70,7 @@ def test_the_atoms_of_a_new_type_compile(fmt, fresh):
         assert [scale(block, g) for g in range(len(scales))] == scales.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1, by="fmt")
 @made_up
 @pytest.mark.parametrize("m", [1, 3, 40])

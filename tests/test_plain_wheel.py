@@ -110,6 +110,7 @@ def plain(request, wheel_file, tmp_path_factory):
 STRICT = ("-W", "error::DeprecationWarning")
 
 
+@pytest.mark.slow
 def test_open_multiply_print(plain):
     assert "first.gguf" in plain("python", *STRICT, "-c", FIRST, *ABSENT)
 

@@ -128,6 +128,7 @@ def test_moments_of_a_model(family, fresh, tmp_path, monkeypatch):
         moments.Gathered(m, pieces[:1], False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gain", [0.5, 1])
 def test_the_command(gain, tmp_path, capsys, monkeypatch):
     """The file has feedback where KL on stretches held back is lower with it."""

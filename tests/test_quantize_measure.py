@@ -77,6 +77,7 @@ def test_a_recipe_takes_what_is_sensitive(path):
         assert any("KL predicted" in note for note in made.plan.notes)
 
 
+@pytest.mark.slow
 def test_the_command(path, tmp_path, capsys):
     text, out, kept = path.parent / "t.txt", tmp_path / "o.gguf", tmp_path / "s.json"
     words = ["quantize", str(path), str(out), "--target", "5.0", "--types", "q4_0,q5_0,q8_0", "--json"]

@@ -37,6 +37,7 @@ def unlike(a, b):
     return [(t.name, t.status, t.types) for t in found.tensors if t.status != "same bytes"]
 
 
+@pytest.mark.slow
 def test_a_recipe_in_llama_quantize(llama, model, tmp_path, fresh):
     path, imatrix = model
     found = gq.convert.recipe(
@@ -54,6 +55,7 @@ def test_a_recipe_in_llama_quantize(llama, model, tmp_path, fresh):
     assert len({step.after for step in found.plan.steps}) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("layers", [[0], [1, 2], [0, 3]])
 @pytest.mark.parametrize("mix", ["q4_K_M", "q3_K_M"])

@@ -104,6 +104,7 @@ def test_many_classes_are_solved_to_a_stated_bound(fresh):
         assert found.error <= found.bound * (1 + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_size_and_the_error_are_as_said(model, tmp_path, fresh, weighted):
     path, tensors, importance = model

@@ -135,6 +135,7 @@ def test_parts_are_plain_arrays(fresh):
     assert memoryview(s.codes).shape == s.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["e4m3", "e5m2", "int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_values_in_every_dtype(code, dtype, fresh):

@@ -147,6 +147,7 @@ def test_sums_of_16_bits_beyond_what_doubles_hold():
     assert (gq.scaled_linear(x, w) == np.float32(k * 65535**2)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "k"), [("int8_full", 131071), ("int8_full", 131072), ("int8_full", 300001), ("uint8", 131072)]
 )
@@ -382,6 +383,7 @@ for a, b, c in (("int8", "int8", 128), ("int8_full", "int8_full", None), ("uint8
 X86 = "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+cx16,+popcnt"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the features are those of x86")
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(

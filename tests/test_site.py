@@ -55,6 +55,7 @@ class Page(HTMLParser):
             self.loaded.append(found.get("src") or found["href"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     bool(NEEDED), reason=f"the site is not built: {', '.join(NEEDED)} not installed (extra docs)"
 )

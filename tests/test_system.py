@@ -50,6 +50,7 @@ def elsewhere(*words):
     return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_the_core_without_what_windows_lacks(request):
     files = [str(ROOT / "tests" / f"{name}.py") for name in CORE.split()]
     seed = str(request.config.getoption("seed") or 1)
@@ -78,6 +79,7 @@ print(*map(main, commands))
 """
 
 
+@pytest.mark.slow
 def test_a_save_over_an_open_file_is_an_error_there(tmp_path):
     ran = elsewhere("-c", SAVES, str(tmp_path / "m.gguf"))
     product, error, same, names, *_, codes = ran.stdout.splitlines()

@@ -176,6 +176,7 @@ def compiled(place):
     return int(functions), problem
 
 
+@pytest.mark.slow
 def test_planted_pickles_do_not_run_in_a_compiled(tmp_path):
     """Every entry of a warm cache becomes a trap: under the right seal, but of a file others can write."""
     functions, _ = compiled(tmp_path)
@@ -190,6 +191,7 @@ def test_planted_pickles_do_not_run_in_a_compiled(tmp_path):
     assert all(entry.stat().st_size > SEAL + 200 for entry in folder.glob("*" + ENTRY))  # made again
 
 
+@pytest.mark.slow
 def test_a_warm_cache_that_is_read_only_is_used(tmp_path):
     functions, _ = compiled(tmp_path)
     (folder,) = (tmp_path / HOME).glob(KERNELS)

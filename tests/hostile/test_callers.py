@@ -290,6 +290,7 @@ def test_whoever_asks_is_killed(built, noted, fresh, trouble):
         assert ends([worker, *noted()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_the_command_is_ended(built, noted, name, status):
     code = f"""

@@ -48,6 +48,7 @@ def run(arguments, closed="", **streams):
     return subprocess.run(shell, env=ENV, text=True, check=False, **streams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_status(usual, closed, fresh):
     for arguments, before in (usual[i] for i in fresh.choice(len(usual), 2, replace=False)):

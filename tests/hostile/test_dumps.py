@@ -251,6 +251,7 @@ def bomb(path, name, nbytes):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory as Linux has them")
 def test_zip_bombs(tmp_path):
     path = tmp_path / "a.npz"

@@ -56,6 +56,7 @@ def sparse(path, kind, count, nbytes, depth=0):
     return path
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize(
     ("kind", "count", "each", "depth", "what"),

@@ -64,6 +64,7 @@ def test_failures_are_told_and_survived(hostile, noted, fresh, place):
     assert trouble.startswith("leave") or ends(noted())
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("place", PLACES)
 def test_hangs_end_with_the_clock(hostile, noted, fresh, place):

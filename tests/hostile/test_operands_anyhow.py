@@ -112,6 +112,7 @@ def softmax(q, k, v, lengths, scale, causal=False, window=0, softcap=0.0, sinks=
     return np.where(total > 0, weights / np.where(total > 0, total, 1), 0) @ v
 
 
+@pytest.mark.slow
 def test_attention_of_operands_in_any_layout(types, fresh, rounds):
     names = [*fresh.choice([name for name in ATTENDED if name in types], 2), *fresh.choice(FLOATS, 2)]
     for _ in rounds(1.5):

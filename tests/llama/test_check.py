@@ -410,6 +410,7 @@ def test_a_folder_that_cannot_be_written(check, tmp_path):
     assert "cannot write q4_0-9x7x96-normal-0.npz" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -151,6 +151,7 @@ def _of(op):
     return case.program, case.arrays()
 
 
+@pytest.mark.slow
 def test_one_case_again_and_its_file(libllama, faulty_ops, monkeypatch, capsys, tmp_path):
     """A case that is wrong is saved, known, and found again by its name."""
     monkeypatch.setenv("LD_PRELOAD", str(faulty_ops))

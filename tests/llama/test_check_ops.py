@@ -118,6 +118,7 @@ def test_a_graph_of_several_nodes_is_judged_on_its_own_sources(bridge):
     assert these.inputs[0].shape == (1, 1, 4, 33)
 
 
+@pytest.mark.slow
 def test_a_case_that_the_library_refuses_is_not_run(bridge):
     s = Sketch()
     s.call("add", s.leaf(33, 4), s.leaf(7, 4))  # 7 does not divide 33: an assertion
@@ -266,6 +267,7 @@ def test_a_wrong_case_is_told(bridge, monkeypatch):
     assert opreport.last_sentence([outcome]) == "1 of 1 cases are wrong, of SCALE"
 
 
+@pytest.mark.slow
 def test_the_command(bridge, capsys):
     assert main(["check", "--ops", "norm,ROPE", "--repeats", "1"]) == 0
     out = capsys.readouterr().out
@@ -326,6 +328,7 @@ def test_attention_of_a_cpu_is_computed_in_a_known_arithmetic(bridge, fresh):
     assert names.keys() <= {"f32", "ggml-cpu-attention"}, names
 
 
+@pytest.mark.slow
 def test_attention_that_claims_another_arithmetic(bridge, capsys):
     assert main(["check", "--ops", "FLASH_ATTN_EXT", "--repeats", "1", "--threads", "1"]) == 0
     assert "right cases by arithmetic: ggml-cpu-attention" in capsys.readouterr().out

@@ -63,6 +63,7 @@ def test_experts_change_places_where_scores_are_near():
 # --- models -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "q4_0"])
 @pytest.mark.parametrize("family", NAMES)

@@ -104,6 +104,7 @@ def test_layouts_are_named_as_check_names_them_and_a_misspelt_one_is_told(liblla
     assert note.startswith("--without cpu_repak left nothing out")
 
 
+@pytest.mark.slow
 def test_the_command(libllama, models, capsys):
     words = ["trace", str(models["experts"]), "--tokens", "4", "--generate", "1", "--json"]
     assert main(words) == 0
@@ -133,6 +134,7 @@ def test_the_command(libllama, models, capsys):
     assert re.search(r"not judged: \d+ of \d+ nodes: .*RMS_NORM \d", last)
 
 
+@pytest.mark.slow
 def test_two_builds(libllama, models, capsys):
     assert (
         main(["logits", str(models["dense"]), "--against", str(libllama), "--tokens", "5", "--generate", "1"])

@@ -97,6 +97,7 @@ def test_the_wrong_operation_is_named_and_none_behind_it(faulty, models, monkeyp
     assert not idle or value == "NaN" or max(abs(p.worst["got"]) for p in wrong) > 1e9
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("fault", ["fused", "fused-mul"])
 def test_a_fused_kernel_that_is_wrong(faulty, model, fault, capsys, tmp_path):
