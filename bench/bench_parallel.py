@@ -173,7 +173,7 @@ class Bench:
 
     def captured(self, m: int) -> dict[str, str]:
         """The kernel to name: auto gives many rows to cuBLAS, which CuPy does not record into a graph."""
-        return {"kernel": "cuda:wgmma"} if self.gpu and m > 512 else {}
+        return {"kernel": "cuda:mma_bf16"} if self.gpu and m > 512 else {}
 
     def sharded(self, q: gq.QuantArray, axis: int, sums: str | None = None) -> Any:
         return self.cached((q, axis, sums), lambda: gq.parallel.shard(q, self.devices, axis, sums=sums))

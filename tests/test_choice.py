@@ -46,7 +46,7 @@ TABLE = {
     tuned.Processor("cuda", "NVIDIA H200", "sm_90"): tuned.Entry(
         {
             **times("q4_0", 4096, 4096, *SPANS),
-            **times("q4_0", 4096, 14336, (None, ["cuda:wgmma"])),
+            **times("q4_0", 4096, 14336, (None, ["cuda:mma_bf16"])),
             **times("q4_K", 4096, 4096, (None, ["cuda:dp4a"])),
             **times("q6_K", 4096, 4096, (None, ["cuda:tiled"])),
         },
@@ -107,7 +107,7 @@ def test_the_nearest_shape(table):
         (n, k): choose(problem(n=n, k=k)).name for n in (32, 4096, 200000) for k in (32, 4096, 14336, 65536)
     }
     assert taken[4096, 4096] == taken[32, 32] == taken[200000, 4096] == "cuda:mma"
-    assert taken[4096, 14336] == taken[4096, 65536] == "cuda:wgmma"
+    assert taken[4096, 14336] == taken[4096, 65536] == "cuda:mma_bf16"
     assert choose(problem(n=0, k=0)).name == "cuda:mma"
 
 

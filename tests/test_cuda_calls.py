@@ -219,7 +219,7 @@ def test_rows_with_a_step(m, step, cupy):
 @pytest.mark.parametrize("m", [1, 7, 16, 32, 70, 300])
 def test_products_that_feed_each_other(m, cupy):
     """Kernels that start early wait for what they read, and write over nothing that is still read."""
-    names = "gemv", "mma_bf16", "wgmma", "warp_specialized", "dequant_bf16"
+    names = "gemv", "mma_bf16", "warp_specialized", "dequant_bf16"
     k, kernels = 1024, ["auto", *(f"cuda:{name}" for name in names)]
     matrices = [weights("q8_0", k, k, SEED + i).to("cuda") for i in range(3)]
     start = cupy.asarray(rows("normal", m, k, SEED))

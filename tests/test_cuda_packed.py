@@ -246,7 +246,7 @@ def test_pairs():
 
 # --- on a GPU ---------------------------------------------------------------------------------
 
-RUNGS = ["cuda:gemv", "cuda:mma_bf16", "cuda:wgmma", "cuda:warp_specialized"]
+RUNGS = ["cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"]
 
 
 @pytest.mark.cuda

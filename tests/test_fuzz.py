@@ -17,7 +17,7 @@ from ggmlq.dispatch.ladder import rungs
 from ggmlq.formats import FORMATS, BlockFormat
 
 BLOCKS = [fmt.name for fmt in FORMATS.values() if isinstance(fmt, BlockFormat)]
-PREBUILT = ("auto", "cuda:gemv", "cuda:wgmma", "cuda:warp_specialized", "cuda:dequant_bf16")
+PREBUILT = ("auto", "cuda:gemv", "cuda:warp_specialized", "cuda:dequant_bf16")
 SECONDS = 150
 
 

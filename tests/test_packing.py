@@ -14,6 +14,7 @@ import ggmlq as gq
 from ggmlq.arrays.blocks import random_blocks
 from ggmlq.cpu.atoms import atoms
 from ggmlq.cpu.panels.layout import RUN, layout_of
+from ggmlq.cuda.kernels.mma.kernel import TILES
 from ggmlq.cuda.layouts.layout import layout_of as packed_layout
 from ggmlq.dispatch.ladder import rungs
 from ggmlq.formats.packing import halves, over, packing, sub_scales
@@ -92,13 +93,13 @@ def test_every_rung_of_the_cpu_takes_a_new_type(fmt, m, fresh):
 @pytest.mark.slow
 @pytest.mark.drawn(1)
 @made_up
-def test_wgmma_or_gemv_assembles_for_a_new_type(fmt, fresh):
-    names = "r13_gemv", "r15_wgmma"
-    gemv, wgmma = (importlib.import_module(f"ggmlq.cuda.ladder.linear.{name}") for name in names)
+def test_mma_or_gemv_assembles_for_a_new_type(fmt, fresh):
+    names = "r13_gemv", "r14_mma_bf16"
+    gemv, mma = (importlib.import_module(f"ggmlq.cuda.ladder.linear.{name}") for name in names)
     several = gemv.kernel(
         packed_layout(fmt), *((1, 2) if fresh.integers(2) else (16, 1)), bool(fresh.integers(2)), 2
     )
-    kernel = several if fresh.integers(2) else wgmma.kernel(packed_layout(fmt), wgmma.TILES[0])
+    kernel = several if fresh.integers(2) else mma.kernel(packed_layout(fmt), TILES[0], "bfloat16")
     code, needs = kernel.assemble((9, 0))
     assert code
     assert not needs.stack, kernel.name

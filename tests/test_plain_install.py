@@ -46,9 +46,9 @@ def said(code, plain=PLAIN):
 
 def test_all_kernels_are_listed():
     text = said("print(gq.kernels())")
-    (here,) = (line for line in text.splitlines() if line.startswith("cuda:wgmma "))
-    assert here.split()[1:3] == ["15", "bf16s"]
-    assert "Hopper's own tensor instructions" in here
+    (here,) = (line for line in text.splitlines() if line.startswith("cuda:warp_specialized "))
+    assert here.split()[1:3] == ["16", "bf16s"]
+    assert "Warp-specialised" in here
     assert "cpu:panels" in text
     assert f"No cuda kernel can run here. {MISSING}" in text
 

@@ -26,7 +26,7 @@ from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.kernels.gemv import launch as _gemv
 from ggmlq.cuda.kernels.gemv.stages import TWO, SplitBlocks
 from ggmlq.cuda.kernels.mma.kernel import TILES as MMA_TILES
-from ggmlq.cuda.ladder.linear import r15_wgmma, r16_warp_specialized
+from ggmlq.cuda.ladder.linear import r16_warp_specialized
 from ggmlq.cuda.layouts import x_tiles
 from ggmlq.cuda.layouts.pack import fragments_of
 from ggmlq.dispatch import ladder
@@ -184,7 +184,6 @@ def test_each_tile(tile, kind, card, fresh):
 # By rung: the function that decides, the place of a fact that says how, and two ways.
 WAYS = {
     "cuda:gemv": (_gemv, "plan_for", -1, [GemvSplit(TWO, SplitBlocks(1, most)) for most in (1, 2)]),
-    "cuda:wgmma": (r15_wgmma, "plan_tiles", 1, [r15_wgmma.TILES[:1], r15_wgmma.TILES[1:]]),
     "cuda:mma_bf16": (cost_mma, "plan_tiles", -1, [MmaSplit(MMA_TILES[0], s) for s in (1, 2)]),
     "cuda:warp_specialized": (r16_warp_specialized, "plan_for", -1, TILES[:2]),
 }

@@ -65,7 +65,7 @@ def linear(x, q, kernel="auto", arithmetic=None, out=None, bias=None, dtype=np.f
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kernel", ["cuda:gemv", "cuda:wgmma", "cuda:mma_bf16", "cuda:warp_specialized"])
+@pytest.mark.parametrize("kernel", ["cuda:gemv", "cuda:mma_bf16", "cuda:warp_specialized"])
 def test_kernels_alone_read_what_is_given(kernel, kind, card, monkeypatch):
     """What CuPy or torch converted would be missing in a plan."""
     monkeypatch.setattr(floats, "converted", None)

@@ -197,10 +197,10 @@ class Storage(PreparedCopies):
         """Free the bytes on a GPU: the prepared copy that products read holds all their bits.
 
         For arrays [N, K] and experts [E, N, K] on a device, of every format but those with code books, tq1_0
-        and q8_K. ``cuda:gemv``, ``cuda:mma_bf16``, ``cuda:wgmma``, ``cuda:dequant_bf16`` and ``cuda:grouped``
-        go on as before. What needs the bytes (:attr:`raw`, ``to``, ``dequantize``, slices, copies, pickle,
-        other kernels) makes them again, the same to the bit, and keeps them until this is called again; a
-        CUDA graph cannot record that.
+        and q8_K. ``cuda:gemv``, ``cuda:mma_bf16``, ``cuda:dequant_bf16`` and ``cuda:grouped`` go on as
+        before. What needs the bytes (:attr:`raw`, ``to``, ``dequantize``, slices, copies, pickle, other
+        kernels) makes them again, the same to the bit, and keeps them until this is called again; a CUDA
+        graph cannot record that.
 
         Memory that someone else holds is not freed: the array or tensor that the bytes came from, or
         slices, which are views. CUDA graphs of kernels that read the bytes must not be replayed any more.

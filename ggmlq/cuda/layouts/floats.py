@@ -177,42 +177,6 @@ def sixteen_loader(kind: str = "float32") -> Any:
     return {"float32": load, "float16": load_halves, "bfloat16": load_bfloats}[kind]
 
 
-@family([("float32",), ("float16",), ("bfloat16",)])
-def orderer(kind: str) -> Kernel:
-    """The kernel from floats to bfloat16 in the order of :func:`sixteen_loader`, 16 values a thread."""
-    store16, load, take_turn = ptx.store16, sixteen_loader(kind), hopper.take_turn
-    size = KINDS[kind]
-
-    def order(
-        x: Any,  # of the kind [count, 16]
-        y: Any,  # bfloat16 [count, 16]
-        count: Any,
-    ) -> None:
-        take_turn()
-        i = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
-        if i < count:
-            first, second = cuda.local.array(4, uint32), cuda.local.array(4, uint32)
-            load(address(x, i, 16, 0, size), first, second)
-            to = address(y, i, 16, 0, 2)
-            store16(to, first[0], first[1], first[2], first[3])
-            store16(to + 16, second[0], second[1], second[2], second[3])
-
-    name, least = f"{kind} to bfloat16 for wgmma", LEAST["bfloat16"]
-    return Kernel(name, order, uint64, uint64, uint32, threads=THREADS, least=least, early=True)
-
-
-def narrowed_for_wgmma(x: Any) -> Any:
-    """Rows of floats, multiples of 16, as bfloat16 in the order of :func:`orderer`."""
-    kind = kind_of(x)
-    if kind is None:
-        x, kind = aligned_floats(x), "float32"
-    rows, length = rows_of(x), math.prod(x.shape[1:])
-    count = following(rows, lambda rows: rows * length // 16)
-    y = between((rows, *x.shape[1:]), np.uint16)
-    orderer(kind)((following(count, lambda count: -(-count // THREADS)),), (THREADS,), x, y, count)
-    return y
-
-
 def converted(x: Any, dtype: np.dtype[Any]) -> Any:
     """A device array in another type of floats, C-contiguous."""
     cp = cupy()

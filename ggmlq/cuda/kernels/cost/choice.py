@@ -241,7 +241,7 @@ def _blocks_us(problem: Linear, every: bool = False) -> dict[str, float]:
 def _packed_order(problem: Linear) -> Preference:
     """The order for blocks: that of their estimates, then kernels that need no maps."""
     us = _blocks_us(problem)
-    return Preference((*sorted(us, key=us.__getitem__), "cuda:wgmma", MANY_ROWS_KERNEL), ESTIMATED)
+    return Preference((*sorted(us, key=us.__getitem__), MANY_ROWS_KERNEL), ESTIMATED)
 
 
 def _on_hopper(problem: Linear | ScaledLinear) -> bool:

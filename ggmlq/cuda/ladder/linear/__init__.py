@@ -5,8 +5,8 @@
     r6, r7       a library on decoded weights
     r8           int8 tensor cores on unpacked weights
     r11          the library again, with bfloat16
-    r13 to r15   packed weights as the wide operand: few rows, many rows, Hopper's instructions
-    r16          packed weights by blocks that stay: a producer warp, consumer warpgroups
+    r13, r14     packed weights as the wide operand: few rows, many rows
+    r16          Hopper's instructions, by blocks that stay: a producer warp, consumer warpgroups
     r17          one row: activations as integers, codes as bytes
     r18          many rows: both as bytes
     r19          many rows: sums of halves, for cards whose tensor cores sum floats slowly

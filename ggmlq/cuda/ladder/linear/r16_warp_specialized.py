@@ -1,10 +1,11 @@
 """Warp-specialised: one warp fetches, two warpgroups unpack and multiply, and blocks make several tiles.
 
-Changed: no warp waits for all others. In cuda:wgmma eight warps fetch together, meet, multiply together and
-unpack together, step by step. Here a ninth warp, the producer, has the copy engine fetch: it requests whole
-pieces of memory, packed weights and x_tiles (layouts/x_tiles.py), as soon as a stage is free, over the
-ends of tiles, too. The two consumer warpgroups wait for nothing but full stages, so one has the tensor
-cores while the other unpacks.
+Changed: Hopper's own instruction, ``wgmma``, reads weights from registers, decoded and times their scales,
+and activations from shared memory (chapter c2 has it alone). And no warp waits for all others. Eight warps
+that fetch together, meet, multiply together and unpack together wait at each step. Here a ninth warp, the
+producer, has the copy engine fetch: it requests whole pieces of memory, packed weights and x_tiles
+(layouts/x_tiles.py), as soon as a stage is free, over the ends of tiles, too. The two consumer warpgroups
+wait for nothing but full stages, so one has the tensor cores while the other unpacks.
 
 Tiles are up to 256 rows of activations wide, which halves the cost to unpack weights and to fetch
 activations. Blocks stay on the card and split the last wave of tiles along the columns
