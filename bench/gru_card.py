@@ -46,7 +46,7 @@ from ggmlq.gru.cuda import encode, plain, project, r1_step, r3_grid, r4_cluster
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "gru"))  # read when the first kernel is made
-RUNGS = ("parts", "step", "graph", "grid", "cluster")
+RUNGS = ("step", "graph", "grid", "cluster")
 TARGETS = {(100, 32, 256, 256): 3.0, (500, 64, 512, 1024): 6.0, (100, 1, 256, 256): 2.0}  # T N C H: us a step
 CHECKS = [  # widths, T, N, C, H
     ("int8", 5, 3, 5, 7), ("mixed", 40, 17, 70, 64), ("int8", 70, 32, 256, 256),

@@ -22,8 +22,6 @@ from ggmlq.gru.cuda.tile import StepTile
 from ggmlq.gru.run import INTERMEDIATE
 
 CASES = [  # rung, widths, T, N, C, H, a shape of a block that is not the rung's own
-    ("parts", "int16", 2, 3, 5, 7, None),
-    ("parts", "mixed", 3, 3, 5, 7, None),
     ("step", cases.ODD, 3, 3, 5, 7, None),
     ("step", cases.UNSIGNED, 3, 2, 5, 7, None),
     ("graph", "int8", 33, 1, 3, 4, None),

@@ -1,4 +1,4 @@
-"""The kernels of r0 to r2, for any widths: the input terms, and a step in three launches or in one.
+"""The kernels of r1 and r2, for any widths: the input terms, and a step in one launch.
 
 They use no tensor cores. A thread has one unit of one row. Narrow operands are words of four bytes, and one
 instruction makes four products of them; wide ones are multiplied one by one, with sums of 64 bits.
@@ -18,7 +18,6 @@ from .atoms import (
     OUTS,
     STORED,
     VALID,
-    Gates,
     Outs,
     RowConstants,
     add_counts,
@@ -143,56 +142,6 @@ def hidden_terms(narrow: bool) -> Any:
     return hidden
 
 
-@family(BOTH)
-def products(narrow: bool) -> Kernel:
-    """The kernel of the first part of a step: deviations of Rh [N, 3 · padded]."""
-    hidden, number, work_of_thread = hidden_terms(narrow), number_type(narrow), thread_work(narrow)
-
-    def work(
-        R: Any, h: Any, rows: Any, deviations: Any, total: Any, units: Any, padded: Any, constants: Any
-    ) -> None:  # fmt: skip
-        w = work_of_thread(padded, constants)
-        if w.row < h.shape[0]:
-            w.counts[VALID] = number(w.unit < units)
-            for gate in range(3):
-                at = uint32(uint32(uint32(gate) * padded) + w.unit)
-                deviations[w.row, at] = hidden(R, at, h, rows, w)
-            add_counts(w.counts, total)
-
-    name = f"gru products of a step, {'narrow' if narrow else 'wide'}"
-    matrices = *operands(narrow), *(array(number, 2),) * 2
-    return Kernel(name, work, *matrices, *tail(narrow), threads=THREADS)
-
-
-@family(BOTH)
-def gates(narrow: bool) -> Kernel:
-    """The kernel of the second part: z, r, g and R_g h + b_rg [N, 4 · padded], from Rh and input terms."""
-    number, all_gates, work_of_thread = number_type(narrow), step_functions(narrow).gates, thread_work(narrow)
-
-    def work(
-        deviations: Any, p: Any, first: Any, biases: Any, tables: Any, mid: Any, total: Any, units: Any,
-        padded: Any, constants: Any,
-    ) -> None:  # fmt: skip
-        w = work_of_thread(padded, constants)
-        row, unit = w.row, w.unit
-        if row < deviations.shape[0] and unit < units:
-            w.counts[VALID] = number(1)
-            at_r, at_g = uint32(padded + unit), uint32(uint32(padded + padded) + unit)
-            x_row = first + row
-            gates = all_gates(
-                deviations[row, unit], deviations[row, at_r], deviations[row, at_g],
-                p[x_row, unit], p[x_row, at_r], p[x_row, at_g], biases[3, unit],
-                (tables[0], tables[1], tables[2]), w.k, w.counts,
-            )  # fmt: skip
-            mid[row, unit], mid[row, at_r], mid[row, at_g] = gates.z, gates.r, gates.g
-            mid[row, uint32(at_g + padded)] = gates.added
-            add_counts(w.counts, total)
-
-    name = f"gru gates of a step, {'narrow' if narrow else 'wide'}"
-    matrix = array(number, 2)
-    return Kernel(name, work, matrix, matrix, uint64, *(matrix,) * 3, *tail(narrow), threads=THREADS)
-
-
 @cache
 def state_epilogue(narrow: bool) -> Any:
     """The device function from gates to the next state, in ``states`` and in ``one``; it adds the counts."""
@@ -207,33 +156,6 @@ def state_epilogue(narrow: bool) -> Any:
         add_counts(w.counts, total)
 
     return finish
-
-
-@family(BOTH)
-def states(narrow: bool) -> Kernel:
-    """The kernel of the third part of a step: the next states."""
-    number, finish, work_of_thread = number_type(narrow), state_epilogue(narrow), thread_work(narrow)
-    bytes_ = array(int8 if narrow else int32, 2)
-
-    def work(
-        mid: Any, h: Any, after: Any, y: Any, codes: Any, v: Any, size: Any, scale: Any, first: Any,
-        units: Any, total: Any, padded: Any, constants: Any,
-    ) -> None:  # fmt: skip
-        w = work_of_thread(padded, constants)
-        row, unit = w.row, w.unit
-        if row < h.shape[0] and unit < units:
-            w.counts[VALID] = number(1)
-            z, g = mid[row, unit], mid[row, uint32(uint32(padded + padded) + unit)]
-            r, a = (
-                mid[row, uint32(padded + unit)],
-                mid[row, uint32(uint32(padded + padded) + uint32(padded + unit))],
-            )
-            outs = Outs(y, codes, v, size, scale, first, units)
-            finish(h, after, Gates(z, r, g, a), outs, w, total)
-
-    name = f"gru states of a step, {'narrow' if narrow else 'wide'}"
-    parts = array(number, 2), bytes_, bytes_, *OUTS, array(int64, 1), uint32, constants_type(narrow)
-    return Kernel(name, work, *parts, threads=THREADS)
 
 
 @family(BOTH)
