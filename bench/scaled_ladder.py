@@ -42,7 +42,7 @@ CASES = {  # name: code, tile of x, tile of w, accumulate
     "e4m3 by row": ("e4m3", (1, None), (1, None), None),
 }
 PROMOTED = ("cuda:persistent", "cuda:small_m")  # sums of 128 are shorter
-SLOW = ("cuda:naive", "cuda:tiled", "cuda:tiled_int32")  # once each, at 4096 only
+SLOW = ("cuda:naive", "cuda:tiled")  # once each, at 4096 only
 OTHERS = {
     "mma_int8": [
         ByteTile(128, 256, 64, 64, stages=4), ByteTile(128, 256, 64, 64, stages=3),

@@ -36,7 +36,7 @@ NAMES = [card.name for card in CARDS]
 STORED = [fmt.name for fmt in BLOCK_FORMATS if fmt.name not in ("q8_1", "q8_K")]
 TEACHING = {
     "linear": {"naive_f32", "naive", "tiled", "vectorized", "mma"},
-    "scaled_linear": {"naive", "tiled", "tiled_int32"},
+    "scaled_linear": {"naive", "tiled"},
     "expert_linear": {"each_f32"},
 }
 

@@ -34,7 +34,6 @@ LOWER = [  # rung, M, N, K, codes, tiles, outputs, zero points, more
     ("naive", 3, 9, 70, ("e4m3", "e5m2"), (GROUPS, BLOCKS), "float32", False, {}),
     ("naive", 3, 9, 70, ("int16", "uint8"), ODD, "float32", True, {}),
     ("tiled", 3, 7, 42, ("int8", "uint8"), ODD, "float32", True, {}),
-    ("tiled_int32", 3, 7, 42, ("uint8", "int8_full"), ODD, "float32", True, {}),
     ("dp4a", 3, 7, 42, ("uint8", "int8"), ODD, "float32", True, {}),
     ("mma_int8", 19, 40, 300, ("int8", "uint8"), (ROWS, ROWS), "float32", True, {}),
     ("mma_int8", 37, 21, 160, ("uint8", "int8"), ((1, 32), (3, None)), "float32", True, {}),

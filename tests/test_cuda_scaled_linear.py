@@ -135,7 +135,7 @@ def test_integers_of_every_tiling(name, zeros, cupy, fresh):
         x = scaled(fresh, a, of_x, m, k, zeros in ("x", "both"), order)
         w = scaled(fresh, b, of_w, n, k, zeros in ("w", "both"), order)
         served = check(cupy, x, w)
-        assert {"cuda:naive", "cuda:tiled_int32", "cuda:dp4a", "cuda:mma_int8"} <= set(served)
+        assert {"cuda:naive", "cuda:dp4a", "cuda:mma_int8"} <= set(served)
 
 
 @pytest.mark.cuda
@@ -264,7 +264,7 @@ def taken(**facts):
 
 def test_which_rungs_take_what(monkeypatch):
     monkeypatch.setattr(device, "_cublas_problem", lambda: None)
-    exact = ["cuda:naive", "cuda:tiled_int32", "cuda:dp4a", "cuda:mma_int8"]
+    exact = ["cuda:naive", "cuda:dp4a", "cuda:mma_int8"]
     hopper = ["cuda:persistent", "cuda:small_m", "cuda:split_k"]
     assert sorted(taken()) == sorted(exact + hopper[:2])
     assert sorted(taken(c=128, x="uint8", zeros=True)) == sorted(exact)

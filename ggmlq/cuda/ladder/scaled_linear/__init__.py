@@ -3,8 +3,7 @@
     r0_naive.py          a product of codes with scales, one thread an output
     r1_tiled.py          tiles in shared memory, sums in float32 every 32 columns: the INT8 document's
     r2_dequant.py        FP8 on GPUs before 8.0: decoded to float32, multiplied by the library
-    r2_tiled_int32.py    the same as r1 with integers throughout: exact, and less work
-    r3_dp4a.py           four products an instruction
+    r3_dp4a.py           integers throughout, exact: four products an instruction
     r4_mma_int8.py       int8 tensor cores
     r5_widen.py          FP8 widened to halves, exactly, for the tensor cores of halves
     r6_mma_e4m3.py       FP8 tensor cores without wgmma: capabilities 8.9 and 12.x

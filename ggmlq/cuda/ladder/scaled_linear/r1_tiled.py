@@ -9,7 +9,7 @@ Why it helps: a code is loaded once for 64 outputs, and from shared memory once 
 The document's text says int32 over all of K, its program does this. Both agree while sums stay below 2^24,
 which K ≤ 1024 ensures. Beyond that float32 rounds: with all-positive codes and K = 8192 in 94 of 100
 outputs, by less than a millionth of them. So this rung serves ``accumulate="fp32_chunks"`` alone, to give
-the document's own results; the next one is exact and converts less.
+the document's own results; cuda:dp4a is exact and converts less.
 
 Limited by instructions: a load for two products, and each product a multiplication of its own.
 """
