@@ -6,8 +6,9 @@ difference may need nine bits, and their part is taken off the sum of a group:
 
     Σ (a - za)(b - zb)  =  Σ a·b  -  za · (Σ b - n·zb)  -  zb · Σ a
 
-where Σ b belongs to the weights and is prepared once with them (kernels/codes8/rows.py). Sums stay int32 until
-their group of scales ends, at the latest when K does: it holds every sum of K ≤ 131071 products of full int8.
+where Σ b belongs to the weights and is prepared once with them (kernels/codes8/rows.py). Sums stay int32
+until their group of scales ends, at the latest when K does: it holds every sum of K ≤ 131071 products of
+full int8.
 
 Why it helps: a quarter of the loads, and of the instructions. Nothing is rounded before the scales, so the
 order of additions does not matter, and every rung from here on gives the same bits.
