@@ -271,7 +271,7 @@ def main() -> int:
         sys.exit(f"{args.json}: holds results of {engine.device_of(old)}; name another file with --json")
     cells = list(plan(args.formats, args.rows, args.rungs, args.lengths))
     kernels = {choose(cell.problem, cell.kernel).name for cell in cells if cell.kernel != ROOF}
-    from ggmlq.testing.ahead import compile_ahead
+    from bench.ahead import compile_ahead
 
     compile_ahead(kernels, {cell.format for cell in cells}, device.capability() or (7, 5))
     deadline = time.monotonic() + args.budget

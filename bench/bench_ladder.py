@@ -7,7 +7,7 @@ a GPU the CPU's rungs run, on a smaller shape. ``tools/keep.py`` puts the file's
 machines, for ``tools/table.py ladder``.
 """
 
-from ggmlq.testing.ladder_bench.test_rungs import compiled, cupy
+from ggmlq.testing.ladder_bench.test_rungs import cupy
 from ggmlq.testing.ladder_bench.test_rungs import test_rung as bench_linear
 
-__all__ = ["bench_linear", "compiled", "cupy"]
+__all__ = ["bench_linear", "cupy"]

@@ -172,9 +172,9 @@ def code_product(rung: Any, x: Any, y: Any, w: Any, **way: Any) -> None:
 
 def compiled(names: list[str]) -> None:
     """Compile tiles of cuda:warp_specialized whose code does not come with the package, on all cores."""
+    from bench import ahead
     from ggmlq.cuda.driver import served
     from ggmlq.cuda.driver.launch import FAMILIES
-    from ggmlq.testing import ahead
 
     module, layouts = r16_warp_specialized.__name__, {layout_of(gq.formats[name]) for name in names}
     tasks = []

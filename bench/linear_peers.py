@@ -35,7 +35,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of a script as of a module of the folder
 
 import ggmlq as gq
-from bench import drawn, parts
+from bench import ahead, drawn, parts
 from bench.engine import random_bytes
 from bench.on_card import Replays, in_turns
 from bench.scaled_peers import TorchReplays, tensor
@@ -44,7 +44,6 @@ from ggmlq.cuda.driver import device, served
 from ggmlq.cuda.driver.launch import FAMILIES
 from ggmlq.cuda.kernels.cost.warp_specialized import TILES
 from ggmlq.cuda.ladder.linear import r16_warp_specialized
-from ggmlq.testing import ahead
 from ggmlq.testing.machine import commit, machine
 
 GROUP = 32  # of Humming's weights

@@ -2,7 +2,7 @@
 
 On a GPU activations are quantized in each call, weights are prepared before; for few rows the weights
 rotate, so that they come from memory. On an H200 all cases take less than three minutes, besides those that
-kernels are compiled in, on all cores.
+kernels are compiled in, before a case is timed.
 """
 
 from __future__ import annotations
@@ -122,8 +122,6 @@ def test_rung(benchmark: Any, request: pytest.FixtureRequest, case: Case) -> Non
 def on_gpu(benchmark: Any, request: pytest.FixtureRequest, rung: Rung, x: Any, weights: Any) -> Any:
     """Time a rung by the GPU's clock, as one CUDA graph of several products; the last result."""
     cupy = request.getfixturevalue("cupy")
-    if not benchmark.disabled:
-        request.getfixturevalue("compiled")
     here, out = cupy.asarray(x), cupy.empty((len(x), len(weights[0])), cupy.float32)
     slow = rung.level < LOW and len(x) > FEW
     repeats = weights if len(weights) > 1 or slow else weights * 10
@@ -183,21 +181,3 @@ def cupy() -> Any:
     if device.capability() is None:
         pytest.skip("CuPy finds no GPU")
     return device.cupy()
-
-
-@pytest.fixture(scope="module")
-def compiled(cupy: Any, request: pytest.FixtureRequest) -> None:
-    """Compile the kernels of all selected cases before the first is timed."""
-    from ...cuda.driver import device
-    from ..ahead import compile_ahead
-
-    chosen = [item.callspec.params["case"] for item in request.session.items if hasattr(item, "callspec")]
-    by_kind: dict[bool, set[Case]] = {True: set(), False: set()}
-    for case in (case for case in chosen if isinstance(case, Case)):
-        by_kind[case.level is None].add(case)
-    for some in filter(None, by_kind.values()):
-        names = {
-            choose(Linear.here(FORMATS[case.format], *case.shape, device="cuda"), case.kernel).name
-            for case in some
-        }
-        compile_ahead(names, {case.format for case in some}, device.capability() or (0, 0))

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from ..dispatch.ladder import rungs
-from ..formats import Format
+from ggmlq.dispatch.ladder import rungs
+from ggmlq.formats import Format
 
 
 def compile_ahead(names: set[str], formats: set[str], capability: tuple[int, int]) -> None:
@@ -29,7 +29,7 @@ def compile_all(tasks: list[tuple[str, int]], capability: tuple[int, int]) -> No
 
 def kernels_of(modules: set[str], formats: set[str]) -> Iterator[tuple[str, int]]:
     """The kernels that these modules of rungs may use for formats: family, and number of the case."""
-    from ..cuda.driver.launch import FAMILIES
+    from ggmlq.cuda.driver.launch import FAMILIES
 
     for name, family in FAMILIES.items():
         place = name.rpartition(".")[0]
@@ -42,7 +42,7 @@ def kernels_of(modules: set[str], formats: set[str]) -> Iterator[tuple[str, int]
 
 
 def _compile(task: tuple[str, int, tuple[int, int]]) -> str | None:
-    from ..cuda.driver.launch import FAMILIES
+    from ggmlq.cuda.driver.launch import FAMILIES
 
     rungs("linear", "cuda")
     name, i, capability = task
