@@ -123,10 +123,7 @@ def kernels() -> list[Kernel]:
     jobs += [r3_grid.kernel(s) for shapes in r3_grid.SHAPES.values() for s in shapes]
     jobs += [project.kernel(), cluster_barrier(), grid_barrier()]
     for narrow in (True, False):
-        jobs += [
-            make(narrow) for make in (plain.one, plain.project, plain.products, plain.gates, plain.states)
-        ]
-        jobs += [encode.kernel("float32", narrow, False)]
+        jobs += [plain.one(narrow), plain.project(narrow), encode.kernel("float32", narrow, False)]
     jobs += [encode.last_states_copier()]
     return jobs
 
