@@ -42,11 +42,11 @@ from ggmlq.cuda.intrinsics import hopper
 from ggmlq.cuda.intrinsics.language import cuda, uint32, uint64
 from ggmlq.dispatch import ladder
 from ggmlq.gru.cuda import call as around
-from ggmlq.gru.cuda import encode, plain, project, r1_step, r3_grid, r4_cluster
+from ggmlq.gru.cuda import encode, plain, project, r2_graph, r3_grid, r4_cluster
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("GGMLQ_CACHE_DIR", str(ROOT / "build" / "gru"))  # read when the first kernel is made
-RUNGS = ("step", "graph", "grid", "cluster")
+RUNGS = ("graph", "grid", "cluster")
 TARGETS = {(100, 32, 256, 256): 3.0, (500, 64, 512, 1024): 6.0, (100, 1, 256, 256): 2.0}  # T N C H: us a step
 CHECKS = [  # widths, T, N, C, H
     ("int8", 5, 3, 5, 7), ("mixed", 40, 17, 70, 64), ("int8", 70, 32, 256, 256),
@@ -217,7 +217,7 @@ def called(gpu: Any, dx: Any, name: str, calls: int = 20) -> tuple[float, float]
 
 def parts(gpu: Any, dx: Any, name: str) -> dict[str, float]:
     """Microseconds a step of a call's parts on the card: the codes of x, x @ W, the steps."""
-    steps = {"step": r1_step.steps, "grid": r3_grid.steps, "cluster": r4_cluster.steps}.get(name)
+    steps = {"graph": r2_graph.steps, "grid": r3_grid.steps, "cluster": r4_cluster.steps}.get(name)
     if steps is None:
         return {}
     call = gq.gru.run._call(gpu, 0, dx, None, False, False)

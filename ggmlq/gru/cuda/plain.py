@@ -1,4 +1,4 @@
-"""The kernels of r1 and r2, for any widths: the input terms, and a step in one launch.
+"""The kernels of r2, for any widths: the input terms, and a step in one launch.
 
 They use no tensor cores. A thread has one unit of one row. Narrow operands are words of four bytes, and one
 instruction makes four products of them; wide ones are multiplied one by one, with sums of 64 bits.

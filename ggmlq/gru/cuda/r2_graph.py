@@ -1,10 +1,13 @@
-"""The steps of r1 as a CUDA graph: 32 of them are launched at once.
+"""A step in one launch, and 32 of them at once, as a CUDA graph.
 
-Changed: launches of 32 steps are recorded once, with memory of their own for input terms and outputs, and
-replayed for each 32 steps; the rest of a call is launched step by step. A cell keeps the graph of the last
-number of rows, and records another one when that changes.
+A thread has one unit of one sequence. The three rows of a unit belong to it, so gates need nothing of other
+threads, and only states go through memory, in two buffers by turns. The input terms are computed beforehand,
+a product for many steps at once.
 
-Why it helps: the host launches once for 32 steps, and the card goes from one kernel to the next by itself.
+Launches of 32 steps are recorded once, with memory of their own for input terms and outputs, and replayed
+for each 32 steps; the rest of a call is launched step by step. A cell keeps the graph of the last number of
+rows, and records another one when that changes. So the host launches once for 32 steps, and the card goes
+from one kernel to the next by itself.
 
 Limited by the steps themselves: a kernel still begins, reads its weights and ends in each of them.
 """
@@ -19,8 +22,8 @@ import numpy as np
 from ...cuda.driver import device
 from ...dispatch.ladder import register
 from ..run import Call
-from . import plain, r1_step
-from .call import DeviceCall, begin_call, end_call, run
+from . import plain
+from .call import DeviceCall, begin_call, end_call, run, words
 from .project import project
 
 RECORDED = 32  # steps, an even number, so that each replay begins with the first buffer of states
@@ -39,9 +42,23 @@ class Replay(NamedTuple):
 def launch(calls: Sequence[Call]) -> None:
     for call in calls:
         if call.x.shape[0] < RECORDED or device.capturing(device.current()):
-            run([call], project, r1_step.steps)
+            run([call], project, steps)
         else:
             _replayed(call)
+
+
+def steps(work: DeviceCall, first: int, stop: int) -> None:
+    """Run steps whose input terms are in p."""
+    weights, n, narrow = work.weights, work.rows, work.weights.narrow
+    step, grid = plain.one(narrow), plain.grid(n, weights.padded)
+    r_words = words(weights.R, narrow)
+    for t in range(first, stop):
+        now, after = work.state(t), work.state(t + 1)
+        work.launch(
+            step, grid, r_words, words(now, narrow), now, after, weights.rh_constants, weights.biases,
+            weights.tables,
+            work.p, (t - first) * n, *work.outs(t), work.counts, weights.padded, weights.k,
+        )  # fmt: skip
 
 
 def _replayed(call: Call) -> None:
@@ -62,7 +79,7 @@ def _replayed(call: Call) -> None:
     if whole < t:
         work.states[...] = inner.states
         project(into, whole, t)
-        r1_step.steps(into, whole, t)
+        steps(into, whole, t)
     replay.done.record(stream)
     end_call(call, work.counts)
 
@@ -97,7 +114,7 @@ def _recorded(work: DeviceCall, key: tuple[Any, ...]) -> Replay:
     stream, done = cp.cuda.Stream(non_blocking=True), cp.cuda.Event(disable_timing=True)
     with stream:
         stream.begin_capture()
-        r1_step.steps(inner, 0, RECORDED)
+        steps(inner, 0, RECORDED)
         graph = stream.end_capture()
     inner = inner._replace(call=inner.call._replace(x=None))
     return Replay(key, graph, inner, done)
