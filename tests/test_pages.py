@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
-from importlib import import_module
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import ggmlq as gq
 import ggmlq.report.page
-from ggmlq import diff, pages, report
-from ggmlq.check import page as check_page
-from ggmlq.check.cases import Case
+from ggmlq import pages, report
 from ggmlq.check.judge import Judgement
-from ggmlq.check.outcome import Outcome
-from ggmlq.cli import main
-from ggmlq.diff.page import page as diff_page
 from ggmlq.errors import MissingDependencyError
 from ggmlq.trace import page as trace_page
 from ggmlq.trace.product import Product
@@ -89,35 +81,6 @@ def test_nothing_in_a_file_becomes_markup(html, fresh, tmp_path):
     seen = harmless(html(report.page.page(report.examine(path, other))))
     for name in names[:6]:
         assert name in seen.text
-    found = diff.compare(other, path)
-    assert names[1] in harmless(html(diff_page(found, str(other), str(path)))).text
-
-
-def outcomes():
-    cases = [Case(gq.formats[kind], m, 32, 64, "normal", 0) for kind in ("q4_0", "q8_0") for m in (1, 9)]
-    return [
-        Outcome(cases[0], "ok", "ggml-cpu", 1e-13, 1e-4, seconds=1e-5, buffer="CPU"),
-        Outcome(cases[1], "wrong", "ggml-cpu", 0.3, 0.3, out=7, fault=HOSTILE[0], text=f"{HOSTILE[1]}\ntwo",
-                saved=HOSTILE[2], options=" --lib 'a b'"),
-        Outcome(cases[2], "failed", text="the library died: SIGSEGV"),
-        Outcome(cases[3], "not run", text="too little memory"),
-    ]  # fmt: skip
-
-
-def test_a_page_of_kernels(html):
-    seen = harmless(html(check_page.page(outcomes(), HOSTILE[1], "CPU")))
-    for words in (
-        "2 of 4 cases went wrong",
-        "WRONG 3e-01",
-        "FAILED –",
-        "died: SIGSEGV",
-        HOSTILE[0],
-        "--lib 'a b'",
-    ):
-        assert words in seen.text
-    assert "Every case that ran is right." in Tags(html(check_page.page(outcomes()[:1], "lib", "CPU"))).text
-    assert "No case ran." in Tags(html(check_page.page(outcomes()[3:], "lib", "CPU"))).text
-    assert "No case ran." in Tags(html(check_page.page([], "lib", "CPU"))).text
 
 
 def products():
@@ -154,53 +117,6 @@ def test_a_page_of_a_run(html):
     told = html(trace_page.page(found[:2], "m", "l", [], "", {"RMS_NORM": 5, "ROPE": 7}, 40))
     assert "not judged: 12 of 40 nodes: ROPE 7, RMS_NORM 5" in told
     assert "died before the end" in html(trace_page.page([], "m", "l", [], "SIGSEGV at ffn_up-3"))
-
-
-def test_check_writes_a_page(html, tmp_path, monkeypatch, capsys):
-    """The command around it; the library is stood in for."""
-    device = SimpleNamespace(name="CPU", description="a CPU", backend="CPU", layouts=(), facts=dict)
-
-    class Bridge:
-        path, version, types, libraries, server = "lib.so", "1", ("q4_0",), (), ""
-
-        def __init__(self, *args, **how):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def devices(self):
-            return [device]
-
-    monkeypatch.setattr("ggmlq.llama.Bridge", Bridge)
-    monkeypatch.setattr(import_module("ggmlq.check.run"), "run", lambda *args: iter(outcomes()))
-    path = tmp_path / "c.html"
-    assert main(["check", "--types", "q4_0", "--html", str(path), "--json"]) == 1
-    assert len(json.loads(capsys.readouterr().out)["cases"]) == 4
-    assert "Kernels of a libggml" in path.read_text()
-    assert main(["check", "--html", str(tmp_path / "no" / "c.html")]) == 2
-
-
-def test_diff_writes_a_page(html, fresh, tmp_path, capsys):
-    x = fresh.standard_normal((4, 64), np.float32)
-    gq.save(tmp_path / "a.gguf", {"blk.0.w.weight": x, "blk.1.w.weight": x, "s": x[0]}, {"k": 1, "t": [1, 2]})
-    gq.save(
-        tmp_path / "b.gguf", {"blk.0.w.weight": gq.quantize(x, "q4_0"), "blk.1.w.weight": x}, {"t": [1, 3]}
-    )
-    path = tmp_path / "d.html"
-    arguments = ["diff", str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")]
-    assert main([*arguments, "--html", str(path)]) == 1
-    seen = harmless(path.read_text())
-    for words in ("The files differ.", "f32 → q4_0", "only in A", "Keys that differ", "The worst block of"):
-        assert words in seen.text
-    assert main([*arguments[:2], arguments[1], "--html", str(path), "--tolerance", "1e-3"]) == 0
-    assert "Nothing differs." in path.read_text()
-    capsys.readouterr()
-    assert main([*arguments, "--html", str(tmp_path)]) == 2
-    assert "is a folder" in capsys.readouterr().err
 
 
 def test_long_tables_are_cut_and_say_so(html, fresh, tmp_path, monkeypatch):

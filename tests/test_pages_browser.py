@@ -5,12 +5,10 @@ from __future__ import annotations
 import browser
 import numpy as np
 import pytest
-from test_pages import outcomes, products
+from test_pages import products
 
 import ggmlq as gq
-from ggmlq import diff, pages, report
-from ggmlq.check import page as check_page
-from ggmlq.diff.page import page as diff_page
+from ggmlq import pages, report
 from ggmlq.trace import page as trace_page
 
 pytestmark = pytest.mark.slow
@@ -23,7 +21,7 @@ if browser.found() is None:
     )
 
 HOSTILE = "<script>bad = 1</script><img src=//a.b/x onerror='bad = 2'>"
-PAGES = ("report", "diff", "run", "kernels")
+PAGES = ("report", "run")
 ROWS = "Array.from(document.querySelector('{0} tbody').rows, row => row.cells[{1}].textContent)"
 
 
@@ -58,9 +56,7 @@ def made(tmp_path_factory):
     kinds = {name: "q4_0" if "blk.2" in name else "q8_0" for name in content}
     gq.save(b, {name: gq.quantize(x, kinds[name]) for name, x in content.items()}, metadata)
     report.examine(b, a).write(folder / "report.html")
-    pages.write(diff_page(diff.compare(a, b), str(a), str(b)), folder / "diff.html")
     pages.write(trace_page.page(list(products()), "m.gguf", "libllama.so", []), folder / "run.html")
-    pages.write(check_page.page(outcomes(), "libggml.so", "CPU"), folder / "kernels.html")
     return folder
 
 
@@ -117,9 +113,8 @@ def test_a_field_filters_rows(window, made):
     assert shown == 6
 
 
-@pytest.mark.parametrize("name", ["report", "diff"])
-def test_everything_has_a_name(window, made, name):
-    window.open(made / f"{name}.html")
+def test_everything_has_a_name(window, made):
+    window.open(made / "report.html")
     for role, least in (("table", 2), ("columnheader", 10), ("rowheader", 10), ("button", 5), ("region", 5),
                         ("image", 1), ("link", 2), ("heading", 3), ("navigation", 1)):  # fmt: skip
         names = window.names(role)
@@ -145,9 +140,8 @@ def test_a_page_reads_without_its_script(window, made):
         window.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-@pytest.mark.parametrize("name", ["report", "diff"])
-def test_a_page_prints(window, made, name):
-    window.open(made / f"{name}.html", scheme="dark")
+def test_a_page_prints(window, made):
+    window.open(made / "report.html", scheme="dark")
     paper = window.pdf()
     assert paper.startswith(b"%PDF-")
     assert len(paper) > 10_000

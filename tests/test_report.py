@@ -310,9 +310,8 @@ def test_refused_before_the_work(small, tmp_path, monkeypatch, capsys):
 def test_a_model_is_no_place_for_a_page(small, tmp_path, capsys):
     pytest.importorskip("jinja2", reason="Jinja2 is not installed (extra report)")
     before = small[0].read_bytes()
-    for command in (["report", str(small[0]), "-o"], ["diff", str(small[0]), str(small[1]), "--html"]):
-        assert main([*command, str(small[0])]) == 2
-        assert "is no HTML page" in capsys.readouterr().err
+    assert main(["report", str(small[0]), "-o", str(small[0])]) == 2
+    assert "is no HTML page" in capsys.readouterr().err
     assert small[0].read_bytes() == before
     (tmp_path / "r.html").touch()
     assert main(["report", str(small[0]), "-o", str(tmp_path / "r.html"), "--force"]) == 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from .system import CUDA
 
 EXTRAS = {  # package: what it is for, and the extra that brings it
-    "jinja2": ("HTML pages: report, diff --html, check --html", "report"),
+    "jinja2": ("HTML pages: report, trace --html", "report"),
     "matplotlib": ("pictures as PNG: show --plot, error-table --plot", "plot"),
     "argcomplete": ("completion in a shell", "completion"),
     "ml_dtypes": ("bfloat16 arrays on the host", "bfloat16"),

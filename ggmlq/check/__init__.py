@@ -11,7 +11,6 @@ In reading order:
     beyond.py      results that no arithmetic explains and that are right: nearer, or sums in halves
     outcome.py     the outcome of one case
     report.py      lines, the summary, what wrong cases share, files for replay
-    page.py        the same as a page
     nodes.py       a node that is no product, by its oracle; lines for llama.cpp's test-backend-ops
     sketch.py      a case of an operation: a small graph and the data of its leaves; CASES lists all
     opcases.py     cases of operations element by element and on rows, gradients, large ones

@@ -104,7 +104,7 @@ def types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
 
 # --- --ops: are the operations right that are no products? --------------------------------------
 
-UNUSED_BY_OPS = ("shapes", "experts", "data", "buffer", "html")
+UNUSED_BY_OPS = ("shapes", "experts", "data", "buffer")
 
 
 def takes_operations(args: argparse.Namespace) -> bool:
@@ -230,7 +230,6 @@ UNUSED_BY_INVARIANCE = (
     "buffer",
     "repack",
     "save",
-    "html",
     "test_file",
     "time",
 )

@@ -30,7 +30,6 @@ SHARED: dict[str, dict[str, Any]] = {
     "--all-tensors": {"action": "store_true", "help": "print one line per tensor, also for equal layers"},
     "--dry-run": {"action": "store_true", "help": "write nothing, only show the new types and sizes"},
     "--force": {"action": "store_true", "help": "replace OUT if it exists"},
-    "--html": {"metavar": "FILE", "help": "also write the report as an HTML page"},
     "--imatrix": {"metavar": "FILE", "help": "importance matrix, .gguf or .dat"},
     "--device": {"default": "cpu", "help": "cpu (default), cuda or cuda:1"},
     "input": {"metavar": "IN", "help": "a .gguf file, any part of a split model"},

@@ -88,7 +88,6 @@ def add(commands: Commands) -> None:
     parser.add_argument("--save", type=Path, metavar="DIR", help="write wrong cases to DIR as npz")
     parser.add_argument("--replay", type=Path, metavar="NPZ", action="append", default=[],
                         help="run a case that --save wrote")  # fmt: skip
-    shared(parser, "--html")
     flag(parser, "--verbose", "print one line for each right case")
     shared(parser, "--json")
     _check_ci.add(parser)
@@ -96,7 +95,6 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..llama import Bridge
-    from ..pages import check_target
     from . import _check
 
     for name, least in (("timeout", 1e-3), ("repeats", 1), ("threads", 1), ("time", 0)):
@@ -108,8 +106,6 @@ def run(args: argparse.Namespace) -> int:
             f"--op {args.op}: write --ops {args.op}; products are checked by --types and --shapes, or as "
             "test-backend-ops prints them: ggmlq check 'MUL_MAT(type_a=q4_0,m=16,n=1,k=256)'"
         )
-    if args.html:
-        check_target(args.html, "--html")
     _check_ci.refuse_alone(args)
     args.case += args.named
     of_ops = _check.takes_operations(args)
@@ -129,10 +125,8 @@ def run(args: argparse.Namespace) -> int:
 def _run_products(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     from ..check import ci, report
     from ..check.outcome import IDLE
-    from ..check.page import page
     from ..check.plan import untried
     from ..check.report import contrasts
-    from ..pages import write
 
     trials, notes = _trials(args, bridge, device), list[str]()
     trials = [one for one in trials if ci.in_shard(f"{one.case.label}{one.how.repack}", args.shard)]
@@ -143,8 +137,6 @@ def _run_products(args: argparse.Namespace, bridge: Bridge, device: Device) -> i
     if len(outcomes) < len(trials):
         missing = len(trials) - len(outcomes)
         notes.append(f"--budget is used up: {missing} of {count(len(trials), 'case')} did not run")
-    if args.html:
-        write(page(outcomes, f"{bridge.path}", f"{device.name}: {device.description}"), args.html)
     records = ci.of_products(outcomes, device.name)
     title = f"products on {device.name}"
     faults, baseline = _check_ci.finish(args, f"{bridge.path}", title, records, notes)

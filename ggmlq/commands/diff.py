@@ -40,22 +40,16 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     flag(parser, "--tensors", "compare only tensors; metadata may differ")
     add_workers(parser)
-    shared(parser, "--html", "--all-tensors", "--json")
+    shared(parser, "--all-tensors", "--json")
 
 
 @with_workers
 def run(args: argparse.Namespace, executor: Executor | None) -> int:
     from ..diff import compare
-    from ..diff.page import page
-    from ..pages import check_target, write
 
-    if args.html:
-        check_target(args.html, "--html")
     difference = compare(
         args.a, args.b, tolerance=args.tolerance, ignore_metadata=args.tensors, executor=executor
     )
-    if args.html:
-        write(page(difference, args.a, args.b), args.html)
     if args.json:
         _plain.print_json(_facts(args, difference))
     else:

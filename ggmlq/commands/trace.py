@@ -78,7 +78,7 @@ def add(commands: Commands) -> None:
     )
     flag(parser, "--no-verify", "skip the second run without the trace")
     flag(parser, "-v", "--verbose", "print one line for each node, not only for wrong ones")
-    shared(parser, "--html")
+    parser.add_argument("--html", metavar="FILE", help="also write the report as an HTML page")
     flag(parser, "--json", JSON_LINES)
     _take_words_behind(parser)
 

@@ -2,7 +2,6 @@
 
 tensors.py    two tensors: the same bytes, the same values, or how far apart and where most
 compare.py    two files: their metadata and their tensors, here or by workers
-page.py       what came of it as a page
 """
 
 from .compare import Difference, KeyDifference, compare
