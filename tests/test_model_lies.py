@@ -28,7 +28,7 @@ LIES = [
     [1.0, NAN], ["x", "y"], [[1], [2]], [True, False], "0" * 2000,
 ]  # fmt: skip
 UNREAD = ("vocab_size", "strange")
-OPTIONAL = ("output.weight", "rope_", ".bias", ".layer_output_scale.")  # tensors that a model may lack
+OPTIONAL = ("output.weight", "rope_", ".bias", ".layer_output_scale.", "_exps.scale")  # a model may lack them
 
 
 def content(path):

@@ -192,7 +192,7 @@ def test_the_four_functions(fresh):
 @pytest.fixture
 def loader(monkeypatch):
     """As much of transformers as is replaced: it keeps files of two architectures packed."""
-    names = ("", ".integrations", ".integrations.gguf", ".quantizers")
+    names = ("", ".integrations", ".integrations.gguf", ".quantizers", ".models", ".models.auto")
     parts = {name: types.ModuleType(f"transformers{name}") for name in names}
     inside = {
         ".integrations.gguf.kernels": {
@@ -204,6 +204,7 @@ def loader(monkeypatch):
         ".integrations.gguf.reader": {
             "read_gguf_metadata": lambda file: (dict(gq.open(file).metadata), None)
         },
+        ".models.auto.configuration_auto": {"CONFIG_MAPPING_NAMES": ("llama", "qwen3", "granitemoeshared")},
         ".quantizers.quantizer_gguf": {"GgufHfQuantizer": Loader},
         ".modeling_gguf_pytorch_utils": {"load_gguf_checkpoint": lambda path, return_tensors=False: path},
     }  # fmt: skip
@@ -234,7 +235,9 @@ def test_transformers_decodes_other_architectures(loader, tmp_path, recwarn):
     for name in ("lfm9", "llama"):
         gq.save(tmp_path / name, {"a": np.ones(3, np.float32)}, {"general.architecture": name})
     before = Loader.read_header
-    assert "transformers 9.8.7 keeps lfm9, mamba9 packed and decodes files of all other" in host.enable()
+    said = host.enable()
+    assert "transformers 9.8.7 keeps lfm9, mamba9 packed and decodes files of all other" in said
+    assert "from_gguf(path) keeps llama, qwen3, granitemoe packed, and with a newer transformers " in said
     try:
         assert Loader().is_trainable
         for dequantize, name in ((False, "lfm9"), (True, "llama")):  # packed, or asked for as floats

@@ -1,8 +1,8 @@
 """A trained GRU in integers: words to phonemes.
 
 The weights are those of the package g2p_en (Apache licence): a GRU reads the letters of a word, another one
-says its phonemes. Both are calibrated on 200 words and then run in integers. The table has the words of which
-every phoneme is as in floats, and what the diagnostics hold against the widest error.
+says its phonemes. Both are calibrated on 200 words and then run in integers. The table has the words whose
+phonemes are as in floats, and the tensors that cost most.
 
     pip download --no-deps g2p_en && unzip g2p_en-*.whl
     python words_to_phonemes.py g2p_en/checkpoint20.npz [WORDS]
@@ -19,6 +19,7 @@ import numpy as np
 
 import ggmlq as gq
 from ggmlq.gru import SaturationWarning
+from ggmlq.gru.widths import NAMES
 
 if len(sys.argv) < 2:
     print("no weights: pass the path of checkpoint20.npz of the package g2p_en; nothing was run")
@@ -80,9 +81,13 @@ truth = say(decoder, read(encoder, unseen))
 print(f"{len(unseen)} words, such as {', '.join(unseen[:4])}; those whose phonemes are as in floats:\n")
 gates = {name: {"bits": 10} for name in ("z_pre", "r_pre", "g_pre")}
 names = ("x", "h", "W", "R", "z_pre", "r_pre", "g_pre", "z_out", "r_out", "g_out")
+sums = ("Wx", "Rh", "Rh_add_br", "rRh")
+wide = {name: {"bits": 16} for name in NAMES}
 CASES = {
     "int8": "int8", "mixed": "mixed", "mixed, 10 bits before gates": gates,
     "mixed, no tensor below 12 bits": {name: {"bits": 12} for name in names}, "int16": "int16",
+    "int16, but sums of 8 bits": wide | {name: {"bits": 8} for name in sums},
+    "int16, but h of 8 bits": wide | {"h": {"bits": 8}},
 }  # fmt: skip
 print(f"{'':32}ema  sqnr   most costs, in the next state (sqnr)")
 for case, widths in CASES.items():

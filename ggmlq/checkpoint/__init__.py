@@ -4,6 +4,7 @@ togguf.py         to_gguf: a folder of safetensors to a GGUF file, its types tho
 back.py           to_safetensors: a GGUF file to a folder of safetensors; packed: blocks as they are
 backtokens.py     its tokenizer on the way back, backconfig.py its config.json
 families.py       names of tensors on both sides, for each family of models
+opened.py         names of families that modules of transformers are filled with, openedconfig.py their config
 config.py         config.json, held against the tensors before it takes memory; keys on how a model computes
 layout.py         every tensor of the new file, and from which rows it comes; values.py makes the rows
 lora.py           a GGUF model with the matrices of an adapter added: of PEFT, or of llama.cpp

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..gguf.source import checked_path
 from ..ops import quantize
 from ..safetensors.file import ENDING
 from . import backtokens, values
-from .backconfig import class_of, config_of, family_of
+from .backconfig import AHEAD, class_of, config_of, family_of, layers_of
 from .families import BARE, LAYER, OF_ARCH, OUTER, Family
 from .togguf import STEP
 from .values import FLOATS, Values
@@ -49,21 +49,27 @@ def packed(file: GGUFFile) -> Iterator[Place]:
     [('model.embed_tokens.weight', 'q8_0')]
     """
     family = family_of(file, "pass names, a mapping of this file's names to those of the model")
+    ahead = range(layers_of(file) - file.metadata.get(f"{family.arch}.{AHEAD}", 0), layers_of(file))
+    beyond = tuple(f"blk.{i}." for i in ahead)
     for name in file:
-        if name not in MADE and not is_companion(file, name):
+        inner = name.split(".", 2)[-1]  # some have a place of their own beside their weights
+        placed = inner in family.back or not is_companion(file, name)
+        if name not in MADE and placed and not name.startswith(beyond):
             yield from _packed(file, family, name)
 
 
 def _packed(file: GGUFFile, family: Family, name: str) -> Iterator[Place]:
     q = file[name]
     array: Any = q
-    if family.norm_shift and name.endswith("norm.weight"):
+    if family.norm_shift and name.endswith("norm.weight") and "ssm_" not in name:
         array = np.asarray(q) - np.float32(1)
     way = "pass names, a mapping of this file's names to those of the model"
     for new, expert, inner in names_of(file, family, name, q.shape, way):
-        heads = heads_of(file, family, inner)
+        heads, change = heads_of(file, family, inner), family.back.get(inner, (new, None))[1]
         if expert is not None:
             yield name, new, q[expert]
+        elif change is not None:
+            yield name, new, change(file, q)
         else:
             yield name, new, array if heads is None else _separated(file, name, array, heads)
 
@@ -77,8 +83,16 @@ def names_of(
     if outer:
         yield f"{outer}.{kind}", None, ""
         return
-    block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", stem)
-    layer, inner = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
+    block = re.fullmatch(r"blk\.(\d{1,6})\.(.+)", name)
+    layer, whole = (LAYER.format(n=int(block[1])), block[2]) if block else ("", "")
+    if whole in family.back:
+        yield f"{layer}{family.back[whole][0]}", None, whole
+        return
+    inner = whole.removesuffix(f".{kind}")
+    for join in family.joined:
+        if inner in join.names:
+            yield f"{layer}{join.target}.{join.names.index(inner)}.{kind}", None, inner
+            return
     experts = {new: old for old, new in family.experts.items()}.get(inner)
     if experts and len(shape) == (3 if kind == "weight" else 2):
         for expert in range(shape[0]):
@@ -98,7 +112,10 @@ def heads_of(file: GGUFFile, family: Family, inner: str) -> Any:
     if not family.permuted or inner not in ("attn_q", "attn_k"):
         return None
     query = file.metadata.get(f"{family.arch}.attention.head_count")
-    return file.metadata.get(f"{family.arch}.attention.head_count_kv", query) if inner == "attn_k" else query
+    keys = file.metadata.get(f"{family.arch}.attention.head_count_kv", query)
+    if inner == "attn_k" and isinstance(keys, Sequence):  # of hybrids, 0 in layers without
+        keys = max(keys, default=0)
+    return keys if inner == "attn_k" else query
 
 
 def _separated(file: GGUFFile, name: str, q: QuantArray, heads: Any) -> QuantArray:

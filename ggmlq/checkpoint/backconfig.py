@@ -11,7 +11,8 @@ from ..base.scores import LARGEST, score_columns
 from ..errors import ConvertError
 from ..gguf import GGUFFile
 from . import backtokens
-from .families import BACK, FAMILIES, MODEL_TYPES, OPENED, Family
+from .families import BACK, FAMILIES, MODEL_TYPES, Family
+from .opened import OPENED
 
 # The names in config.json for the keys of an architecture.
 SAYS = {
@@ -32,8 +33,11 @@ SAYS = {
 }  # fmt: skip
 
 EXPERTS = dict.fromkeys(("llama", "gpt-oss", "granitemoe"), "num_local_experts") | {
-    "glm4moe": "n_routed_experts"
+    "glm4moe": "n_routed_experts",
+    "granitehybrid": "num_local_experts",
 }  # what is not num_experts
+
+AHEAD = "nextn_predict_layers"  # last layers, which guess further tokens: transformers has none of them
 
 PARTLY = ("phi3", "glm4", "glm4moe")  # configs with a share of columns that RoPE rotates
 
@@ -60,18 +64,26 @@ def family_of(file: GGUFFile, way: str) -> Family:
 
 def class_of(file: GGUFFile, family: Family) -> str:
     """The class of transformers for a file, as config.json names it."""
-    experts = f"{family.arch}.expert_count" in file.metadata
-    if family.arch == "llama":
-        return "MixtralForCausalLM" if experts else "LlamaForCausalLM"
-    return next(name for name, known in (FAMILIES | BACK).items() if known.arch == family.arch)
+    if family.arch == "llama" and f"{family.arch}.expert_count" in file.metadata:
+        return "MixtralForCausalLM"
+    return name_of(family)
+
+
+def name_of(family: Family) -> str:
+    """The class of transformers for a family without experts; empty for those that have a kind alone."""
+    return next((name for name, known in (FAMILIES | BACK).items() if known.arch == family.arch), "")
+
+
+def kind_of(family: Family, name: str) -> str:
+    """The model_type of a class of transformers, or that of the family."""
+    return family.kind or next(kind for kind, known in MODEL_TYPES.items() if known == name)
 
 
 def config_of(file: GGUFFile) -> dict[str, Any]:
     """The config.json of a file, as a dictionary."""
     family = family_of(file, "take the config.json of the model that this one came from")
     arch, name = family.arch, class_of(file, family)
-    kind = next(kind for kind, known in MODEL_TYPES.items() if known == name)
-    config: dict[str, Any] = {"architectures": [name], "model_type": kind}
+    config: dict[str, Any] = {"architectures": [name], "model_type": kind_of(family, name)}
     for key, value in file.metadata.items():
         key_of_config = SAYS.get(key.removeprefix(f"{arch}."))
         if key_of_config and isinstance(value, int | float):
@@ -88,8 +100,11 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
             "rope_theta": config.get("rope_theta", 10000.0), "mscale": 1.0,
         }  # fmt: skip
     config.setdefault("num_hidden_layers", layers_of(file))
+    config["num_hidden_layers"] -= file.metadata.get(f"{arch}.{AHEAD}", 0)
     config.setdefault("vocab_size", file.info("token_embd.weight").shape[0])
     config |= backtokens.numbers(file.metadata) | _implied(file, arch, config)
+    if family.keys:
+        config |= family.keys(file, config)
     return config | {"tie_word_embeddings": "output.weight" not in file}
 
 
@@ -98,7 +113,7 @@ def _implied(file: GGUFFile, arch: str, config: Mapping[str, Any]) -> dict[str, 
     implied: dict[str, Any] = {"rope_theta": config.get("rope_theta", 10000.0)}
     if arch == "qwen3moe":
         implied["norm_topk_prob"] = True
-    if arch in ("llama", "glm4", "glm4moe", "granite", "granitemoe"):
+    if arch in ("llama", "glm4", "glm4moe", "granite", "granitemoe", "granitehybrid"):
         implied["attention_bias"] = "blk.0.attn_q.bias" in file
     implied |= _rotated(file, arch, config)
     if "conv_L_cache" in config:

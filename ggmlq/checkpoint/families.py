@@ -90,6 +90,11 @@ class Family:
     made: Mapping[str, Any] = field(default_factory=dict)
     outer: Mapping[str, str] = field(default_factory=dict)
     keys: Any = None
+    # Of modules of transformers that a file fills: names there of tensors that a function changes, or that
+    # have none of the usual ends; and matrices that are made of several (opened.py).
+    kind: str = ""  # its model_type
+    back: Mapping[str, Any] = field(default_factory=dict)
+    joined: tuple[Any, ...] = ()
 
 
 LLAMA = dict[str, Any](max_position_embeddings=2048, rms_norm_eps=1e-6, rope_theta=10000.0, vocab_size=32000)
@@ -192,7 +197,6 @@ BACK = {
     "Glm4ForCausalLM": Family("glm4", GLM4),
     "Glm4MoeForCausalLM": Family("glm4moe", GLM4_MOE, QWEN_EXPERTS),
     "GraniteForCausalLM": Family("granite", DENSE, permuted=True),
-    "GraniteMoeForCausalLM": Family("granitemoe", GRANITE_MOE, GRANITE_EXPERTS, permuted=True),
     "Lfm2ForCausalLM": Family("lfm2", LFM2_WHOLE, outer=LFM2_NORM),
     "Lfm2MoeForCausalLM": Family("lfm2moe", LFM2_WHOLE, LFM2_EXPERTS, outer=LFM2_NORM),
 }
@@ -205,10 +209,9 @@ MODEL_TYPES = {
     "gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM", "phi3": "Phi3ForCausalLM",
     "gpt_oss": "GptOssForCausalLM", "ministral3": "Ministral3ForCausalLM",
     "glm4": "Glm4ForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "granite": "GraniteForCausalLM",
-    "granitemoe": "GraniteMoeForCausalLM", "lfm2": "Lfm2ForCausalLM", "lfm2_moe": "Lfm2MoeForCausalLM",
+    "lfm2": "Lfm2ForCausalLM", "lfm2_moe": "Lfm2MoeForCausalLM",
 }  # fmt: skip
 OF_ARCH = {family.arch: family for family in FAMILIES.values()}
-OPENED = OF_ARCH | {family.arch: family for family in BACK.values()}
 
 
 # --- names of one tensor on both sides, for the error about a name that a file lacks ---------

@@ -8,6 +8,7 @@ modules.py     Linear, Embedding, Experts; words whose rows are multiplied by a 
 adapters.py    LoRA beside a packed layer
 replacing.py   quantize_: the layers of a model, picked by their names, become packed ones
 loading.py     load_: a model is filled from a GGUF file, and its layers become packed ones
+joins.py       a matrix of a host that is several in a file, or has other columns
 mixtures.py    the experts of a layer, in place of those of transformers
 reporting.py   report: which weights are packed, which are floats, and why
 whole.py       model: a module of parts of this package from a GGUF file

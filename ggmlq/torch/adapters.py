@@ -127,10 +127,11 @@ def merge_(model: torch.nn.Module, type: Any = None, *, progress: bool | None = 
     Returns
     -------
     Replaced
-        ``taken``: layers with their types.
+        ``taken``: layers with their types; layers of floats are merged by PEFT, as they are.
     """
     check_model("merge_(model)", model)
     parts = {name: part for name, part in model.named_modules() if _base_of(part) is not None}
+    plain = {name: part for name, part in model.named_modules() if name not in parts and _is_branch(part)}
     if not parts:
         raise gq.errors.UnsupportedError(
             "merge_(model): no branch lies beside a packed Linear, so nothing can be merged; add one with "
@@ -142,6 +143,10 @@ def merge_(model: torch.nn.Module, type: Any = None, *, progress: bool | None = 
     for name, part in parts.items():
         _check_merge(name, part, types[name])
     result = Replaced()
+    for name, part in plain.items():  # beside floats, to which PEFT adds
+        part.merge()
+        put_module(model, name, part.get_base_layer())
+        result.taken[name] = "floats"
     with Progress(len(parts), "merging", show=progress) as bar:
         for name, part in parts.items():
             base, fmt = _base_of(part), types[name]
@@ -161,7 +166,14 @@ def _base_of(part: Any) -> Any:
     if isinstance(part, LoRA):
         return part.base
     base = getattr(part, "base_layer", None)
-    return base if isinstance(base, Linear) and callable(getattr(part, "merge", None)) else None
+    return base if isinstance(base, Linear) and _is_branch(part) else None
+
+
+def _is_branch(part: Any) -> bool:
+    """True for a layer of PEFT, which has another one inside."""
+    return isinstance(getattr(part, "base_layer", None), torch.nn.Module) and callable(
+        getattr(part, "merge", None)
+    )
 
 
 def _delta(part: Any) -> torch.Tensor:
@@ -192,7 +204,14 @@ def _check_merge(name: str, part: Any, fmt: Any) -> None:
 
 
 def _wrapped(outer: torch.nn.Module, name: str, inner: Any) -> None:
-    """Let a layer that is wrapped around a packed one, as PEFT's are, refuse to merge in words."""
+    """Let a layer that is wrapped around a packed one, as PEFT's are, refuse in words what blocks cannot."""
+    whole = type(outer).__name__ == "ModulesToSaveWrapper" and name == "original_module"
+    if whole and isinstance(inner, Packed):
+        raise gq.errors.UnsupportedError(
+            f"modules_to_save of PEFT: a packed {type(inner).__name__} of {inner.format.name} cannot be "
+            "trained whole, for blocks have no gradient; leave it out, put it among target_modules, or put a "
+            "module of floats with the weights layer.dequantize() in its place before get_peft_model"
+        )
     if name == "base_layer" and callable(getattr(outer, "merge", None)):
         while not isinstance(inner, Packed) and isinstance(inner, torch.nn.Module):
             inner = getattr(inner, "base_layer", None)

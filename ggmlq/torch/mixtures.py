@@ -13,7 +13,9 @@ import ggmlq as gq
 
 from .modules import Experts
 
-ROLES = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}  # by names in a file
+ROLES = {  # by names in a file
+    "ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down", "ffn_gate_up_exps": "up",
+}  # fmt: skip
 
 
 class GatedExperts(torch.nn.Module):
@@ -22,7 +24,8 @@ class GatedExperts(torch.nn.Module):
     Parameters
     ----------
     gate, up, down : QuantArray
-        Weights [E, N, K], [E, N, K] and [E, K, N].
+        Weights [E, N, K], [E, N, K] and [E, K, N]. Where ``gate`` is None, ``up`` is [E, 2N, K] with the
+        gate's rows first, or there is no gate: ``down(activation(up(x)))``.
     activation : callable
         It bends what the gate gives.
     biases : mapping, optional
@@ -30,37 +33,44 @@ class GatedExperts(torch.nn.Module):
     """
 
     def __init__(
-        self, gate: gq.QuantArray, up: gq.QuantArray, down: gq.QuantArray,
+        self, gate: gq.QuantArray | None, up: gq.QuantArray, down: gq.QuantArray,
         activation: Callable[[torch.Tensor], torch.Tensor], biases: Mapping[str, torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         added = {} if biases is None else biases
-        self.gate, self.up = Experts(gate, added.get("gate")), Experts(up, added.get("up"))
-        self.down = Experts(down, added.get("down"))
-        if gate.shape != up.shape or down.shape != (gate.shape[0], gate.shape[2], gate.shape[1]):
+        self.gate = None if gate is None else Experts(gate, added.get("gate"))
+        self.up, self.down = Experts(up, added.get("up")), Experts(down, added.get("down"))
+        count, rows, columns = up.shape
+        self.halves = gate is None and rows == 2 * down.shape[2]
+        if (gate is not None and gate.shape != up.shape) or down.shape != (
+            count, columns, rows // 2 if self.halves else rows,
+        ):  # fmt: skip
             raise gq.errors.ShapeError(
-                f"GatedExperts(gate, up, down): shapes are {gate.shape}, {up.shape}, {down.shape}; they are "
-                "[E, N, K], the same, and [E, K, N]; pass the three stacks of one layer"
+                f"GatedExperts(gate, up, down): shapes are {gate and gate.shape}, {up.shape}, {down.shape}; "
+                "they are [E, N, K], the same, and [E, K, N]; pass the stacks of one layer"
             )
-        self.act_fn, self.num_experts = activation, gate.shape[0]
+        self.act_fn, self.num_experts = activation, count
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """Sums [T, K] of the experts that ``top_k_index`` [T, U] names, by their weights [T, U]."""
-        gate, up = self.gate(hidden_states, top_k_index), self.up(hidden_states, top_k_index)
+        up = self.up(hidden_states, top_k_index)
+        gate = None if self.gate is None else self.gate(hidden_states, top_k_index)
+        if self.halves:
+            gate, up = up.chunk(2, -1)
         y: torch.Tensor = self.down(self.gated(gate, up), top_k_index, top_k_weights)
         return y
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def gated(self, gate: Any, up: torch.Tensor) -> torch.Tensor:
         """The rows that down multiplies."""
-        return self.act_fn(gate) * up
+        return self.act_fn(up) if gate is None else self.act_fn(gate) * up  # type: ignore[no-any-return]
 
 
 class ClampedExperts(GatedExperts):
     """The experts of gpt-oss, with biases."""
 
-    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def gated(self, gate: Any, up: torch.Tensor) -> torch.Tensor:
         """The rows that down multiplies."""
         return swiglu_oai(gate, up)
 
@@ -104,9 +114,10 @@ class Mixtures:
             return False
         stacks, old = self._stacks[path], self._parts[path]
         stacks[".".join(end)] = array
-        if len(stacks) == len(ROLES) * (1 + _has_biases(old)):
+        whole = stacks["up.weight"].shape[1] == _rows(old) if "up.weight" in stacks else False
+        if len(stacks) == (2 if whole else 3) * (1 + _has_biases(old)):
             new = _packed_experts(old, stacks).train(old.training)
-            device = old.gate_up_proj.device
+            device = old.down_proj.device
             self._model.set_submodule(path, new if device.type == "meta" else new.to(device))
         return True
 
@@ -115,29 +126,37 @@ def _has_biases(part: Any) -> bool:
     return hasattr(part, "gate_up_proj_bias")
 
 
+def _rows(part: Any) -> int:
+    """Rows of the first matrix of each expert; gpt-oss has them as columns."""
+    first = getattr(part, "gate_up_proj", None)
+    return int((part.up_proj if first is None else first).shape[2 if _has_biases(part) else 1])
+
+
 def _is_gated(part: Any) -> bool:
-    up, down = getattr(part, "gate_up_proj", None), getattr(part, "down_proj", None)
-    if not isinstance(up, torch.nn.Parameter) or not isinstance(down, torch.nn.Parameter):
+    first, down = (
+        getattr(part, "gate_up_proj", getattr(part, "up_proj", None)),
+        getattr(part, "down_proj", None),
+    )
+    if not isinstance(first, torch.nn.Parameter) or not isinstance(down, torch.nn.Parameter):
         return False
-    if up.dim() != 3 or down.dim() != 3:
+    if first.dim() != 3 or down.dim() != 3:
         return False
     if _has_biases(part):  # gpt-oss has its matrices the other way round, gate and up in turns
-        return tuple(up.shape) == (len(down), down.shape[2], 2 * down.shape[1])
-    return tuple(up.shape) == (len(down), 2 * down.shape[2], down.shape[1]) and callable(
-        getattr(part, "act_fn", None)
-    )
+        return tuple(first.shape) == (len(down), down.shape[2], 2 * down.shape[1])
+    rows = down.shape[2] * (1 + hasattr(part, "gate_up_proj"))
+    return tuple(first.shape) == (len(down), rows, down.shape[1]) and callable(getattr(part, "act_fn", None))
 
 
 def _packed_experts(part: Any, stacks: Mapping[str, Any]) -> GatedExperts:
-    arrays = {role: stacks[f"{role}.weight"] for role in ROLES.values()}
+    arrays: dict[str, Any] = {role: stacks.get(f"{role}.weight") for role in ("gate", "up", "down")}
     biases = {role: stacks[f"{role}.bias"] for role in arrays if f"{role}.bias" in stacks}
     count, width, hidden = part.down_proj.shape
     if _has_biases(part):
         hidden, width = width, hidden
-    if arrays["gate"].shape != (count, hidden, width):
+    if arrays["down"].shape != (count, width, hidden):
         raise gq.errors.ShapeError(
             f"load_(model, file): the model has {count} experts of {hidden} × {width}, the file a "
-            f"stack of shape {arrays['gate'].shape}; the file is of another model, or names lead astray"
+            f"stack of shape {arrays['down'].shape}; the file is of another model, or names lead astray"
         )
     if not biases:
         return GatedExperts(**arrays, activation=part.act_fn)

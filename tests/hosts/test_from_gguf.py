@@ -20,19 +20,23 @@ import ggmlq as gq  # noqa: E402
 import ggmlq.torch as gt  # noqa: E402
 from ggmlq import errors  # noqa: E402
 from ggmlq.testing.models import Shape, tiny_model  # noqa: E402
+from ggmlq.torch.hosts.pretrained import known  # noqa: E402
 
 pytestmark = [pytest.mark.hosts, pytest.mark.filterwarnings("ignore")]  # warnings of others
 FAMILIES = (
     "llama", "llama3", "mistral", "mistral3", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
     "gpt-oss", "phi3", "phi3-long", "glm4", "glm4moe", "granite",
-    "granitemoe", "lfm2", "lfm2moe",
+    "granitemoe", "granitemoe-shared", "granitehybrid", "lfm2", "lfm2moe", "qwen3next", "qwen35", "qwen35moe",
+    "nemotron_h", "nemotron_h_moe", "deepseek2", "deepseek-lite", "gemma4", "gemma4-moe",
 )  # fmt: skip
 ROUTERS = ("MixtralTopKRouter", "Qwen3MoeTopKRouter", "GptOssTopKRouter", "Glm4MoeTopkRouter")
-ROUTERS += ("GraniteMoeTopKRouter", "Lfm2MoeTopKRouter", "Conv1d")
-MIXTURES = ("mixtral", "qwen3moe", "gpt-oss", "glm4moe", "granitemoe", "lfm2moe")
-REFUSED = (
-    "granitemoe", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "gemma4", "nemotron_h", "deepseek2",
-)  # fmt: skip
+ROUTERS += ("GraniteMoeTopKRouter", "Lfm2MoeTopKRouter", "Conv1d", "GraniteMoeSharedTopKRouter")
+ROUTERS += ("Qwen3NextTopKRouter", "Qwen3_5MoeTopKRouter", "NemotronHTopkRouter", "DeepseekV3TopkRouter")
+ROUTERS += ("DeepseekV2TopkRouter",)
+MIXTURES = {
+    "mixtral", "qwen3moe", "gpt-oss", "glm4moe", "granitemoe", "lfm2moe", "granitemoe-shared", "qwen3next",
+    "qwen35moe", "nemotron_h_moe", "deepseek2", "deepseek-lite", "gemma4-moe",
+}  # fmt: skip
 TYPES = ("q4_0", "q8_0", "q5_1")
 from_gguf = gt.hosts.transformers.from_gguf
 
@@ -48,18 +52,26 @@ def logits_of(model, ids):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_logits_of_gq_model(family, fresh, tmp_path):
-    path = family_model(tmp_path / "m.gguf", family, types=TYPES)
-    if family == "granitemoe":
-        if tuple(int(n) for n in transformers.__version__.split(".")[:2]) < (5, 15):
-            pytest.skip("before 5.15 transformers has its experts in other modules")
-        f = gq.open(path)  # the shared expert is in another class of transformers
+    path = family_model(tmp_path / "m.gguf", family.removesuffix("-shared"), types=TYPES)
+    f = gq.open(path)
+    if family == "granitemoe":  # the shared expert is in another class of transformers
         kept = {name: q for name, q in f.items() if "_shexp" not in name}
         gq.save(path, kept, f.metadata | {"granitemoe.expert_shared_feed_forward_length": 0})
+    if family.startswith("deepseek"):  # norms of short vectors have that of transformers
+        gq.save(path, dict(f), f.metadata | {"deepseek2.attention.layer_norm_rms_epsilon": 1e-6})
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    if f.metadata["general.architecture"] in known()[1] or (family == "granitehybrid" and version < (5, 23)):
+        with pytest.raises(
+            errors.UnsupportedError, match=rf"transformers {transformers.__version__} .*newer|another"
+        ):
+            from_gguf(path)
+        return
     model, _ = from_gguf(path)
     ids = ids_of(fresh, 110 if family == "phi3-long" else 60)  # beyond the context of its short factors
     # Where two experts are nearly as good, another rounding takes another one.
     y, want = logits_of(model, ids), np.asarray(gq.model.load(path).logits(ids))
-    near = [gq.nmse(one, other) < 5e-3 for one, other in zip(y, want, strict=True)]
+    most = 5e-2 if family == "deepseek-lite" else 5e-3  # of 27 layers
+    near = [gq.nmse(one, other) < most for one, other in zip(y, want, strict=True)]
     assert np.mean(near) > (0.6 if family in MIXTURES else 0.99)
     report = gt.report(model)
     floats = {why for why in report.floats.values() if not why.startswith("torch.float32 in the file")}
@@ -146,9 +158,6 @@ def test_what_cannot_be_opened(fresh, tmp_path, monkeypatch):
     assert (tokenizer is None) == any("cannot read the tokenizer" in str(each.message) for each in said)
     for family in ("granite-nope", "glm4-sections"):
         with pytest.raises(errors.UnsupportedError, match=r"another RoPE.*ggmlq\.torch\.model"):
-            from_gguf(family_model(tmp_path / "n.gguf", family, types=TYPES))
-    for family in REFUSED:
-        with pytest.raises(errors.UnsupportedError, match=rf"is {family}.*gq\.model\.load"):
             from_gguf(family_model(tmp_path / "n.gguf", family, types=TYPES))
     f = gq.open(path)
     gq.save(tmp_path / "n.gguf", dict(f), f.metadata | {"general.architecture": "flux"})

@@ -81,6 +81,11 @@ def test_adapters_of_peft(fresh, tmp_path, host):
     tiny.llama(path, fresh)
     model = transformers.LlamaForCausalLM(llama_config())
     gt.load_(model, path)
+    with pytest.raises(errors.UnsupportedError, match="modules_to_save of PEFT: a packed Linear of q4_K"):
+        peft.get_peft_model(copy.deepcopy(model), peft.LoraConfig(modules_to_save=["lm_head"]))
+    attention = model.model.layers[1].self_attn
+    attention.q_proj, packed = torch.nn.Linear(tiny.WIDTH, tiny.WIDTH, bias=False), attention.q_proj
+    attention.q_proj.weight.data = packed.dequantize()  # a layer of floats among the others
     before = {name: value.clone() for name, value in model.state_dict().items()}
     trained = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
     optimizer = torch.optim.Adam([p for p in trained.parameters() if p.requires_grad], lr=3e-2)
@@ -108,9 +113,10 @@ def test_adapters_of_peft(fresh, tmp_path, host):
                 ):
                     merge(**options)
         assert torch.equal(trained(IDS).logits, want)  # nothing is half merged
-        assert {*gt.merge_(trained, "q8_0").taken.values()} == {"q8_0"}
+        assert {*gt.merge_(trained, "q8_0").taken.values()} == {"q8_0", "floats"}
         whole = trained.unload()
         assert type(whole.model.layers[0].self_attn.q_proj) is gt.Linear
+        assert type(whole.model.layers[1].self_attn.q_proj) is torch.nn.Linear
         assert gq.nmse(whole(IDS).logits.numpy(), want.numpy()) < 2e-3  # other blocks, rounded once more
 
 

@@ -19,29 +19,31 @@ import torch
 import ggmlq as gq
 
 from ...model.config import SECTIONS
+from ..joins import Heads, Joined
 from ..loading import load_
 from ..mixtures import Mixtures
+from ..modules import Experts
 
 LEAST = 5  # the version of transformers from which experts lie in one module
 REQUEST = "ggmlq.torch.hosts.transformers.from_gguf(path)"
 
 
-# Architectures that gq.model runs and transformers has, whose modules are not filled: why, and what else.
-SHARED = "granitemoe with a shared expert"
-FUSED = "a module of transformers has in one matrix what are two in the file"
-TURNED = "columns of ssm_out have another order in transformers, and blocks cannot be split"
-MAMBA = "the parts of its states have other shapes in transformers, and are not made here"
-WIDTHS = "its layers have heads of several widths, and side embeddings, which are not filled here"
-OURS, RUN = "ggmlq.torch.model(path), or gq.model.load(path)", "gq.model.load(path)"
-ITS_OWN = (
-    "gq.model.load(path), or transformers' own from_pretrained(folder, gguf_file=name) after "
-    "ggmlq.torch.hosts.transformers.enable()"
-)
-REFUSED = {
-    "deepseek2": (FUSED, OURS), SHARED: (FUSED, OURS), "gemma4": (WIDTHS, OURS), "qwen3next": (FUSED, RUN),
-    "granitehybrid": (MAMBA, RUN), "nemotron_h": (MAMBA, RUN), "nemotron_h_moe": (MAMBA, RUN),
-    "qwen35": (TURNED, ITS_OWN), "qwen35moe": (TURNED, ITS_OWN),
-}  # fmt: skip
+# Versions from which modules of an architecture are as they are filled here, where that is not from the first
+# on that has it.
+SINCE = {"granitemoe": (5, 15), "nemotron_h": (5, 6)}
+
+
+def known() -> tuple[list[str], list[str]]:
+    """The architectures that the installed version has modules of, and the others that are filled here."""
+    transformers = _host()
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    kinds = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
+    has: list[str] = []
+    lacks: list[str] = []
+    for arch, family in gq.checkpoint.opened.OPENED.items():
+        kind = gq.checkpoint.backconfig.kind_of(family, gq.checkpoint.backconfig.name_of(family))
+        (has if kind in kinds and version >= SINCE.get(arch, (LEAST,)) else lacks).append(arch)
+    return has, lacks
 
 
 class Pretrained(NamedTuple):
@@ -83,14 +85,22 @@ def from_gguf(
         attention = "eager"  # early versions of transformers 5 forget the cap in torch's own kernel
     make: Any = transformers.AutoModelForCausalLM.from_config
     options = {} if attention is None else {"attn_implementation": attention}
-    with torch.device("meta"):
-        model = make(config, dtype=dtype, **options)
+    try:
+        with torch.device("meta"):
+            model = make(config, dtype=dtype, **options)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _refused(transformers, file, config.model_type, error) from error
+    grouped = any(hasattr(part, "group_size") for part in model.modules())
+    if config.model_type == "granitemoehybrid" and config.mamba_n_groups > 1 and not grouped:
+        why = ValueError(f"its norms know one group of columns, of {config.mamba_n_groups}; 5.23 has them")
+        raise _refused(transformers, file, config.model_type, why)
     if any("_exps." in name for name in file) and not Mixtures(model):
         raise gq.errors.UnsupportedError(
             f"{REQUEST}: transformers {transformers.__version__} has the experts of {file.path}, a "
             f"{config.model_type}, in modules that take no blocks; a newer one has others (granitemoe: from "
-            "5.15 on); or run it with gq.model.load(path)"
+            "5.15 on); or run it with ggmlq.torch.model(path) or gq.model.load(path)"
         )
+    _join(model, file)
     load_(model.eval(), file, progress=progress)
     _stretch(model, file)
     tokenizer, generation = _tokenizer(transformers, file)
@@ -116,12 +126,12 @@ def _host() -> Any:
 def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     """The config of transformers for a file; an error for what its classes do not compute."""
     arch = file.metadata.get("general.architecture")
-    kind = SHARED if arch == "granitemoe" and "blk.0.ffn_gate_shexp.weight" in file else arch
-    if kind in REFUSED:
-        why, way = REFUSED[kind]
-        raise gq.errors.UnsupportedError(f"{REQUEST}: {file.path} is {kind}; {why}; run it with {way}")
     said = gq.checkpoint.config_of(file)
-    layers, there = said["num_hidden_layers"], gq.checkpoint.backconfig.layers_of(file)
+    own = gq.checkpoint.opened.OPENED[arch].keys  # which say themselves what rotates
+    if own:  # whose sizes gq.model holds against the tensors
+        gq.model.families.family_of(arch).read(file.metadata, arch, {**file}, None)
+    ahead = file.metadata.get(f"{arch}.{gq.checkpoint.backconfig.AHEAD}", 0)
+    layers, there = said["num_hidden_layers"], gq.checkpoint.backconfig.layers_of(file) - ahead
     if layers != there:
         raise gq.errors.ConvertError(
             f"{REQUEST}: {file.path} has block_count {layers} and tensors of {there} layers; it is part of "
@@ -130,7 +140,7 @@ def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     heads = said.get("num_attention_heads")
     whole = said.get("head_dim", said.get("hidden_size", 0) // heads if heads else None)
     rotated = file.metadata.get(f"{arch}.rope.dimension_count", whole)
-    if rotated != whole and arch not in gq.checkpoint.backconfig.PARTLY:
+    if rotated != whole and not own and arch not in gq.checkpoint.backconfig.PARTLY:
         raise gq.errors.UnsupportedError(
             f"{REQUEST}: {file.path} rotates {rotated} of {whole} columns of a head; models of "
             f"transformers for {arch} rotate all; run it with ggmlq.torch.model"
@@ -151,11 +161,49 @@ def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     kind = said.pop("model_type")
     try:
         return transformers.AutoConfig.for_model(kind, **said | settings)
-    except ValueError as error:
-        raise gq.errors.UnsupportedError(
-            f"{REQUEST}: transformers {transformers.__version__} refuses the config of {file.path}, a "
-            f"{kind}: {error}; another version may know it, or run it with gq.model.load"
-        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _refused(transformers, file, kind, error) from error
+
+
+def _refused(transformers: Any, file: Any, kind: str, error: Exception) -> gq.errors.UnsupportedError:
+    said = f"{error}".strip() or type(error).__name__
+    return gq.errors.UnsupportedError(
+        f"{REQUEST}: transformers {transformers.__version__} refuses the config of {file.path}, a "
+        f"{kind}: {said:.200}; another version may know it, or run it with ggmlq.torch.model(path) or "
+        "gq.model.load(path)"
+    )
+
+
+def _join(model: Any, file: Any) -> None:
+    """Put products of a file's own matrices where a module has one in their place, or in another order."""
+    family = gq.checkpoint.opened.OPENED[file.metadata["general.architecture"]]
+    parts = dict(model.named_modules())
+    for join in family.joined:
+        orders = [None if order is None else order(file) for order in (join.rows, join.columns)]
+        for path in [path for path in parts if path.endswith(f".{join.target}")]:
+            layer = path.removesuffix(f".{join.target}").rpartition(".")[2]
+            names = [f"blk.{layer}.{name}.weight" for name in join.names]
+            if all(name in file for name in names):
+                shapes = [file.info(name).shape for name in names]
+                made = (
+                    Heads(_matrix(file[n]) for n in names)
+                    if join.heads
+                    else Joined(map(_linear, shapes), *orders)
+                )
+                model.set_submodule(path, made)
+
+
+def _linear(shape: tuple[int, ...]) -> torch.nn.Linear:
+    return torch.nn.Linear(shape[1], shape[0], bias=False, device="meta")
+
+
+def _matrix(q: Any) -> torch.nn.Module:
+    """The matrices of heads: blocks, or floats on the device meta, in whose place those of the file come."""
+    if q.format.block_size > 1:
+        return Experts(q)
+    part = torch.nn.Module()
+    part.weight = torch.nn.Parameter(torch.empty(q.shape, device="meta"))
+    return part
 
 
 def _stretch(model: Any, file: Any) -> None:

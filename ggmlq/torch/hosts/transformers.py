@@ -21,7 +21,7 @@ import torch
 import ggmlq as gq
 
 from ..products import product
-from .pretrained import LEAST, from_gguf
+from .pretrained import from_gguf, known
 from .switch import Change, Switch
 
 __all__ = ["disable", "enable", "from_gguf"]
@@ -87,10 +87,12 @@ def _limits() -> str:
 
 
 def _said() -> str:
+    has, lacks = known()
+    others = f", and with a newer transformers {', '.join(lacks)}" if lacks else ""
     return (
         f"{_limits()} and decodes files of all other architectures in full, by "
         "from_pretrained(folder, gguf_file=name); ggmlq.torch.hosts.transformers.from_gguf(path) keeps "
-        f"{', '.join(gq.checkpoint.families.OPENED)} packed, with every version from {LEAST}.0 on"
+        f"{', '.join(has)} packed{others}"
     )
 
 
