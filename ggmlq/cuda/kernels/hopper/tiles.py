@@ -451,15 +451,8 @@ def refuses_shape(problem: Linear) -> str | None:
     return older_than(problem.card, MIN_CAPABILITY)
 
 
-def refuses_without_wgmma(problem: Linear) -> str | None:
-    """The reason why kernels with Hopper's tensor instructions do not serve a problem, or None."""
+def refuses(problem: Linear) -> str | None:
+    """The reason why warp-specialised kernels do not serve a problem, or None."""
     if problem.card is not None and problem.card.capability != HOPPER:
         return "needs compute capability 9.0: other GPUs do not have these instructions"
-    return refuses_shape(problem)
-
-
-def refuses(problem: Linear) -> str | None:
-    """The reason why warp-specialised kernels do not serve a problem, or None; they need the copy engine,
-    too.
-    """
-    return refuses_without_wgmma(problem) or tensor_maps.missing(problem.card)
+    return refuses_shape(problem) or tensor_maps.missing(problem.card)
