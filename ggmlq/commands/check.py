@@ -198,12 +198,10 @@ def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]
 
 def _options(args: argparse.Namespace, outcome: Outcome) -> str:
     """The options that repeat a run: the library, the device, and the settings of the case."""
-    options = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
-    options += [("--rpc", args.rpc or None), ("--emulate", args.emulate or None)]
-    options += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
-    options += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
-    words = [f" {name} {shlex.quote(str(value))}" for name, value in options if value is not None]
-    return "".join(words) + (" --repack" if args.repack and not outcome.layout else "")
+    from ._check import where
+
+    layout = f" --buffer {shlex.quote(outcome.layout)}" if outcome.layout else " --repack" * args.repack
+    return f"{where(args)}{layout} --threads {outcome.threads}"
 
 
 def _device(bridge: Bridge, name: str) -> Device:

@@ -29,7 +29,7 @@ def _bytes(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Operand]]:
     """Bytes of a field that are exchanged, turned or never read."""
     for field in fmt.dtype.names or ():
         kind = fmt.dtype[field]
-        if field in SCALES or not kind.shape:
+        if field in SCALES:
             continue
         raw = np.ascontiguousarray(blocks[field]).view(np.uint8).reshape(*blocks.shape, -1)
         for name, change in TURNS.items():
@@ -84,6 +84,7 @@ TURNS: dict[str, Turn] = ORDERS | {
     "nibbles of each byte exchanged": _units(4),
     "all bits turned over": lambda raw: ~raw,
     "never read": lambda raw: raw * np.uint8(0),
+    "high nibbles never read": lambda raw: raw & np.uint8(15),
 }
 
 
