@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import ci, order
+from ggmlq.check import ci, ops, order
 from ggmlq.check.batches import Mixture
 from ggmlq.check.cases import Case
 from ggmlq.check.judge import candidates
@@ -21,7 +21,7 @@ from ggmlq.check.opcases import CASES
 from ggmlq.check.ops import OpOutcome, case_of, cases_of
 from ggmlq.check.outcome import Outcome
 from ggmlq.check.plan import Settings, Trial, spread
-from ggmlq.cli import command_line
+from ggmlq.cli import command_line, main
 from ggmlq.commands import _check_ci
 from ggmlq.errors import GGMLQError, UnsupportedError
 
@@ -180,3 +180,18 @@ def test_the_commands_of_the_skill_are_those_of_the_command_line():
     options = command_line().parse_args(["check"])
     named = {name.replace("-", "_") for name in re.findall(r"`--([a-z-]+)", text)}
     assert named <= vars(options).keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--junit", "no/folder.xml"], ["--junit", "."], ["--baseline", "no/known.json", "--accept"],
+        ["--accept"], ["--baseline", "bad.json"], ["--types", "q4_0"], ["--repack"], ["--time", "3"],
+    ],
+)  # fmt: skip
+def test_what_the_end_of_a_run_could_not_do_is_refused_first(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.json").write_text("{}")
+    monkeypatch.setattr(ops, "run_ops", None)  # nothing runs
+    assert main(["check", "--ops", "CLAMP", *options]) == 2
+    assert options[0] in capsys.readouterr().err

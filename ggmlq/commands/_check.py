@@ -105,7 +105,7 @@ def types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
 # --- --ops: are the operations right that are no products? --------------------------------------
 
 REPEATS = 3  # runs of a case, where no number is named
-UNUSED_BY_OPS = ("shapes", "experts", "data", "buffer", "html")
+UNUSED_BY_OPS = ("shapes", "experts", "spread", "apart", "data", "buffer", "repack", "time", "html")
 
 
 def takes_operations(args: argparse.Namespace) -> bool:
@@ -141,7 +141,8 @@ def op_cases(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[A
 
 def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     """Run the cases of some operations; the result is the exit status."""
-    if unused := [name for name in UNUSED_BY_OPS if getattr(args, name)]:
+    unused = [name for name in UNUSED_BY_OPS if getattr(args, name)] + ["types"] * (args.types != "all")
+    if unused:
         raise UnsupportedError(f"--ops beside --{unused[0]}: cases of operations have none; leave it out")
     every = op_cases(args, bridge, device)
     if args.arithmetic and all(case.op != nodes.ATTENTION for case in every):

@@ -39,6 +39,7 @@ EXAMPLES = """\
   ggmlq check --case 'CLAMP(ne=[17,5,3,2], rows apart)'
   ggmlq check --ops all --budget 60s --baseline known.json --junit check.xml --github
 """
+MOST_THREADS = 512  # ggml's own limit
 TIMEOUT, QUICK = 60.0, 20.0  # seconds for one case, of products and of other operations
 
 
@@ -103,6 +104,10 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and not value >= least:
             raise ShapeError(f"--{name} {value}: it must be {least:g} or more; leave it out")
+    if args.seed < 0:
+        raise ShapeError(f"--seed {args.seed}: a seed is 0 or more; choose another")
+    if args.threads is not None and args.threads > MOST_THREADS:
+        raise ShapeError(f"--threads {args.threads}: ggml takes up to {MOST_THREADS}; name fewer")
     if args.op is not None:
         raise UnsupportedError(
             f"--op {args.op}: write --ops {args.op}; products are checked by --types and --shapes, or as "
@@ -110,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.html:
         check_target(args.html, "--html")
-    _check_ci.refuse_alone(args)
+    _check_ci.refuse(args)
     args.case += args.named
     of_ops = _check.takes_operations(args)
     timeout = args.timeout or (QUICK if of_ops else TIMEOUT)

@@ -394,7 +394,8 @@ def test_what_was_claimed_is_not_lost(check, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "option", ["--timeout=-1", "--repeats=0", "--threads=0", "--time=-1", "--timeout=nan"]
+    "option",
+    ["--timeout=-1", "--repeats=0", "--threads=0", "--time=-1", "--timeout=nan"],
 )
 def test_numbers_that_make_no_sense(check, option):
     status, out, err = check(*SMALL, option)
@@ -423,6 +424,7 @@ def test_a_folder_that_cannot_be_written(check, tmp_path):
         (["--replay", "none.npz"], "--replay none.npz: not a case"),
         (["--threads", "0"], "--threads 0: it must be 1 or more"),
         ([*SMALL, "--seed", "-1"], "a seed is 0 or more"),
+        ([*SMALL, "--threads", "513"], "ggml takes up to 512"),
         (["--types", "q4_0", "--shapes", "1x1000000000x3200000"], "too little memory"),
         (["MUL_MAT(type_a=q4_0,m=1,n=1,k=32)", "--shapes", "1x1x32"], "drop one"),
         ([*SMALL, "--repack"], "has no repacked layout"),
