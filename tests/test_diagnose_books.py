@@ -142,6 +142,17 @@ def test_codes_of_a_block_read_wrongly(name, fault, change, fresh):
     assert diagnosis.fault == fault, diagnosis.text
 
 
+def test_minima_of_another_block(fresh):
+    """Of a layout that has unpacked scales and minima in arrays of their own."""
+    q = case("q4_K", 32, 768, int(fresh.integers(1 << 20)))[1]
+    codes, scale, low = q.format.unpack(q.blocks)
+    parts = codes.reshape(*scale.shape, 32) * scale[..., None].astype(np.float64)
+    values = (parts - np.roll(low, -1, axis=1)[..., None]).reshape(32, 768)
+    x = fresh.standard_normal((5, 768)).astype(F)
+    diagnosis = gq.diagnose((x @ values.T).astype(F), x, q)
+    assert diagnosis.fault == "scale-neighbour", diagnosis.text
+
+
 def test_a_part_of_k_inside_is_missing(fresh):
     q = case("q4_0", 32, 256, int(fresh.integers(1 << 20)))[1]
     x = fresh.standard_normal((4, 256)).astype(F)
