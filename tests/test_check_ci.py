@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import ggmlq as gq
-from ggmlq.check import ci, order
+from ggmlq.check import ci, ops, order
 from ggmlq.check.batches import Mixture
 from ggmlq.check.cases import Case
 from ggmlq.check.judge import candidates
@@ -21,7 +21,7 @@ from ggmlq.check.opcases import CASES
 from ggmlq.check.ops import OpOutcome, case_of, cases_of
 from ggmlq.check.outcome import Outcome
 from ggmlq.check.plan import Settings, Trial, spread
-from ggmlq.cli import command_line
+from ggmlq.cli import command_line, main
 from ggmlq.commands import _check_ci
 from ggmlq.errors import GGMLQError, UnsupportedError
 
@@ -29,10 +29,7 @@ CLAMP = "CLAMP(ne=[17,5,3,2], rows apart)"
 
 
 def op(case=CLAMP, threads=1, verdict="wrong", fault="", text="3 of 9 elements", **more):
-    origin = f"--case '{case}'"
-    return OpOutcome(
-        case.partition("(")[0], case, threads, verdict, fault=fault, text=text, origin=origin, **more
-    )
+    return OpOutcome(case.partition("(")[0], case, threads, verdict, fault=fault, text=text, **more)
 
 
 def records():
@@ -155,13 +152,21 @@ def test_a_budget_begins_with_each_type_and_layout():
 
 def test_a_case_is_found_by_its_name():
     case = case_of(CLAMP, 3)
-    assert (str(case), case.seed, case.options) == (CLAMP, 3, f"--case '{CLAMP}' --seed 3")
+    assert (str(case), case.seed) == (CLAMP, 3)
+    assert case_of(" clamp(NE=[17,5,3,2],  rows apart)", 3) == case
     with pytest.raises(UnsupportedError, match="CLAMP has no such case; did you mean"):
         case_of("CLAMP(ne=[17,5,3,2], rows aprt)", 0)
-    with pytest.raises(UnsupportedError, match="is none of ggml's"):
-        case_of("CLAMPED(a)", 0)
+    for unknown in ("CLAMPED(a)", "all(a)"):
+        with pytest.raises(UnsupportedError, match="is none of ggml's"):
+            case_of(unknown, 0)
+    with pytest.raises(UnsupportedError, match="its --test-file of any operation"):
+        case_of("POOL_1D(pool_type=max,type=f32,ne=[33,5,2,1],k0=3,s0=2,p0=1)", 0)
     one = replace(op(), options=" --lib x")
     assert one.again == f"--case '{CLAMP}' --threads 1 --lib x"
+    held = replace(one, how="ggml-cpu-attention")  # by what other cases of the run were computed in
+    assert held.again == f"{one.again} --arithmetic ggml-cpu-attention"
+    assert replace(held, options=" --arithmetic f32").again.count("--arithmetic") == 1
+    assert replace(held, verdict="ok").again == one.again
 
 
 def test_the_commands_of_the_skill_are_those_of_the_command_line():
@@ -175,3 +180,18 @@ def test_the_commands_of_the_skill_are_those_of_the_command_line():
     options = command_line().parse_args(["check"])
     named = {name.replace("-", "_") for name in re.findall(r"`--([a-z-]+)", text)}
     assert named <= vars(options).keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--junit", "no/folder.xml"], ["--junit", "."], ["--baseline", "no/known.json", "--accept"],
+        ["--accept"], ["--baseline", "bad.json"], ["--types", "q4_0"], ["--repack"], ["--time", "3"],
+    ],
+)  # fmt: skip
+def test_what_the_end_of_a_run_could_not_do_is_refused_first(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.json").write_text("{}")
+    monkeypatch.setattr(ops, "run_ops", None)  # nothing runs
+    assert main(["check", "--ops", "CLAMP", *options]) == 2
+    assert options[0] in capsys.readouterr().err

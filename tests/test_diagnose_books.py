@@ -109,6 +109,7 @@ FIELDS = [
     ("q2_K", "scales", "sub-scale-unpack", lambda raw: ~raw),
     ("tq1_0", "qs", "codes-misread", lambda raw: np.repeat(raw[:, :1], raw.shape[1], axis=1)),
     ("q4_K", "scales", "scale-neighbour", lambda raw: np.roll(raw, -1, axis=0)),
+    ("iq4_xs", "scales_h", "sub-scale-unpack", lambda raw: raw & 15),
 ]  # fmt: skip
 
 
@@ -119,6 +120,37 @@ def test_bytes_of_a_field_read_wrongly(name, field, fault, change, fresh):
     x = fresh.standard_normal((3, 768)).astype(F)
     diagnosis = gq.diagnose((x @ rewritten(q, field, change).dequantize(np.float64).T).astype(F), x, q)
     assert diagnosis.fault == fault, diagnosis.text
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "change"),
+    [
+        ("q6_K", "nibble-order", lambda codes: codes.reshape(-1, 2, 2).swapaxes(1, 2)),  # of 4 lanes two
+        ("q8_0", "codes-misread", lambda codes: codes % 256),
+        ("q2_0", "offset-missing", lambda codes: codes + 1),
+        ("iq3_s", "grid-index", lambda codes: codes.reshape(-1, 16, 4)[:, [*range(14), 13, 15]]),
+    ],
+)
+def test_codes_of_a_block_read_wrongly(name, fault, change, fresh):
+    q = case(name, 32, 768, int(fresh.integers(1 << 20)))[1]
+    codes, scale, _ = q.format.unpack(q.blocks)
+    signs = np.where(codes < 0, -1, 1) if name == "iq3_s" else np.ones_like(codes)  # they stay
+    wrong = change(codes.astype(np.float64) * signs).reshape(codes.shape) * signs
+    values = wrong.reshape(*scale.shape, -1) * scale[..., None].astype(np.float64)
+    x = fresh.standard_normal((5, 768)).astype(F)
+    diagnosis = gq.diagnose((x @ values.reshape(32, 768).T).astype(F), x, q)
+    assert diagnosis.fault == fault, diagnosis.text
+
+
+def test_minima_of_another_block(fresh):
+    """Of a layout that has unpacked scales and minima in arrays of their own."""
+    q = case("q4_K", 32, 768, int(fresh.integers(1 << 20)))[1]
+    codes, scale, low = q.format.unpack(q.blocks)
+    parts = codes.reshape(*scale.shape, 32) * scale[..., None].astype(np.float64)
+    values = (parts - np.roll(low, -1, axis=1)[..., None]).reshape(32, 768)
+    x = fresh.standard_normal((5, 768)).astype(F)
+    diagnosis = gq.diagnose((x @ values.T).astype(F), x, q)
+    assert diagnosis.fault == "scale-neighbour", diagnosis.text
 
 
 def test_a_part_of_k_inside_is_missing(fresh):

@@ -429,6 +429,14 @@ def planted_in_rope(fresh):
         np.concatenate([a * cos + b * sin, b * cos - a * sin], -1),
     )
 
+    yarn, pairs_of_all = rope_params(dims=32, scale=0.25, mix=1.0, factor=1.2), 2 * math.pi / 4096
+    for mistake in (
+        {"mix": 0.0}, {"factor": 1.2 / (1 + 0.1 * math.log(4))},
+        {"fast": 32.0**2 * pairs_of_all, "slow": pairs_of_all},
+    ):  # fmt: skip
+        y = reference.node("ROPE", [heads, at], yarn | mistake).value
+        yield "node-rope-factors", "ROPE", [heads, at], yarn, y
+
 
 def planted_in_attention(fresh):
     """Heads, masks, caps, sinks."""
@@ -501,7 +509,7 @@ def planted_elsewhere(fresh):
 
 @pytest.mark.parametrize(
     ("planted", "kinds"),
-    [(planted_in_rows, 7), (planted_in_rope, 2), (planted_in_attention, 5), (planted_elsewhere, 8)],
+    [(planted_in_rows, 7), (planted_in_rope, 3), (planted_in_attention, 5), (planted_elsewhere, 8)],
 )
 def test_planted_faults_are_named(planted, kinds, fresh):
     names = set()

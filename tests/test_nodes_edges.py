@@ -110,6 +110,14 @@ def pairs_of_halves(fresh):  # 6a95a4c4: GET_ROWS of q4_K on SYCL
     return "GET_ROWS", [q, ids], {"type": "f32", "shape": y.shape}, y[..., order]
 
 
+def rows_of_another_plane(fresh):  # they are decoded, and no row of the result
+    raw = random_blocks(FORMATS["q8_0"], 22, 2, 3).view(np.uint8).reshape(22, -1)
+    q = QuantArray.from_bytes(raw, "q8_0", (1, 2, 11, 64))
+    ids = fresh.permuted(np.tile(np.arange(11, dtype=np.int32), (1, 2, 1)), axis=-1)[..., :4]
+    y = q.dequantize()[:, 0][:, ids[0]]
+    return "GET_ROWS", [q, ids], {"type": "f32", "shape": y.shape}, y
+
+
 def other_rows(fresh):
     x = rows(fresh, 3, 5, 33)
     y = right("NEG", [x])
@@ -121,6 +129,7 @@ NAMED = {
     beyond_a_row: "node-outside", no_numbers: "node-nan", planes_in_turn: "node-broadcast",
     slopes_of_later_heads: "node-alibi", sequences_at_planes: "node-stride", transposed_planes: "node-stride",
     longer_groups: "node-row-sum", pairs_of_halves: "nibble-order", other_rows: "node-moved",
+    rows_of_another_plane: "node-ids",
 }  # fmt: skip
 
 

@@ -73,8 +73,9 @@ def conv_2d(s: Sketch, function: str, alone: bool = False) -> Iterator[str]:
     for channels in (1, 8, 16, 20, 33, 64, 100) if alone else ():  # they are neighbours in memory
         x = s.call("permute", s.leaf(channels, 9, 7, 2), 2, 0, 1, 3)
         kernel = s.call("permute", s.leaf(channels, 1, 3, 2), 3, 2, 0, 1)
-        s.call(function, kernel, x, 1, 2, 1, 0, 1, 1)
-        yield f"f32, {channels} channels that are neighbours"
+        apart = 1 + (channels in (20, 64))
+        s.call(function, kernel, x, 1, 2, 1, 0, apart, 1)
+        yield f"f32, {channels} channels that are neighbours{', d=2,1' if apart > 1 else ''}"
 
 
 @cases("CONV_TRANSPOSE_1D")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from .opcases import CASES
 from .ops import DIAGNOSED, OpOutcome, Traits
 from .outcome import IDLE
 
-NAMES = 24  # of further wrong cases that a line lists
+NAMES = 24  # of further wrong cases that a line repeats
 
 
 def line(outcome: OpOutcome, threads: Sequence[int] = ()) -> str:
@@ -37,7 +38,7 @@ def lines(outcomes: Sequence[OpOutcome], every: bool = False) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.bad or every:
             groups.setdefault((outcome.case, outcome.verdict), []).append(outcome)
-    counts, faults, rest = Counter[tuple[str, str]](), set[str](), dict[str, None]()
+    counts, faults, rest = Counter[tuple[str, str]](), set[str](), dict[str, OpOutcome]()
     for (case, verdict), members in groups.items():
         first = next((o for o in members if o.examined), members[0])
         alike = verdict, first.text if verdict == "refused" else ""
@@ -48,11 +49,14 @@ def lines(outcomes: Sequence[OpOutcome], every: bool = False) -> Iterator[str]:
             faults.add(first.fault)
             yield line(shown, [o.threads for o in members])
         else:
-            rest[case] = None
+            rest[case] = first
     if rest:
-        names = list(rest)
-        more = f" and {len(names) - NAMES} more (--verbose lists them)" if len(names) > NAMES else ""
-        yield printable(f"{count(len(names), 'more case')} like these: {', '.join(names[:NAMES])}{more}")
+        ways: dict[str, list[str]] = {}
+        for case, outcome in list(rest.items())[:NAMES]:
+            ways.setdefault(outcome.way, []).append(f"--case {shlex.quote(case)}")
+        more = f" (--verbose lists {len(rest) - NAMES} others)" if len(rest) > NAMES else ""
+        yield printable(f"{count(len(rest), 'more case')} like these{more}")
+        yield from (printable(f"    again: ggmlq check {' '.join(some)}{way}") for way, some in ways.items())
 
 
 def _without_the_known(outcome: OpOutcome) -> OpOutcome:

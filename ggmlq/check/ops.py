@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from ..errors import DeviceError, GGMLQError, LibraryFailedError, UnsupportedErr
 from ..faults import NODES
 from ..llama import Bridge
 from ..llama.program import Node, Ran
-from ..reference.nodes import NOT_COVERED, PRODUCTS
+from ..reference.nodes import ATTENTIONS, NOT_COVERED, PRODUCTS
 from .judge import reason
 from .nodes import (
     ATTENTION,
@@ -99,8 +100,7 @@ class OpOutcome:
     how: str = ""  # the arithmetic of an attention
     examined: bool = False  # by the doctor, for all wrong cases that are like it
     node: Node | None = field(default=None, repr=False)  # of a wrong case, for --save
-    origin: str = ""  # the case as options of the command
-    options: str = ""  # how it was run, as options
+    options: str = ""  # how it was run, as options of the command
     saved: str = ""
     seconds: float = 0.0
 
@@ -112,7 +112,13 @@ class OpOutcome:
     @property
     def again(self) -> str:
         """The options that repeat this outcome."""
-        return f"{self.origin} --threads {self.threads}{self.options}"
+        return f"--case {shlex.quote(self.case)} --threads {self.threads}{self.way}"
+
+    @property
+    def way(self) -> str:
+        """The options that repeat how it was run and judged: in one arithmetic, where others of it were."""
+        held = self.bad and self.how in ATTENTIONS and "--arithmetic" not in self.options
+        return self.options + (f" --arithmetic {self.how}" if held else "")
 
     @property
     def hung(self) -> bool:
@@ -166,26 +172,34 @@ def named(text: str) -> list[str]:
     """The operations of ``--ops``: names with commas, or all that have cases."""
     if text.lower() == "all":
         return sorted(CASES)
-    names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name in PRODUCTS:
-            raise UnsupportedError(f"--ops {name}: products are checked without --ops; leave it out")
-        if name not in CASES:
-            why = f"{name} {NOT_COVERED[name]}" if name in NOT_COVERED else f"{name} is none of ggml's"
-            raise UnsupportedError(f"--ops {text}: {why}; choose of all, {', '.join(sorted(CASES))}")
-    return names
+    return [_known(name, f"--ops {text}") for name in text.split(",") if name.strip()]
+
+
+def _known(name: str, asked: str) -> str:
+    """The name of an operation that has cases."""
+    name = name.strip().upper()
+    if name in PRODUCTS:
+        raise UnsupportedError(f"{asked}: products are checked without --ops; leave it out")
+    if name not in CASES:
+        why = f"{name} {NOT_COVERED[name]}" if name in NOT_COVERED else f"{name} is none of ggml's"
+        raise UnsupportedError(f"{asked}: {why}; choose of all, {', '.join(sorted(CASES))}")
+    return name
 
 
 def case_of(text: str, seed: int) -> OpCase:
     """The case that a report calls so: ``CLAMP(ne=[17,5,3,2], rows apart)``."""
-    op = text.partition("(")[0].strip().upper()
-    (name,) = named(op)
+    name = _known(text.partition("(")[0], f"--case {text!r}")
     every = [case for table in (CASES, LARGE) if name in table for case in table[name](seed)]
     for case in every:
-        if str(case) == text.strip():
+        if _letters(str(case)) == _letters(text):
             return case
-    near = meant(text, [str(case) for case in every], f"as in {every[0]}")
-    raise UnsupportedError(f"--case {text!r}: {name} has no such case; {near}")
+    near = meant(text, [str(case) for case in every], f"as in {every[0]}, or all by --ops {name}")
+    own = "; test-backend-ops' own strings are of products, its --test-file of any operation"
+    raise UnsupportedError(f"--case {text!r}: {name} has no such case; {near}{own if 'type' in text else ''}")
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split()).lower()
 
 
 def cases_of(ops: Iterable[str], seed: int = 0, large: bool = False) -> Iterator[OpCase]:
@@ -308,9 +322,7 @@ class Trial:
 
 
 def _of(case: AnyCase, threads: int, verdict: str, text: str = "", fault: str = "") -> OpOutcome:
-    return OpOutcome(
-        case.op, str(case), threads, verdict, text=text, fault=fault, seed=case.seed, origin=case.options
-    )
+    return OpOutcome(case.op, str(case), threads, verdict, text=text, fault=fault, seed=case.seed)
 
 
 def run_case(

@@ -43,11 +43,6 @@ class OpCase:
         return f"{self.op}({self.about})"
 
     @property
-    def options(self) -> str:
-        """The options that repeat it."""
-        return f"--case '{self}'" + (f" --seed {self.seed}" if self.seed else "")
-
-    @property
     def needs(self) -> int:
         """Bytes that the case takes in both processes."""
         return COPIES * sum(leaf.bytes for leaf in self.program.leaves)

@@ -49,7 +49,6 @@ class FileCase:
     about: str
     program: Recorded
     kinds: tuple[str, ...]
-    options: str  # that repeat it
     seed: int = 0
     pool: tuple[int, ...] = ()
 
@@ -101,8 +100,7 @@ def _case(path: Path, number: int, line: str, bridge: Bridge, device: str, seed:
     op = bridge.op_of(unnamed, device)
     kinds = tuple(_kind(op, i, y, sources) for i in range(len(sources)))
     about = f"line {number}{'' if name == '-' else f', {name}'}"
-    options = f"--test-file {path} --case '{op}({about})'" + (f" --seed {seed}" if seed else "")
-    return FileCase(op, about, _recorded(op, y, words, sources), kinds, options, seed)
+    return FileCase(op, about, _recorded(op, y, words, sources), kinds, seed)
 
 
 def _some(numbers: Iterator[int], count: int) -> list[int]:

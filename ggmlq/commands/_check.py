@@ -104,7 +104,8 @@ def types(args: argparse.Namespace, bridge: Bridge) -> list[Format]:
 
 # --- --ops: are the operations right that are no products? --------------------------------------
 
-UNUSED_BY_OPS = ("shapes", "experts", "data", "buffer")
+REPEATS = 3  # runs of a case, where no number is named
+UNUSED_BY_OPS = ("shapes", "experts", "spread", "apart", "data", "buffer", "repack", "time")
 
 
 def takes_operations(args: argparse.Namespace) -> bool:
@@ -113,8 +114,8 @@ def takes_operations(args: argparse.Namespace) -> bool:
         return args.ops is not None
     if args.test_file is not None and args.ops is None:
         return True
-    names = [re.match(r"\s*(\w+)\(", case) for case in args.case]
-    others = [name.string for name in names if name and name[1] not in PRODUCTS]
+    names = [re.match(r"\s*([A-Za-z]\w*)\s*(\(|$)", case) for case in args.case]
+    others = [name.string for name in names if name and name[1].upper() not in PRODUCTS]
     if others and (len(others) < len(args.case) or args.ops):
         raise UnsupportedError(
             f"--case {others[0]} beside {args.ops or 'a product'}: products and operations are checked "
@@ -140,7 +141,8 @@ def op_cases(args: argparse.Namespace, bridge: Bridge, device: Device) -> list[A
 
 def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     """Run the cases of some operations; the result is the exit status."""
-    if unused := [name for name in UNUSED_BY_OPS if getattr(args, name)]:
+    unused = [name for name in UNUSED_BY_OPS if getattr(args, name)] + ["types"] * (args.types != "all")
+    if unused:
         raise UnsupportedError(f"--ops beside --{unused[0]}: cases of operations have none; leave it out")
     every = op_cases(args, bridge, device)
     if args.arithmetic and all(case.op != nodes.ATTENTION for case in every):
@@ -148,6 +150,9 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
             f"--ops {args.ops} --arithmetic {args.arithmetic}: {nodes.ATTENTION} alone is computed in "
             "several arithmetics; leave --arithmetic out"
         )
+    options = (f" --seed {args.seed}" if args.seed else "") + where(args)
+    if args.test_file is not None and args.ops is None:
+        options = f" --test-file {shlex.quote(str(args.test_file))}{options}"
     threads = (args.threads,) if args.threads else ops.THREADS if device.backend == "CPU" else (1,)
     if not args.json:
         print(repr(bridge))
@@ -156,7 +161,7 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     outcomes = list[ops.OpOutcome]()
     for some in ops.run_ops(
         bridge, every, device.name, device.backend, threads=threads, repeats=args.repeats,
-        arithmetic=args.arithmetic or "", options=_where(args), until=_check_ci.deadline(args),
+        arithmetic=args.arithmetic or "", options=options, until=_check_ci.deadline(args),
     ):  # fmt: skip
         kept = [saved_node(args.save, one) if args.save and one.node else one for one in some]
         outcomes += [replace(one, node=None) for one in kept]
@@ -193,12 +198,13 @@ def run_ops(args: argparse.Namespace, bridge: Bridge, device: Device) -> int:
     return 0
 
 
-def _where(args: argparse.Namespace) -> str:
-    """The options of the command that say on which library and device a case ran."""
-    options = ("--lib", args.lib), ("--device", args.device if args.device != "CPU" else None)
-    places = ("--rpc", args.rpc or None), ("--emulate", args.emulate or None)
-    every = (*options, *places, ("--arithmetic", args.arithmetic))
-    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in every if value is not None)
+def where(args: argparse.Namespace) -> str:
+    """The options of the command that say on which library and device a case ran, and how it was judged."""
+    device, repeats = (None if args.device == "CPU" else args.device, args.repeats)
+    options = [("--lib", args.lib), ("--device", device), ("--rpc", args.rpc), ("--emulate", args.emulate)]
+    options += [("--arithmetic", args.arithmetic), ("--timeout", args.timeout)]
+    options += [("--repeats", None if repeats == REPEATS else repeats)]
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in options if value)
 
 
 def _left(every: Sequence[Any], outcomes: Sequence[ops.OpOutcome]) -> list[str]:

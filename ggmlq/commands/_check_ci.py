@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnsupportedError
+from ..errors import GGMLQError, UnsupportedError
 from . import _plain
 from ._options import flag
 
@@ -68,10 +68,19 @@ def deadline(args: argparse.Namespace) -> float:
     return time.monotonic() + args.budget if args.budget else math.inf
 
 
-def refuse_alone(args: argparse.Namespace) -> None:
-    """Raise an error for ``--accept`` without the file that it writes."""
+def refuse(args: argparse.Namespace) -> None:
+    """Raise an error, before the work starts, for files that the end of the run could not read or write."""
+    from ..check import ci
+
     if args.accept and args.baseline is None:
         raise UnsupportedError("--accept writes known faults to a file: name it, --baseline known.json")
+    for option, path in (("--junit", args.junit), ("--baseline", args.baseline if args.accept else None)):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise GGMLQError(
+                f"{option} {path}: no file can be written there; name one in a folder that exists"
+            )
+    if args.baseline is not None:
+        ci.Baseline(args.baseline)
 
 
 def finish(

@@ -39,6 +39,7 @@ EXAMPLES = """\
   ggmlq check --case 'CLAMP(ne=[17,5,3,2], rows apart)'
   ggmlq check --ops all --budget 60s --baseline known.json --junit check.xml --github
 """
+MOST_THREADS = 512  # ggml's own limit
 TIMEOUT, QUICK = 60.0, 20.0  # seconds for one case, of products and of other operations
 
 
@@ -101,12 +102,16 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and not value >= least:
             raise ShapeError(f"--{name} {value}: it must be {least:g} or more; leave it out")
+    if args.seed < 0:
+        raise ShapeError(f"--seed {args.seed}: a seed is 0 or more; choose another")
+    if args.threads is not None and args.threads > MOST_THREADS:
+        raise ShapeError(f"--threads {args.threads}: ggml takes up to {MOST_THREADS}; name fewer")
     if args.op is not None:
         raise UnsupportedError(
             f"--op {args.op}: write --ops {args.op}; products are checked by --types and --shapes, or as "
             "test-backend-ops prints them: ggmlq check 'MUL_MAT(type_a=q4_0,m=16,n=1,k=256)'"
         )
-    _check_ci.refuse_alone(args)
+    _check_ci.refuse(args)
     args.case += args.named
     of_ops = _check.takes_operations(args)
     timeout = args.timeout or (QUICK if of_ops else TIMEOUT)
@@ -190,12 +195,10 @@ def _header(bridge: Bridge, device: Device, trials: list[Trial], left: list[str]
 
 def _options(args: argparse.Namespace, outcome: Outcome) -> str:
     """The options that repeat a run: the library, the device, and the settings of the case."""
-    options = [("--lib", args.lib), ("--device", None if args.device == "CPU" else args.device)]
-    options += [("--rpc", args.rpc or None), ("--emulate", args.emulate or None)]
-    options += [("--buffer", outcome.layout or None), ("--threads", outcome.threads)]
-    options += [("--repeats", args.repeats), ("--arithmetic", args.arithmetic)]
-    words = [f" {name} {shlex.quote(str(value))}" for name, value in options if value is not None]
-    return "".join(words) + (" --repack" if args.repack and not outcome.layout else "")
+    from ._check import where
+
+    layout = f" --buffer {shlex.quote(outcome.layout)}" if outcome.layout else " --repack" * args.repack
+    return f"{where(args)}{layout} --threads {outcome.threads}"
 
 
 def _device(bridge: Bridge, name: str) -> Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -354,6 +355,11 @@ def _rope(n: Node) -> Iterator[Imitation]:
         yield n.source("node-rope-factors", 2, 1 / n.inputs[2])
     if p["mix"]:
         yield n.but("node-rope-factors", mix=0.0)
+        yield n.but("node-rope-factors", factor=p["factor"] / (1 + 0.1 * math.log(1 / p["scale"])))
+        turn, more = p["context"] / (2 * math.pi), x.shape[-1] / p["dims"]  # the ramp of all of a head
+        for power in (more, 2.0, 0.5):  # of pairs taken for elements, and the reverse
+            ramp = {end: turn * (p[end] / turn) ** power for end in ("fast", "slow")}
+            yield n.but("node-rope-factors", **ramp)
     if p["dims"] < x.shape[-1] and mode in (0, 2) and not n.has(2):
         yield n.but("node-rope-part", dims=x.shape[-1])
     if p["scale"] != 1:

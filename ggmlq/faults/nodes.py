@@ -86,14 +86,24 @@ class NodeCase(Kind[NodeSurvey]):
         at = _by_factors(wrong, self.y, right) or _moved(self.y, survey) or at
         return at or Finding("unknown", 0.5, "no mistake that is known gives these elements", facts, count)
 
-    def _decoded(self, survey: NodeSurvey) -> Diagnosis:
-        """The diagnosis of blocks that are decoded row by row: that of a decoder."""
+    def _decoded(self, survey: NodeSurvey) -> Finding | Diagnosis:
+        """The diagnosis of blocks that are decoded row by row: that of a decoder, or of rows of other ids."""
         table, ids = self.inputs[0], np.asarray(self.inputs[1]).astype(np.int64)
         raw = np.asarray(table.raw).reshape(-1, *table.raw.shape[-2:])
         planes = np.arange(ids.size // ids.shape[-1]).repeat(ids.shape[-1]) % len(raw)
         n, k = ids.size, self.y.shape[-1]
         q = QuantArray.from_bytes(raw[planes, ids.reshape(-1)], table.format, (n, k))
-        return Matrix(self.y.reshape(n, k).astype(np.float64), q, ROUNDINGS["float32"]).diagnosis()
+        y, bad = self.y.reshape(n, k), _rows_of(survey.wrong)
+        diagnosis = Matrix(y.astype(np.float64), q, ROUNDINGS["float32"]).diagnosis()
+        if diagnosis.fault != "unknown" or len(raw) * raw.shape[1] > ROWS:
+            return diagnosis
+        every = table.dequantize().astype(y.dtype).reshape(-1, k)
+        others, at = {row.tobytes(): i for i, row in enumerate(every)}, np.flatnonzero(bad.any(axis=1))
+        rows = [others.get(row.tobytes()) for row in y[at]]
+        if None in rows:
+            return diagnosis
+        text = f"{len(at)} wrong rows are others of the table: row {at[0]} is its row {rows[0]}"
+        return Finding("node-ids", 0.9, text, where(bad), int(bad.sum()))
 
     def _fits(self, survey: NodeSurvey) -> dict[str, float]:
         """The part of the wrong elements that each mistake explains, at best."""

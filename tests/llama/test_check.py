@@ -387,14 +387,15 @@ def test_what_was_claimed_is_not_lost(check, tmp_path, capsys):
     status, out, _ = check(*SMALL, *claim, "--save", tmp_path)
     assert status == 1
     (again,) = {line.strip() for line in out.splitlines() if "again:" in line and "m=7,n=9,k=96)" in line}
-    assert again.endswith("--threads 1 --repeats 3 --arithmetic ggml-mmvq")
+    assert again.endswith("--arithmetic ggml-mmvq --threads 1")
     (path,) = tmp_path.glob("q4_0-9x7x96-*.npz")
     main(["diagnose", str(path)])
     assert "not multiply in the claimed arithmetic 'ggml-mmvq'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "option", ["--timeout=-1", "--repeats=0", "--threads=0", "--time=-1", "--timeout=nan"]
+    "option",
+    ["--timeout=-1", "--repeats=0", "--threads=0", "--time=-1", "--timeout=nan"],
 )
 def test_numbers_that_make_no_sense(check, option):
     status, out, err = check(*SMALL, option)
@@ -424,6 +425,7 @@ def test_a_folder_that_cannot_be_written(check, tmp_path):
         (["--replay", "none.npz"], "--replay none.npz: not a case"),
         (["--threads", "0"], "--threads 0: it must be 1 or more"),
         ([*SMALL, "--seed", "-1"], "a seed is 0 or more"),
+        ([*SMALL, "--threads", "513"], "ggml takes up to 512"),
         (["--types", "q4_0", "--shapes", "1x1000000000x3200000"], "too little memory"),
         (["MUL_MAT(type_a=q4_0,m=1,n=1,k=32)", "--shapes", "1x1x32"], "drop one"),
         ([*SMALL, "--repack"], "has no repacked layout"),

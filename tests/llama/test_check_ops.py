@@ -235,7 +235,8 @@ def test_slots_go_to_cases_of_other_traits(monkeypatch):
     assert [text.splitlines()[0] for text in lines] == [
         "WRONG: node-tail  ELU(ne=[9,1,5,3], permuted), threads 1, 2, 5",
         "WRONG: node-tail  ELU(ne=[257,3,1,1], f16), threads 2, 5",
-        "2 more cases like these: ELU(ne=[20,1,5,3], permuted), ELU(ne=[7,1,5,3], permuted)",
+        "2 more cases like these",
+        "    again: ggmlq check --case 'ELU(ne=[20,1,5,3], permuted)' --case 'ELU(ne=[7,1,5,3], permuted)'",
     ]
     assert "Wrong: a" in lines[0]
     assert "Wrong: a" not in lines[1]

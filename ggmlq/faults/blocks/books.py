@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,6 +132,12 @@ def _rows(fmt: BlockFormat, book: Book, codes: Wide, right: Operand) -> Misread:
         yield mistake("grid-index", name, book.rows[other % count])
     for name, order in field_orders(numbers.shape[1]):
         yield mistake("grid-index", f"rows of the grid {name}", book.rows[numbers[:, order]])
+    every = np.arange(numbers.shape[1])
+    for span, i, step in product((4, 8, 16), range(16), (-1, 1)):  # one of a vector is a neighbour's
+        if i < span and 0 <= i + step < span:
+            order = every + step * (every % span == i)
+            name = f"rows of the grid {i + step} for {i} of each {span}"
+            yield mistake("grid-index", name, book.rows[numbers[:, order]])
     place = np.arange(width)
     for name, order in (
         ("in reverse", place[::-1]), ("in neighbours", place ^ 1), ("in pairs", place ^ 2),

@@ -29,7 +29,7 @@ def _bytes(fmt: BlockFormat, blocks: Blocks) -> Iterator[Mistake[Operand]]:
     """Bytes of a field that are exchanged, turned or never read."""
     for field in fmt.dtype.names or ():
         kind = fmt.dtype[field]
-        if field in SCALES or not kind.shape:
+        if field in SCALES:
             continue
         raw = np.ascontiguousarray(blocks[field]).view(np.uint8).reshape(*blocks.shape, -1)
         for name, change in TURNS.items():
@@ -84,6 +84,7 @@ TURNS: dict[str, Turn] = ORDERS | {
     "nibbles of each byte exchanged": _units(4),
     "all bits turned over": lambda raw: ~raw,
     "never read": lambda raw: raw * np.uint8(0),
+    "high nibbles never read": lambda raw: raw & np.uint8(15),
 }
 
 
@@ -104,7 +105,8 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Iterator[Mis
     plain += [("first block of the row", whole - whole % every.shape[1])]
     plain += [("row below", (whole + every.shape[1]) % every.size)] if len(every) > 1 else []
     for which in [*_some(fields), *_some(codes)] if fields else ():
-        fault = "scale-neighbour" if which[0] in (*fields, "scales") else "codes-misread"
+        is_scale = which[0] in fields or which[0].startswith("scales")
+        fault = "scale-neighbour" if is_scale else "codes-misread"
         for name, at in [*places.values(), *plain[-2:]] if which[0] in fields else plain:
             changed = every[columns].copy()
             for field in which:
@@ -112,6 +114,12 @@ def _neighbours(fmt: BlockFormat, every: Blocks, columns: Index) -> Iterator[Mis
                 outside = (at < 0).reshape(at.shape + (1,) * (values.ndim - at.ndim))
                 changed[field] = np.where(outside, np.zeros((), values.dtype), values)
             yield Mistake(fault, f"{' and '.join(which)} of the {name}", operand(fmt, changed))
+    right = operand(fmt, every[columns])
+    for name, at in plain if fmt.block_size > fmt.group else ():  # in arrays of their own
+        other = operand(fmt, every.reshape(-1)[at])
+        yield Mistake("scale-neighbour", f"scales of the {name}", right.but(scale=other.scale))
+        if fmt.has_offset:
+            yield Mistake("scale-neighbour", f"minima of the {name}", right.but(offset=other.offset))
 
 
 def _some(fields: Sequence[str]) -> list[list[str]]:

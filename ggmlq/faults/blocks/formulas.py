@@ -63,14 +63,14 @@ def _wrong(fault: str, fmt: BlockFormat, right: str) -> str | None:
 
 def bits_a_byte(fmt: BlockFormat) -> int:
     """Bits of a code that the main field (qs, ql) holds; more than 4 where it is not packed."""
-    name = _main_field(fmt)
+    name = main_field(fmt)
     if name not in (fmt.dtype.names or ()) or fmt.dtype[name].base != np.dtype("u1"):
         return 8
     bits = 8 * fmt.dtype[name].itemsize // fmt.block_size
     return bits if bits in (2, 4) else 8
 
 
-def _main_field(fmt: BlockFormat) -> str:
+def main_field(fmt: BlockFormat) -> str:
     return "ql" if "ql" in (fmt.dtype.names or ()) else "qs"
 
 
@@ -110,7 +110,7 @@ def packing(name: str) -> Packing | None:
     if not isinstance(fmt, BlockFormat) or (bits := bits_a_byte(fmt)) == 8:
         return None
     assert fmt.dtype.fields is not None
-    entry, start = fmt.dtype.fields[_main_field(fmt)][:2]
+    entry, start = fmt.dtype.fields[main_field(fmt)][:2]
     if 8 * entry.itemsize != bits * fmt.block_size:
         return None
     parts = range(8 * start, 8 * (start + entry.itemsize), bits)  # the first bit of each part of each byte
@@ -120,7 +120,7 @@ def packing(name: str) -> Packing | None:
     if not (moved.sum(axis=1) == 1).all() or not (moved.sum(axis=0) == 1).all():
         return None  # a grid: one index, several elements
     part = moved.argmax(axis=0)  # of each element
-    return Packing(_main_field(fmt), part * bits // 8, part * bits % 8, bits)
+    return Packing(main_field(fmt), part * bits // 8, part * bits % 8, bits)
 
 
 # --- codes in a wrong order -------------------------------------------------------------------

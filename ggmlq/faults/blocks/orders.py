@@ -36,7 +36,7 @@ def repeated(spans: Callable[[int], Iterator[tuple[str, Any]]]) -> Callable[[int
 @repeated
 def field_orders(n: int) -> Iterator[tuple[str, Any]]:
     """Wrong orders of the packed codes of a block of n: interleaved, split, halves exchanged …"""
-    spans = [span for span in (16, 32, 64, 128, 256) if n % span == 0]
+    spans = [span for span in (4, 8, 16, 32, 64, 128, 256) if n % span == 0]
     for span in spans:
         for parts in (2, 4):
             split = np.arange(span).reshape(parts, span // parts)

@@ -17,7 +17,7 @@ from ..findings import Formulas, Mistake
 from ..numbers import Index
 from .books import of_grids
 from .fields import of_fields
-from .formulas import Packing, bits_a_byte, byte_formulas, exchanges_halves, low_bits, packing
+from .formulas import Packing, bits_a_byte, byte_formulas, exchanges_halves, low_bits, main_field, packing
 from .operand import Operand, operand
 from .orders import bit_orders, field_orders, group_orders
 from .subscales import wrongly_unpacked
@@ -61,8 +61,10 @@ def _constants(fmt: BlockFormat, right: Operand) -> Misread:
         yield Mistake(fault, f"{name} never applied", right.but(offset=0 * right.offset))
         yield Mistake("offset-sign", f"{name} with the other sign", right.but(offset=-right.offset))
         yield Mistake("offset-twice", f"{name} applied twice", right.but(offset=2 * right.offset))
-    for step, words in ((1, "large"), (-1, "small")):
+    for step, words in ((1, "large"), (-1, "small")) if fmt.zero != 1 else ():
         yield Mistake("codes-misread", f"each code 1 too {words}", right.but(stored=right.stored + step))
+    if fmt.dtype[main_field(fmt)].base == np.dtype("i1"):
+        yield Mistake("codes-misread", "bytes taken for unsigned ones", right.but(stored=right.stored % 256))
     codes = right.stored - right.zero
     if not fmt.zero and not fmt.has_offset and fmt.block_size == 256 and codes.size:
         whole = np.rint(codes / 8) * 8
