@@ -450,7 +450,10 @@ def carry_out(
     if args.output is None and not args.dry_run:
         raise ConvertError("OUT is missing; name the new file, or only look with --dry-run")
     if write_types is not None:
-        _files.check_free([write_types], args.force)
+        read = (args.input, args.imatrix, args.measure, args.feedback, args.text, args.tensor_types)
+        _files.check_free([write_types], args.force, read=read)
+        if os.path.abspath(write_types) in [os.path.abspath(path) for path, _ in files]:
+            raise ConvertError(f"--write-types {write_types}: OUT has this name, too; name another file")
     if args.dry_run:
         report = Report([], [Done(step, None) for step in plan.steps], plan.notes)
     else:
