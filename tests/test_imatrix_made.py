@@ -147,6 +147,8 @@ def test_what_does_not_go_together(made, tmp_path, capsys):
     for arguments, says in (
         ([path, wrong], "different models"),
         ([path, "--output", path], "--force"),
+        (["--model", wrong, "--text", path, "--output", path, "--force"], "is read here"),
+        (["--model", wrong, "--text", wrong, "--output", wrong, "--force"], "is read here"),
         ([tmp_path / "no.dat"], "no such file"),
         ([path, "--output", tmp_path / "no" / "x.dat"], "refused"),
     ):

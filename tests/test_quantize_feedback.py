@@ -96,7 +96,7 @@ def test_a_row_goes_without_where_feedback_does_not_help(fresh, tmp_path):
     plan = plan_quantize(tmp_path / "m.gguf", "q4_0")
     seen, tally = inputs(fresh, 300, 64), Tally()
     of_others = Moments(seen.T @ seen, np.eye(64, dtype=np.float32))
-    (made,) = converted(plan.file["blk.0.ffn_up.weight"], plan.steps[0], tally, moments=of_others)
+    (made,) = converted(plan.file["blk.0.ffn_up.weight"], plan.steps[0], tally, moments=[of_others])
     alone = gq.quantize(w, "q4_0")
     assert tally.alone
     assert tally.alone + tally.fed_back == 16
@@ -110,20 +110,33 @@ def test_moments_of_a_model(family, fresh, tmp_path, monkeypatch):
     m = gq.model.load(family_model(tmp_path / "m.gguf", family, types=("f16",)))
     pieces = [fresh.integers(3, 250, 24).tolist() for _ in range(5)]
     whole = moments.Gathered(m, pieces, False)
+    assert whole.get("blk.0.attn_q.weight" if family != "phi3" else "blk.0.attn_qkv.weight")
     monkeypatch.setattr(moments, "MOST", 1)
     parts = moments.Gathered(m, pieces, False)
     importance = m.importance(pieces[2:4], chunk_size=24)
-    names = [name for name in m.file if name.startswith("blk.") and m.file[name].ndim == 2]
+    names = [name for name in m.file if name.startswith("blk.") and m.file[name].ndim > 1]
     for name in names:
-        a, b = whole.get(name), parts.get(name)
+        a = b = whole.get(name)
+        if m.file[name].ndim == 2:
+            b = parts.get(name)
+        else:
+            assert parts.get(name) is None
         if a is None or b is None:
             assert a is b
             assert name not in importance or "norm" in name
             continue
-        assert np.array_equal(a.values, b.values)
-        assert np.array_equal(a.held_back, b.held_back)
-        assert a.values.diagonal() / 2 == pytest.approx(importance[name], rel=2e-3)
+        counts, means = importance.counts[name], np.atleast_2d(importance[name])
+        assert len(a) == len(b) == len(counts)
+        for one, other, count, mean in zip(a, b, counts, means, strict=True):
+            if one is None or other is None:
+                assert one is other
+                continue
+            assert np.array_equal(one.values, other.values)
+            assert np.array_equal(one.held_back, other.held_back)
+            assert one.values.diagonal() * 24 == pytest.approx(mean * count, rel=2e-3, abs=1e-6)
+            assert (np.square(whole.largest[name]).max() >= mean / len(pieces) / 24).all()
     assert whole.get("token_embd.weight") is None
+    assert ("output.weight" in m.file) == (whole.get("output.weight") is not None)
     with pytest.raises(gq.errors.ShapeError, match="1 of 3 stretches of 24"):
         moments.Gathered(m, pieces[:1], False)
 
@@ -161,7 +174,7 @@ def test_the_command(gain, tmp_path, capsys, monkeypatch):
     assert "token_embd.weight" in notes[0]
     assert notes[1].startswith("KL 0.50000")
     assert changed
-    assert all(name.startswith("blk.") for name in changed)
+    assert "token_embd.weight" not in changed
     for wrong, says in (
         (["--feedback", str(tmp_path / "no.txt")], "no.txt"),
         (["--feedback", str(short)], "1 of 3 stretches"),

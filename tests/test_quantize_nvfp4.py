@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from families import family_model
 
 import ggmlq as gq
 from ggmlq.cli import main
@@ -74,3 +75,34 @@ def test_parts_have_the_scales_too(path, tmp_path):
     assert main(["quantize", str(parts[0]), str(out), "--type", "nvfp4", "--json", "--keep-split"]) == 0
     first = next(tmp_path.glob("o-00001-of-*.gguf"))
     assert all(q.scale is not None for q in gq.open(first).values() if q.format.name == "nvfp4")
+
+
+def test_experts_have_scales_of_their_own_and_inputs_too(tmp_path, capsys, fresh):
+    """As llama.cpp reads them: a number for each expert; those of inputs by the largest value on a text."""
+    path, out, text = tmp_path / "m.gguf", tmp_path / "o.gguf", tmp_path / "t.txt"
+    made = family_model(tmp_path / "all.gguf", "mixtral", types=("f32",), seed=int(fresh.integers(99)))
+    with gq.open(made) as f:
+        tensors = {name: np.asarray(q).copy() for name, q in f.items()}
+        tensors["blk.0.ffn_up_exps.weight"] *= fresh.uniform(1e-4, 1, (6, 1, 1)).astype(np.float32)
+        gq.save(path, tensors, f.metadata)
+    text.write_text("Waltz, bad nymph, for quick jigs vex. " * 6)
+    words = ["quantize", str(path), str(out), "--type", "nvfp4", "--json", "--force"]
+    assert main(words) == 0
+    small = next(t for t in json.loads(capsys.readouterr().out)["tensors"] if "0.ffn_up_exps" in t["name"])
+    before, after = gq.open(path), gq.open(out)
+    for name in ("blk.0.ffn_up_exps.weight", "blk.1.ffn_down_exps.weight"):
+        x, scales = np.asarray(before[name]), np.asarray(after[name.replace("weight", "scale")])
+        assert scales == pytest.approx(np.abs(x).max((1, 2)) / 1440)
+        assert max(gq.nmse(np.asarray(q), one) for q, one in zip(after[name], x, strict=True)) < 0.012
+    assert small["nmse"] == pytest.approx(
+        gq.nmse(np.asarray(after[small["name"]]), np.asarray(before[small["name"]])), rel=1e-3
+    )
+    assert not any(name.endswith("input_scale") for name in after)
+    assert main([*words, "--feedback", str(text), "--stretch", "24"]) == 0
+    capsys.readouterr()
+    after = gq.open(out)
+    for name in (name for name in after if after[name].format.name == "nvfp4"):
+        scales = np.asarray(after[name.replace("weight", "input_scale")])
+        assert scales.shape == np.asarray(after[name.replace("weight", "scale")]).shape
+        assert (scales > 0).all()
+    assert gq.model.load(out).logits([1, 5, 6]).shape[0] == 3

@@ -98,6 +98,12 @@ def test_the_order_of_llama_quantize(run):
         (["in.gguf", "o.gguf", "q8_0", "--include-weights", "a", "--exclude-weights", "b"], "give one"),
         (["in.gguf", "o.gguf", "q8_0", "--output-tensor-type", "q7"], "q7"),
         (["in.gguf", "in.gguf", "q8_0", "--force"], "they are one file"),
+        (["in.gguf", "o.gguf", "q8_0", "--text", "t.txt"], "--text without --kl"),
+        (["in.gguf", "o.gguf", "q8_0", "--types", "q4_0"], "--types without --target"),
+        (["in.gguf", "o.gguf", "--target", "6", "--types", ""], "no such type"),
+        (["in.gguf", "o.gguf", "q8_0", "--stretch", "64"], "--stretch without a text"),
+        (["in.gguf", "o.gguf", "q8_0", "--force", "--write-types", "in.gguf"], "is read here"),
+        (["in.gguf", "o.gguf", "q8_0", "--write-types", "./o.gguf"], "OUT has this name"),
     ],
 )
 def test_what_is_refused(run, arguments, says):

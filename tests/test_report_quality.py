@@ -9,7 +9,7 @@ import pytest
 
 import ggmlq as gq
 from ggmlq.cli import main
-from ggmlq.errors import MissingDependencyError
+from ggmlq.errors import LibraryFailedError, MissingDependencyError
 from ggmlq.model.quality import measured, stretches
 from ggmlq.testing.models import Shape, tiny_model
 from ggmlq.trace import quality
@@ -123,6 +123,23 @@ def test_what_it_refuses(models, tmp_path, capsys):
     ):
         assert main(words) == 2
         assert says in capsys.readouterr().err
+
+
+def test_a_libllama_that_refuses_a_model(models, monkeypatch):
+    """Numbers by the model here stay; a library that the user names is an error."""
+
+    def refuse(path, pieces, lib=None):
+        raise LibraryFailedError(f"loading {path}: the library refuses the model")
+        yield
+
+    monkeypatch.setattr(quality, "locate_llama", lambda named=None: (None, "libllama.so"))
+    monkeypatch.setattr(quality, "logits_of", refuse)
+    report = quality.quality(models[0], [models[1]], TEXT, stretch=32, most=1)
+    assert not report.by_library
+    assert "refuses the model" in report.library
+    assert report.models[0].quality.kl
+    with pytest.raises(LibraryFailedError, match="refuses"):
+        quality.quality(models[0], [models[1]], TEXT, stretch=32, most=1, lib="libllama.so")
 
 
 @pytest.mark.usefixtures("no_library")

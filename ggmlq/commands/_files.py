@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ..base.text import size as shown
 from ..errors import GGMLQError, GGUFError, GGUFNotFoundError
@@ -52,10 +53,15 @@ def tell(files: Iterable[tuple[str, int]], dry: bool) -> None:
         print("nothing was written (--dry-run)")
 
 
-def check_free(paths: Iterable[str], force: bool, sources: Iterable[str] = ()) -> None:
-    """Raise an error where a file of these names exists and is none of ``sources``."""
+def check_free(
+    paths: Iterable[str], force: bool, sources: Iterable[str] = (), read: Iterable[Any] = ()
+) -> None:
+    """Raise an error where a file of these names exists and is none of ``sources``, or is one of ``read``."""
     existing = [path for path in sources if os.path.exists(path)]
+    inputs = [path for path in read if path is not None and os.path.exists(path)]
     for path in paths:
+        if os.path.exists(path) and any(os.path.samefile(path, other) for other in inputs):
+            raise GGUFError(f"{path} is read here, and would be replaced; name another file to write")
         if not force and os.path.lexists(path):
             if os.path.exists(path) and any(os.path.samefile(path, other) for other in existing):
                 continue

@@ -108,7 +108,7 @@ def priced(file: gguf.GGUFFile | Pruned, args: argparse.Namespace, settings: dic
         known = _read(args.measure, file)
         return recipe(file, args.target, size=args.size, sensitivities=known, **settings).plan
     if args.write_measure is not None:
-        _files.check_free([args.write_measure], args.force)
+        _files.check_free([args.write_measure], args.force, read=[file.path, args.measure, args.imatrix])
     model = load(file)
     pieces = stretches(model, _plain.text_of("--measure", args.measure), args.stretch)[: 2 * HELD_BACK]
     bar = False if args.json else None
@@ -142,7 +142,7 @@ def judged(plan: Plan, report: Report, args: argparse.Namespace) -> Report:
     """The report of a file with error feedback; if KL is not lower than without, of one written without."""
     moments, facts = plan.moments, []
     assert isinstance(moments, Gathered)
-    alone, bar = replace(plan, moments=None), False if args.json else None
+    alone, bar = replace(plan, fed_back=False), False if args.json else None
     with _place(args) as path:
         write(alone, path)
         for one in (report.paths[0], path):

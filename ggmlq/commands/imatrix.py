@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.output is not None:
-        _files.check_free([args.output], args.force)
+        _files.check_free([args.output], args.force, read=[args.model, args.text])
     collector = _collector(args)
     rows = statistics(collector)
     unseen = collector.unseen if args.model is not None else {}
@@ -106,7 +106,7 @@ def _collector(args: argparse.Namespace) -> Collector:
 
     if (args.model is None) != (args.text is None) or not (args.model or args.files):
         raise GGMLQError(
-            "ggmlq imatrix: one is made of --model and --text together, others are read; name both, or a file"
+            "an importance matrix is made of --model and --text together, or read; name both, or a file"
         )
     paths = list(args.files)
     if args.model is None:

@@ -149,6 +149,18 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
         raise ConvertError("--measure chooses types within a size; write --target 4.5bpw or --size 5GiB, too")
     if args.write_measure and (args.measure is None or args.measure.suffix == ".json"):
         raise ConvertError(f"--write-measure {args.write_measure}: nothing is measured; pass --measure TEXT")
+    for option, asked, with_ in (
+        ("--text", args.text and args.kl is None, "--kl 0.05"),
+        ("--types", args.types is not None and not has_target, "--target 4.5bpw or --size 5GiB"),
+        ("--sample", args.sample and not has_target, "--target 4.5bpw or --size 5GiB"),
+        (
+            "--stretch",
+            args.stretch and args.kl is None and not (args.measure or args.feedback),
+            "a text to run: --measure, --feedback or --kl",
+        ),
+    ):
+        if asked:
+            raise ConvertError(f"{option} without {with_}: it changes nothing; add that, or leave it out")
     if args.type is None and not has_target and args.lora is None:
         raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw, --size 5GiB or --kl 0.05")
     args.output = words.output or (name_beside(args.input, args.type) if words.type else None)
@@ -199,7 +211,7 @@ def _planned(model: Any, args: argparse.Namespace, has_target: bool) -> Plan:
     settings["allow_requantize"] = args.allow_requantize
     if has_target:
         settings["objective"] = args.objective
-        if args.types:
+        if args.types is not None:
             settings["types"] = args.types.split(",")
         if args.sample:
             settings["elements"] = args.sample
@@ -450,7 +462,10 @@ def carry_out(
     if args.output is None and not args.dry_run:
         raise ConvertError("OUT is missing; name the new file, or only look with --dry-run")
     if write_types is not None:
-        _files.check_free([write_types], args.force)
+        read = (args.input, args.imatrix, args.measure, args.feedback, args.text, args.tensor_types)
+        _files.check_free([write_types], args.force, read=read)
+        if os.path.abspath(write_types) in [os.path.abspath(path) for path, _ in files]:
+            raise ConvertError(f"--write-types {write_types}: OUT has this name, too; name another file")
     if args.dry_run:
         report = Report([], [Done(step, None) for step in plan.steps], plan.notes)
     else:

@@ -106,7 +106,7 @@ def _energies(name: str, q: QuantArray, weights: Wide | None) -> Wide:
     """The energy of every row, a slab at a time."""
     columns, rows = q.shape[-1], prod(q.shape[:-1])
     energies = np.zeros(rows)
-    for first, part in slabs(q, None if weights is None else len(weights)):
+    for first, part in slabs(q, 1 if weights is None else len(weights)):
         values = dequantize(part)
         release(part.blocks)
         check_finite(name, q.shape, values, first)

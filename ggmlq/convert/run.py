@@ -19,7 +19,7 @@ from ..base.progress import Progress
 from ..errors import ConvertError
 from ..formats import FORMATS, Format
 from ..gguf import Streamed
-from ..gguf.companions import NEEDS, names_of
+from ..gguf.companions import NEEDS, SCALE, names_of
 from ..gguf.header import piece
 from ..gguf.plan import Described, slabs
 from ..gguf.source import checked_path
@@ -31,7 +31,7 @@ from . import rules
 from .model import parts_of
 from .plan import plan_dequantize, plan_quantize
 from .step import Done, Plan, Report, Step
-from .stream import Tally, converted, scale_of
+from .stream import Tally, converted, scales_of
 from .typefile import Keep
 
 # --- tasks: a worker encodes some rows of a tensor and writes them into the new file ---------
@@ -278,6 +278,9 @@ def run(
     return Report(paths, done, [*plan.notes, *_fed_back(plan, tensors.tally), *warned])
 
 
+LARGEST_INPUT = np.float32(6 * 448)  # of activations in nvfp4: the largest code times the largest scale
+
+
 def _companion(plan: Plan, step: Step) -> str | None:
     """The name of the tensor that holds the scale of an nvfp4 tensor; None for one that has none of ours."""
     names = names_of(step.name)
@@ -292,25 +295,33 @@ def _companion(plan: Plan, step: Step) -> str | None:
 
 def _scaled(plan: Plan) -> Plan:
     """The plan with the scales of nvfp4 tensors, for which their values are read once more."""
-    steps = [
-        replace(step, scale=scale_of(plan.file[step.name])) if _companion(plan, step) else step
-        for step in plan.steps
-    ]
-    return replace(plan, steps=steps)
+
+    def scaled(step: Step) -> Step:
+        own = _companion(plan, step)
+        return replace(step, scale=scales_of(plan.file[step.name], _scales(step))) if own else step
+
+    return replace(plan, steps=[scaled(step) for step in plan.steps])
+
+
+def _scales(step: Step) -> int:
+    """The number of scales of a tensor: llama.cpp reads one for each expert."""
+    return step.shape[0] if len(step.shape) == 3 and "_exps." in step.name else 1
 
 
 def _fed_back(plan: Plan, tallies: Mapping[str, Tally]) -> Iterator[str]:
-    """A note of the rows that error feedback served, and of tensors without moments."""
-    if plan.moments is None:
+    """A note of the rows that error feedback served, and of tensors without it."""
+    if plan.moments is None or not plan.fed_back:
         return
     served, alone = (sum(getattr(one, key) for one in tallies.values()) for key in ("fed_back", "alone"))
-    without = [
-        s.name for s in plan.steps if s.changes and not tallies[s.name].fed_back + tallies[s.name].alone
-    ]
+    blocks = [s.name for s in plan.steps if s.changes and s.after.block_size > 1]
+    without = [name for name in blocks if not tallies[name].fed_back + tallies[name].alone]
+    looked_up = [name for name in without if name in rules.EMBEDDINGS]
+    others = [name for name in without if name not in looked_up]
     yield (
         f"error feedback: {served} of {served + alone} rows have nearer outputs with it on inputs held back, "
         "the others are encoded without"
-        + (f", as are {len(without)} tensors of experts or of no layer ({without[0]})" if without else "")
+        + "".join(f"; so is {name}, whose rows are looked up one by one" for name in looked_up)
+        + (f"; so are {len(others)} tensors whose inputs are not known, as {others[0]}" if others else "")
     )
 
 
@@ -356,13 +367,17 @@ class _Tensors(Mapping[str, Any]):
     """
 
     def __init__(self, plan: Plan, keep_split: bool) -> None:
-        self._file, self._moments = plan.file, plan.moments
+        self._file, self._moments, self._fed_back = plan.file, plan.moments, plan.fed_back
         steps = {step.name: step for step in plan.steps}
-        self.scales = {
-            name: np.array([1 if step.scale is None else step.scale], np.float32)
-            for step in plan.steps
-            if (name := _companion(plan, step)) is not None
-        }
+        self.scales: dict[str, NDArray[np.float32]] = {}
+        for step in plan.steps:
+            if (name := _companion(plan, step)) is not None:
+                count = _scales(step)
+                self.scales[name] = np.ones(count, np.float32) if step.scale is None else step.scale
+                of_inputs = f"{name.removesuffix(SCALE)}.input_scale"
+                largest = plan.moments.largest.get(step.name) if plan.moments else None
+                if largest is not None and len(largest) == count and of_inputs not in steps:
+                    self.scales[of_inputs] = np.where(largest > 0, largest / LARGEST_INPUT, np.float32(1))
         names = [*steps, *self.scales]
         self._steps, self._names = steps, names if keep_split else rules.in_order(names)
         self.tally = {step.name: Tally() for step in plan.steps}
@@ -379,7 +394,8 @@ class _Tensors(Mapping[str, Any]):
             return q
 
         def rows() -> Iterator[QuantArray]:
-            moments = self._moments.get(name) if self._moments and step.after.block_size > 1 else None
+            able = self._moments is not None and self._fed_back and step.after.block_size > 1
+            moments = self._moments.get(name) if self._moments and able else None
             return converted(self._file[name], step, self.tally[name], moments=moments)
 
         return Streamed(step.after, shape, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
@@ -19,9 +19,12 @@ from .model import Model
 
 
 class MomentsByName(Protocol):
-    """Second moments of what tensors are multiplied with, made when they are asked for."""
+    """Second moments of what matrices are multiplied with, and the largest value, when they are asked for."""
 
-    def get(self, name: str, /) -> Moments | None: ...
+    def get(self, name: str, /) -> Sequence[Moments | None] | None: ...
+
+    @property
+    def largest(self) -> Mapping[str, NDArray[np.float32]]: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Step:
     why: str = ""
     weights: NDArray[np.float32] | None = None  # importance [experts, K]
     left: bool = False  # out of every conversion: a norm, one axis, integers
-    scale: np.float32 | None = None  # of all values, which a tensor beside this one holds
+    scale: NDArray[np.float32] | None = None  # of all values or each expert, which a tensor beside it holds
 
     @property
     def changes(self) -> bool:
@@ -59,7 +62,8 @@ class Plan:
     steps: list[Step]
     metadata: dict[str, Any]  # added to that of the file, or in the place of its keys
     notes: list[str] = field(default_factory=list)  # what a user should know of
-    moments: MomentsByName | None = None  # of what products read, for error feedback
+    moments: MomentsByName | None = None  # of what products read, for error feedback and scales of inputs
+    fed_back: bool = True  # where there are moments
 
     @property
     def new_metadata(self) -> Metadata:

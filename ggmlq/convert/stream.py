@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -66,39 +66,41 @@ class Tally:
 
 def converted(
     q: QuantArray, step: Step, tally: Tally, part: tuple[int, int] | None = None, origin: int = 0,
-    moments: Moments | None = None,
+    moments: Sequence[Moments | None] | None = None,
 ) -> Iterator[QuantArray]:  # fmt: skip
     """The rows of a tensor in its new type, a few at a time and in order.
 
     ``part``: rows from one to another only; ``origin``: the matrix that the weights begin with.
-    ``moments``: for error feedback; a row keeps it where that is nearer on the inputs held back.
+    ``moments``: of each matrix, for error feedback; a row keeps it where it is nearer on inputs held back.
     """
-    count = None if step.weights is None else len(step.weights)
+    count = max(len(one) for one in (step.weights, moments, ()) if one is not None)
     for first, rows in slabs(q, count, part, 0 if moments is None else MOST):
         at = 0 if step.weights is None else (_matrix(step, first) - origin) % len(step.weights)
         weights = None if step.weights is None else step.weights[at]
-        values = dequantize(rows)
+        before = dequantize(rows)
         release(rows.blocks)
-        check_finite(step.name, step.shape, values, first, step.after.name)
-        if step.scale is not None:
-            values = values / step.scale
+        check_finite(step.name, step.shape, before, first, step.after.name)
+        scale = np.float32(1) if step.scale is None else _of_rows(step, first, len(before))
+        values = before if step.scale is None else before / scale
         encoded = _encoded(step, values, weights, first, tally.warnings)
-        if moments is not None:
-            fed = _encoded(step, values, weights, first, tally.warnings, moments)
-            near = moments.better(values, dequantize(fed), dequantize(encoded))
+        here = None if moments is None else moments[_matrix(step, first) % len(moments)]
+        if here is not None:
+            fed = _encoded(step, values, weights, first, tally.warnings, here)
+            near = here.better(values, dequantize(fed), dequantize(encoded))
             tally.fed_back, tally.alone = tally.fed_back + int(near.sum()), tally.alone + int((~near).sum())
             raw = np.where(near[:, None], fed.raw, encoded.raw)
             encoded = QuantArray.from_bytes(raw, step.after, encoded.shape)
-        tally.add(values, dequantize(encoded))
+        after = dequantize(encoded)
+        tally.add(before, after if step.scale is None else after * scale)
         yield encoded
 
 
 def slabs(
-    q: QuantArray, weights: int | None, part: tuple[int, int] | None = None, most: int = 0
+    q: QuantArray, weights: int, part: tuple[int, int] | None = None, most: int = 0
 ) -> Iterator[tuple[int, QuantArray]]:
     """The rows of a tensor in slabs [N, K], each with its first row, counted through all leading axes.
 
-    ``weights``: the number of matrices with importance of their own, if any; then a slab lies in one matrix.
+    ``weights``: the number of matrices with importance or inputs of their own; a slab lies in one of several.
     Otherwise it may span many: there are as many as a file claims, small or empty ones. ``part``: only rows
     from one to another, whole matrices where they have weights. ``most``: elements of a slab.
     """
@@ -106,7 +108,7 @@ def slabs(
         return
     columns = q.shape[-1] if q.shape else 1
     first, last = part or (0, prod(q.shape[:-1]))
-    whole = q.shape[-2] if weights is not None and weights > 1 else last - first
+    whole = q.shape[-2] if weights > 1 else last - first
     count = max(1, (most or min(SLAB * num_threads(), MOST)) // columns)
     for start in range(first, last, whole):
         for row in range(start, start + whole, count):
@@ -118,14 +120,22 @@ LARGEST = np.float32(
 )  # of nvfp4: its largest code times the last scale that ggml's encoder rounds finely
 
 
-def scale_of(q: QuantArray) -> np.float32:
-    """The scale of all values with which the largest has the largest scale of nvfp4; 1 for zeros."""
-    largest = np.float32(0)
-    for _, rows in slabs(q, None):
-        largest = max(largest, np.abs(dequantize(rows)).max(initial=0))
+def scales_of(q: QuantArray, count: int) -> NDArray[np.float32]:
+    """The scale of all values, or of each expert, with which the largest has nvfp4's largest; 1 for zeros."""
+    largest = np.zeros(count, np.float32)
+    for first, rows in slabs(q, count):
+        at = first // q.shape[-2] if count > 1 else 0
+        largest[at] = max(largest[at], np.abs(dequantize(rows)).max(initial=0))
         release(rows.blocks)
-    scale = np.float32(largest / LARGEST)
-    return scale if np.isfinite(scale) and scale > 0 else np.float32(1)
+    scales = largest / LARGEST
+    return np.where(np.isfinite(scales) & (scales > 0), scales, np.float32(1))
+
+
+def _of_rows(step: Step, first: int, count: int) -> NDArray[np.float32]:
+    """The scales of rows, [N, 1]."""
+    assert step.scale is not None
+    matrices = np.arange(first, first + count) // step.shape[-2]
+    return step.scale[matrices % len(step.scale), None]
 
 
 def _matrix(step: Step, row: int) -> int:

@@ -28,7 +28,7 @@ def stretches(model: Model, text: str, length: int | None) -> list[list[int]]:
     if len(tokens) < FEWEST or length < FEWEST:
         raise ShapeError(
             f"the text has {len(tokens)} tokens, stretches {length}; a measurement needs {FEWEST} or "
-            "more; pass a longer text, or a larger --context"
+            "more of both; pass a longer text, or longer stretches"
         )
     return cut(tokens, model.tokenizer.beginning, length)
 

@@ -156,7 +156,7 @@ def quality(
                     one.layers.append(list(distances(own, rows)))
                 progress.advance(1)
         if there:
-            _by_library([first, *rest], pieces, lib, progress)
+            library, there = _by_library([first, *rest], pieces, lib, progress) or (library, there)
     return QualityReport(first, rest, pieces, name, library, there, source)
 
 
@@ -175,8 +175,10 @@ def _library(lib: Any) -> tuple[str, bool]:
         return str(error), False
 
 
-def _by_library(judged: Sequence[Judged], pieces: list[list[int]], lib: Any, progress: Progress) -> None:
-    """The same by a libllama, all models side by side."""
+def _by_library(
+    judged: Sequence[Judged], pieces: list[list[int]], lib: Any, progress: Progress
+) -> tuple[str, bool] | None:
+    """The same by a libllama, all models side by side; why not, where one that nobody named refuses."""
     runs: list[Any] = [logits_of(one.path, pieces, lib=lib) for one in judged]
     try:
         for piece in pieces:
@@ -186,9 +188,16 @@ def _by_library(judged: Sequence[Judged], pieces: list[list[int]], lib: Any, pro
                 one.library.add(piece, here, right)
                 right = here if right is None else right
                 progress.advance(1)
+    except GGMLQError as error:
+        if lib is not None:
+            raise
+        for one in judged:
+            one.library = Quality()
+        return str(error), False
     finally:
         for run in runs:
             run.close()
+    return None
 
 
 # --- the page ------------------------------------------------------------------------------------
