@@ -232,6 +232,18 @@ def test_values_of_the_library_are_its_own():
     assert t.encode(text).count(t.eos) == 1
 
 
+def test_what_is_no_conversation_is_refused():
+    t, deep = tokenizer("{{ messages }}{{ tools }}"), {"role": "user"}
+    deep["content"] = [deep]
+    for messages, tools, words in (
+        ("Hello", None, "messages='Hello'; it is a list"), (None, None, "messages=None"),
+        (["Hello"], None, "a list of mappings"), (MESSAGES, {"name": "f"}, "tools={'name': 'f'}; it"),
+        (MESSAGES, [len], "JSON schema"), ([deep], None, "holds itself"), (MESSAGES, [deep], "holds itself"),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match=words):
+            t.chat(messages, tools=tools)
+
+
 def test_limits_grow_with_the_conversation():
     long = [{"role": "user", "content": "word " * 400_000}] * 3
     template = (

@@ -48,7 +48,7 @@ def of_shape(q, rng):
     x = q.dequantize()
     return [
         x[:1], x[:-1], x[..., :1], x[..., :-1], np.concatenate([x, x]), np.concatenate([x, x], -1), x[None],
-        x.reshape(-1) if x.ndim > 1 else x.reshape(2, -1), x.T if x.T.shape != x.shape else x[..., :2],
+        x.reshape(-1) if x.ndim > 1 else np.stack([x, x]), x.T if x.T.shape != x.shape else x[..., :2],
         x.reshape(-1)[:1], x[:0],
     ][rng.integers(11)]  # fmt: skip
 

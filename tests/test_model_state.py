@@ -12,7 +12,7 @@ from recurrent_families import RECURRENT
 
 import ggmlq as gq
 from ggmlq.commands import _talk
-from ggmlq.errors import GGUFError, UnsupportedError
+from ggmlq.errors import BlockIndexError, GGUFError, ShapeError, UnsupportedError
 
 
 @pytest.fixture
@@ -45,6 +45,9 @@ def test_a_state_has_no_way_back(loaded, family):
     first = m.run(tokens, cache, last=True)
     with pytest.raises(UnsupportedError, match=r"truncate\(5\) of a sequence of 13 .* no way back"):
         cache.truncate(5)
+    for wrong in (-1, 1.5, None, "3"):  # less than none would put rows before the memory
+        with pytest.raises(BlockIndexError, match=r"from 0 on"):
+            cache.truncate(wrong)
     cache.truncate(13)
     assert len(cache) == 13
     following = [m.run(tokens[:1], cache)]
@@ -55,6 +58,30 @@ def test_a_state_has_no_way_back(loaded, family):
     assert np.array_equal(*following[:2])
     cache.truncate(0)
     assert np.array_equal(m.run(tokens, cache, last=True), first)
+
+
+def test_all_sequences_go_back_or_none(loaded):
+    m, tokens = loaded("lfm2")
+    cache = m.cache(40, 2)
+    m.prompt([tokens[:2], tokens[:5]], cache)
+    m.prompt([tokens[:2], tokens[:2]], cache)
+    with pytest.raises(UnsupportedError, match="no way back"):  # of the second one
+        cache.truncate(2)
+    assert [len(part) for part in cache.parts] == [4, 7]
+
+
+def test_a_cache_of_another_model_is_refused(loaded):
+    """Its rows would be written beyond memory."""
+    (m, tokens), (other, _) = loaded("qwen35"), loaded("lfm2")
+    cache = other.cache(20)
+    for call in (m.run, m.prompt, lambda t, c: m.nodes(t, cache=c), lambda _, c: m.batch(cache=c)):
+        with pytest.raises(UnsupportedError, match=r"that of another model; .* m\.cache\(positions"):
+            call(tokens, cache)
+    with pytest.raises(ShapeError, match="2 sequences, and a cache of 1"):
+        m.prompt([tokens, tokens], m.cache(20))
+    for layer, rows in ((3, tokens), (-1, np.zeros((13, m.config.width))), (1.5, 3), (1, None)):
+        with pytest.raises(ShapeError, match="behind="):
+            list(m.layers(tokens, behind=(layer, rows)))
 
 
 def test_a_talk_begins_anew_where_there_is_no_way_back(loaded, fresh):

@@ -193,6 +193,12 @@ def test_experts_that_are_right(fresh):
     assert 2 <= found.parts <= 5
 
 
+def test_a_scale_of_weights_belongs_to_a_node_of_its_own(fresh):
+    node, q = experts_node(fresh)
+    scaled = gq.QuantArray.from_bytes(q.raw, q.format, q.shape, scale=fresh.uniform(2, 3, 5).astype("f4"))
+    assert Judge({"w": scaled}, "all").record(node).verdict == "ok"
+
+
 def test_experts_exchanged(fresh):
     node, q = experts_node(fresh, lambda y, ids, e: {1: 3, 3: 1}.get(e, e))
     found = Judge({"w": q}, "all").record(node)

@@ -479,7 +479,7 @@ def lacking(layers: int, named: Mapping[str, Values], one_part: bool) -> list[st
 def factors(config: Any, named: Mapping[str, Values]) -> Values | None:
     """The factors of Gemma 4's pairs in layers without a window: those that do not rotate are 1e30."""
     full = config.rope.get("full_attention", {})
-    kinds = config.get("layer_types")
+    kinds = config.get("layer_types") or ()
     if config.family.arch != "gemma4" or "full_attention" not in kinds:
         return None
     width = named[f"blk.{kinds.index('full_attention')}.attn_q_norm.weight"].shape[0]

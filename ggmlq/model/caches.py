@@ -26,6 +26,8 @@ from ..arrays.array import QuantArray
 from ..arrays.buffers import address_of
 from ..base.devices import cuda_device, cuda_driver, cuda_module, is_host, namespace
 from ..base.slots import Rows, Slot, labelled, slot_of
+from ..base.text import short
+from ..dispatch.checks import is_whole
 from ..errors import BlockIndexError, UnsupportedError
 from ..ops.cache import KVCache, hadamard
 from .arithmetic.kernels import Angles, Keys
@@ -49,9 +51,10 @@ class Memory:
     def __init__(self, config: Config, room: int, types: tuple[str, str], device: str, batch: int) -> None:
         k, v = types
         self.room, self.batch, self.shared, self.depth = room, batch, config.shared, config.layers
+        self.config, self.device = config, device
         # What programs have in common: strides and decoders of rows are theirs for good.
-        sizes = [(config.kv_heads[layer], *config.widths(layer)) for layer in config.keys]
-        self.kind = types, tuple(sizes), config.shared
+        sizes = _sizes(config)
+        self.kind = types, sizes, config.shared
         self.layers = [
             KVCache(
                 heads, width, room, k=k, v=v, batch=batch, width_v=width_v, shared=config.shared,
@@ -296,14 +299,18 @@ class Part:
             return min(n, len(self))
         return self.state.begun if self.state.begun <= n else 0
 
-    def truncate(self, n: int) -> None:
-        """Forget all but the first ``n`` positions."""
+    def check_reach(self, n: int) -> None:
+        """Refuse a length that a state has no way back to."""
         if self.reachable(n) < min(n, len(self)):
             raise UnsupportedError(
                 f"truncate({n}) of a sequence of {len(self)} positions: some layers of the model remember by "
                 f"a state, which has no way back but to {self.state.begun}, where the last step began; "
                 "truncate(0) begins anew, and a cache for each continuation takes the beginning again"
             )
+
+    def truncate(self, n: int) -> None:
+        """Forget all but the first ``n`` positions."""
+        self.check_reach(n)
         if n <= 0:
             self.state.clear()
         elif n < len(self):
@@ -352,6 +359,12 @@ class Cache:
         """Why a step on a GPU was not recorded; empty if all were."""
         return self.memory.reason
 
+    def fits(self, config: Config, device: str) -> bool:
+        """True where models of this configuration, on this device, may write to its memory."""
+        mine = self.memory.config
+        alike = mine is config or _layout(mine) == _layout(config)
+        return alike and self.memory.device == device
+
     def reachable(self, n: int) -> int:
         """The most positions up to ``n`` that :meth:`truncate` can leave each sequence.
 
@@ -360,9 +373,26 @@ class Cache:
         return min(part.reachable(n) for part in self.parts)
 
     def truncate(self, n: int) -> None:
-        """Forget all but the first ``n`` positions."""
+        """Forget all but the first ``n`` positions of each sequence: of all of them, or of none."""
+        if not is_whole(n, 0):
+            raise BlockIndexError(
+                f"truncate({short(n)}): it takes the number of positions to keep; a number is whole and not "
+                "negative; pass an integer from 0 on"
+            )
+        for part in self.parts:
+            part.check_reach(n)
         for part in self.parts:
             part.truncate(n)
+
+
+def _sizes(config: Config) -> tuple[tuple[int, ...], ...]:
+    """Heads and widths of the layers with keys."""
+    return tuple((config.kv_heads[layer], *config.widths(layer)) for layer in config.keys)
+
+
+def _layout(config: Config) -> tuple[Any, ...]:
+    """All that decides which rows of memory a step writes."""
+    return _sizes(config), tuple(config.keys), config.layers, config.shared, config.state
 
 
 class Lease:

@@ -17,7 +17,9 @@ from .. import gguf
 from ..arrays.array import QuantArray
 from ..base.devices import namespace
 from ..base.progress import Progress
-from ..errors import UnsupportedError
+from ..base.text import short
+from ..dispatch.checks import is_whole
+from ..errors import ShapeError, UnsupportedError
 from ..gguf.imatrix import TOKENS
 from .arithmetic import Host, Kernels, arithmetic_of
 from .arithmetic.kernels import Array, Keys, Seen
@@ -248,6 +250,8 @@ class Model:
         >>> b.add([1, 8], 1), len(b), sorted(b.step()), len(b), len(b.tokens(two))
         (2, 2, [1, 2], 1, 4)
         """
+        if cache is not None:
+            self._parts("model.batch", cache)
         return Batch(self, cache, draft)
 
     def nodes(
@@ -273,10 +277,10 @@ class Model:
             read when the layer is computed; the node itself is still the model's own choice.
         """
         numbers = checked("nodes", tokens, self.vocabulary, self.config.context)
-        cache = self.cache(len(numbers)) if cache is None else cache
-        cache.parts[0].reserve(len(numbers))
+        part = self._parts("nodes", self.cache(len(numbers)) if cache is None else cache)[0]
+        part.reserve(len(numbers))
         nodes: list[tuple[str, Array]] = []
-        rows, tell = [(cache.parts[0], len(numbers))], lambda name, x: nodes.append((name, beside(tokens, x)))
+        rows, tell = [(part, len(numbers))], lambda name, x: nodes.append((name, beside(tokens, x)))
         step = Step(self.config, self._weights, self._arithmetic, rows, tell, flash, choices)
         return self._listed(step, numbers, nodes)
 
@@ -351,16 +355,27 @@ class Model:
         rows that go into it, with which it begins.
         """
         numbers = checked("layers", tokens, self.vocabulary, self.config.context)
-        if behind is not None and (first := self.config.beginning(behind[0])) != behind[0]:
-            raise UnsupportedError(
-                f"layers(tokens, behind=({behind[0]}, …)): later layers read keys of layer {first}; begin "
-                "with the rows that go into that one"
-            )
+        if behind is not None:
+            self._check_behind(behind, (len(numbers), self.config.width))
         part = self.cache(len(numbers)).parts[0]
         part.reserve(len(numbers))
         step = Step(self.config, self._weights, self._arithmetic, [(part, len(numbers))])
         for x in self._walk(step, numbers, False, behind):
             yield beside(tokens, value(x))
+
+    def _check_behind(self, behind: tuple[int, Array], shape: tuple[int, int]) -> None:
+        """Refuse a layer that is none to begin with, and rows that do not go into it."""
+        layer, rows = behind[0], getattr(behind[1], "shape", None)
+        if not is_whole(layer, 0, self.config.layers) or rows != shape:
+            raise ShapeError(
+                f"layers(tokens, behind=({short(layer)}, rows {short(rows)})): it takes a layer from 0 to "
+                f"{self.config.layers} and rows of {shape}; pass what goes into that layer"
+            )
+        if (first := self.config.beginning(layer)) != layer:
+            raise UnsupportedError(
+                f"layers(tokens, behind=({layer}, …)): later layers read keys of layer {first}; begin "
+                "with the rows that go into that one"
+            )
 
     def replaced(self, tensors: Mapping[str, QuantArray]) -> Model:
         """The model with other weights in the place of some; what is prepared of the rest is shared."""
@@ -393,13 +408,30 @@ class Model:
 
         They stay on the device of the model. Steps that come again are CUDA graphs there (replay.py).
         """
-        return self.together([Piece(0, tokens)], cache.parts, last or len(tokens) == 1)
+        return self.together([Piece(0, tokens)], self._parts("run", cache), last or len(tokens) == 1)
 
     def prompt(self, tokens: Any, cache: Cache) -> Array:
         """Logits behind the last of some tokens, which go into a cache in portions."""
-        for pieces in portions(self._sequences("prompt", tokens), BATCH):
-            logits = self.together(pieces, cache.parts, last=True)
+        sequences = self._sequences("prompt", tokens)
+        parts = self._parts("prompt", cache, len(sequences))
+        for pieces in portions(sequences, BATCH):
+            logits = self.together(pieces, parts, last=True)
         return finite(logits[-1])
+
+    def _parts(self, call: str, cache: Cache, count: int = 1) -> list[Part]:
+        """The sequences of a cache, ``count`` or more; one of another shape is written beyond its end."""
+        if not isinstance(cache, Cache) or not cache.fits(self.config, self._arithmetic.device):
+            which = "that of another model" if isinstance(cache, Cache) else short(cache)
+            raise UnsupportedError(
+                f"{call}: cache={which}; it is one of this model's, with its layers and heads; pass "
+                "m.cache(positions, batch), and types of keys and values to gq.model.load"
+            )
+        if len(cache.parts) < count:
+            raise ShapeError(
+                f"{call}: {count} sequences, and a cache of {len(cache.parts)}; each has its own; pass "
+                f"m.cache(positions, {count})"
+            )
+        return cache.parts
 
     def together(self, pieces: list[Piece], parts: Sequence[Part], last: bool) -> Array:
         """Logits of pieces of sequences, or of the last token of each, one after the other."""

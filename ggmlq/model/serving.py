@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..base.devices import namespace, to_host
 from ..base.text import short
 from ..dispatch.checks import is_whole
-from ..errors import BlockIndexError, ShapeError, UnsupportedError
+from ..errors import BlockIndexError, ShapeError
 from .batch import BATCH, ENDED, RECORDED, Best, Piece, Runs, checked, portions
 from .caches import Cache
 from .drafts import drafts_of
@@ -40,11 +40,6 @@ class Batch:
     """
 
     def __init__(self, model: Runs, cache: Cache | None = None, draft: Any = None) -> None:
-        if not isinstance(cache, Cache | None):
-            raise UnsupportedError(
-                f"model.batch: cache={short(cache)}; it is one of this model's, or None; pass "
-                "m.cache(positions, batch), and types of keys and values to gq.model.load"
-            )
         self._model, self._seats = model, Seats(model, cache)
         self._drafts = drafts_of(draft, model)
         self._ids, self._running = count(), dict[int, Running]()

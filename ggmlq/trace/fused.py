@@ -26,7 +26,7 @@ from ..faults import Diagnosis
 from ..llama.program import DTYPES, Node, original, source_name
 from ..reference.nodes import Number, Result, freedoms, named_words
 from .fusion import ELEMENTWISE, PLAIN, PRODUCTS, ROUTES, Group
-from .judging import parts
+from .judging import in_blocks, parts
 from .product import Product
 from .tracer import FEW
 from .tracer import LARGE as SAMPLED
@@ -95,7 +95,7 @@ class _Evaluation:
         if isinstance(source, str):
             facts = self.group.tensors[source]
             if source not in self.group.arrays and original(facts["name"]) in self.model:
-                return self.model[original(facts["name"])]
+                return in_blocks(self.model, original(facts["name"]))
             return self._cut(self.group.operand(source))
         value, maker = self.values[source["member"]], self.group.members[source["member"]]["facts"]
         shape = tuple(source["ne"][::-1])

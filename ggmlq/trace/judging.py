@@ -96,7 +96,7 @@ def _left(node: Node, model: Mapping[str, QuantArray]) -> list[QuantArray]:
         return node.matrices("w")
     if node.weights not in model:
         node.matrices("w")  # raises the error that tells why they are missing
-    q = model[node.weights]
+    q = in_blocks(model, node.weights)
     shape = tuple(int(n) for n in facts["ne"][::-1])
     if q.format.name != facts["type"] or (1,) * (4 - q.ndim) + q.shape != shape:
         raise UnsupportedError(
@@ -106,6 +106,12 @@ def _left(node: Node, model: Mapping[str, QuantArray]) -> list[QuantArray]:
     if q.ndim == 1:  # a single row, which the file keeps as a vector
         return [QuantArray.from_bytes(q.raw, q.format, (1, *q.shape))]
     return [q] if q.ndim == 2 else [q[i] for i in range(q.shape[0])]
+
+
+def in_blocks(model: Mapping[str, QuantArray], name: str) -> QuantArray:
+    """Weights without their companion scale: a node of its own multiplies results by it."""
+    q = model[name]
+    return q if q.scale is None else QuantArray.from_bytes(q.raw, q.format, q.shape)
 
 
 def whole(node: Node, model: Mapping[str, QuantArray]) -> Node:

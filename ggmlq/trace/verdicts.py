@@ -23,7 +23,7 @@ from ..llama.program import Node
 from ..reference.nodes.rows import slopes
 from .fused import facts_of_group, record_group
 from .fusion import Group
-from .judging import Crop, Part, Verdict, finite, judge_parts, mix_up, parts, whole
+from .judging import Crop, Part, Verdict, finite, in_blocks, judge_parts, mix_up, parts, whole
 from .lifetimes import Changed
 from .product import Operands, Product
 from .tracer import PRODUCTS
@@ -107,7 +107,7 @@ class Judge:
     def _mixed_up(self, all_parts: list[Part], verdict: Verdict, node: Node) -> Diagnosis | None:
         if node.op != "MUL_MAT_ID" or node.weights not in self._model:
             return None
-        w = self._model[node.weights]
+        w = in_blocks(self._model, node.weights)
         return mix_up(all_parts, [verdict.crop.part], [w[i] for i in range(w.shape[0])])
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from ...base import missing
-from ...base.text import printable
+from ...base.text import printable, short
 from ...errors import MissingDependencyError, UnsupportedError
 from .vocabulary import Cutter
 from .work import TooMuch, Work
@@ -53,16 +53,25 @@ def conversation(
         )
     _check_jinja()
     sandbox = import_module(".sandbox", __package__)
-    if tools is not None and not all(isinstance(tool, Mapping) for tool in tools):
-        raise UnsupportedError("chat: tools= has other things than mappings; pass each tool's JSON schema")
+    for name, some, way in (
+        ("messages", messages, 'pass [{"role": "user", "content": "Hello"}]'),
+        ("tools", () if tools is None else tools, "pass the JSON schema of each"),
+    ):
+        if not (isinstance(some, Sequence) and all(isinstance(one, Mapping) for one in some)):
+            raise UnsupportedError(f"chat: {name}={short(some)}; it is a list of mappings; {way}")
     more: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
     more |= options or {}
     values: dict[str, Any] = {"messages": None, "add_generation_prompt": answer, **names}
     if own := sorted(more.keys() & values.keys()):
         raise UnsupportedError(f"chat: {own[0]}= is a value that the library brings; leave it out")
-    marks = Marks(cutter, template, [*messages, more])
-    hidden, more = [marks.hide(dict(message)) for message in messages], marks.hide(more)
-    work = Work(BASE + SHARE * Work(1 << 62).weight([*hidden, more]))
+    try:
+        marks = Marks(cutter, template, [*messages, more])
+        hidden, more = [marks.hide(dict(message)) for message in messages], marks.hide(more)
+        work = Work(BASE + SHARE * Work(1 << 62).weight([*hidden, more]))
+    except RecursionError as error:
+        raise UnsupportedError(
+            "chat: a message or a tool holds itself, or is nested too deep; pass it as a tree"
+        ) from error
     values |= {"messages": hidden, **more}
     try:
         text = sandbox.rendered(template, values, work)
