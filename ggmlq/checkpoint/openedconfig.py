@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def _ssm(file: GGUFFile) -> tuple[int, int, int, int, int]:
 
 def granite(file: GGUFFile, config: Config) -> Config:
     """What config.json of Granite's experts and hybrids has beside the common keys."""
-    shared = of(file, "expert_shared_feed_forward_length") or config["intermediate_size"]
+    shared = of(file, "expert_shared_feed_forward_length") or config.get("intermediate_size", 0)
     if config["model_type"] == "granitemoeshared":
         plain = {} if "blk.0.ffn_gate_shexp.weight" in file else {"model_type": "granitemoe"}
         return {"shared_intermediate_size": shared} | plain
@@ -93,12 +93,13 @@ def nemotron(file: GGUFFile, config: Config) -> Config:
 def delta(file: GGUFFile, config: Config) -> Config:
     """What config.json of Qwen3-Next and Qwen3.5 has beside the common keys."""
     groups, run, width = delta_sizes(file)
+    head = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     return {
         "num_key_value_heads": _largest(file, "attention.head_count_kv"),
         "layer_types": _kinds(file, config, "linear_attention", "full_attention"),
         "linear_num_key_heads": groups, "linear_num_value_heads": groups * run, "linear_key_head_dim": width,
         "linear_value_head_dim": width, "linear_conv_kernel_dim": of(file, "ssm.conv_kernel"),
-        "partial_rotary_factor": of(file, "rope.dimension_count") / config["head_dim"],
+        "head_dim": head, "partial_rotary_factor": of(file, "rope.dimension_count", head) / head,
         "norm_topk_prob": True,
     }  # fmt: skip
 
@@ -108,6 +109,11 @@ def deepseek(file: GGUFFile, config: Config) -> Config:
     rotated, values = of(file, "rope.dimension_count"), of(file, "attention.value_length")
     whole, sigmoid = of(file, "attention.key_length"), of(file, "expert_gating_func") == 2
     groups = of(file, "expert_group_count") or (1 if sigmoid else None)
+    if config.get("norm_topk_prob") and not sigmoid:
+        raise ConvertError(
+            f"{file.path}: deepseek2.expert_weights_norm is true with a softmax of experts; a deepseek_v2 of "
+            "transformers takes shares as they are; run it with ggmlq.torch.model(path)"
+        )
     rope = dict(config.get("rope_scaling", {}))
     if rope:  # the lengths of both cancel each other in what is rotated
         rope["mscale_all_dim"] = rope["mscale"] = 10 * rope.get("mscale_all_dim", 0.0)
@@ -126,12 +132,18 @@ def deepseek(file: GGUFFile, config: Config) -> Config:
 
 def gemma4(file: GGUFFile, config: Config) -> Config:
     """What config.json of Gemma 4 has beside the common keys."""
-    windows = of(file, "attention.sliding_window_pattern")
+    windows = of(file, "attention.sliding_window_pattern", 0)
+    if not isinstance(windows, Sequence) or len({*map(bool, windows)}) < 2:
+        raise ConvertError(
+            f"{file.path}: gemma4.attention.sliding_window_pattern is {windows!r:.80}; here it is a list "
+            "with layers of both kinds; run it with gq.model.load(path)"
+        )
     kinds = ["sliding_attention" if windowed else "full_attention" for windowed in windows]
     whole = [i for i, windowed in enumerate(windows) if not windowed]
     factors = np.asarray(file["rope_freqs.weight"], np.float32)
     heads = np.broadcast_to(of(file, "attention.head_count_kv"), len(windows))
-    bare = any(f"blk.{i}.attn_k.weight" in file and f"blk.{i}.attn_v.weight" not in file for i in whole)
+    keyed = [i for i in whole if f"blk.{i}.attn_k.weight" in file]
+    bare = all(f"blk.{i}.attn_v.weight" not in file for i in keyed)  # where values are the keys
     lengths = np.broadcast_to(of(file, "feed_forward_length"), len(windows))
     side, experts = of(file, "embedding_length_per_layer_input"), of(file, "expert_count")
     return {

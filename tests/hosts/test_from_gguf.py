@@ -159,6 +159,16 @@ def test_what_cannot_be_opened(fresh, tmp_path, monkeypatch):
     for family in ("granite-nope", "glm4-sections"):
         with pytest.raises(errors.UnsupportedError, match=r"another RoPE.*ggmlq\.torch\.model"):
             from_gguf(family_model(tmp_path / "n.gguf", family, types=TYPES))
+    for family, key, value, said in (
+        ("gemma4", "attention.sliding_window_pattern", [True] * 4, r"blk\.1\.attn_q_norm"),
+        ("granitehybrid", "ssm.time_step_rank", 0, "time_step_rank"),
+        ("deepseek-lite", "expert_weights_norm", True, "softmax of experts"),
+    ):
+        if (architecture := family.replace("-lite", "2")) in known()[0]:
+            f = gq.open(family_model(tmp_path / "n.gguf", family, types=TYPES))
+            gq.save(tmp_path / "o.gguf", dict(f), f.metadata | {f"{architecture}.{key}": value})
+            with pytest.raises(errors.GGMLQError, match=said):
+                from_gguf(tmp_path / "o.gguf")
     f = gq.open(path)
     gq.save(tmp_path / "n.gguf", dict(f), f.metadata | {"general.architecture": "flux"})
     with pytest.raises(errors.ConvertError, match="'flux' has no names here"):

@@ -25,6 +25,7 @@ from ..mixtures import Mixtures
 from ..modules import Experts
 
 LEAST = 5  # the version of transformers from which experts lie in one module
+RUN = "ggmlq.torch.model(path), or with gq.model.load(path)"
 REQUEST = "ggmlq.torch.hosts.transformers.from_gguf(path)"
 
 
@@ -98,7 +99,7 @@ def from_gguf(
         raise gq.errors.UnsupportedError(
             f"{REQUEST}: transformers {transformers.__version__} has the experts of {file.path}, a "
             f"{config.model_type}, in modules that take no blocks; a newer one has others (granitemoe: from "
-            "5.15 on); or run it with ggmlq.torch.model(path) or gq.model.load(path)"
+            f"5.15 on); or run it with {RUN}"
         )
     _join(model, file)
     load_(model.eval(), file, progress=progress)
@@ -126,10 +127,10 @@ def _host() -> Any:
 def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     """The config of transformers for a file; an error for what its classes do not compute."""
     arch = file.metadata.get("general.architecture")
-    said = gq.checkpoint.config_of(file)
-    own = gq.checkpoint.opened.OPENED[arch].keys  # which say themselves what rotates
+    own = gq.checkpoint.backconfig.family_of(file, f"run it with {RUN}").keys  # it says what rotates
     if own:  # whose sizes gq.model holds against the tensors
         gq.model.families.family_of(arch).read(file.metadata, arch, {**file}, None)
+    said = gq.checkpoint.config_of(file)
     ahead = file.metadata.get(f"{arch}.{gq.checkpoint.backconfig.AHEAD}", 0)
     layers, there = said["num_hidden_layers"], gq.checkpoint.backconfig.layers_of(file) - ahead
     if layers != there:
@@ -143,7 +144,7 @@ def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     if rotated != whole and not own and arch not in gq.checkpoint.backconfig.PARTLY:
         raise gq.errors.UnsupportedError(
             f"{REQUEST}: {file.path} rotates {rotated} of {whole} columns of a head; models of "
-            f"transformers for {arch} rotate all; run it with ggmlq.torch.model"
+            f"transformers for {arch} rotate all; run it with {RUN}"
         )
     straight = file.metadata.get(f"{arch}.rope.scaling.finetuned") is False  # without RoPE
     others = {
@@ -153,7 +154,7 @@ def _config(transformers: Any, file: Any, settings: dict[str, Any]) -> Any:
     if others.get(arch):
         raise gq.errors.UnsupportedError(
             f"{REQUEST}: {file.path} has another RoPE than a {arch} of transformers, which rotates all pairs "
-            "of neighbours; run it with ggmlq.torch.model, or with gq.model.load"
+            f"of neighbours; run it with {RUN}"
         )
     if arch == "phi3":
         said["sliding_window"] = None  # which llama.cpp does not use; a setting brings it back
@@ -169,8 +170,7 @@ def _refused(transformers: Any, file: Any, kind: str, error: Exception) -> gq.er
     said = f"{error}".strip() or type(error).__name__
     return gq.errors.UnsupportedError(
         f"{REQUEST}: transformers {transformers.__version__} refuses the config of {file.path}, a "
-        f"{kind}: {said:.200}; another version may know it, or run it with ggmlq.torch.model(path) or "
-        "gq.model.load(path)"
+        f"{kind}: {said:.200}; another version may know it, or run it with {RUN}"
     )
 
 
