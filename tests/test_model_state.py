@@ -79,6 +79,10 @@ def test_a_cache_of_another_model_is_refused(loaded):
             call(tokens, cache)
     with pytest.raises(ShapeError, match="2 sequences, and a cache of 1"):
         m.prompt([tokens, tokens], m.cache(20))
+    for wrong in ([], [0.5, 1.0], [-1], [m.vocabulary], tokens[None]):
+        with pytest.raises(ShapeError, match="run: "):
+            m.run(wrong, m.cache(20))
+    assert np.array_equal(m.run([*tokens], m.cache(20)), m.run(tokens, m.cache(20)))
     for layer, rows in ((3, tokens), (-1, np.zeros((13, m.config.width))), (1.5, 3), (1, None)):
         with pytest.raises(ShapeError, match="behind="):
             list(m.layers(tokens, behind=(layer, rows)))

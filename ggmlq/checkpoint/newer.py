@@ -68,7 +68,11 @@ def _column(name: str) -> Callable[[Any, Values], Named]:
 def _groups(config: Any, x: Values) -> Named:
     """The norm of Mamba 2, by groups."""
     groups = config.count("mamba_n_groups", "n_groups")
-    width = x.shape[0] // max(groups, 1)
+    if not groups or x.shape[0] % groups:
+        raise ConvertError(
+            f"{config.path}: {groups} groups for a norm of {x.shape[0]}; they divide it; mend the file"
+        )
+    width = x.shape[0] // groups
     columns = np.arange(width)
     yield (
         "ssm_norm.weight",

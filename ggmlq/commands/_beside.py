@@ -73,17 +73,15 @@ def answer(args: argparse.Namespace, telling: Any) -> int:
 
 def turn(model: Any, tokens: list[int], then: list[int]) -> tuple[list[int], Times]:
     """Tokens that go behind some, the best each time where none are named, and the seconds of both parts."""
-    import numpy as np
-
     cache, said = model.cache(len(tokens) + MOST), list(then)
     begin = time.perf_counter()
-    best = int(model.run(np.array(tokens), cache, last=True)[-1].argmax())
+    best = int(model.run(tokens, cache, last=True)[-1].argmax())
     middle = time.perf_counter()
     for i in range(len(then) - 1 if then else MOST):
         if not then and best in model.tokenizer.ends:
             break
         said += [] if then else [best]
-        best = int(model.run(np.array([said[i]]), cache)[-1].argmax())
+        best = int(model.run([said[i]], cache)[-1].argmax())
     return said, (middle - begin, time.perf_counter() - middle)
 
 

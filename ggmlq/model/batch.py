@@ -60,7 +60,7 @@ def is_batch(tokens: Any) -> bool:
     """True for several sequences: a list of them, or an array of two axes."""
     if hasattr(tokens, "ndim"):
         return bool(tokens.ndim == 2)
-    return bool(len(tokens)) and all(isinstance(one, Sequence) or hasattr(one, "ndim") for one in tokens)
+    return bool(len(tokens)) and all(isinstance(one, Sequence) or getattr(one, "ndim", 0) for one in tokens)
 
 
 def several_of(call: str, tokens: Any) -> list[Any]:

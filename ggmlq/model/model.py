@@ -403,12 +403,13 @@ class Model:
         device = self._arithmetic.device
         return Cache(self.config, max(positions, 1), self.types, device, batch, self._home)
 
-    def run(self, tokens: NDArray[np.int64], cache: Cache, last: bool = False) -> Array:
+    def run(self, tokens: Sequence[int], cache: Cache, last: bool = False) -> Array:
         """Logits of tokens behind those of a cache, which grows by them; ``last``: of the last one alone.
 
         They stay on the device of the model. Steps that come again are CUDA graphs there (replay.py).
         """
-        return self.together([Piece(0, tokens)], self._parts("run", cache), last or len(tokens) == 1)
+        numbers = checked("run", tokens, self.vocabulary, self.config.context)
+        return self.together([Piece(0, numbers)], self._parts("run", cache), last or len(numbers) == 1)
 
     def prompt(self, tokens: Any, cache: Cache) -> Array:
         """Logits behind the last of some tokens, which go into a cache in portions."""
