@@ -175,14 +175,14 @@ def named(text: str) -> list[str]:
     return [_known(name, f"--ops {text}") for name in text.split(",") if name.strip()]
 
 
-def _known(name: str, asked: str) -> str:
+def _known(name: str, option: str) -> str:
     """The name of an operation that has cases."""
     name = name.strip().upper()
     if name in PRODUCTS:
-        raise UnsupportedError(f"{asked}: products are checked without --ops; leave it out")
+        raise UnsupportedError(f"{option}: products are checked without --ops; leave it out")
     if name not in CASES:
         why = f"{name} {NOT_COVERED[name]}" if name in NOT_COVERED else f"{name} is none of ggml's"
-        raise UnsupportedError(f"{asked}: {why}; choose of all, {', '.join(sorted(CASES))}")
+        raise UnsupportedError(f"{option}: {why}; choose of all, {', '.join(sorted(CASES))}")
     return name
 
 

@@ -167,11 +167,12 @@ GLM4 = ATTENTION | {
     "post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
-GLM4_MOE = ATTENTION | NORMS_OF_HEADS | FEED_FORWARD | ROUTER | {
-    "post_attention_layernorm": "post_attention_norm", SCORE_BIAS: "exp_probs_b",
+SHARED_EXPERTS = {
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
+GLM4_MOE = ATTENTION | NORMS_OF_HEADS | FEED_FORWARD | ROUTER | SHARED_EXPERTS
+GLM4_MOE |= {"post_attention_layernorm": "post_attention_norm", SCORE_BIAS: "exp_probs_b"}
 LFM2 = {
     "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.in_proj": "shortconv.in_proj",
     "conv.out_proj": "shortconv.out_proj", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",

@@ -23,6 +23,7 @@ from .families import (
     QWEN_EXPERTS,
     ROUTER,
     SHARED,
+    SHARED_EXPERTS,
     Family,
 )
 from .newer import GEMMA4, NEMOTRON, NEMOTRON_EXPERTS, QWEN, SIDES
@@ -134,8 +135,6 @@ DEEPSEEK = {
     "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b", "self_attn.o_proj": "attn_output",
-    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
-    "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
 SCORES = ("mlp.gate.e_score_correction_bias", None)
 NEMOTRON_BACK = _mamba("mixer") | {"exp_probs_b.bias": ("mixer.gate.e_score_correction_bias", None)}
@@ -175,7 +174,8 @@ MADE_HERE = [
     Family("qwen35moe", QWEN | ROUTER | SHARED, QWEN_EXPERTS, kind="qwen3_5_moe_text", **QWEN35_SAYS),
     *(Family(f"nemotron_h{end}", NEMOTRON, NEMOTRON_EXPERTS, **NEMOTRON_SAYS) for end in ("", "_moe")),
     Family(
-        "deepseek2", DEEPSEEK | NORM | FEED_FORWARD | ROUTER, QWEN_EXPERTS, back={"exp_probs_b.bias": SCORES},
+        "deepseek2", DEEPSEEK | NORM | FEED_FORWARD | ROUTER | SHARED_EXPERTS, QWEN_EXPERTS,
+        back={"exp_probs_b.bias": SCORES},
         joined=(Join("self_attn.kv_b_proj", ("attn_k_b", "attn_v_b"), heads=True),), kind="deepseek_v3",
         keys=openedconfig.deepseek,
     ),

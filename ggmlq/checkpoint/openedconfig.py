@@ -1,4 +1,4 @@
-"""What config.json of the families of opened.py has beside the common keys."""
+"""Keys of config.json that families of opened.py have beside the common ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _ssm(file: GGUFFile) -> tuple[int, int, int, int, int]:
 
 
 def granite(file: GGUFFile, config: Config) -> Config:
-    """What config.json of Granite's experts and hybrids has beside the common keys."""
+    """Keys of config.json of Granite's experts and hybrids beside the common ones."""
     shared = of(file, "expert_shared_feed_forward_length") or config.get("intermediate_size", 0)
     if config["model_type"] == "granitemoeshared":
         plain = {} if "blk.0.ffn_gate_shexp.weight" in file else {"model_type": "granitemoe"}
@@ -70,7 +70,7 @@ def _expand(file: GGUFFile, config: Config, inner: int) -> int:
 
 
 def nemotron(file: GGUFFile, config: Config) -> Config:
-    """What config.json of Nemotron-H has beside the common keys."""
+    """Keys of config.json of Nemotron-H beside the common ones."""
     heads, groups, state, taps, inner = _ssm(file)
     marks = {"ssm_out": "M", "attn_q": "*", "ffn_gate_inp": "E", "ffn_up": "-"}
     pattern = ""
@@ -91,7 +91,7 @@ def nemotron(file: GGUFFile, config: Config) -> Config:
 
 
 def delta(file: GGUFFile, config: Config) -> Config:
-    """What config.json of Qwen3-Next and Qwen3.5 has beside the common keys."""
+    """Keys of config.json of Qwen3-Next and Qwen3.5 beside the common ones."""
     groups, run, width = delta_sizes(file)
     head = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     return {
@@ -105,7 +105,7 @@ def delta(file: GGUFFile, config: Config) -> Config:
 
 
 def deepseek(file: GGUFFile, config: Config) -> Config:
-    """What config.json of DeepSeek 2 and 3 has beside the common keys."""
+    """Keys of config.json of DeepSeek 2 and 3 beside the common ones."""
     rotated, values = of(file, "rope.dimension_count"), of(file, "attention.value_length")
     whole, sigmoid = of(file, "attention.key_length"), of(file, "expert_gating_func") == 2
     groups = of(file, "expert_group_count") or (1 if sigmoid else None)
@@ -131,7 +131,7 @@ def deepseek(file: GGUFFile, config: Config) -> Config:
 
 
 def gemma4(file: GGUFFile, config: Config) -> Config:
-    """What config.json of Gemma 4 has beside the common keys."""
+    """Keys of config.json of Gemma 4 beside the common ones."""
     windows = of(file, "attention.sliding_window_pattern", 0)
     if not isinstance(windows, Sequence) or len({*map(bool, windows)}) < 2:
         raise ConvertError(

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
         raise ConvertError("--measure chooses types within a size; write --target 4.5bpw or --size 5GiB, too")
     if args.write_measure and (args.measure is None or args.measure.suffix == ".json"):
         raise ConvertError(f"--write-measure {args.write_measure}: nothing is measured; pass --measure TEXT")
-    for option, asked, with_ in (
+    for option, alone, needs in (
         ("--text", args.text and args.kl is None, "--kl 0.05"),
         ("--types", args.types is not None and not has_target, "--target 4.5bpw or --size 5GiB"),
         ("--sample", args.sample and not has_target, "--target 4.5bpw or --size 5GiB"),
@@ -159,8 +159,8 @@ def run(args: argparse.Namespace, executor: Executor | None) -> int:
             "a text to run: --measure, --feedback or --kl",
         ),
     ):
-        if asked:
-            raise ConvertError(f"{option} without {with_}: it changes nothing; add that, or leave it out")
+        if alone:
+            raise ConvertError(f"{option} without {needs}: it changes nothing; add that, or leave it out")
     if args.type is None and not has_target and args.lora is None:
         raise ConvertError("no type is given; write --type q4_K_M, --target 4.5bpw, --size 5GiB or --kl 0.05")
     args.output = words.output or (name_beside(args.input, args.type) if words.type else None)

@@ -1,4 +1,4 @@
-"""What products read on a text: second moments, which error feedback needs, and the largest values."""
+"""Second moments of the rows that products read on a text, for error feedback, and their largest values."""
 
 from __future__ import annotations
 
